@@ -19,14 +19,13 @@ import pyarrow as pa
 
 from benchmarks.harness import Loop, compare
 from pyspark_ledger.connector.rows.message_rows import PulsarRows
-from pyspark_ledger.connector.rows.metadata_columns import Topic
 from pyspark_ledger.connector.rows.shape import RowShape
-from pyspark_ledger.connector.schema import METADATA
 from pyspark_ledger.ledger.message.columns import schema_bytes
 from pyspark_ledger.ledger.message.compression import LZ4, compress, decompress
 from pyspark_ledger.ledger.message.entry import encode_entry, parse_entry
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.proto.pulsar_messages_pb2 import MessageMetadata, SingleMessageMetadata
+from pyspark_ledger.ledger.rows.metadata_columns import METADATA, Topic
 from tests.ledger.message.test_fixtures_pulsar import walk
 
 ROWS = 1_000_000

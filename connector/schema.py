@@ -26,37 +26,15 @@ from pyspark_ledger.ledger.api.schemas import require_columns_registered
 from pyspark_ledger.ledger.errors import Refused, Unsupported
 from pyspark_ledger.ledger.message.columns import require_columns, schema_bytes, schema_from_bytes, widens
 from pyspark_ledger.ledger.protocol.actions import RegisterSchema, SchemaVersion
+from pyspark_ledger.ledger.rows.metadata_columns import METADATA
 
 if TYPE_CHECKING:
     import msgspec
     from pyspark.sql.types import DataType, StructField, StructType
 
 
-RAW = pa.schema([pa.field("value", pa.binary())])
-METADATA = pa.schema(
-    [
-        pa.field("__key", pa.string()),
-        pa.field("__topic", pa.string()),
-        pa.field("__messageId", pa.binary()),
-        pa.field("__publishTime", pa.timestamp("us", tz="UTC")),
-        pa.field("__eventTime", pa.timestamp("us", tz="UTC")),
-        pa.field("__messageProperties", pa.map_(pa.string(), pa.string())),
-        pa.field(
-            "__position",
-            pa.struct(
-                [
-                    pa.field("ledgerId", pa.int64()),
-                    pa.field("entryId", pa.int64()),
-                    pa.field("batchIndex", pa.int32()),
-                ]
-            ),
-        ),
-    ]
-)
 # Number of earlier deliveries of a row, in ack mode `explicit`. Always the last column.
 REDELIVERY_COUNT = pa.field("__redeliveryCount", pa.int32())
-# Metadata columns that a writer can set. The others of METADATA are computed from the row's position and entry.
-WRITABLE_METADATA = ("__key", "__eventTime", "__messageProperties")
 # Names that no column of a ledger may have; compared without case.
 _RESERVED_NAMES = {name.lower(): name for name in (*METADATA.names, "__ledger")}
 # Arrow can store some of these types, but other readers than this Spark cannot interpret them.

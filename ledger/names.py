@@ -40,6 +40,15 @@ def canonical_name(text: str) -> str:
     return _canonical(text)
 
 
+def topic_text(spelled_path: str) -> str:
+    """Return the topic of a managed ledger as Pulsar's clients write it. Other names are returned unchanged."""
+    parts = spelled_path.split("/")
+    for place in (2, 3):
+        if len(parts) > place + 1 and parts[place] == _DOMAIN:
+            return "persistent://" + "/".join([*parts[:place], *parts[place + 1 :]])
+    return spelled_path
+
+
 def require_new_name(canonical: str) -> None:
     """Refuse a name that no new ledger may have. Raises Refused with the code point."""
     _require_seen(canonical, f"ledger name {canonical!r}")

@@ -24,7 +24,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from pyspark_ledger.connector.cli.wording import counted
+from pyspark_ledger.connector.cli.wording import counted, row_words
 from pyspark_ledger.connector.rows.text_files import (
     KeyedColumns,
     RowText,
@@ -276,7 +276,7 @@ def tail(
             if output is Output.json:
                 sys.stdout.write(msgspec.json.encode(row, enc_hook=str).decode() + "\n")
             else:
-                Console(soft_wrap=True).print(row)
+                literal_console().print(row_words(row))
         sys.stdout.flush()
 
 

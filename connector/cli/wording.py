@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
 
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.times import iso_text
 
+_LEFT_OUT = frozenset({"__topic", "__messageId"})
 _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))
 
 
@@ -27,6 +30,25 @@ def mark_delete_words(mark_delete: Position) -> str:
     if mark_delete.entry_id < 0:
         return f"before the first entry of segment {mark_delete.ledger_id}"
     return str(mark_delete)
+
+
+def row_words(row: Mapping[str, Any]) -> str:
+    """Return a row in one line. Of a message's metadata columns, empty ones, topic and id are left out."""
+    metadata = {name: value for name, value in row.items() if name.startswith("__")}
+    shown = {name: value for name, value in row.items() if name not in metadata}
+    for name, value in metadata.items():
+        if name not in _LEFT_OUT and value not in (None, []):
+            shown[name] = _metadata_words(name, value)
+    return str(shown)
+
+
+def _metadata_words(name: str, value: Any) -> Any:
+    if name == "__position":
+        index = "" if value["batchIndex"] < 0 else f":{value['batchIndex']}"
+        return f"{value['ledgerId']}:{value['entryId']}{index}"
+    if name == "__messageProperties":
+        return dict(value)
+    return f"{value.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z" if isinstance(value, datetime) else value
 
 
 def time_words(epoch_ms: bool) -> Callable[[int], str]:

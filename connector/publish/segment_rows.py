@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark_ledger.connector.publish.segments import INCARNATION, PUBLISHED_METADATA, RESCUED
-from pyspark_ledger.connector.rows.metadata_columns import PROVENANCE
-from pyspark_ledger.connector.schema import METADATA, nullable_type
+from pyspark_ledger.connector.schema import nullable_type
 from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.rows.metadata_columns import METADATA, PROVENANCE
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

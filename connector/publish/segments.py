@@ -35,8 +35,6 @@ from pyspark_ledger.connector.read.bucket.scan import BucketRead
 from pyspark_ledger.connector.read.data_loss import loss_of
 from pyspark_ledger.connector.read.ledger.scan import LedgerRead
 from pyspark_ledger.connector.read.planner import BatchPlanner, Task
-from pyspark_ledger.connector.rows.metadata_columns import PROVENANCE
-from pyspark_ledger.connector.schema import METADATA
 from pyspark_ledger.ledger.clock import new_id
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.names import canonical_name
@@ -44,6 +42,7 @@ from pyspark_ledger.ledger.position import LATEST, Position, PositionRange
 from pyspark_ledger.ledger.protocol.actions import LedgerDescription, NameLedger
 from pyspark_ledger.ledger.protocol.ledgers import SealLedger
 from pyspark_ledger.ledger.protocol.reads import AskLogStatuses, ReadProgress
+from pyspark_ledger.ledger.rows.metadata_columns import METADATA, PROVENANCE
 from pyspark_ledger.offload.table.commit_metadata import NO_SEGMENT
 
 if TYPE_CHECKING:

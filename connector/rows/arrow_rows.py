@@ -19,15 +19,20 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from pyspark_ledger.connector.rows.message_values import column_texts, payload_text, place, rescue_column
-from pyspark_ledger.connector.rows.metadata_columns import PROVENANCE, Topic, columns_of_entry, provenance_of_entry
 from pyspark_ledger.connector.rows.shape import RowShape
-from pyspark_ledger.connector.schema import METADATA
 from pyspark_ledger.ledger.errors import Corrupt, LedgerError, Refused
 from pyspark_ledger.ledger.message.arrow_payload import decode_rows
 from pyspark_ledger.ledger.message.columns import ColumnFit
 from pyspark_ledger.ledger.message.entry import ParsedEntry, arrow_rows, is_marker
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.positions.row_selection import RowSelection
+from pyspark_ledger.ledger.rows.metadata_columns import (
+    METADATA,
+    PROVENANCE,
+    Topic,
+    columns_of_entry,
+    provenance_of_entry,
+)
 
 if TYPE_CHECKING:
     from pyspark_ledger.connector.rows.message_rows import PulsarRows

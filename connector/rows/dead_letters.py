@@ -39,7 +39,6 @@ import pyarrow as pa
 
 from pyspark_ledger.connector.rows.message_values import RescuedPayload, parse_payload_text
 from pyspark_ledger.connector.rows.shape import RowOptions, RowShape, row_shape
-from pyspark_ledger.connector.schema import METADATA, RAW, WRITABLE_METADATA
 from pyspark_ledger.ledger.clock import monotonic_ms, pause, system_clock_ms
 from pyspark_ledger.ledger.errors import Corrupt, LedgerError, Refused, Unavailable
 from pyspark_ledger.ledger.message.batch_encoder import OutgoingMessage, ProducerMetadata, encode_messages
@@ -47,6 +46,8 @@ from pyspark_ledger.ledger.names import short_name
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.protocol.actions import CreateLedger, LedgerDescription
 from pyspark_ledger.ledger.protocol.ledgers import DEDUPLICATION_ENABLED
+from pyspark_ledger.ledger.rows.message_groups import RAW
+from pyspark_ledger.ledger.rows.metadata_columns import METADATA, WRITABLE_METADATA
 
 if TYPE_CHECKING:
     from pyspark_ledger.ledger.checksum import Buffer

@@ -20,7 +20,6 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from pyspark_ledger.connector.rows.metadata_columns import Topic
 from pyspark_ledger.connector.rows.shape import RowShape
 from pyspark_ledger.ledger.errors import Corrupt
 from pyspark_ledger.ledger.message.byte_ranges import Integers
@@ -28,6 +27,7 @@ from pyspark_ledger.ledger.message.columns import ColumnFit
 from pyspark_ledger.ledger.message.schema.decoder import PayloadDecoder
 from pyspark_ledger.ledger.message.schema.documents import parse_schemas
 from pyspark_ledger.ledger.position import Position
+from pyspark_ledger.ledger.rows.metadata_columns import Topic
 
 _PAYLOAD_BYTES_MAX = 16 * 1024 * 1024
 

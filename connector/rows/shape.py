@@ -25,8 +25,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from pyspark_ledger.connector.schema import (
-    METADATA,
-    RAW,
     REDELIVERY_COUNT,
     arrow_schema,
     nullable_type,
@@ -43,6 +41,8 @@ from pyspark_ledger.ledger.message.schema.documents import (
     parse_schemas,
 )
 from pyspark_ledger.ledger.protocol.actions import SchemaOfMany
+from pyspark_ledger.ledger.rows.message_groups import RAW
+from pyspark_ledger.ledger.rows.metadata_columns import METADATA
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -22,9 +22,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pyspark_ledger.connector.schema import METADATA, WRITABLE_METADATA, spark_schema
+from pyspark_ledger.connector.schema import spark_schema
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.partition_routing import partitions_for_keys
+from pyspark_ledger.ledger.rows.metadata_columns import METADATA, WRITABLE_METADATA
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -105,11 +105,15 @@ class Ledger(LedgerAdmin):
         )
 
     def read(self, start: Position = EARLIEST, end: Position | None = None) -> pa.Table:
-        """Return the rows of `[start, end)` as one table; messages as a column `value`."""
+        """Return the rows of `[start, end)` as one table.
+
+        Messages have the column `value` and metadata columns: `__key`, `__topic`, `__messageId`, `__publishTime`,
+        `__eventTime`, `__messageProperties`, `__position`.
+        """
         return open_rows(self.client, self.name, start, end).table()
 
     def batches(self, start: Position = EARLIEST, end: Position | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of `[start, end)`, entry by entry; `end` defaults to the present end."""
+        """Yield the rows of `[start, end)` in the order of the log; `end` defaults to the present end."""
         yield from open_rows(self.client, self.name, start, end).batches()
 
     def tail(self, start: Position = EARLIEST, wait_ms: int | None = None) -> Iterator[pa.Table]:

@@ -1,8 +1,9 @@
 """Rows of the Python API: entries of a ledger read as record batches, and conversion of a user's rows to a table.
 
 Rules of reading
-- Rows come entry by entry. A ledger with columns returns its columns, a ledger of messages a column `value`.
-- Markers have no rows.
+- A ledger with columns returns its columns, entry by entry. A ledger of messages returns the column `value` and the
+  metadata columns of Spark's reads. Batches of messages span entries.
+- Markers have no rows. A chunked message is one row at the position of its last chunk.
 - An entry of the wrong kind is an error that names the entry.
 
 Rules of appended rows
@@ -23,19 +24,21 @@ import pyarrow as pa
 from pyspark_ledger.ledger.api.schemas import columns_of
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.message.arrow_payload import decode_rows
-from pyspark_ledger.ledger.message.batch_decoder import decode_messages
 from pyspark_ledger.ledger.message.columns import ColumnFit
 from pyspark_ledger.ledger.message.entry import ParsedEntry, is_arrow, is_marker, parse_entry
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.positions.row_selection import RowSelection
 from pyspark_ledger.ledger.protocol.reads import OpenRead, ReadRequest
+from pyspark_ledger.ledger.rows.chunked_messages import WholeMessages, earlier_ranges
+from pyspark_ledger.ledger.rows.message_groups import MESSAGES, Entry, message_rows
+from pyspark_ledger.ledger.rows.metadata_columns import Topic
 from pyspark_ledger.ledger.segment.reader import iter_frames
 
 if TYPE_CHECKING:
+    from pyspark_ledger.ledger.client.block_reader import FrameBlock
     from pyspark_ledger.ledger.client.client import Client
 
 
-_RAW = pa.schema([pa.field("value", pa.binary())])
 _BLOCK_BYTES = 4 * 1024 * 1024
 
 
@@ -55,16 +58,35 @@ class OpenedRows:
         )
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows, entry by entry."""
-        fit = None if self.columns is None else ColumnFit(self.columns)
-        for block in self._client.read_blocks(self._request, places=self._places):
+        """Yield the rows in the order of the log."""
+        entries = self._entries(self._client.read_blocks(self._request, places=self._places))
+        selection = self._selection
+        if self.columns is None:
+            topic = Topic.of(self._name)
+            rows = message_rows(topic, WholeMessages(topic.text, self._entries_before).of(entries))
+            yield from rows if selection is None else map(selection.taken_of_placed, rows)
+            return
+        fit = ColumnFit(self.columns)
+        for position, entry in entries:
+            batches = _rows(entry, fit, self._where(position))
+            yield from batches if selection is None else selection.taken(position, batches)
+
+    def _entries(self, blocks: Iterator[FrameBlock]) -> Iterator[Entry]:
+        """Yield the entries of blocks, without the entries that are left out completely."""
+        for block in blocks:
             for entry_id, frame in iter_frames(block.frames, block.ledger_id, block.first_entry, block.entries):
                 position = Position(block.ledger_id, entry_id)
-                if self._selection is not None and self._selection.passes_over(position):
-                    continue
-                where = f"entry {position} of {self._name}"
-                rows = _rows(parse_entry(frame, where), fit, where)
-                yield from rows if self._selection is None else self._selection.taken(position, rows)
+                if self._selection is None or not self._selection.passes_over(position):
+                    yield position, parse_entry(frame, self._where(position))
+
+    def _entries_before(self, position: Position) -> Iterator[Entry]:
+        """Yield the entries before a position in reverse order, for the first chunks of a message."""
+        for range_ in earlier_ranges(self._client.describe(self._name).segments, position):
+            request = msgspec.structs.replace(self._request, range=range_)
+            yield from reversed(list(self._entries(self._client.read_blocks(request))))
+
+    def _where(self, position: Position) -> str:
+        return f"entry {position} of {self._name}"
 
     def table(self) -> pa.Table:
         """Return the rows as one table, which has the ledger's columns even without rows."""
@@ -79,7 +101,7 @@ def open_rows(client: Client, name: str, start: Position, end: Position | None) 
 
 def rows_as_table(batches: Iterable[pa.RecordBatch], columns: pa.Schema | None) -> pa.Table:
     """Return batches of a ledger as one table; without `columns` the ledger holds messages."""
-    return pa.Table.from_batches(batches, columns or _RAW)
+    return pa.Table.from_batches(batches, columns or MESSAGES)
 
 
 def require_positions(**given: object) -> None:
@@ -102,19 +124,13 @@ def _copied(payload: memoryview) -> pa.Buffer:
     return copy
 
 
-def _rows(entry: ParsedEntry, fit: ColumnFit | None, where: str) -> Iterator[pa.RecordBatch]:
+def _rows(entry: ParsedEntry, fit: ColumnFit, where: str) -> Iterator[pa.RecordBatch]:
     if is_marker(entry.metadata):
         return
-    if is_arrow(entry.metadata) != (fit is not None):
-        kinds = ("Arrow columns", "Pulsar messages")
-        held, wanted = kinds if is_arrow(entry.metadata) else kinds[::-1]
-        raise Refused(f"{where} holds {held}, the ledger is one of {wanted}")
-    if fit is not None:
-        for batch in decode_rows(_copied(entry.payload), where):
-            yield fit.fit(batch, where)
-        return
-    values = [message.value for message in decode_messages(entry, where)]
-    yield pa.RecordBatch.from_arrays([pa.array(values, pa.binary())], schema=_RAW)
+    if not is_arrow(entry.metadata):
+        raise Refused(f"{where} holds Pulsar messages, the ledger is one of Arrow columns")
+    for batch in decode_rows(_copied(entry.payload), where):
+        yield fit.fit(batch, where)
 
 
 _ENTRY_BYTES = 4 * 1024 * 1024

@@ -48,9 +48,8 @@ class RowSelection:
             row += count
 
     def taken_of_placed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the delivered rows of a batch, without its last column `__position`."""
+        """Return the delivered rows of a batch whose last column is `__position`."""
         column = batch.column(batch.num_columns - 1)
-        batch = batch.select(range(batch.num_columns - 1))
         ledgers, entries, rows = (np.asarray(column.field(name)) for name in ("ledgerId", "entryId", "batchIndex"))
         kept = np.ones(len(ledgers), dtype=np.bool_)
         edges = np.flatnonzero((ledgers[1:] != ledgers[:-1]) | (entries[1:] != entries[:-1])) + 1

@@ -34,12 +34,3 @@ def spellings(name: str) -> list[str]:
     found = ["/".join([*parts[:place], _DOMAIN, *parts[place:]]) for place in at if place < len(parts)]
     has_domain = not name.startswith(_SCHEME) and _DOMAIN in parts[2:4]
     return [local, *found] if has_domain else [*found, local]
-
-
-def topic_text(spelled_path: str) -> str:
-    """Return the topic of a managed ledger as Pulsar's clients write it. Other names are returned unchanged."""
-    parts = spelled_path.split("/")
-    for place in (2, 3):
-        if len(parts) > place + 1 and parts[place] == _DOMAIN:
-            return _SCHEME + "/".join([*parts[:place], *parts[place + 1 :]])
-    return spelled_path

@@ -32,7 +32,6 @@ from pyspark.sql.types import (
 from pyspark.testing.objects import ExamplePointUDT
 
 from pyspark_ledger.connector.schema import (
-    METADATA,
     arrow_schema,
     columns_to_write,
     merged_columns,
@@ -43,6 +42,7 @@ from pyspark_ledger.connector.schema import (
 )
 from pyspark_ledger.ledger.errors import Refused, Unsupported
 from pyspark_ledger.ledger.message.columns import schema_bytes, schema_from_bytes
+from pyspark_ledger.ledger.rows.metadata_columns import METADATA
 
 STRICT = StructType(
     [

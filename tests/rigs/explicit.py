@@ -14,10 +14,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from pyspark_ledger.connector.data_source import LedgerSource
 from pyspark_ledger.connector.read.stream_reader import LedgerStreamReader
-from pyspark_ledger.connector.schema import METADATA, spark_schema
+from pyspark_ledger.connector.schema import spark_schema
 from pyspark_ledger.connector.write.acknowledge import LedgerAcknowledgeWriter
 from pyspark_ledger.ledger.api.ledger import Ledger
 from pyspark_ledger.ledger.api.store import connect
+from pyspark_ledger.ledger.rows.metadata_columns import METADATA
 from tests.rigs.broker_process import served
 from tests.rigs.stream import append, text
 

@@ -28,15 +28,14 @@ from pyspark_ledger.connector.options.options import LedgerOptions, require_ledg
 from pyspark_ledger.connector.read.bucket.task import BucketObjects, BucketTask
 from pyspark_ledger.connector.read.planner import BatchPlanner, Task
 from pyspark_ledger.connector.read.task_split import part_bytes
-from pyspark_ledger.connector.rows.metadata_columns import PROVENANCE
 from pyspark_ledger.connector.rows.shape import RowOptions, RowShape, row_shape
-from pyspark_ledger.connector.schema import METADATA
 from pyspark_ledger.ledger.errors import Corrupt, NotFound, Refused
 from pyspark_ledger.ledger.message.arrow_payload import decode_rows, leading_schema
 from pyspark_ledger.ledger.message.columns import widens
 from pyspark_ledger.ledger.message.entry import ParsedEntry, is_arrow, is_marker, parse_entry, parse_head
 from pyspark_ledger.ledger.message.schema.documents import TopicSchemas, parse_schemas
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionRange
+from pyspark_ledger.ledger.rows.metadata_columns import METADATA, PROVENANCE
 from pyspark_ledger.ledger.segment.format import FRAME_BYTES, HEADER_BYTES
 from pyspark_ledger.offload.bucket.catalogue import Segment, TopicSegments
 from pyspark_ledger.offload.bucket.entry_heads import EntryHeads

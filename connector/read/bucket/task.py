@@ -17,11 +17,11 @@ import pyarrow as pa
 
 from pyspark_ledger.connector.decryption_keys import KeyReferences, read_keys
 from pyspark_ledger.connector.rows.arrow_rows import entry_rows
-from pyspark_ledger.connector.rows.metadata_columns import Topic
 from pyspark_ledger.connector.rows.shape import RowShape
 from pyspark_ledger.ledger.errors import Refused, Unsupported
 from pyspark_ledger.ledger.message.encryption import PrivateKeys
 from pyspark_ledger.ledger.message.entry import ParsedEntry
+from pyspark_ledger.ledger.rows.metadata_columns import Topic
 from pyspark_ledger.offload.bucket.fetch import Opener, read_part
 from pyspark_ledger.offload.bucket.topic_log import Part
 from pyspark_ledger.offload.storage.factory import open_object_store

@@ -23,18 +23,19 @@ import pyarrow as pa
 from pyspark_ledger.connector.read.data_loss import DataLossRange, find_loss
 from pyspark_ledger.connector.read.offsets import LedgerRange
 from pyspark_ledger.connector.rows.arrow_rows import ArrowRows, entry_rows, join_batches
-from pyspark_ledger.connector.rows.chunked_messages import WholeMessages
 from pyspark_ledger.connector.rows.dead_letters import DeadLetters
-from pyspark_ledger.connector.rows.metadata_columns import Topic
 from pyspark_ledger.connector.rows.shape import RowShape
 from pyspark_ledger.connector.schema import REDELIVERY_COUNT
 from pyspark_ledger.connector.task_client import task_client
 from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.errors import DataLoss, NotFound
-from pyspark_ledger.ledger.message.entry import ParsedEntry, parse_entry
+from pyspark_ledger.ledger.message.entry import parse_entry
 from pyspark_ledger.ledger.position import Position, PositionRange
 from pyspark_ledger.ledger.positions.row_selection import RowSelection
 from pyspark_ledger.ledger.protocol.reads import AskLogStatuses, ReadProgress, ReadRequest
+from pyspark_ledger.ledger.rows.chunked_messages import WholeMessages, earlier_ranges
+from pyspark_ledger.ledger.rows.message_groups import Entry
+from pyspark_ledger.ledger.rows.metadata_columns import Topic
 from pyspark_ledger.ledger.segment.reader import iter_frames
 
 if TYPE_CHECKING:
@@ -43,10 +44,7 @@ if TYPE_CHECKING:
     from pyspark_ledger.ledger.client.credentials import Credentials
 
 _BLOCK_BYTES = 4 * 1024 * 1024
-_BACK_ENTRIES_MIN, _BACK_ENTRIES_MAX = 4, 256
 _log = logging.getLogger(__name__)
-
-Entry = tuple[Position, ParsedEntry]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +133,11 @@ def _messages(client: Client, task: LedgerTask, selection: RowSelection) -> Iter
         if selection.by_row:
             # `__position` has the index of the message in its entry.
             placed = entry_rows(topic, source.shape.with_places()).batches(whole)
-            yield from (batch for batch in map(selection.taken_of_placed, placed) if batch.num_rows)
+            yield from (
+                batch.select(range(batch.num_columns - 1))
+                for batch in map(selection.taken_of_placed, placed)
+                if batch.num_rows
+            )
         else:
             yield from entry_rows(topic, source.shape).batches(whole)
 
@@ -205,16 +207,8 @@ def _find_loss(client: Client, request: ReadRequest, left: PositionRange, error:
 
 
 def _entries_before(client: Client, source: ReadSource, request: ReadRequest, position: Position) -> Iterator[Entry]:
-    """Yield the entries before a position in reverse order, in requests of increasing size."""
-    count = _BACK_ENTRIES_MIN
-    for segment in reversed(client.describe(request.name).segments):
-        if segment.ledger_id > position.ledger_id:
-            continue
-        end = segment.entries if segment.ledger_id < position.ledger_id else position.entry_id
-        while end > 0:
-            first = max(end - count, 0)
-            range_ = PositionRange(Position(segment.ledger_id, first), Position(segment.ledger_id, end))
-            earlier = _request(source, LedgerRange(request.name, request.incarnation, range_))
-            blocks = client.read_blocks(earlier, mapping=source.mapping)
-            yield from reversed(list(_entries(client, source, earlier, blocks)))
-            end, count = first, min(2 * count, _BACK_ENTRIES_MAX)
+    """Yield the entries before a position in reverse order."""
+    for range_ in earlier_ranges(client.describe(request.name).segments, position):
+        earlier = _request(source, LedgerRange(request.name, request.incarnation, range_))
+        blocks = client.read_blocks(earlier, mapping=source.mapping)
+        yield from reversed(list(_entries(client, source, earlier, blocks)))

@@ -21,13 +21,13 @@ from pyspark_ledger.connector.options.options import LedgerOptions
 from pyspark_ledger.connector.read.offsets import HistoryPin
 from pyspark_ledger.connector.read.table.task import TableTask
 from pyspark_ledger.connector.read.task_split import part_bytes
-from pyspark_ledger.connector.rows.metadata_columns import Topic
 from pyspark_ledger.connector.rows.shape import RowShape
 from pyspark_ledger.connector.schema import arrow_type, nullable_type
 from pyspark_ledger.ledger.errors import DataLoss, Refused
 from pyspark_ledger.ledger.message.columns import widens
 from pyspark_ledger.ledger.position import Position, PositionRange
 from pyspark_ledger.ledger.protocol.reads import LogStatus, ReadProgress
+from pyspark_ledger.ledger.rows.metadata_columns import Topic
 from pyspark_ledger.offload.table.commit_metadata import app_id
 from pyspark_ledger.offload.table.data_file import TableFile
 from pyspark_ledger.offload.table.limit_splitter import LimitSplitter

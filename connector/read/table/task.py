@@ -11,10 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from pyspark_ledger.connector.rows.metadata_columns import message_ids
 from pyspark_ledger.connector.rows.shape import RowShape
-from pyspark_ledger.connector.schema import METADATA
 from pyspark_ledger.ledger.position import Position
+from pyspark_ledger.ledger.rows.metadata_columns import METADATA, message_ids
 from pyspark_ledger.offload.table.data_file import POSITION
 from pyspark_ledger.offload.table.rows import TablePart, positions, read_table_part
 

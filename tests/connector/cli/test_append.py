@@ -37,7 +37,9 @@ def test_rows_are_appended_as_messages_with_keys_and_properties(store: Path) -> 
     columns = ("--key-column", "k", "--properties-column", "p")
     run("append", "clicks", "--format", "jsonl", *columns, stdin='{"k": "007", "value": "home", "p": {"by": "web"}}\n')
     log = connect(store).ledger("clicks")
-    assert log.read().to_pylist() == [{"value": b"home"}]
+    assert log.read().select(["value", "__key", "__messageProperties"]).to_pylist() == [
+        {"value": b"home", "__key": "007", "__messageProperties": [("by", "web")]}
+    ]
     segment = store / "ledgers" / f"{log.describe().segments[0].ledger_id}.ledger"
     assert b"007" in segment.read_bytes()
     assert b"by" in segment.read_bytes()

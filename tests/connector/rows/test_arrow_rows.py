@@ -10,15 +10,14 @@ import pyarrow as pa
 import pytest
 
 from pyspark_ledger.connector.rows.arrow_rows import ArrowRows, join_batches
-from pyspark_ledger.connector.rows.metadata_columns import Topic
 from pyspark_ledger.connector.rows.shape import RowOptions, RowShape, row_shape
-from pyspark_ledger.connector.schema import METADATA
 from pyspark_ledger.ledger.errors import Corrupt, Refused
 from pyspark_ledger.ledger.message.arrow_payload import arrow_metadata, encode_rows
 from pyspark_ledger.ledger.message.columns import ColumnFit, schema_bytes
 from pyspark_ledger.ledger.message.entry import ParsedEntry, encode_entry, parse_entry
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.proto.pulsar_messages_pb2 import MessageMetadata
+from pyspark_ledger.ledger.rows.metadata_columns import METADATA, Topic
 from tests.rigs.entry import entry
 
 TOPIC = Topic.of("public/default/persistent/orders")

@@ -14,15 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyspark_ledger.connector.rows.message_rows import Entry, PulsarRows
-from pyspark_ledger.connector.rows.metadata_columns import Topic
 from pyspark_ledger.connector.rows.shape import RowOptions, row_shape
-from pyspark_ledger.connector.schema import METADATA
 from pyspark_ledger.ledger.errors import LedgerError
 from pyspark_ledger.ledger.message.batch_columns import columns_of
 from pyspark_ledger.ledger.message.compression import LZ4, NONE, ZSTD, compress
 from pyspark_ledger.ledger.message.entry import ParsedEntry, parse_entry
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.proto.pulsar_messages_pb2 import KeyValue, MessageMetadata
+from pyspark_ledger.ledger.rows.metadata_columns import METADATA, Topic
 from tests.ledger.message.test_fixtures_pulsar import READ_ALIKE, walk
 from tests.rigs.entry import item
 
@@ -40,7 +39,7 @@ def read(entries: list[Entry]) -> pa.Table:
 
 
 def one_by_one(entries: list[Entry]) -> pa.Table:
-    return table(PulsarRows(TOPIC, SHAPE)._one_by_one(entries))
+    return table(PulsarRows(TOPIC, SHAPE)._groups._one_by_one(entries))
 
 
 def outcome(way: Any, entries: list[Entry]) -> object:

@@ -14,13 +14,13 @@ import pyarrow as pa
 import pytest
 
 from pyspark_ledger.connector.rows.message_rows import Entry, PulsarRows
-from pyspark_ledger.connector.rows.metadata_columns import Topic
 from pyspark_ledger.connector.rows.shape import RowOptions, RowShape, row_shape
 from pyspark_ledger.ledger.errors import Corrupt, LedgerError, Unsupported
 from pyspark_ledger.ledger.message.compression import LZ4, compress
 from pyspark_ledger.ledger.message.entry import parse_entry
 from pyspark_ledger.ledger.message.schema.documents import parse_schemas
 from pyspark_ledger.ledger.position import Position
+from pyspark_ledger.ledger.rows.metadata_columns import Topic
 from tests.ledger.message.test_fixtures_pulsar import ROOT, lines, walk
 from tests.rigs.entry import entry as single
 from tests.rigs.entry import item

@@ -11,9 +11,9 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructType
 
 from pyspark_ledger.connector.rows.shape import RowOptions, load_schemas, row_shape
-from pyspark_ledger.connector.schema import METADATA
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.message.schema.documents import parse_schemas
+from pyspark_ledger.ledger.rows.metadata_columns import METADATA
 
 COLUMNS = pa.schema([("id", pa.int64()), ("name", pa.string()), ("at", pa.timestamp("us"))])
 AVRO = json.dumps(

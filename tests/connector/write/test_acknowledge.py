@@ -10,9 +10,10 @@ import pyarrow as pa
 import pytest
 
 from pyspark_ledger.connector.data_source import LedgerSource
-from pyspark_ledger.connector.schema import METADATA, spark_schema
+from pyspark_ledger.connector.schema import spark_schema
 from pyspark_ledger.ledger.api.ledger import Ledger
 from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.rows.metadata_columns import METADATA
 from tests.rigs.explicit import (
     ALL,
     PLACES,

@@ -19,7 +19,6 @@ from pyspark_ledger.connector.options.options import read_options
 from pyspark_ledger.connector.read.ledger.task import LedgerTask, ReadSource, read_rows
 from pyspark_ledger.connector.read.offsets import LedgerRange
 from pyspark_ledger.connector.rows.shape import RowOptions, row_shape
-from pyspark_ledger.connector.schema import METADATA
 from pyspark_ledger.connector.write.commit import PartMessage, abort_parts, application_query, commit_parts, stage_rows
 from pyspark_ledger.connector.write.target import SinkTarget, prepare_target
 from pyspark_ledger.ledger.api.store import LedgerStore, connect
@@ -28,6 +27,7 @@ from pyspark_ledger.ledger.names import partition_name
 from pyspark_ledger.ledger.partition_routing import partition_for_key
 from pyspark_ledger.ledger.position import PositionRange
 from pyspark_ledger.ledger.protocol.actions import Empty
+from pyspark_ledger.ledger.rows.metadata_columns import METADATA
 
 ROUTED = StructType().add("n", LongType()).add("__ledger", StringType())
 KEYED = StructType().add("n", LongType()).add("__key", StringType())

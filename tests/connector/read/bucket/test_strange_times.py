@@ -15,12 +15,12 @@ import pytest
 from pyspark_ledger.connector.options.options import read_options
 from pyspark_ledger.connector.read.bucket.scan import BucketScan
 from pyspark_ledger.connector.rows.message_rows import PulsarRows
-from pyspark_ledger.connector.rows.metadata_columns import MILLISECONDS_MAX, PROVENANCE, Topic
 from pyspark_ledger.connector.rows.shape import RowOptions, row_shape
 from pyspark_ledger.ledger.message.batch_decoder import decode_messages
 from pyspark_ledger.ledger.message.entry import BrokerStamp, ParsedEntry, stamp_prefix
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.proto.pulsar_messages_pb2 import BrokerEntryMetadata, MessageMetadata
+from pyspark_ledger.ledger.rows.metadata_columns import MILLISECONDS_MAX, PROVENANCE, Topic
 from tests.connector.rows.test_message_rows import packed
 from tests.ledger.message.test_fixtures_pulsar import ROOT
 from tests.rigs.bucket import message, put_segment

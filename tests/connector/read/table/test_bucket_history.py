@@ -121,7 +121,7 @@ _BESIDE = ("__position", "__publishTime", "__eventTime", "__key", "__topic", "__
 
 
 def _publish(table: Path, rows: list[dict[str, Any]], segment: int, name: str, life: str) -> None:
-    from pyspark_ledger.connector.schema import METADATA
+    from pyspark_ledger.ledger.rows.metadata_columns import METADATA
 
     kinds = [METADATA.field(one) for one in _BESIDE] + [pa.field("value", pa.binary())]
     made = pa.Table.from_pylist(

@@ -14,14 +14,17 @@ import pytest
 
 from pyspark_ledger.connector.read.ledger.task import LedgerTask, ReadSource, read_rows
 from pyspark_ledger.connector.read.offsets import LedgerRange
-from pyspark_ledger.connector.rows.chunked_messages import Entry, WholeMessages
 from pyspark_ledger.connector.rows.shape import RowOptions, row_shape
 from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.message.batch_decoder import ChunkAssembler
 from pyspark_ledger.ledger.message.entry import parse_entry
 from pyspark_ledger.ledger.position import EARLIEST, Position, PositionRange
 from pyspark_ledger.ledger.protocol.actions import CreateLedger
+from pyspark_ledger.ledger.rows.chunked_messages import Entry, WholeMessages
 from tests.rigs import entry as entries
+from tests.rigs.broker_process import store
+
+__all__ = ["store"]
 
 
 def chunk(producer: str, message: str, number: int, count: int, size: int = 6) -> bytes:

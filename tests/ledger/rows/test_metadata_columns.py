@@ -7,10 +7,9 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_ledger.connector.rows.metadata_columns import Topic, columns_of_entry, message_ids
-from pyspark_ledger.connector.schema import METADATA
 from pyspark_ledger.ledger.message.arrow_payload import arrow_metadata
 from pyspark_ledger.ledger.position import Position
+from pyspark_ledger.ledger.rows.metadata_columns import METADATA, Topic, columns_of_entry, message_ids
 
 
 def varint(value: int) -> bytes:

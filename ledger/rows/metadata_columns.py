@@ -23,21 +23,42 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pyspark_ledger.connector.schema import METADATA, WRITABLE_METADATA
 from pyspark_ledger.ledger.message.batch_columns import MessageColumns
 from pyspark_ledger.ledger.message.columns import cast_column
 from pyspark_ledger.ledger.message.entry import ARROW_PROPERTY, arrow_rows
 from pyspark_ledger.ledger.message.varints import varint
-from pyspark_ledger.ledger.names import partition_of
+from pyspark_ledger.ledger.names import partition_of, topic_text
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.settings.setting import signed
-from pyspark_ledger.offload.bucket.topic_name import topic_text
 
 if TYPE_CHECKING:
     from pyspark_ledger.ledger.message.batch_decoder import Message
     from pyspark_ledger.ledger.message.entry import ParsedEntry
     from pyspark_ledger.ledger.proto.pulsar_messages_pb2 import MessageMetadata
 
+
+METADATA = pa.schema(
+    [
+        pa.field("__key", pa.string()),
+        pa.field("__topic", pa.string()),
+        pa.field("__messageId", pa.binary()),
+        pa.field("__publishTime", pa.timestamp("us", tz="UTC")),
+        pa.field("__eventTime", pa.timestamp("us", tz="UTC")),
+        pa.field("__messageProperties", pa.map_(pa.string(), pa.string())),
+        pa.field(
+            "__position",
+            pa.struct(
+                [
+                    pa.field("ledgerId", pa.int64()),
+                    pa.field("entryId", pa.int64()),
+                    pa.field("batchIndex", pa.int32()),
+                ]
+            ),
+        ),
+    ]
+)
+# Metadata columns that a writer can set. The others of METADATA are computed from the row's position and entry.
+WRITABLE_METADATA = ("__key", "__eventTime", "__messageProperties")
 
 Integers = npt.NDArray[np.int64]
 Columns = dict[str, Callable[[], pa.Array]]

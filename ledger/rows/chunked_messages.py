@@ -12,14 +12,29 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from pyspark_ledger.ledger.message.batch_decoder import ChunkAssembler
 from pyspark_ledger.ledger.message.entry import ParsedEntry, is_marker
-from pyspark_ledger.ledger.position import Position
+from pyspark_ledger.ledger.position import Position, PositionRange
+from pyspark_ledger.ledger.protocol.actions import SegmentDescription
+from pyspark_ledger.ledger.rows.message_groups import Entry
 
-Entry = tuple[Position, ParsedEntry]
+_BACK_ENTRIES_MIN, _BACK_ENTRIES_MAX = 4, 256
 _BUFFER_BYTES_MAX = 64 * 1024 * 1024
+
+
+def earlier_ranges(segments: Sequence[SegmentDescription], position: Position) -> Iterator[PositionRange]:
+    """Yield the ranges before a position in reverse order, of increasing size."""
+    count = _BACK_ENTRIES_MIN
+    for segment in reversed(segments):
+        if segment.ledger_id > position.ledger_id:
+            continue
+        end = segment.entries if segment.ledger_id < position.ledger_id else position.entry_id
+        while end > 0:
+            first = max(end - count, 0)
+            yield PositionRange(Position(segment.ledger_id, first), Position(segment.ledger_id, end))
+            end, count = first, min(2 * count, _BACK_ENTRIES_MAX)
 
 
 class WholeMessages:

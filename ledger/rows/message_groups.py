@@ -1,0 +1,174 @@
+"""Messages of many entries, converted to record batches together.
+
+    entries ─▶ groups of some MiB ─▶ runs of ordinary batches, as columns ─▶ the caller's conversion ─▶ slices
+                                     runs of other entries, message by message ─▶
+
+Rules
+- Columns are built from the messages of many entries at once. Messages of an ordinary batch never become objects.
+- The value of a tombstone is null. Markers and messages that were compacted out have no rows.
+- An Arrow entry in a ledger of messages raises Refused with its position.
+- An entry that cannot be decoded raises an error, or becomes one message without a value, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+
+from pyspark_ledger.ledger.errors import LedgerError, Refused
+from pyspark_ledger.ledger.message.batch_columns import MessageColumns, columns_of
+from pyspark_ledger.ledger.message.batch_decoder import Message, decode_messages
+from pyspark_ledger.ledger.message.entry import ParsedEntry, is_arrow, is_marker
+from pyspark_ledger.ledger.position import Position
+from pyspark_ledger.ledger.rows.metadata_columns import METADATA, Topic, columns_of_batches, message_columns
+
+RAW = pa.schema([pa.field("value", pa.binary())])
+MESSAGES = pa.schema([*RAW, *METADATA])
+_GROUP_BYTES = 16 * 1024 * 1024  # decompressed and converted together
+_GROUP_MESSAGES = 64 * 1024
+_BATCH_BYTES = 4 * 1024 * 1024
+_BATCH_MESSAGES = 16 * 1024
+_RUNS_MAX = 8  # a group with more alternations between batches and other entries is converted message by message
+
+Entry = tuple[Position, ParsedEntry]
+
+
+@dataclass(frozen=True, slots=True)
+class MessageGroup:
+    """Messages of some entries. Message `i` is of `entries[columns.owner[i]]`.
+
+    `messages` are the same messages as objects, if they were decoded so. `rescued` has reason and payload of messages
+    that could not be decoded, by the number of the message.
+    """
+
+    entries: Sequence[Entry]
+    columns: MessageColumns
+    messages: Sequence[Message] = ()
+    rescued: Mapping[int, tuple[str, bytes]] = field(default_factory=dict)
+
+    @property
+    def positions(self) -> list[Position]:
+        return [position for position, _ in self.entries]
+
+
+class MessageGroups:
+    """Converter of entries to record batches, by a conversion of whole groups.
+
+    `by_message`: every message becomes an object. `rescues`: an undecodable entry becomes a message without a value.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        convert: Callable[[MessageGroup], pa.RecordBatch],
+        *,
+        by_message: bool = False,
+        rescues: bool = False,
+    ) -> None:
+        self._topic = topic
+        self._convert = convert
+        self._by_message = by_message
+        self._rescues = rescues
+
+    def batches(self, entries: Iterable[Entry]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of entries. Raises Refused, Corrupt or Unsupported, which name the entry."""
+        group: list[Entry] = []
+        size = count = 0
+        for position, entry in entries:
+            group.append((position, entry))
+            size += max(entry.metadata.uncompressed_size, len(entry.payload))
+            count += max(entry.metadata.num_messages_in_batch, 1)
+            if size >= _GROUP_BYTES or count >= _GROUP_MESSAGES:
+                yield from self._group(group)
+                group, size, count = [], 0, 0
+        if group:
+            yield from self._group(group)
+
+    def _group(self, group: list[Entry]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a group. Batches are converted as columns, runs of other entries message by message."""
+        if self._by_message:
+            yield from self._one_by_one(group)
+            return
+        columns, is_columns = columns_of([entry for _, entry in group])
+        run_starts = [0, *(i for i in range(1, len(group)) if is_columns[i] != is_columns[i - 1]), len(group)]
+        if columns is None or len(run_starts) > _RUNS_MAX:
+            yield from self._one_by_one(group)
+            return
+        whole = self._convert(MessageGroup(group, columns))
+        for start, end in pairwise(run_starts):
+            if is_columns[start]:
+                first, last = np.searchsorted(columns.owner, (start, end))
+                yield from _slices(whole.slice(first, last - first))
+            else:
+                yield from self._one_by_one(group[start:end])
+
+    def _one_by_one(self, entries: Iterable[Entry]) -> Iterator[pa.RecordBatch]:
+        group: list[Entry] = []
+        owners: list[int] = []
+        messages: list[Message] = []
+        rescued: dict[int, tuple[str, bytes]] = {}
+        size = 0
+        for position, entry in entries:
+            decoded = self._messages(position, entry, rescued, len(messages))
+            owners += [len(group)] * len(decoded)
+            group.append((position, entry))
+            messages += decoded
+            size += sum(len(message.value) for message in decoded if message.value is not None)
+            if size >= _BATCH_BYTES or len(messages) >= _BATCH_MESSAGES:
+                yield self._convert(_group_of(group, owners, messages, rescued))
+                group, owners, messages, rescued, size = [], [], [], {}, 0
+        if messages:
+            yield self._convert(_group_of(group, owners, messages, rescued))
+
+    def _messages(
+        self, position: Position, entry: ParsedEntry, rescued: dict[int, tuple[str, bytes]], row: int
+    ) -> list[Message]:
+        where = f"entry {position} of {self._topic}"
+        if is_marker(entry.metadata):
+            return []
+        try:
+            if is_arrow(entry.metadata):
+                raise Refused(
+                    f"{where} holds Arrow columns, the ledger was opened as one of Pulsar messages",
+                    hint="Start the query again: the ledger has got columns since",
+                )
+            return decode_messages(entry, where)
+        except LedgerError as failure:
+            if not self._rescues:
+                raise
+            rescued[row] = failure.message, bytes(entry.payload)
+            return [_without_value(entry)]
+
+
+def message_rows(topic: Topic, entries: Iterable[Entry]) -> Iterator[pa.RecordBatch]:
+    """Yield the messages of entries with all their columns, of the schema `MESSAGES`."""
+
+    def convert(group: MessageGroup) -> pa.RecordBatch:
+        columns = columns_of_batches(topic, group.positions, group.columns)
+        return pa.RecordBatch.from_arrays([group.columns.values, *columns], schema=MESSAGES)
+
+    return MessageGroups(topic.text, convert).batches(entries)
+
+
+def _group_of(
+    entries: list[Entry], owners: list[int], messages: list[Message], rescued: dict[int, tuple[str, bytes]]
+) -> MessageGroup:
+    return MessageGroup(entries, message_columns(np.array(owners, dtype=np.int64), messages), messages, rescued)
+
+
+def _without_value(entry: ParsedEntry) -> Message:
+    """Return a message without value for an undecodable entry, with times and sequence id of its metadata."""
+    metadata = entry.metadata
+    times = metadata.event_time, metadata.publish_time
+    return Message(-1, None, None, {}, *times, "", metadata.sequence_id, None, False, None, None, None)
+
+
+def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield slices of a batch, limited in rows and (for rows of similar size) in bytes."""
+    rows = min(_BATCH_MESSAGES, max(1, batch.num_rows * _BATCH_BYTES // max(batch.nbytes, 1)))
+    for start in range(0, batch.num_rows, rows):
+        yield batch.slice(start, rows)
