@@ -37,7 +37,7 @@ class Position(msgspec.Struct, frozen=True, order=True, array_like=True):
         """Parse a position. The inverse of `str`. Raises ValueError naming the text."""
         ledger, separator, entry = text.partition(":")
         if not separator:
-            raise ValueError(f"position {text!r} is not of the form LEDGER:ENTRY")
+            raise ValueError(f"position {text!r} is not of the form SEGMENT:ENTRY")
         return cls(int(ledger), int(entry))
 
 

@@ -104,7 +104,7 @@ def create_cursor(
 def reset_cursor(
     name: Name,
     cursor: str,
-    position: Annotated[str, typer.Argument(help="earliest, latest, LEDGER:ENTRY, or a time as --at-time.")] = "",
+    position: Annotated[str, typer.Argument(help="earliest, latest, SEGMENT:ENTRY, or a time as --at-time.")] = "",
     at_time: Annotated[
         str | None, typer.Option(help=f"To the first entry of this time, by the broker's clock: {TIME_FORMS}.")
     ] = None,

@@ -75,7 +75,7 @@ class Durability(StrEnum):
 StoreOption = Annotated[str | None, typer.Option("--store", "-s", help="Directory or broker address.")]
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="For people, or for scripts.")]
 TIME_FORMS = "2026-11-22T10:15:00Z, 2026-11-22 10:15 in the host's zone, or milliseconds since 1970"
-Start = Annotated[str, typer.Option(help=f"earliest, latest, LEDGER:ENTRY, or a time: {TIME_FORMS}.")]
+Start = Annotated[str, typer.Option(help=f"earliest, latest, SEGMENT:ENTRY, or a time: {TIME_FORMS}.")]
 EpochMs = Annotated[bool, typer.Option("--epoch-ms", help="Print times as milliseconds since 1970, as JSON has them.")]
 Name = Annotated[str, typer.Argument(help="A ledger: orders, or tenant/namespace/orders.")]
 
@@ -264,7 +264,7 @@ def append(
 def tail(
     name: Name,
     start: Start = "latest",
-    wait_ms: Annotated[int | None, typer.Option(help="End after so much silence; default: never.")] = None,
+    wait_ms: Annotated[int | None, typer.Option(help="End after this time without new rows; default: never.")] = None,
     store: StoreOption = None,
     output: OutputOption = Output.text,
 ) -> None:
@@ -356,7 +356,7 @@ def cursor_label(state: CursorState, described: LedgerDescription) -> str:
 
 
 def position_of(client: Client, name: str, option: str, text: str) -> Position:
-    """Return the position of an argument: earliest, latest, LEDGER:ENTRY, or the first one at or after a time."""
+    """Return the position of an argument: earliest, latest, SEGMENT:ENTRY, or the first one at or after a time."""
     named = {"earliest": EARLIEST, "latest": LATEST}
     if text in named:
         return named[text]
@@ -365,7 +365,7 @@ def position_of(client: Client, name: str, option: str, text: str) -> Position:
     try:
         return position_at(client, name, milliseconds_of(text, HOST_ZONE))
     except NotATime as expected:
-        raise Refused(f"{option} is {text!r}, expected earliest, latest, LEDGER:ENTRY, or {expected}") from None
+        raise Refused(f"{option} is {text!r}, expected earliest, latest, SEGMENT:ENTRY, or {expected}") from None
 
 
 def position_at(client: Client, name: str, milliseconds: int) -> Position:

@@ -30,7 +30,7 @@ _ACTIVE = ("waiting", "running")
 @reporting
 def offload(
     name: Name,
-    until: Annotated[str, typer.Option("--until", help="LEDGER:ENTRY; whole ledgers before it go.")] = "",
+    until: Annotated[str, typer.Option("--until", help="SEGMENT:ENTRY; whole segments before it are offloaded.")] = "",
     seal: Annotated[bool, typer.Option("--seal", help="Seal first what is being written.")] = False,
     status: Annotated[bool, typer.Option("--status", help="Only tell how far it is.")] = False,
     cancel: Annotated[bool, typer.Option("--cancel", help="Stop what runs.")] = False,
@@ -89,4 +89,4 @@ def _position(text: str) -> Position | None:
     try:
         return Position.parse(text) if text else None
     except ValueError as wrong:
-        raise Refused(str(wrong), hint="Give LEDGER:ENTRY, as `ledger describe` shows them") from None
+        raise Refused(str(wrong), hint="Give SEGMENT:ENTRY, as `ledger describe` shows them") from None

@@ -49,9 +49,9 @@ def require_consistent(values: Values) -> None:
     ends = _places(values, "ending_positions")
     named = sorted(name for name, at in ends.items() if at == EARLIEST)
     if values.get("ending_position") == EARLIEST:
-        raise Refused("option 'endingPosition' is 'earliest', expected latest or LEDGER:ENTRY")
+        raise Refused("option 'endingPosition' is 'earliest', expected latest or SEGMENT:ENTRY")
     if named:
-        raise Refused(f"option 'endingPositions' is 'earliest' for {named[0]}, expected latest or LEDGER:ENTRY")
+        raise Refused(f"option 'endingPositions' is 'earliest' for {named[0]}, expected latest or SEGMENT:ENTRY")
     _require_order(values, "starting_timestamp", "is after", "ending_timestamp")
     _require_order(values, "min_rows_per_trigger", "exceeds", "max_rows_per_trigger")
     if "max_trigger_delay" in values and "min_rows_per_trigger" not in values:

@@ -29,7 +29,7 @@ _SHOWN = 300  # characters of an unexpected text in an error
 def positions_json(positions: Mapping[str, object]) -> str:
     """Return the text for option `startingPositions` or `endingPositions`.
 
-    A position is `earliest`, `latest`, `LEDGER:ENTRY`, a `Position`, a pair of numbers, or a value of column
+    A position is `earliest`, `latest`, `SEGMENT:ENTRY`, a `Position`, a pair of numbers, or a value of column
     `__position`, which means the start of its entry. Raises Refused naming the ledger and the value.
     """
     return _built(positions, lambda value: _text_of(_place(value)))

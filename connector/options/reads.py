@@ -53,7 +53,7 @@ class ReadOptions(EveryReadOptions):
     starting_position: Position | None = option(
         position,
         READS,
-        "Start of the read: `earliest`, `latest` (streams only) or, for one ledger, `LEDGER:ENTRY`, inclusive. A "
+        "Start of the read: `earliest`, `latest` (streams only) or, for one ledger, `SEGMENT:ENTRY`, inclusive. A "
         "checkpoint or an existing subscription takes precedence over this option and the next three.",
         otherwise="earliest (batch), latest (stream)",
     )
@@ -85,7 +85,7 @@ class ReadOptions(EveryReadOptions):
         position,
         READS,
         "End of the read: `latest`, which a batch read takes when it is planned, or, for one ledger, "
-        "`LEDGER:ENTRY`, exclusive. A stream delivers nothing from this position on.",
+        "`SEGMENT:ENTRY`, exclusive. A stream delivers nothing from this position on.",
         otherwise="latest (batch), none (stream)",
     )
     table: str | None = option(

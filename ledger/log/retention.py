@@ -3,7 +3,7 @@
 As in Pulsar, sealed segments that every durable cursor has read are checked, oldest first. A segment is deleted if it
 has expired *or* if the remaining segments still have at least the quota of bytes. Any other segment ends the check.
 
-    property "ledger.trimmed" of the record:  LEDGER:ENTRY ROWS
+    property "ledger.trimmed" of the record:  SEGMENT:ENTRY ROWS
 
 Invariants
 - With -1 in both limits, no segment is deleted for its age or size. Without durable cursors, only the policy decides.

@@ -227,7 +227,7 @@ def test_errors_are_one_line_that_says_what_to_do(store: Path) -> None:
     assert "Traceback" not in said
     assert "has no cursor 'x'" in run("cursor", "delete", "orders", "x", status=1)
     said = run("tail", "orders", "--start", "noon", status=1)
-    assert "--start is 'noon', expected earliest, latest, LEDGER:ENTRY, or milliseconds since 1970, or a time" in said
+    assert "--start is 'noon', expected earliest, latest, SEGMENT:ENTRY, or milliseconds since 1970, or a time" in said
     assert "--start is '2026-02-30'" in run("cursor", "create", "orders", "x", "--start", "2026-02-30", status=1)
     assert "--at-time is 'noon', expected" in run("cursor", "reset", "orders", "x", "--at-time", "noon", status=1)
     assert "TIME is '2026-11-22T24:00:00Z', expected" in run("seek", "orders", "2026-11-22T24:00:00Z", status=1)
