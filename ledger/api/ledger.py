@@ -62,8 +62,8 @@ class Ledger(LedgerAdmin):
     def append(self, rows: pa.Table | pa.RecordBatch | Iterable[Mapping[str, object]] | bytes) -> Position:
         """Append rows, or one message as bytes. Return the position after them, once they are durable.
 
-        The columns are read again if the rows have others, or after a silence, because another writer may have added
-        some.
+        The columns are read again if the rows have others, or after an idle time, because another writer may have
+        added columns.
         """
         if not isinstance(rows, (bytes, pa.Table, pa.RecordBatch)):
             rows = listed_rows(rows)
@@ -119,7 +119,7 @@ class Ledger(LedgerAdmin):
     def tail(self, start: Position = EARLIEST, wait_ms: int | None = None) -> Iterator[pa.Table]:
         """Yield the existing rows from `start` on, then new ones, as tables of a bounded size.
 
-        Ends after `wait_ms` of silence, if given, and at the end of a terminated ledger.
+        Ends after `wait_ms` without a new row, if given, and at the end of a terminated ledger.
         """
         require_positions(start=start)
         at = start

@@ -68,7 +68,7 @@ class PartitionedLedger(Ledger):
     def append(self, rows: pa.Table | pa.RecordBatch | Iterable[Mapping[str, object]] | bytes) -> Position:
         """Append rows, or one message, to the next partition. Return the position after them in that partition.
 
-        Added partitions are used after a silence, or when a partition has no producer yet.
+        Added partitions are used after an idle time, or when a partition has no producer yet.
         """
         if not isinstance(rows, (bytes, pa.Table, pa.RecordBatch)):
             rows = listed_rows(rows)

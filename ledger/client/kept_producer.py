@@ -2,7 +2,7 @@
 
 Rules
 - An append has a producer for itself, with a name and sequence ids of its own. Concurrent appends share none.
-- An idle producer ends its stream after a silence. A client keeps at most `_IDLE_MAX` of them, the newest.
+- An idle producer ends its stream after an idle timeout. A client keeps at most `_IDLE_MAX` of them, the newest.
 - A producer whose stream is over is not kept.
 - An append with a lost answer is settled by the log that the next broker recovered. Its entries in that log are
   acknowledged, the rest is sent again: no row is lost or repeated.
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark_ledger.ledger.client.broker_connection import BrokerConnection
     from pyspark_ledger.ledger.client.producer import Producer
 
-_SILENCE_MS = 5_000
+_IDLE_TIMEOUT_MS = 5_000
 _IDLE_MAX = 64
 
 Entry = Sequence[Buffer]
@@ -157,7 +157,7 @@ class KeptProducer:
     def _opened(self) -> Producer:
         from pyspark_ledger.ledger.client.producer import Producer  # which loads pyarrow.flight
 
-        return Producer(self._client, self.ledger, self.name, silence_ms=_SILENCE_MS)
+        return Producer(self._client, self.ledger, self.name, idle_timeout_ms=_IDLE_TIMEOUT_MS)
 
 
 class KeptProducers:

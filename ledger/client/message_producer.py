@@ -229,14 +229,17 @@ class MessageProducer:
         require_columns(values, keys, event_times_ms, self._entry_bytes_max)
 
     def flush(self) -> None:
-        """Send the open batch and wait until everything sent so far is durable. Raises the error of a failure."""
+        """Send the open batch and wait until everything sent so far is durable.
+
+        Raises the error that ended the stream.
+        """
         self._pipeline.require_own_process()
         with self._changed:
             self._send_open()
         self._pipeline.flush()
 
     def close(self) -> None:
-        """Send the open batch, wait for all messages and accept no more. Raises the error of a failure."""
+        """Send the open batch, wait for all messages and accept no more. Raises the error that ended the stream."""
         self._pipeline.require_own_process()
         with self._changed:
             self._closed = True

@@ -4,11 +4,13 @@ One thread sends. Entries that arrive while it sends form the next batch, so sma
 thread receives the acknowledgements, which come in the order of sending.
 
 Invariants
-- The bytes between `append` and acknowledgement never exceed the limit. `append` waits for room. One entry always fits.
-- One thread at a time uses the writing end, and none after it was closed: otherwise gRPC aborts the process.
-- With a silence, the stream ends after one to two times that period without an append.
-- Only the process that created it may use it: a forked child shares ring and stream, and would take its parent's
-  offsets.
+- The bytes of unacknowledged entries never exceed the limit: `append` waits until earlier entries are acknowledged.
+  Exception: with nothing in flight, an entry above the limit is sent alone.
+- One thread at a time uses the writing end of the stream, and none after it was closed: otherwise gRPC aborts the
+  process.
+- With an idle timeout, the stream ends after one to two timeouts without an append.
+- Only the process that created a producer may use it. Reason: a forked child shares the stream and the ring buffer of
+  entries (`ledger.transport.shared_ring`). The child would overwrite its parent's entries.
 - After an error nothing more is sent. The refused entry fails with the broker's error. All entries behind it fail with
   `Unavailable`, because it is unknown whether the log has them. The producer never sends an entry twice.
 """
@@ -38,7 +40,7 @@ from pyspark_ledger.ledger.transport.errors import from_flight
 # While a batch is written and synced, the next one fills. Small enough that many small entries form several batches.
 _BATCH_BYTES_MAX = 1024 * 1024
 _BATCH_ENTRIES_MAX = 1024
-# Errors of the broker for one entry, after it has acknowledged all before it.
+# Errors with which the broker refuses one entry. It has acknowledged all earlier entries.
 REFUSALS = (Refused, Corrupt, NotFound, Unsupported)
 _ENTRY_BYTES_MAX = 2**31 - 2**20  # gRPC counts a message in 31 bits, Arrow's frame around it included
 _APPENDED = msgspec.msgpack.Decoder(Appended)
@@ -65,7 +67,7 @@ class Producer:
         name: str | None = None,
         *,
         max_in_flight_bytes: int = 64 << 20,
-        silence_ms: int | None = None,
+        idle_timeout_ms: int | None = None,
     ) -> None:
         self.ledger = ledger
         self.name = name or f"producer-{new_id()}"
@@ -77,8 +79,8 @@ class Producer:
         self._in_flight: deque[_Sent] = deque()
         self._bytes = self._queued_bytes = 0
         self._closing = False
-        self._silence_seconds = None if silence_ms is None else silence_ms / 1000
-        self._used = True  # since the last check of the silence
+        self._idle_timeout_seconds = None if idle_timeout_ms is None else idle_timeout_ms / 1000
+        self._used = True  # whether `append` was called since the last check of the idle timeout
         self._error: LedgerError | None = None
         self._send_error: LedgerError | None = None
         self._writing = threading.Lock()
@@ -107,7 +109,7 @@ class Producer:
         for buffer in entry:
             size += len(buffer) if isinstance(buffer, bytes) else memoryview(buffer).nbytes
         if size > _ENTRY_BYTES_MAX:
-            raise Refused(f"an entry of {size} bytes is too large to be sent, at most {_ENTRY_BYTES_MAX} are")
+            raise Refused(f"an entry of {size} bytes is too large to be sent, at most {_ENTRY_BYTES_MAX} are allowed")
         with self._changed:
             self._changed.wait_for(lambda: self._has_room(size) or self._error)
             if self._error is not None:
@@ -119,8 +121,8 @@ class Producer:
             self._bytes += size
             self._queued.append(sent)
             self._queued_bytes += size
-            # A computing thread keeps the interpreter for milliseconds, so the sender would run too late. A caller with
-            # nothing in flight waits for this entry: to wake the sender takes longer than to send.
+            # The caller sends if nothing is in flight or a batch is full. Reason: waking the sender thread takes longer
+            # than sending. A thread that computes can also keep the sender waiting for the GIL for milliseconds.
             here = not self._in_flight or self._queued_bytes >= _BATCH_BYTES_MAX
             here = here and self._writing.acquire(blocking=False)
             if not here:
@@ -148,7 +150,7 @@ class Producer:
         return not self._bytes or (self._bytes + size <= self._max and self._stream.has_room(size))
 
     def flush(self) -> None:
-        """Wait until everything appended so far is durable. Raises the error of a failure."""
+        """Wait until everything appended so far is durable. Raises the error that ended the stream."""
         self.require_own_process()
         with self._changed:
             self._changed.wait_for(lambda: not self._bytes or self._error)
@@ -172,7 +174,7 @@ class Producer:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Wait for the entries in flight and end the stream. Raises the error of a failure."""
+        """Wait for the entries in flight and end the stream. Raises the error that ended the stream."""
         self.require_own_process()
         self.end()
         self._sender.join()
@@ -192,7 +194,7 @@ class Producer:
         """Wait for entries. Return False at the end of the stream."""
         with self._changed:
             while not self._changed.wait_for(
-                lambda: self._ended or self._queued or self._closing, self._silence_seconds
+                lambda: self._ended or self._queued or self._closing, self._idle_timeout_seconds
             ):
                 self._closing = not (self._used or self._bytes)
                 self._used = False
@@ -213,7 +215,7 @@ class Producer:
             else:
                 self._stream.finish()
         except (flight.FlightError, OSError) as error:
-            # If the broker gave a reason, the reader receives it; that reason is better.
+            # If the broker sent an error, the receiver thread reads it, and it takes precedence over this one.
             self._send_failed(from_flight(error, self._address))
         except Exception as error:  # noqa: BLE001 — whatever it is, it must not leave anybody waiting
             self._send_failed(Refused(f"entries of the producer {self.name!r} cannot be sent: {error!r}"))

@@ -89,7 +89,7 @@ class LedgerOffloader(Protocol):
         extra_metadata: Mapping[str, str],
         callbacks: OffloadCallbacks = NO_CALLBACKS,
     ) -> None:
-        """Copy a segment and check the copy. Raises the error of a failure, Unavailable if a retry may succeed."""
+        """Copy a segment and check the copy. Raises Unavailable if a retry may succeed, else another error."""
 
     def read_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> OffloadedReader:
         """Return a handle. A missing object is detected by the first read."""

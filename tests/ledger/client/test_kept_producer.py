@@ -189,7 +189,7 @@ def test_a_refused_append_harms_no_other(store: LedgerStore) -> None:
 
 
 def test_silence_ends_a_kept_stream(store: LedgerStore, stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_producer, "_SILENCE_MS", 30)
+    monkeypatch.setattr(kept_producer, "_IDLE_TIMEOUT_MS", 30)
     orders = store.ledger("orders")
     for number in range(3):
         orders.append(row(number))
@@ -201,7 +201,7 @@ def test_silence_ends_a_kept_stream(store: LedgerStore, stream: Stream, monkeypa
 
 
 def test_a_busy_stream_is_kept_through_silences(store: LedgerStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_producer, "_SILENCE_MS", 2_000)
+    monkeypatch.setattr(kept_producer, "_IDLE_TIMEOUT_MS", 2_000)
     orders = store.ledger("orders")
     orders.append(row(0))
     (kept,) = store.client.kept._idle
