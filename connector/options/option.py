@@ -4,7 +4,8 @@
         wait_timeout_ms: int = option(number(1, DAY_MS), READS, "How long …", default="300000")
 
 Rules
-- An option is declared once, as a field of the class of its area. The table and the documentation are read from there.
+- An option is declared once, as a field of the class of its area. `table.OPTIONS` and docs/options.md are built from
+  these fields.
 - A parser returns the value, or raises ValueError with the expected form. The caller adds the option's name and value.
 """
 
@@ -35,7 +36,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """Option. `parse` raises ValueError with the expected form, for text of at most `chars_max` characters."""
+    """Option. `parse` gets a text of at most `chars_max` characters, and raises ValueError with the expected form.
+
+    `shown` is False if an error must not quote the value, because it may be a secret.
+    """
 
     name: str
     default: str
@@ -65,8 +69,8 @@ def option(
 ) -> T:
     """Declare an option as a field of a dataclass; its name is the field's, unless `name` is given.
 
-    `default` is the text of a missing option. Without `default` the value is `absent`, and `otherwise` describes it in
-    the documentation.
+    `default` is the text that is parsed if the option is not set. Without `default` the value is `absent`, and
+    `otherwise` describes it in the documentation.
     """
     said = {"": Option(name, default or otherwise, uses, meaning, parse, shown, chars_max)}
     made: Any = {"default_factory": dict} if absent == {} else {"default": parse(default) if default else absent}
@@ -150,7 +154,7 @@ def size(least: int, most: int) -> Callable[[str], int]:
 
 
 def duration(value: str) -> int:
-    """Parse milliseconds."""
+    """Parse a duration with an optional unit into milliseconds."""
     expected = "a time from 0 to 24 hours, such as 30000, 30s, 5m or 1h"
     units = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
     said = _measured(value).lower()
@@ -173,7 +177,7 @@ def time(value: Time) -> int:
 
 
 def _measured(value: str) -> str:
-    """Return a possible number; an empty text, which is none, for a text that is too long."""
+    """Return the text without outer blanks. Return an empty text, which no parser accepts, if it is too long."""
     said = value.strip()
     return said if len(said) <= _DIGITS_MAX else ""
 
@@ -206,7 +210,7 @@ def position(value: str) -> Position:
     except ValueError:
         found = EARLIEST
     if found.ledger_id < 0 or found.entry_id < 0:
-        raise ValueError("earliest, latest or LEDGER:ENTRY, such as 3:17")
+        raise ValueError("earliest, latest or SEGMENT:ENTRY, such as 3:17")
     return found
 
 

@@ -1,5 +1,9 @@
-"""Messages about cursors, leases, acknowledgements and deliveries: a part of `ledger.protocol.actions`, with its
-rules.
+"""Messages about cursors, leases, acknowledgements and deliveries: a part of `ledger.protocol.actions`.
+
+The rules of `ledger.protocol.actions` hold here, too. `PositionInfo` is Pulsar's Protobuf message for a set of
+acknowledged positions (`ledger.positions.position_info`).
+
+A delivery record is the durable list of the rows of one batch. The numbers of a cursor's records rise.
 """
 
 from __future__ import annotations
@@ -32,9 +36,12 @@ class OpenCursor(CursorRequest, frozen=True):
 class CursorState(msgspec.Struct, frozen=True):
     """Durable cursor. `next_position` is the first unacknowledged position; the backlog is what follows.
 
-    `backlog_entries` does not count an entry without rows, such as a marker of a run; an estimate does.
-    `acknowledged_…` are beyond `next_position`: ranges and entries acknowledged out of order, which the backlog leaves
-    out. Some rows of `partial_entries` are acknowledged. `cursor_ledger` is the segment with all that (-1: the record).
+    `backlog_entries` excludes entries without rows, such as the marker that closes a committed batch. An estimated
+    backlog includes them. The backlog excludes everything that is acknowledged out of order.
+
+    Counts of acknowledgements from `next_position` on: `acknowledged_ranges` and `acknowledged_entries` of whole
+    entries, `partial_entries` of entries with some acknowledged rows. `cursor_ledger` is the id of the cursor's own
+    log, which stores these acknowledgements. With -1 the cursor's metadata record stores them.
     """
 
     ledger: str
@@ -89,15 +96,16 @@ class SkipEntries(CursorRequest, frozen=True):
 
 
 class CursorProperties(CursorRequest, frozen=True):
-    """Request to set and remove properties of a cursor, which the broker stores without a meaning."""
+    """Request to set and remove properties of a cursor. The broker stores them and does not interpret them."""
 
     values: dict[Name, str] = {}
     remove: list[Name] = []
 
 
 class AskAckedRanges(CursorRequest, frozen=True):
-    """Request for the positions of a range that a cursor acknowledged beyond its mark-delete. `whole`: mark-delete,
-    too.
+    """Request for the positions of a range that a cursor acknowledged beyond its mark-delete.
+
+    With `whole` the answer contains the mark-delete position even if the range has no such position.
     """
 
     range: PositionRange
@@ -105,9 +113,9 @@ class AskAckedRanges(CursorRequest, frozen=True):
 
 
 class AckedRanges(msgspec.Struct, frozen=True):
-    """PositionInfo of one moment: mark-delete, and the acknowledged positions of the range beyond it.
+    """Encoded PositionInfo: the mark-delete position, and the acknowledged positions of the range beyond it.
 
-    Empty if there are none, unless `whole` was set.
+    Both are of the same moment. Empty if no position beyond mark-delete is acknowledged, unless `whole` was set.
     """
 
     info: bytes = b""
@@ -142,7 +150,7 @@ UNLIMITED = 2**62
 
 
 class DeliveredRange(msgspec.Struct, frozen=True, array_like=True):
-    """Rows that are delivered together: a range without the rows of `skip`, a PositionInfo (empty: none).
+    """Rows that are delivered together: a range without the rows of `skip`, an encoded PositionInfo (empty: none).
 
     `count`: earlier deliveries of the rows. `at_ms`: time of the last one, by the broker's clock.
     """
@@ -154,15 +162,16 @@ class DeliveredRange(msgspec.Struct, frozen=True, array_like=True):
 
 
 class NextDelivery(CursorRequest, frozen=True):
-    """Request to decide on the batch after record `after` (0: none), which reads on at `start` and up to `end`.
+    """Request to decide which rows the next batch delivers. The batch follows delivery record `after` (0: none).
 
-    `explicit`: rows stay outstanding until they are acknowledged, and are redelivered after `ack_timeout_ms`. Rows that
-    were redelivered more than `max_redeliveries` times (-1: no limit) are dead letters. Otherwise the batch is the
-    range without its acknowledged rows.
+    New rows are those from `start` to `end`. Without `explicit` the batch is this range without its acknowledged rows.
 
-    The batch takes at most `back_rows` and `back_bytes` of redelivered rows, but with `back_first` at least their first
-    entry. The rest follows in later batches. Rows that were delivered or returned at `before_ms` or later, by the
-    broker's clock, are not redelivered yet.
+    With `explicit` a delivered row stays outstanding until it is acknowledged. It is redelivered after
+    `ack_timeout_ms`. After `max_redeliveries` redeliveries (-1: no limit) it becomes a dead letter instead.
+
+    The batch takes at most `back_rows` and `back_bytes` of redelivered rows. With `back_first` it takes the first due
+    entry in any size. The rest follows in later batches. Rows that were delivered at `before_ms` or later, by the
+    broker's clock, are not redelivered yet, even after a negative acknowledgement.
     """
 
     after: NotNegative
@@ -178,7 +187,7 @@ class NextDelivery(CursorRequest, frozen=True):
 
 
 class AskDue(CursorRequest, frozen=True):
-    """Request for the rows that would be redelivered with the batch after a record, without a limit."""
+    """Request for the size of the rows that the batch after delivery record `after` would redeliver without a limit."""
 
     after: NotNegative
     ack_timeout_ms: NotNegative = 0
@@ -196,10 +205,11 @@ class Due(msgspec.Struct, frozen=True):
 
 
 class DecidedDelivery(msgspec.Struct, frozen=True):
-    """Durable record of the batch; 0 for an empty batch or a plain range.
+    """Decided batch. `record` is the number of its delivery record.
 
-    `position` is the start of the batch after it. `dead`: the number of a batch of dead letters that must be written
-    first (0: none). `back_…`: the redelivered part of the batch.
+    `record` is 0 for an empty batch. Without `explicit` it is also 0 for a range without acknowledged rows. Neither
+    needs a record. `position` is the start of the next batch. `dead`: the number of a batch of dead letters that must
+    be written first (0: none). `back_…`: the redelivered part of the batch.
     """
 
     record: int
@@ -210,13 +220,13 @@ class DecidedDelivery(msgspec.Struct, frozen=True):
 
 
 class AskDelivery(CursorRequest, frozen=True):
-    """Request for the ranges of a record; of the dead letters for -1, of the newest record for 0."""
+    """Request for a delivery record by number; -1: that of the dead letters, 0: the newest, without its ranges."""
 
     record: Int64
 
 
 class Delivery(msgspec.Struct, frozen=True):
-    """Record: its number (0: there is none), the start of the batch after it, and its ranges.
+    """Delivery record: its number (0: there is none), the start of the next batch, and its ranges.
 
     If the newest was requested, `now_ms` is the time that ranges are stamped with.
     """
@@ -228,6 +238,6 @@ class Delivery(msgspec.Struct, frozen=True):
 
 
 class AckDeadLetters(CursorRequest, frozen=True):
-    """Request to acknowledge the dead letters of this number, which another ledger has."""
+    """Request to acknowledge the batch `dead` of dead letters, after it was written to the dead-letter ledger."""
 
     dead: NotNegative
