@@ -211,7 +211,7 @@ class OffloadedSegmentReader:
             raise DataLoss(
                 f"{self._where(source.key)}: block at {block.start} ends with entry "
                 f"{block.first_entry + scanned - 1}, the index says that entry {block.first_entry + scanned} is in it",
-                hint="Pulsar's offloader stops in silence at an entry that is larger than a block",
+                hint="Pulsar's offloader stops without an error at an entry that is larger than a block",
             )
         block.next += at
 

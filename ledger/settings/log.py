@@ -91,8 +91,8 @@ class LogSettings:
         "producers",
         1,
         1_000_000,
-        "Producers whose sequence ids a ledger with de-duplication remembers. Above that, the producers with the "
-        "longest silence are forgotten.",
+        "Producers whose sequence ids a ledger with de-duplication remembers. Above that, the producers that "
+        "sent nothing for the longest time are forgotten.",
     )
     brokerDeduplicationProducerInactivityTimeoutMinutes: int = whole(
         360,

@@ -77,6 +77,6 @@ def _row(attempt: Attempt) -> dict[str, object]:
         "heldEntries": index.stored_entries if index else None,
         "blocks": len(index.blocks) if index else None,
         "bytes": attempt.data_bytes if attempt.data_bytes >= 0 else None,
-        "state": attempt.fault or ("short: the offloader stopped in silence" if short else "complete"),
+        "state": attempt.fault or ("short: the offloader stopped without an error" if short else "complete"),
         "object": attempt.data_name,
     }
