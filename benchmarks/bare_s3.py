@@ -1,7 +1,8 @@
-"""Python data source with boto3 only: the upper bound for a source that reads columnar entries from a bucket.
+"""Python data sources with boto3 only: the upper bound for a source that reads entries from a bucket.
 
-A task gets byte ranges of objects and fetches each with one GET. It steps from frame to frame and yields the batches of
-their Arrow streams. It verifies nothing and reads no metadata.
+A task gets byte ranges of objects and fetches each with one GET. `bare_s3` steps from frame to frame and yields the
+batches of their Arrow streams. It verifies nothing and reads no metadata. `bare_messages` decodes nothing: it yields as
+many prepared messages as the range has.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from benchmarks.rows import SCHEMA
 _FRAME = struct.Struct(">iq")
 _U32 = struct.Struct(">I")
 _STAMPED = b"\x0e\x02"
+_BATCH_ROWS = 16 * 1024
 
 
 class BareS3Source(DataSource):
@@ -39,6 +41,23 @@ class BareS3Source(DataSource):
     def reader(self, schema: Any) -> BareS3Reader:  # noqa: ARG002 — Spark's signature
         """Return the reader."""
         return BareS3Reader(dict(self.options))
+
+
+class BareMessagesSource(BareS3Source):
+    """The same with messages: a task is a list of `[key, start, end, messages, bytes of a message]`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name for `format()`."""
+        return "bare_messages"
+
+    def schema(self) -> str:
+        """Return the column of a message."""
+        return "value binary"
+
+    def reader(self, schema: Any) -> BareS3Reader:  # noqa: ARG002 — Spark's signature
+        """Return the reader."""
+        return BareMessagesReader(dict(self.options))
 
 
 class BareS3Reader(DataSourceReader):
@@ -65,9 +84,25 @@ class BareS3Reader(DataSourceReader):
             aws_secret_access_key=SECRET_KEY,
             region_name="us-east-1",
         )
-        for key, start, end, header in partition.value:
+        for key, start, end, *rest in partition.value:
             said = client.get_object(Bucket=self._bucket, Key=key, Range=f"bytes={start}-{end - 1}")
-            yield from batches(memoryview(said["Body"].read()), header)
+            yield from self.rows(memoryview(said["Body"].read()), *rest)
+
+    def rows(self, data: memoryview, *rest: int) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a range."""
+        return batches(data, *rest)
+
+
+class BareMessagesReader(BareS3Reader):
+    """Reader that fetches the ranges and yields prepared messages."""
+
+    def rows(self, _: memoryview, *rest: int) -> Iterator[pa.RecordBatch]:
+        """Yield so many messages of one size."""
+        count, size = rest
+        values = pa.array([bytes(size)] * min(count, _BATCH_ROWS), pa.binary())
+        batch = pa.record_batch([values], names=["value"])
+        for at in range(0, count, _BATCH_ROWS):
+            yield batch.slice(0, min(_BATCH_ROWS, count - at))
 
 
 def batches(data: memoryview, at: int) -> Iterator[pa.RecordBatch]:

@@ -3,20 +3,29 @@
 `bucket_scan` reads Arrow entries. `bucket_scan_pulsar` reads messages of a Pulsar client, in LZ4 batches, against
 Parquet of their values. Both sides use the same server and write to noop, which takes every column. `BUCKET_ENTRIES`
 (128) and `BUCKET_MESSAGES` (a million) set the sizes.
+
+The floor is a Python data source that fetches the same bytes with boto3 and does nothing else: it unpacks Arrow entries
+unverified, or yields prepared messages. Parquet is decoded in the JVM; rows of a Python data source pass through a pipe
+from a worker process. So the figures hang on the cores that worker and JVM share, and on the speed of pipe and server.
 """
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.bucket_objects import Bucket, bucket
+from benchmarks.bare_s3 import BareMessagesSource, BareS3Source
+from benchmarks.bucket_objects import BUCKET, Bucket, bucket
 from benchmarks.cold_spark import into_noop
-from benchmarks.harness import compare
+from benchmarks.harness import compare_with_floor
 from benchmarks.maven_jars import jars
-from benchmarks.rows import ENTRY_BYTES, ROW_BYTES
+from benchmarks.rows import ROW_BYTES
 from benchmarks.spark_queries import session
+from pyspark_ledger.offload.bucket.catalogue import Segment
+from pyspark_ledger.offload.bucket.topic_log import ByteRange, segment_ranges
 from streaming_examples.s3_server import ACCESS_KEY, SECRET_KEY
 
 S3A = Path(__file__).parent / "s3a" / "hadoop.xml"
@@ -24,20 +33,27 @@ ENTRIES = int(os.environ.get("BUCKET_ENTRIES") or 128)
 MESSAGES, MESSAGE_BYTES = int(os.environ.get("BUCKET_MESSAGES") or 1_000_000), 250
 
 
-def measured(spark: Any, there: Bucket, name: str, ledger: str, work_bytes: int) -> None:
-    """Return the ratio of one ledger."""
+def measured(spark: Any, there: Bucket, name: str, ledger: str, floor: str, tasks: list[list[list[Any]]]) -> None:
+    """Print the ratios of one ledger. `tasks` are those of the floor's data source."""
 
     def frame() -> Any:
         return spark.read.format("ledger").options(**there.options()).load(ledger)
 
     table = f"s3a://bench/parquet/{ledger}"
     frame().write.mode("overwrite").parquet(table)
-    compare(
+    said = {"endpoint": there.server.endpoint, "bucket": BUCKET, "tasks": json.dumps(tasks)}
+    compare_with_floor(
         name,
         lambda: into_noop(frame()),
         lambda: into_noop(spark.read.parquet(table)),
-        work_bytes=work_bytes,
+        lambda: into_noop(spark.read.format(floor).options(**said).load()),
     )
+
+
+def tasks_of(segments: list[Segment], rest: Callable[[ByteRange], list[int]]) -> list[list[list[Any]]]:
+    """Return a task for each range of the segments, with what `rest` adds to the range."""
+    spans = [span for segment in segments for span in segment_ranges(segment)]
+    return [[[span.data_name, span.offset, span.end_offset, *rest(span)]] for span in spans]
 
 
 def s3a(endpoint: str) -> dict[str, str]:
@@ -56,11 +72,15 @@ def s3a(endpoint: str) -> dict[str, str]:
 def main() -> None:
     """Measure both ratios."""
     with bucket() as there:
-        there.put_columns("columns", ENTRIES, ROW_BYTES["1KiB"])
-        there.put_messages("messages", MESSAGES, MESSAGE_BYTES, "lz4")
+        columns = there.put_columns("columns", ENTRIES, ROW_BYTES["1KiB"])
+        messages = there.put_messages("messages", MESSAGES, MESSAGE_BYTES, "lz4")
         spark = session(jars(S3A), s3a(there.server.endpoint))
-        measured(spark, there, "bucket_scan_pulsar", "messages", MESSAGES * MESSAGE_BYTES)
-        measured(spark, there, "bucket_scan", "columns", ENTRIES * ENTRY_BYTES)
+        spark.dataSource.register(BareS3Source)
+        spark.dataSource.register(BareMessagesSource)
+        size = sum(span.end_offset - span.offset for segment in messages for span in segment_ranges(segment))
+        parts = tasks_of(messages, lambda span: [MESSAGES * (span.end_offset - span.offset) // size, MESSAGE_BYTES])
+        measured(spark, there, "bucket_scan_pulsar", "messages", "bare_messages", parts)
+        measured(spark, there, "bucket_scan", "columns", "bare_s3", tasks_of(columns, lambda _: [128]))
         spark.stop()
 
 

@@ -64,6 +64,18 @@ def compare(
     return comparison
 
 
+def compare_with_floor(name: str, ours: Loop, base: Loop, floor: Loop, rounds: int = ROUNDS_MIN) -> None:
+    """Run three loops in turns. Print ours over the base, the floor over the base, and ours over the floor.
+
+    The floor is a loop that does the least that is possible in the same place. The last line is ours over the base.
+    """
+    for loop in (ours, base, floor):
+        _seconds(loop)
+    taken = [(_seconds(ours), _seconds(base), _seconds(floor)) for _ in range(rounds)]
+    for part, first, second in (("_floor", 2, 1), ("_of_floor", 0, 2), ("", 0, 1)):
+        _show(Comparison(f"{name}{part}", tuple((times[first], times[second]) for times in taken)), 0)
+
+
 def _seconds(loop: Loop) -> float:
     start = time.perf_counter()
     reported = loop()

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 from deltalake import DeltaTable
 
 from pyspark_ledger.connector.data_source import LedgerSource
@@ -33,6 +34,7 @@ from pyspark_ledger.ledger.protocol.actions import Empty, GetSchema
 from pyspark_ledger.ledger.protocol.cursors import AskAckedRanges, AskDelivery
 from pyspark_ledger.ledger.protocol.ledgers import AskSequence
 from pyspark_ledger.ledger.protocol.reads import ReadRequest
+from pyspark_ledger.ledger.rows.metadata_columns import METADATA
 from pyspark_ledger.ledger.segment.reader import iter_frames
 from pyspark_ledger.ledger.transport.discovery import BrokerRecord
 
@@ -284,11 +286,16 @@ def told_read_only(store: Path) -> dict[str, Any]:
     api = open_read_only(store)
     logs = told_logs(api, stamped=True)
     rows = {
-        name: _answered(lambda ledger=ledger: short(ledger.read().to_pylist()))
+        name: _answered(lambda ledger=ledger: short(_without_metadata(ledger.read()).to_pylist()))
         for name, ledger in ledgers(api).items()
         if name not in _UNREAD
     }
     return _plain({"names": api.names(), "logs": logs, "rows": rows})
+
+
+def _without_metadata(rows: pa.Table) -> pa.Table:
+    """The columns without the metadata columns of messages, which the expected rows have in their live form."""
+    return rows.select([name for name in rows.column_names if name not in METADATA.names])
 
 
 def told_bucket(folder: Path) -> dict[str, Any]:
