@@ -89,8 +89,12 @@ class Ledger(LedgerAdmin):
         batching_max_bytes: int = 128 * 1024,
         batching_max_publish_delay_ms: int = 1,
         max_pending_bytes: int = 64 * 1024 * 1024,
+        chunk_max_bytes: int | None = None,
     ) -> MessageProducer:
-        """Open a producer of messages, which batches them as a Pulsar client does. Close it, or use `with`."""
+        """Open a producer of messages, which batches them as a Pulsar client does. Close it, or use `with`.
+
+        A message of more than `chunk_max_bytes` is sent as chunks. The default is what an entry of the ledger holds.
+        """
         from pyspark_ledger.ledger.client.message_producer import Batching, open_producer
 
         batching = Batching(batching_max_messages, batching_max_bytes, batching_max_publish_delay_ms)
@@ -102,6 +106,7 @@ class Ledger(LedgerAdmin):
             batching,
             compression=compression,
             max_pending_bytes=max_pending_bytes,
+            chunk_max_bytes=chunk_max_bytes,
         )
 
     def read(self, start: Position = EARLIEST, end: Position | None = None) -> pa.Table:

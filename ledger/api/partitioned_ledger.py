@@ -116,8 +116,12 @@ class PartitionedLedger(Ledger):
         batching_max_bytes: int = 128 * 1024,
         batching_max_publish_delay_ms: int = 1,
         max_pending_bytes: int = 64 * 1024 * 1024,
+        chunk_max_bytes: int | None = None,
     ) -> PartitionedProducer:
-        """Open a producer of messages to all partitions, by key or in rotation. Close it, or use `with`."""
+        """Open a producer of messages to all partitions, by key or in rotation. Close it, or use `with`.
+
+        See `Ledger.producer` for `chunk_max_bytes`.
+        """
         from pyspark_ledger.ledger.client.message_producer import Batching, open_producer
         from pyspark_ledger.ledger.client.partitioned_producer import PartitionedProducer
 
@@ -135,6 +139,7 @@ class PartitionedLedger(Ledger):
                 batching,
                 compression=compression,
                 max_pending_bytes=max(1, max_pending_bytes // len(parts)),
+                chunk_max_bytes=chunk_max_bytes,
                 partition=partition,
             )
             for partition, part in enumerate(parts)

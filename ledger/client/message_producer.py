@@ -1,18 +1,20 @@
 """Producer of messages: collects them into batches, as a Pulsar client does, and sends these through the pipeline.
 
     send ─▶ the open batch ─▶ an entry ─▶ ledger.client.producer ─▶ acknowledgement ─▶ every message of the batch
+        └─▶ a large message ─▶ its chunks ─┘
 
 Invariants
 - The order of the messages in the log is the order of the calls. One lock covers the open batch and its sending.
 - A batch is sent when it is full (messages, bytes), when its first message has waited for the delay, and at `flush`.
 - Memory is bounded by one open batch and the pipeline's limit of bytes in flight. `send` waits for room.
-- An error fails the messages of its batch. A message that no entry can hold is refused alone, before it has a number.
+- A message that is too large for an entry is sent as chunks: behind the open batch, and one after another.
+- An error fails the messages of its batch. A message that cannot be sent is refused alone, before it has a number.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Self
@@ -20,6 +22,7 @@ from typing import Self
 import msgspec
 import pyarrow as pa
 
+from pyspark_ledger.ledger.checksum import Buffer
 from pyspark_ledger.ledger.client.client import Client
 from pyspark_ledger.ledger.client.producer import Producer
 from pyspark_ledger.ledger.clock import Clock, monotonic_ms, system_clock_ms
@@ -31,10 +34,11 @@ from pyspark_ledger.ledger.message.batch_encoder import (
     encode_columns,
     encode_messages,
     require_columns,
-    require_message,
 )
 from pyspark_ledger.ledger.message.compression import NAMES
 from pyspark_ledger.ledger.message.entry import STAMP_BYTES_MAX
+from pyspark_ledger.ledger.message.outgoing.chunk_encoder import encode_chunks
+from pyspark_ledger.ledger.message.outgoing.message import require_message
 from pyspark_ledger.ledger.message.schema.documents import is_payload_schema
 from pyspark_ledger.ledger.position import EARLIEST, MessageId, Position
 from pyspark_ledger.ledger.protocol.actions import GetSchema
@@ -72,6 +76,7 @@ def open_producer(
     *,
     compression: str,
     max_pending_bytes: int,
+    chunk_max_bytes: int | None = None,
     partition: int = -1,
 ) -> MessageProducer:
     """Open a producer of messages for an existing ledger. Raises Refused if the ledger holds rows with columns.
@@ -83,6 +88,8 @@ def open_producer(
     if version >= 0 and not is_payload_schema(client.call("schema.get", GetSchema(ledger, version)).arrow_schema):
         raise Refused(f"ledger {ledger} holds rows with columns", hint="Send messages to a ledger of their own")
     require_at_least("max_pending_bytes", max_pending_bytes, 1)
+    if chunk_max_bytes is not None:
+        require_at_least("chunk_max_bytes", chunk_max_bytes, 1)
     if not isinstance(compression, str) or compression.upper() not in NAMES:  # type: ignore[redundant-expr]  # a user's
         raise Refused(f"compression {compression!r} is not known", hint=f"Known are {', '.join(NAMES).lower()}")
     block_bytes = int(described.properties.get(_BLOCK_BYTES, 64 * 1024 * 1024))
@@ -94,6 +101,7 @@ def open_producer(
         ProducerMetadata(name, NAMES.index(compression.upper()), version_bytes(version) if version >= 0 else None),
         batching,
         entry_bytes_max=entry_bytes_max(block_bytes) - STAMP_BYTES_MAX,
+        chunk_bytes_max=chunk_max_bytes,
         known_sequence_id=-1 if known is None else known,
         partition=partition,
     )
@@ -109,6 +117,7 @@ class MessageProducer:
         batching: Batching,
         *,
         entry_bytes_max: int,
+        chunk_bytes_max: int | None = None,
         known_sequence_id: int = -1,
         partition: int = -1,
         clock: Clock = system_clock_ms,
@@ -117,11 +126,11 @@ class MessageProducer:
         self._envelope = envelope
         self._batching = batching
         self._entry_bytes_max = entry_bytes_max
+        self._chunk_bytes_max = entry_bytes_max if chunk_bytes_max is None else chunk_bytes_max
         self._partition = partition
         self._clock = clock
-        self._known = (
-            known_sequence_id  # durable when the producer was created: repeated messages are sent in separate batches
-        )
+        # Durable when the producer was created: repeated messages are sent in separate batches.
+        self._known = known_sequence_id
         self._next = known_sequence_id + 1
         self._last_given = -1
         self._changed = threading.Condition()
@@ -170,17 +179,21 @@ class MessageProducer:
 
         Sequence ids count up automatically; given ids must rise. If the ledger has de-duplication, a message whose
         sequence id is known is not written again, and its id says `is_duplicate`.
+
+        A message larger than an entry or `chunk_max_bytes` is sent as chunks, and has the id of its last chunk. If a
+        chunk fails, the message fails: no reader gets it. Sent again, it starts over with its first chunk.
         """
         self._pipeline.require_own_process()
         with self._changed:
             self._require_open()
             number = self._numbered(sequence_id)
             message = OutgoingMessage(value, number, key, properties or {}, event_time_ms, ordering_key)
-            most = require_message(message, self._entry_bytes_max)
+            most = require_message(message)
+            if most > self._entry_bytes_max or message.size > self._chunk_bytes_max:
+                return self._send_large(message)
             if self._open and self._is_apart(message, most):
                 self._send_open()
-            self._last_given = number
-            self._next = max(self._next, number + 1)
+            self._count(number)
             return self._add(message, most)
 
     def send_column(
@@ -188,7 +201,8 @@ class MessageProducer:
     ) -> Future[MessageId]:
         """Send a message for each value, without a Python loop. The future has the last message's id.
 
-        `values` is binary or text, null for a tombstone. If a value does not fit, nothing is sent.
+        `values` is binary or text, null for a tombstone. A column is not divided into chunks: if a value is larger
+        than an entry or `chunk_max_bytes`, nothing is sent. Send such values with `send`.
         """
         values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
         if not len(values):
@@ -199,10 +213,8 @@ class MessageProducer:
             self._require_open()
             self._send_open()
             rows = max(1, len(values) * _COLUMN_BYTES // max(values.nbytes, 1))
-            done: Future[MessageId] = Future()
-            last: Future[Position] | None = None
-            entries: list[Future[Position]] = []
-            count = 0
+            done = _running_future()
+            entries, count = list[Future[Position]](), 0
             for at in range(0, len(values), rows):
                 for entry, count in encode_columns(
                     self._envelope,
@@ -214,19 +226,17 @@ class MessageProducer:
                     max_messages=self._batching.batching_max_messages,
                     max_bytes=self._batching.batching_max_bytes,
                 ):
-                    last = self._pipeline.append(*entry)
-                    entries.append(last)
+                    entries.append(self._pipeline.append(*entry))
                     self._next += count
                     self.batches += 1
-            done.set_running_or_notify_cancel()
-            assert last is not None  # noqa: S101 — there was a value
+            *before, last = entries
             # The pipeline answers in order, and nothing after an error: if the last one is durable, all before it are.
-            last.add_done_callback(partial(self._settle, [done], batch_index=count - 1, new=True, before=entries))
+            last.add_done_callback(partial(self._settle, [done], batch_index=count - 1, new=True, before=before))
             return done
 
     def require_columns(self, values: pa.Array, keys: pa.Array | None, event_times_ms: pa.Array | None) -> None:
         """Refuse the values that `send_column` would refuse."""
-        require_columns(values, keys, event_times_ms, self._entry_bytes_max)
+        require_columns(values, keys, event_times_ms, self._entry_bytes_max, self._chunk_bytes_max)
 
     def flush(self) -> None:
         """Send the open batch and wait until everything sent so far is durable.
@@ -264,6 +274,10 @@ class MessageProducer:
             )
         return sequence_id
 
+    def _count(self, number: int) -> None:
+        self._last_given = number
+        self._next = max(self._next, number + 1)
+
     def _is_apart(self, message: OutgoingMessage, most: int) -> bool:
         """Return whether one more message would make the open batch too large, or mix known and new messages."""
         known = [neighbour.sequence_id <= self._known for neighbour in (self._open[-1], message)]
@@ -274,8 +288,7 @@ class MessageProducer:
         )
 
     def _add(self, message: OutgoingMessage, most: int) -> Future[MessageId]:
-        future: Future[MessageId] = Future()
-        future.set_running_or_notify_cancel()  # a message in flight cannot be cancelled
+        future = _running_future()
         self._open.append(message)
         self._futures.append(future)
         self._bytes += message.size
@@ -297,18 +310,38 @@ class MessageProducer:
         if not messages:
             return
         self._open, self._futures, self._bytes, self._bytes_most = [], [], 0, 0
+        self._send_entries(self._batch(messages), messages, futures)
+
+    def _batch(self, messages: list[OutgoingMessage]) -> Iterator[list[Buffer]]:
+        yield encode_messages(self._envelope, messages, self._clock())
+
+    def _send_large(self, message: OutgoingMessage) -> Future[MessageId]:
+        """Send a message behind the open batch, in chunks if it needs them. A refused message sends nothing."""
+        chunks = encode_chunks(
+            self._envelope,
+            message,
+            self._clock(),
+            entry_bytes_max=self._entry_bytes_max,
+            chunk_bytes_max=self._chunk_bytes_max,
+        )
+        self._send_open()
+        self._count(message.sequence_id)
+        self._send_entries(chunks, [message], [future := _running_future()])
+        return future
+
+    def _send_entries(
+        self, entries: Iterable[list[Buffer]], messages: list[OutgoingMessage], futures: list[Future[MessageId]]
+    ) -> None:
+        """Send the entries of a batch or of one large message. Its futures are completed, also after an error."""
         self.batches += 1
-        batch_index = len(messages) - 1
         try:
-            sent = self._pipeline.append(*encode_messages(self._envelope, messages, self._clock()))
-        except LedgerError as error:
-            _fail(futures, error)
-            return
+            *before, last = [self._pipeline.append(*entry) for entry in entries]
         except Exception as error:  # noqa: BLE001 — whatever it is, nobody may wait for ever
-            _fail(futures, Refused(f"a batch of {len(messages)} messages of {self.name!r} cannot be sent: {error!r}"))
+            unknown = Refused(f"a batch of {len(messages)} messages of {self.name!r} cannot be sent: {error!r}")
+            _fail(futures, error if isinstance(error, LedgerError) else unknown)
             return
         new = messages[0].sequence_id > self._known
-        sent.add_done_callback(partial(self._settle, futures, batch_index=batch_index, new=new))
+        last.add_done_callback(partial(self._settle, futures, batch_index=len(messages) - 1, new=new, before=before))
 
     def _start_timer(self) -> None:
         if self._timer is None:
@@ -337,10 +370,9 @@ class MessageProducer:
         new: bool,
         before: Sequence[Future[Position]] = (),
     ) -> None:
-        """Complete the futures of a batch. The last one's message is at `batch_index`. `new`: its numbers were not
-        known.
+        """Complete the futures of a batch; `batch_index` is the last one's. `new`: its numbers were not known.
 
-        `before` are entries that share the result.
+        `before` are entries that share the result: other batches of a column, or the other chunks of a message.
         """
         error = next((failed for future in (*before, sent) if (failed := future.exception()) is not None), None)
         position = EARLIEST if error is not None else sent.result()
@@ -358,6 +390,12 @@ class MessageProducer:
         for number, future in enumerate(futures, batch_index - len(futures) + 1):
             index = -1 if single else number
             future.set_result(MessageId(position.ledger_id, position.entry_id, index, self._partition))
+
+
+def _running_future() -> Future[MessageId]:
+    future: Future[MessageId] = Future()
+    future.set_running_or_notify_cancel()  # a message in flight cannot be cancelled
+    return future
 
 
 def _fail(futures: list[Future[MessageId]], error: BaseException) -> None:

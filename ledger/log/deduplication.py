@@ -13,6 +13,11 @@ Invariants
 - When an entry fails, later entries of its producer are not written (`SequenceClaim.valid`). Reason: the log would have
   a gap, and a retry of the failed entry would look like a duplicate and be lost.
 - A batch that is a duplicate in part is refused. Reason: its messages can be neither dropped nor written twice.
+- A chunked message is known only once its last chunk is. Its other chunks are written unless the message is known, and
+  make no id known. So a message that a crash cut off is new when it is sent again. Its repeated first chunk makes
+  readers forget the earlier chunks.
+- A chunk is refused unless it follows the chunk before it in the same session. Therefore a last chunk is never written
+  without the chunks before it, and two sessions of one producer's name cannot mix their chunks.
 - Recovery trusts the heads of acknowledged entries and leaves their checksums to readers. `sequences_in` verifies the
   checksum of every entry, because sequence ids decide which later appends are duplicates.
 """
@@ -44,11 +49,21 @@ DUPLICATE = EARLIEST
 
 
 class EntrySequence(NamedTuple):
-    """Sequence ids of the messages of an entry: `lowest` to `highest`, inclusive, of one producer."""
+    """Sequence ids of the messages of an entry: `lowest` to `highest`, inclusive, of one producer.
+
+    An entry may be chunk number `chunk` of the `chunks` chunks of one message.
+    """
 
     producer: str
     lowest: int
     highest: int
+    chunk: int = 0
+    chunks: int = 1
+
+    @property
+    def completes(self) -> bool:
+        """Whether the entry ends its messages: it is no chunk, or the last chunk."""
+        return self.chunk == self.chunks - 1
 
 
 @dataclass(slots=True, eq=False)
@@ -71,11 +86,19 @@ class SequenceClaim:
     future: Future[Position] = field(default_factory=Future)
 
 
+class _NextChunk(NamedTuple):
+    """Chunk with which a session continues its unfinished message."""
+
+    session: AppendSession
+    sequence: EntrySequence
+
+
 @dataclass(slots=True)
 class _Producer:
     last_id: int = -1
     last_ms: int = 0
     in_flight: deque[SequenceClaim] = field(default_factory=deque)
+    next_chunk: _NextChunk | None = None
 
     def last_queued(self, name: str) -> int:
         return self.in_flight[-1].highest[name] if self.in_flight else self.last_id
@@ -104,7 +127,11 @@ def entry_sequence(metadata: MessageMetadata, where: str) -> EntrySequence | Non
     highest = max(lowest, metadata.highest_sequence_id)
     if highest > _SEQUENCE_MAX:
         raise Refused(f"{where} has sequence id {highest}, at most {_SEQUENCE_MAX} are known")
-    return EntrySequence(str(metadata.producer_name), lowest, highest)
+    if metadata.num_chunks_from_msg <= 1:
+        return EntrySequence(str(metadata.producer_name), lowest, highest)
+    if not 0 <= metadata.chunk_id < metadata.num_chunks_from_msg:
+        raise Refused(f"{where} is chunk {metadata.chunk_id} of {metadata.num_chunks_from_msg}, which count from 0")
+    return EntrySequence(str(metadata.producer_name), lowest, highest, metadata.chunk_id, metadata.num_chunks_from_msg)
 
 
 class Deduplication:
@@ -121,10 +148,12 @@ class Deduplication:
     ) -> list[SequenceRange]:
         """Split an append into ranges of new entries and duplicates, in order. Changes nothing.
 
-        Raises Refused if an entry is a duplicate in part, and Unavailable if an earlier entry of the session failed.
+        Raises Refused if an entry is a duplicate in part or a chunk out of order. Raises Unavailable if an earlier
+        entry of the session failed.
         """
         if session.broken:
             raise invalidated_error(where)
+        self._require_chunks_in_order(session, sequences, where)
         new_ids: dict[str, int] = {}
         ranges: list[SequenceRange] = []
         for at, sequence in enumerate(sequences):
@@ -132,7 +161,8 @@ class Deduplication:
             if sequence is not None:
                 last = new_ids.get(sequence.producer, self._last_queued(sequence.producer))
                 if sequence.lowest > last:
-                    new_ids[sequence.producer] = sequence.highest
+                    if sequence.completes:
+                        new_ids[sequence.producer] = sequence.highest
                 elif sequence.highest > last:
                     raise Refused(
                         f"entry {at} of {where} holds messages {sequence.lowest} to {sequence.highest} of producer "
@@ -157,12 +187,41 @@ class Deduplication:
     def admit(self, sequences: Iterable[EntrySequence | None], claim: SequenceClaim, future: Future[Position]) -> None:
         """Record a queued append as in flight until its future completes."""
         claim.future = future
-        for sequence in sequences:
-            if sequence is not None:
+        entries = [sequence for sequence in sequences if sequence is not None]
+        for sequence in entries:
+            if sequence.completes:
                 claim.highest[sequence.producer] = sequence.highest
+            else:
+                claim.highest.setdefault(sequence.producer, self._last_queued(sequence.producer))
+        self.record_chunks(claim.session, entries)
         for name in claim.highest:
             self._producers.setdefault(name, _Producer()).in_flight.append(claim)
         future.add_done_callback(lambda _: self._settle(claim))
+
+    def record_chunks(self, session: AppendSession, sequences: Iterable[EntrySequence | None]) -> None:
+        """Record which chunk follows these entries of a session. Called for duplicates, too."""
+        last = {sequence.producer: sequence for sequence in sequences if sequence is not None}
+        for name, sequence in last.items():
+            self._producers.setdefault(name, _Producer()).next_chunk = _chunk_after(session, sequence)
+
+    def _require_chunks_in_order(
+        self, session: AppendSession, sequences: Sequence[EntrySequence | None], where: str
+    ) -> None:
+        seen: dict[str, _NextChunk | None] = {}
+        for at, sequence in enumerate(sequences):
+            if sequence is None:
+                continue
+            name = sequence.producer
+            known = self._producers.get(name)
+            following = seen.get(name, known.next_chunk if known is not None else None)
+            if sequence.chunk and following != _NextChunk(session, sequence):
+                raise Refused(
+                    f"entry {at} of {where} is chunk {sequence.chunk} of {sequence.chunks} of message "
+                    f"{sequence.highest} of producer {name!r}, expected {_expected(session, following)}",
+                    hint="Send the message again from its first chunk, and give a producer's name to one process at a "
+                    "time",
+                )
+            seen[name] = _chunk_after(session, sequence)
 
     def _settle(self, claim: SequenceClaim) -> None:
         """Record a completed append: durable, or failed with all in-flight appends behind it."""
@@ -175,7 +234,7 @@ class Deduplication:
                 if producer is None:
                     continue  # a recovery removed the claim, and the producer was forgotten since
                 if failed:
-                    _drop_from(producer.in_flight, claim)
+                    _drop_from(producer, claim)
                 elif claim in producer.in_flight:
                     producer.in_flight.remove(claim)
                     producer.last_id, producer.last_ms = max(producer.last_id, highest), now
@@ -198,7 +257,7 @@ class Deduplication:
                 if last.sequence_id > producer.last_id:
                     producer.last_id, producer.last_ms = last.sequence_id, last.last_ms
                     if producer.in_flight:
-                        _drop_from(producer.in_flight, producer.in_flight[0])
+                        _drop_from(producer, producer.in_flight[0])
 
     def snapshot(self, *, inactive_ms: int, producers_max: int) -> list[KnownSequence]:
         """Return the durable ids, most recent producer first.
@@ -265,15 +324,27 @@ def highest_of(sequences: Iterable[EntrySequence | None], now_ms: int) -> list[K
     """Return the highest sequence id of each producer in these entries."""
     highest: dict[str, int] = {}
     for sequence in sequences:
-        if sequence is not None:
+        if sequence is not None and sequence.completes:
             highest[sequence.producer] = max(highest.get(sequence.producer, -1), sequence.highest)
     return [KnownSequence(producer, last, now_ms) for producer, last in highest.items()]
 
 
-def _drop_from(in_flight: deque[SequenceClaim], claim: SequenceClaim) -> None:
-    """Remove a claim and all claims behind it from `in_flight`, and invalidate them."""
-    while claim in in_flight:
-        in_flight.pop().valid = False
+def _chunk_after(session: AppendSession, sequence: EntrySequence) -> _NextChunk | None:
+    return None if sequence.completes else _NextChunk(session, sequence._replace(chunk=sequence.chunk + 1))
+
+
+def _expected(session: AppendSession, following: _NextChunk | None) -> str:
+    if following is None:
+        return "a first chunk"
+    of = "" if following.session is session else ", which another producer of that name sends"
+    return f"chunk {following.sequence.chunk} of message {following.sequence.highest}{of}"
+
+
+def _drop_from(producer: _Producer, claim: SequenceClaim) -> None:
+    """Remove a claim and all claims behind it from those in flight, and invalidate them."""
+    while claim in producer.in_flight:
+        producer.in_flight.pop().valid = False
+        producer.next_chunk = None
 
 
 def sequences_in(path: Path, index: EntryIndex) -> Iterator[EntrySequence | None]:

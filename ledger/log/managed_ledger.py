@@ -137,6 +137,7 @@ class ManagedLedger:
         entries = [entry for entry, _ in checked[sequence_range.start : sequence_range.end]]
         size = sum(entry.size for entry in entries)
         if sequence_range.duplicate:
+            deduplication.record_chunks(session, sequences[sequence_range.start : sequence_range.end])
             return AppendAck(duplicate_of(sequence_range.original), len(entries), size)
         claim = SequenceClaim(session)
         item = PendingAppend(entries, size, claim=claim)

@@ -7,7 +7,6 @@ Rules
 - The entry's metadata have key, ordering key and schema version of the first message. Their sequence id is the first's
   and `highest_sequence_id` the last's. Single messages always state the size before compression, batches only if they
   are compressed.
-- A key of bytes is base64 text with field 17 (6) true. With a key of text, that field is present and false.
 - Messages without properties and ordering keys are encoded by columns, without Python for each message. Both ways give
   the same bytes, those of protobuf with fields in the order of their numbers.
 """
@@ -15,13 +14,10 @@ Rules
 from __future__ import annotations
 
 import base64
-import operator
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import SupportsIndex
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -29,8 +25,26 @@ import pyarrow as pa
 from pyspark_ledger.ledger.checksum import Buffer
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.message.compression import NONE, compress
-from pyspark_ledger.ledger.message.entry import ARROW_PROPERTY, encode_entry
+from pyspark_ledger.ledger.message.entry import encode_entry
+from pyspark_ledger.ledger.message.outgoing.message import (
+    OutgoingMessage,
+    ProducerMetadata,
+    entry_bytes_most,
+    entry_metadata,
+    key_text,
+    single_message,
+    single_payload,
+)
 from pyspark_ledger.ledger.proto.pulsar_messages_pb2 import MessageMetadata, SingleMessageMetadata
+
+__all__ = [
+    "OutgoingMessage",
+    "ProducerMetadata",
+    "batch_edges",
+    "encode_columns",
+    "encode_messages",
+    "require_columns",
+]
 
 _U32 = struct.Struct(">I")
 _INT32_MAX = 2**31 - 1
@@ -43,30 +57,6 @@ _Mask = npt.NDArray[np.bool_]
 _Numbers = npt.NDArray[np.uint64]
 
 
-class OutgoingMessage(msgspec.Struct, frozen=True):
-    """Message of a producer. A value of None is a tombstone; an event time of 0 means none."""
-
-    value: bytes | None
-    sequence_id: int
-    key: str | bytes | None = None
-    properties: Mapping[str, str] = {}
-    event_time_ms: int = 0
-    ordering_key: bytes | None = None
-
-    @property
-    def size(self) -> int:
-        """Bytes of the value, the size that batching counts."""
-        return len(self.value) if self.value is not None else 0
-
-
-class ProducerMetadata(msgspec.Struct, frozen=True):
-    """Metadata that all entries of a producer share. `compression` is one of Pulsar's numbers."""
-
-    producer: str
-    compression: int = NONE
-    schema_version: bytes | None = None
-
-
 def encode_messages(
     envelope: ProducerMetadata, messages: Sequence[OutgoingMessage], publish_time_ms: int
 ) -> list[Buffer]:
@@ -75,12 +65,13 @@ def encode_messages(
         raise Refused("an entry of no message was asked for", hint="Give at least one message")
     first = messages[0]
     if len(messages) == 1:
-        return _single(envelope, first, publish_time_ms)
+        metadata, single = single_message(envelope, first, publish_time_ms)
+        return encode_entry(metadata, single)
     if any(message.properties or message.ordering_key is not None for message in messages):
         payload: Buffer = b"".join(_item(message) for message in messages)
     else:
         payload = _plain(messages)
-    metadata = _metadata(envelope, first.sequence_id, publish_time_ms, first.key)
+    metadata = entry_metadata(envelope, first.sequence_id, publish_time_ms, first.key)
     if first.ordering_key is not None:
         metadata.ordering_key = first.ordering_key
     return _batch(envelope, metadata, payload, len(messages), messages[-1].sequence_id)
@@ -111,12 +102,12 @@ def encode_columns(
     for start, end in pairwise(edges):
         key = None if text_keys is None or not text_keys[start].is_valid else text_keys[start].as_py().decode()
         sequence_id = int(sequence_ids[start])
-        metadata = _metadata(envelope, sequence_id, publish_time_ms, key, is_base64=is_base64)
+        metadata = entry_metadata(envelope, sequence_id, publish_time_ms, key, is_base64=is_base64)
         if end - start == 1:
             value = values[start].as_py()
             if times[start]:
                 metadata.event_time = int(times[start])
-            yield _finish_single(envelope, metadata, value), 1
+            yield encode_entry(metadata, single_payload(envelope, metadata, value)), 1
         else:
             payload = data[int(offsets[start]) : int(offsets[end])]
             yield _batch(envelope, metadata, payload, end - start, sequence_id + end - start - 1), end - start
@@ -134,118 +125,30 @@ def batch_edges(sizes: npt.NDArray[np.int64], max_messages: int, max_bytes: int)
     return edges
 
 
-def require_message(message: OutgoingMessage, entry_bytes_max: int) -> int:
-    """Refuse a message that no entry can hold or protobuf cannot express, naming the part.
-
-    `entry_bytes_max` is the ledger's. Returns the most bytes that the message may take of an entry.
-    """
-    if not isinstance(message.value, bytes | None):
-        raise Refused(f"a message's value is {type(message.value).__name__}, expected bytes or None")
-    if not isinstance(message.key, str | bytes | None):
-        raise Refused(f"a message's key is {type(message.key).__name__}, expected str, bytes or None")
-    if not isinstance(message.ordering_key, bytes | None):
-        raise Refused(f"a message's ordering key is {type(message.ordering_key).__name__}, expected bytes or None")
-    _require_number(message.event_time_ms, "event time", "milliseconds since 1970")
-    _require_number(message.sequence_id, "sequence id", "a number from 0 to 2^63-1")
-    if isinstance(message.key, str):
-        _require_text(message.key, "key")
-    if not isinstance(message.properties, Mapping):
-        raise Refused(f"a message's properties are {type(message.properties).__name__}, expected a mapping of text")
-    given: Iterable[tuple[object, object]] = message.properties.items()
-    for name, value in given:
-        if not (isinstance(name, str) and isinstance(value, str)):
-            raise Refused(f"property {name!r} of a message is {value!r}, expected text")
-        _require_text(name + value, "property")
-        if name == ARROW_PROPERTY:
-            raise Refused(f"property {name!r} is what marks rows of Arrow", hint="Choose another name")
-    around = sum(4 * (len(name) + len(value)) + 20 for name, value in message.properties.items())
-    key_bytes = 0 if message.key is None else len(message.key)
-    return _require_size(
-        _bytes_around(message.size, key_bytes) + len(message.ordering_key or b"") + around, entry_bytes_max
-    )
-
-
-def _require_number(value: object, what: str, expected: str) -> None:
-    if not isinstance(value, SupportsIndex) or not 0 <= operator.index(value) < 2**63:
-        raise Refused(f"a message's {what} is {value!r}, expected {expected}")
-
-
-def _require_text(text: str, what: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise Refused(f"a message's {what} {text[:80]!r} is not valid Unicode") from None
-
-
 def require_columns(
-    values: pa.Array, keys: pa.Array | None, event_times_ms: pa.Array | None, entry_bytes_max: int
+    values: pa.Array,
+    keys: pa.Array | None,
+    event_times_ms: pa.Array | None,
+    entry_bytes_max: int,
+    value_bytes_max: int = _INT32_MAX,
 ) -> None:
-    """Refuse columns of other types or lengths, and a message that no entry can hold."""
+    """Refuse columns of other types or lengths, and a message that would need chunks."""
     for name, column in (("keys", keys), ("event times", event_times_ms)):
         if column is not None and len(column) != len(values):
             raise Refused(f"{len(values)} values and {len(column)} {name} were given, expected as many")
     _times(event_times_ms, len(values))
     key_bytes = 0 if keys is None else int(_lengths(_as_binary(keys, "keys")).max(initial=0))
     value_bytes = int(_lengths(_as_binary(values, "values")).max(initial=0))
-    _require_size(_bytes_around(value_bytes, key_bytes), entry_bytes_max)
-
-
-def _bytes_around(value_bytes: int, key_bytes: int) -> int:
-    """Return an upper bound of a message's size as an entry: text as UTF-8, compression may enlarge a little."""
-    return value_bytes + value_bytes // 128 + 4 * key_bytes + 512
-
-
-def _require_size(size: int, entry_bytes_max: int) -> int:
+    size = entry_bytes_most(value_bytes, key_bytes)
+    hint = "Send large messages one by one with `send`, which divides them into chunks"
     if size > entry_bytes_max:
         raise Refused(
-            f"a message takes up to {size} bytes, an entry of this ledger holds at most {entry_bytes_max}",
-            hint="Send smaller messages, or create the ledger with larger blocks",
+            f"a message of the column takes up to {size} bytes, an entry of this ledger holds at most "
+            f"{entry_bytes_max}",
+            hint=hint,
         )
-    return size
-
-
-def _metadata(
-    envelope: ProducerMetadata,
-    sequence_id: int,
-    publish_time_ms: int,
-    key: str | bytes | None,
-    *,
-    is_base64: bool = False,
-) -> MessageMetadata:
-    metadata = MessageMetadata(producer_name=envelope.producer, sequence_id=sequence_id, publish_time=publish_time_ms)
-    if key is not None:
-        metadata.partition_key, encoded = _key_text(key)
-        metadata.partition_key_b64_encoded = encoded or is_base64
-    if envelope.schema_version is not None:
-        metadata.schema_version = envelope.schema_version
-    return metadata
-
-
-def _key_text(key: str | bytes) -> tuple[str, bool]:
-    """Return the wire text of a key, and whether it is base64."""
-    return (key, False) if isinstance(key, str) else (base64.b64encode(key).decode("ascii"), True)
-
-
-def _single(envelope: ProducerMetadata, message: OutgoingMessage, publish_time_ms: int) -> list[Buffer]:
-    metadata = _metadata(envelope, message.sequence_id, publish_time_ms, message.key)
-    for name, value in message.properties.items():
-        metadata.properties.add(key=name, value=value)
-    if message.event_time_ms:
-        metadata.event_time = message.event_time_ms
-    if message.ordering_key is not None:
-        metadata.ordering_key = message.ordering_key
-    return _finish_single(envelope, metadata, message.value)
-
-
-def _finish_single(envelope: ProducerMetadata, metadata: MessageMetadata, value: bytes | None) -> list[Buffer]:
-    payload = b"" if value is None else value
-    metadata.uncompressed_size = len(payload)
-    if value is None:
-        metadata.null_value = True
-    if envelope.compression != NONE:
-        metadata.compression = envelope.compression
-        payload = compress(envelope.compression, payload)
-    return encode_entry(metadata, payload)
+    if value_bytes > value_bytes_max:
+        raise Refused(f"a value of the column has {value_bytes} bytes, chunk_max_bytes is {value_bytes_max}", hint=hint)
 
 
 def _batch(
@@ -266,7 +169,7 @@ def _item(message: OutgoingMessage) -> bytes:
     for name, value in message.properties.items():
         item.properties.add(key=name, value=value)
     if message.key is not None:
-        item.partition_key, item.partition_key_b64_encoded = _key_text(message.key)
+        item.partition_key, item.partition_key_b64_encoded = key_text(message.key)
     if message.ordering_key is not None:
         item.ordering_key = message.ordering_key
     if message.event_time_ms:
@@ -287,7 +190,7 @@ def _plain(messages: Sequence[OutgoingMessage]) -> Buffer:
     times = np.fromiter((message.event_time_ms for message in messages), np.uint64, len(messages))
     keys, is_base64 = None, bytes in kinds
     if kinds:
-        texts = (None if message.key is None else _key_text(message.key)[0].encode() for message in messages)
+        texts = (None if message.key is None else key_text(message.key)[0].encode() for message in messages)
         keys = pa.array(texts, pa.large_binary())
     return _items(values, sequence_ids, keys, times, is_base64=is_base64)[0]
 

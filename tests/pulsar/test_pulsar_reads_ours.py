@@ -38,13 +38,13 @@ def classpath() -> str:
     return f"{PULSAR}/classes:{PULSAR}/nar:{PULSAR}/nar/META-INF/bundled-dependencies/*:{PULSAR}/lib/*"
 
 
-def as_pulsar_reads(classpath: str, server: S3Server, bucket: str, keys: list[str]) -> list[str]:
-    """A line for each entry, `ledger entry length sha256`, by Pulsar's own reader."""
+def as_pulsar_reads(classpath: str, server: S3Server, bucket: str, keys: list[str], what: str = "entries") -> list[str]:
+    """A line for each entry or message, `ledger entry length sha256`, by Pulsar's own reader."""
     java = shutil.which("java")
     assert java is not None
     command = [
         java, "-Xmx512m", "-Djclouds.regions=us-east-1", f"-Djclouds.region.us-east-1.endpoint={server.endpoint}",
-        "-Dlog4j2.level=ERROR", "-cp", classpath, "ReadOffloaded", server.endpoint, bucket, "entries", *keys,
+        "-Dlog4j2.level=ERROR", "-cp", classpath, "ReadOffloaded", server.endpoint, bucket, what, *keys,
     ]  # fmt: skip
     keys_of_server = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
     said = {**os.environ, **keys_of_server}
@@ -88,6 +88,26 @@ def test_pulsar_reads_every_entry_of_columns_and_of_messages(
     keys, lines = as_read_here(objects, catalogue)
     assert len(keys) == 2
     assert as_pulsar_reads(classpath, s3_server, "ours", keys) == lines
+
+
+def test_pulsar_assembles_the_chunks_of_large_messages(classpath: str, store: LedgerStore, s3_server: S3Server) -> None:
+    s3_server.make_bucket("large")
+    store.offload_to("s3://large", endpoint=s3_server.endpoint, credential_provider=PROVIDER)
+    sent = [b"small", os.urandom(10_001), b"text " * 200_000, os.urandom(1_000_000), b"last"]
+    wanted = []
+    for compression in ("none", "lz4", "zlib", "zstd", "snappy"):
+        ledger = store.ledger(compression)
+        with ledger.producer(
+            "p", compression=compression, chunk_max_bytes=10_000, batching_max_publish_delay_ms=0
+        ) as producer:
+            ids = [producer.send(value, key="k", properties={"a": "b"}) for value in sent]
+        for at, value in zip(ids, sent, strict=True):
+            found = at.result()
+            wanted.append(f"{found.ledger_id} {found.entry_id} {len(value)} {hashlib.sha256(value).hexdigest()}")
+        assert ids[-1].result().entry_id > 100
+        ledger.offload(seal=True)
+    keys, _ = as_read_here(objects := open_object_store("s3://large", s3_server.options), read_catalogue(objects))
+    assert sorted(as_pulsar_reads(classpath, s3_server, "large", keys, "messages")) == sorted(wanted)
 
 
 def test_pulsars_reader_agrees_with_ours_on_what_pulsar_wrote(classpath: str, s3_server: S3Server) -> None:

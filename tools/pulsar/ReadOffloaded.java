@@ -1,6 +1,7 @@
+import io.netty.buffer.ByteBuf;
+import io.netty.buffer.Unpooled;
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
-import java.nio.ByteBuffer;
 import java.security.MessageDigest;
 import java.util.HashMap;
 import java.util.HexFormat;
@@ -14,12 +15,17 @@ import org.apache.bookkeeper.common.util.OrderedScheduler;
 import org.apache.bookkeeper.mledger.LedgerOffloader;
 import org.apache.bookkeeper.mledger.LedgerOffloaderStatsDisable;
 import org.apache.bookkeeper.mledger.offload.jcloud.JCloudLedgerOffloaderFactory;
+import org.apache.pulsar.common.api.proto.MessageMetadata;
+import org.apache.pulsar.common.compression.CompressionCodecProvider;
 import org.apache.pulsar.common.policies.data.OffloadPoliciesImpl;
+import org.apache.pulsar.common.protocol.Commands;
 
 /**
  * Reads offloaded ledgers with Pulsar's own offloader, as a broker does: 100 entries at a time.
  *
  *   ReadOffloaded ENDPOINT BUCKET entries UUID:LEDGER …       a line for each entry: ledger entry length sha256
+ *   ReadOffloaded ENDPOINT BUCKET messages UUID:LEDGER …      a line for each message that is not in a batch, chunks
+ *                                                             assembled: ledger entry length sha256 of its value
  *   ReadOffloaded ENDPOINT BUCKET ROUNDS UUID:LEDGER …        a line for each round: nanoseconds entries bytes;
  *                                                             each begins when a line comes in
  *
@@ -29,6 +35,7 @@ public final class ReadOffloaded {
     private static final int ENTRIES_AT_ONCE = 100;
     private static long entries;
     private static long bytes;
+    private static final Map<String, ByteBuf> CHUNKED = new HashMap<>();
 
     public static void main(String[] args) throws Exception {
         Properties said = new Properties();
@@ -39,11 +46,12 @@ public final class ReadOffloaded {
         OrderedScheduler scheduler = OrderedScheduler.newSchedulerBuilder().numThreads(2).name("offload").build();
         LedgerOffloader offloader = new JCloudLedgerOffloaderFactory().create(
                 OffloadPoliciesImpl.create(said), new HashMap<>(), scheduler, LedgerOffloaderStatsDisable.INSTANCE);
-        boolean shown = args[2].equals("entries");
-        int rounds = shown ? 1 : Integer.parseInt(args[2]);
+        String shown = args[2].equals("entries") || args[2].equals("messages") ? args[2] : "";
+        boolean isShown = !shown.isEmpty();
+        int rounds = isShown ? 1 : Integer.parseInt(args[2]);
         BufferedReader wanted = new BufferedReader(new InputStreamReader(System.in));
         for (int round = 0; round < rounds; round++) {
-            if (!shown && wanted.readLine() == null) {
+            if (!isShown && wanted.readLine() == null) {
                 break;
             }
             entries = 0;
@@ -53,7 +61,7 @@ public final class ReadOffloaded {
                 String[] key = args[at].split(":");
                 read(offloader, UUID.fromString(key[0]), Long.parseLong(key[1]), shown);
             }
-            if (!shown) {
+            if (!isShown) {
                 System.out.println((System.nanoTime() - began) + " " + entries + " " + bytes);
                 System.out.flush();
             }
@@ -62,7 +70,7 @@ public final class ReadOffloaded {
         System.exit(0);
     }
 
-    private static void read(LedgerOffloader offloader, UUID attempt, long ledger, boolean shown) throws Exception {
+    private static void read(LedgerOffloader offloader, UUID attempt, long ledger, String shown) throws Exception {
         Map<String, String> driver = offloader.getOffloadDriverMetadata();
         try (ReadHandle handle = offloader.readOffloaded(ledger, attempt, driver).get()) {
             long last = handle.getLastAddConfirmed();
@@ -72,8 +80,10 @@ public final class ReadOffloaded {
                     for (LedgerEntry entry : some) {
                         entries++;
                         bytes += entry.getLength();
-                        if (shown) {
-                            show(entry);
+                        if (shown.equals("entries")) {
+                            show(entry, Unpooled.wrappedBuffer(entry.getEntryNioBuffer()));
+                        } else if (shown.equals("messages")) {
+                            showMessage(entry);
                         }
                     }
                 }
@@ -81,11 +91,36 @@ public final class ReadOffloaded {
         }
     }
 
-    private static void show(LedgerEntry entry) throws Exception {
-        ByteBuffer data = entry.getEntryNioBuffer();
-        int length = data.remaining();
+    /** Parses and decompresses with Pulsar's code; assembles chunks in order, as Pulsar's consumer does. */
+    private static void showMessage(LedgerEntry entry) throws Exception {
+        ByteBuf data = Unpooled.copiedBuffer(entry.getEntryNioBuffer());
+        MessageMetadata metadata = Commands.parseMessageMetadata(data);
+        if (metadata.hasNumMessagesInBatch() || metadata.hasMarkerType()) {
+            return;
+        }
+        if (metadata.getNumChunksFromMsg() > 1) {
+            if (metadata.getChunkId() == 0) {
+                CHUNKED.put(metadata.getUuid(), Unpooled.buffer(metadata.getTotalChunkMsgSize()));
+            }
+            ByteBuf whole = CHUNKED.get(metadata.getUuid());
+            whole.writeBytes(data);
+            if (metadata.getChunkId() < metadata.getNumChunksFromMsg() - 1) {
+                return;
+            }
+            if (whole.readableBytes() != metadata.getTotalChunkMsgSize()) {
+                throw new IllegalStateException("message " + metadata.getUuid() + " has " + whole.readableBytes()
+                        + " bytes, stated are " + metadata.getTotalChunkMsgSize());
+            }
+            data = whole;
+        }
+        show(entry, CompressionCodecProvider.getCompressionCodec(metadata.getCompression())
+                .decode(data, metadata.getUncompressedSize()));
+    }
+
+    private static void show(LedgerEntry entry, ByteBuf data) throws Exception {
+        int length = data.readableBytes();
         MessageDigest digest = MessageDigest.getInstance("SHA-256");
-        digest.update(data);
+        digest.update(data.nioBuffer());
         System.out.println(entry.getLedgerId() + " " + entry.getEntryId() + " " + length + " "
                 + HexFormat.of().formatHex(digest.digest()));
     }

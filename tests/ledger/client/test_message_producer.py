@@ -119,9 +119,11 @@ def test_what_is_refused_is_refused_alone(store: LedgerStore) -> None:
     log = store.ledger("log")
     with log.producer("p", batching_max_publish_delay_ms=HOUR_MS) as producer:
         kept = producer.send(b"a")
-        with pytest.raises(Refused, match=r"takes up to 6\d+ bytes, an entry of this ledger holds at most"):
-            producer.send(b"x" * (6 << 20))
-        with pytest.raises(Refused, match="a message takes up to"):
+        with pytest.raises(Refused, match=r"key and properties take 6\d+ bytes of each entry"):
+            producer.send(b"b", properties={"a": "x" * (6 << 20)})
+        with pytest.raises(Refused, match=r"readers assemble at most 134217728 from chunks"):
+            producer.send(bytes((128 << 20) + 1))
+        with pytest.raises(Refused, match="a message of the column takes up to"):
             producer.send_column(pa.array([b"y", b"x" * (6 << 20)]))
         with pytest.raises(Refused, match="sequence id 0 was given to the producer 'p', its last is 0"):
             producer.send(b"b", sequence_id=0)
@@ -222,3 +224,5 @@ def test_settings_out_of_range_and_ledgers_of_rows_are_refused(store: LedgerStor
     for value in (0, -5, "1", 1.5):
         with pytest.raises(Refused, match=f"max_pending_bytes is {value!r}, expected a whole number of at least 1"):
             store.ledger("log").producer(max_pending_bytes=value)  # type: ignore[arg-type]  # as a user may
+        with pytest.raises(Refused, match=f"chunk_max_bytes is {value!r}, expected a whole number of at least 1"):
+            store.ledger("log").producer(chunk_max_bytes=value)  # type: ignore[arg-type]  # as a user may

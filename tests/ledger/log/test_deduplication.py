@@ -143,8 +143,8 @@ def test_numbers_of_an_entry() -> None:
     def numbers(**fields: int) -> EntrySequence | None:
         return entry_sequence(MessageMetadata(producer_name="p", publish_time=1, **fields), "entry 0")
 
-    assert numbers(sequence_id=4) == ("p", 4, 4)
-    assert numbers(sequence_id=4, highest_sequence_id=9) == ("p", 4, 9)
+    assert numbers(sequence_id=4) == EntrySequence("p", 4, 4)
+    assert numbers(sequence_id=4, highest_sequence_id=9) == EntrySequence("p", 4, 9)
     assert numbers(sequence_id=4, marker_type=21) is None
     assert numbers(sequence_id=4, txnid_most_bits=1, txnid_least_bits=1) is None
     with pytest.raises(Refused, match="sequence id 18446744073709551615"):

@@ -24,7 +24,6 @@ from pyspark_ledger.ledger.message.batch_encoder import (
     encode_columns,
     encode_messages,
     require_columns,
-    require_message,
 )
 from pyspark_ledger.ledger.message.compression import LZ4, NONE, SNAPPY, ZLIB, ZSTD
 from pyspark_ledger.ledger.message.entry import ParsedEntry, entry_rows, parse_entry, stamp_prefix
@@ -192,23 +191,6 @@ def test_edges_are_those_of_filling_one_batch_after_the_other(sizes: list[int], 
     assert batch_edges(np.array(sizes, dtype=np.int64), messages, size) == wanted
 
 
-@pytest.mark.parametrize(
-    ("fields", "said"),
-    [
-        ({"value": "text"}, "value is str"),
-        ({"value": b"", "key": 7}, "key is int"),
-        ({"value": b"", "ordering_key": "o"}, "ordering key is str"),
-        ({"value": b"", "event_time_ms": -1}, "event time is -1"),
-        ({"value": b"", "properties": {"a": 1}}, "property 'a' of a message is 1"),
-        ({"value": b"", "properties": {"ledger.arrow.rows": "1"}}, "marks rows of Arrow"),
-        ({"value": b"x" * 10_000}, "takes up to 10590 bytes, an entry of this ledger holds at most 9000"),
-    ],
-)
-def test_what_no_entry_can_say_is_refused_by_its_part(fields: dict[str, Any], said: str) -> None:
-    with pytest.raises(Refused, match=said):
-        require_message(OutgoingMessage(sequence_id=0, **fields), 9000)
-
-
 def test_columns_of_other_types_or_lengths_are_refused() -> None:
     one = pa.array([b"a"])
     for values, keys, times, said in (
@@ -217,8 +199,9 @@ def test_columns_of_other_types_or_lengths_are_refused() -> None:
         (one, pa.array([1.5]), None, "keys are double, expected binary or text"),
         (one, None, pa.array([-5]), "an event time is -5"),
         (pa.array([b"x" * 10_000]), None, None, "takes up to 10590 bytes, an entry of this ledger holds at most 9000"),
+        (pa.array([b"x" * 501]), None, None, "a value of the column has 501 bytes, chunk_max_bytes is 500"),
     ):
         with pytest.raises(Refused, match=said):
-            require_columns(values, keys, times, 9000)
+            require_columns(values, keys, times, 9000, 500)
     with pytest.raises(Refused, match="no message"):
         encode_messages(ProducerMetadata("p"), [], PUBLISHED)

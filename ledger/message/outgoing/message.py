@@ -1,0 +1,140 @@
+"""Message of a producer, its checks, and the metadata of the entry that carries it. Pure.
+
+Rules
+- A message that protobuf cannot express is refused, naming the part.
+- A key of bytes is base64 text with field 17 (6) true. With a key of text, that field is present and false.
+- A message that is not batched always states its size before compression.
+"""
+
+from __future__ import annotations
+
+import base64
+import operator
+from collections.abc import Iterable, Mapping
+from typing import SupportsIndex
+
+import msgspec
+
+from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.message.compression import NONE, compress
+from pyspark_ledger.ledger.message.entry import ARROW_PROPERTY
+from pyspark_ledger.ledger.proto.pulsar_messages_pb2 import MessageMetadata
+
+
+class OutgoingMessage(msgspec.Struct, frozen=True):
+    """Message of a producer. A value of None is a tombstone; an event time of 0 means none."""
+
+    value: bytes | None
+    sequence_id: int
+    key: str | bytes | None = None
+    properties: Mapping[str, str] = {}
+    event_time_ms: int = 0
+    ordering_key: bytes | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of the value, the size that batching counts."""
+        return len(self.value) if self.value is not None else 0
+
+
+class ProducerMetadata(msgspec.Struct, frozen=True):
+    """Metadata that all entries of a producer share. `compression` is one of Pulsar's numbers."""
+
+    producer: str
+    compression: int = NONE
+    schema_version: bytes | None = None
+
+
+def require_message(message: OutgoingMessage) -> int:
+    """Refuse a message that protobuf cannot express, naming the part.
+
+    Returns an upper bound of the bytes that the message takes of an entry.
+    """
+    if not isinstance(message.value, bytes | None):
+        raise Refused(f"a message's value is {type(message.value).__name__}, expected bytes or None")
+    if not isinstance(message.key, str | bytes | None):
+        raise Refused(f"a message's key is {type(message.key).__name__}, expected str, bytes or None")
+    if not isinstance(message.ordering_key, bytes | None):
+        raise Refused(f"a message's ordering key is {type(message.ordering_key).__name__}, expected bytes or None")
+    _require_number(message.event_time_ms, "event time", "milliseconds since 1970")
+    _require_number(message.sequence_id, "sequence id", "a number from 0 to 2^63-1")
+    if isinstance(message.key, str):
+        _require_text(message.key, "key")
+    if not isinstance(message.properties, Mapping):
+        raise Refused(f"a message's properties are {type(message.properties).__name__}, expected a mapping of text")
+    given: Iterable[tuple[object, object]] = message.properties.items()
+    for name, value in given:
+        if not (isinstance(name, str) and isinstance(value, str)):
+            raise Refused(f"property {name!r} of a message is {value!r}, expected text")
+        _require_text(name + value, "property")
+        if name == ARROW_PROPERTY:
+            raise Refused(f"property {name!r} is what marks rows of Arrow", hint="Choose another name")
+    around = sum(4 * (len(name) + len(value)) + 20 for name, value in message.properties.items())
+    key_bytes = 0 if message.key is None else len(message.key)
+    return entry_bytes_most(message.size, key_bytes) + len(message.ordering_key or b"") + around
+
+
+def _require_number(value: object, what: str, expected: str) -> None:
+    if not isinstance(value, SupportsIndex) or not 0 <= operator.index(value) < 2**63:
+        raise Refused(f"a message's {what} is {value!r}, expected {expected}")
+
+
+def _require_text(text: str, what: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise Refused(f"a message's {what} {text[:80]!r} is not valid Unicode") from None
+
+
+def entry_bytes_most(value_bytes: int, key_bytes: int) -> int:
+    """Return an upper bound of a message's size as an entry: text as UTF-8, compression may enlarge a little."""
+    return value_bytes + value_bytes // 128 + 4 * key_bytes + 512
+
+
+def entry_metadata(
+    envelope: ProducerMetadata,
+    sequence_id: int,
+    publish_time_ms: int,
+    key: str | bytes | None,
+    *,
+    is_base64: bool = False,
+) -> MessageMetadata:
+    """Return the metadata that an entry has of its producer and of its first message's key."""
+    metadata = MessageMetadata(producer_name=envelope.producer, sequence_id=sequence_id, publish_time=publish_time_ms)
+    if key is not None:
+        metadata.partition_key, encoded = key_text(key)
+        metadata.partition_key_b64_encoded = encoded or is_base64
+    if envelope.schema_version is not None:
+        metadata.schema_version = envelope.schema_version
+    return metadata
+
+
+def key_text(key: str | bytes) -> tuple[str, bool]:
+    """Return the wire text of a key, and whether it is base64."""
+    return (key, False) if isinstance(key, str) else (base64.b64encode(key).decode("ascii"), True)
+
+
+def single_message(
+    envelope: ProducerMetadata, message: OutgoingMessage, publish_time_ms: int
+) -> tuple[MessageMetadata, bytes]:
+    """Return the metadata and the compressed payload of a message that is not batched."""
+    metadata = entry_metadata(envelope, message.sequence_id, publish_time_ms, message.key)
+    for name, value in message.properties.items():
+        metadata.properties.add(key=name, value=value)
+    if message.event_time_ms:
+        metadata.event_time = message.event_time_ms
+    if message.ordering_key is not None:
+        metadata.ordering_key = message.ordering_key
+    return metadata, single_payload(envelope, metadata, message.value)
+
+
+def single_payload(envelope: ProducerMetadata, metadata: MessageMetadata, value: bytes | None) -> bytes:
+    """Return the compressed payload of one value, and state in the metadata how to read it."""
+    payload = b"" if value is None else value
+    metadata.uncompressed_size = len(payload)
+    if value is None:
+        metadata.null_value = True
+    if envelope.compression == NONE:
+        return payload
+    metadata.compression = envelope.compression
+    return compress(envelope.compression, payload)
