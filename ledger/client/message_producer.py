@@ -5,7 +5,9 @@
 
 Invariants
 - The order of the messages in the log is the order of the calls. One lock covers the open batch and its sending.
-- A batch is sent when it is full (messages, bytes), when its first message has waited for the delay, and at `flush`.
+- A batch is sent when it is full (messages, bytes), and at `flush`.
+- A batch whose first message has waited for the delay is sent once nothing is in flight. Reason: the broker would sync
+  its entry after those in flight anyway.
 - Memory is bounded by one open batch and the pipeline's limit of bytes in flight. `send` waits for room.
 - A message that is too large for an entry is sent as chunks: behind the open batch, and one after another.
 - An error fails the messages of its batch. A message that cannot be sent is refused alone, before it has a number.
@@ -39,6 +41,7 @@ from pyspark_ledger.ledger.message.compression import NAMES
 from pyspark_ledger.ledger.message.entry import STAMP_BYTES_MAX
 from pyspark_ledger.ledger.message.outgoing.chunk_encoder import encode_chunks
 from pyspark_ledger.ledger.message.outgoing.message import require_message
+from pyspark_ledger.ledger.message.outgoing.sent_batch import MessageFuture, SentBatch
 from pyspark_ledger.ledger.message.schema.documents import is_payload_schema
 from pyspark_ledger.ledger.position import EARLIEST, MessageId, Position
 from pyspark_ledger.ledger.protocol.actions import GetSchema
@@ -47,6 +50,8 @@ from pyspark_ledger.ledger.segment.format import entry_bytes_max
 
 _BLOCK_BYTES = "ledger.blockBytes"
 _COLUMN_BYTES = 8 * 1024 * 1024  # encoded at once: consecutive entries are sent and synced together
+
+_NO_PROPERTIES: Mapping[str, str] = {}
 
 
 class Batching(msgspec.Struct, frozen=True):
@@ -133,13 +138,15 @@ class MessageProducer:
         self._known = known_sequence_id
         self._next = known_sequence_id + 1
         self._last_given = -1
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._open: list[OutgoingMessage] = []
-        self._futures: list[Future[MessageId]] = []
+        self._sent = SentBatch(partition)  # of the open batch
         self._bytes = self._bytes_most = 0
         self._began_ms = 0
         self.batches = 0  # sent so far; the partitioned producer reads it
         self._closed = False
+        self._closing = threading.Event()
         self._timer: threading.Thread | None = None
 
     def __repr__(self) -> str:
@@ -184,17 +191,17 @@ class MessageProducer:
         chunk fails, the message fails: no reader gets it. Sent again, it starts over with its first chunk.
         """
         self._pipeline.require_own_process()
-        with self._changed:
-            self._require_open()
-            number = self._numbered(sequence_id)
-            message = OutgoingMessage(value, number, key, properties or {}, event_time_ms, ordering_key)
-            most = require_message(message)
-            if most > self._entry_bytes_max or message.size > self._chunk_bytes_max:
+        with self._lock:
+            if self._closed:
+                raise self._closed_error()
+            number = self._next if sequence_id is None else self._numbered(sequence_id)
+            message = OutgoingMessage(value, number, key, properties or _NO_PROPERTIES, event_time_ms, ordering_key)
+            most, size = require_message(message), 0 if value is None else len(value)
+            if most > self._entry_bytes_max or size > self._chunk_bytes_max:
                 return self._send_large(message)
-            if self._open and self._is_apart(message, most):
+            if self._open and self._is_apart(number, size, most):
                 self._send_open()
-            self._count(number)
-            return self._add(message, most)
+            return self._add(message, size, most)
 
     def send_column(
         self, values: pa.Array, *, keys: pa.Array | None = None, event_times_ms: pa.Array | None = None
@@ -210,10 +217,10 @@ class MessageProducer:
         self.require_columns(values, keys, event_times_ms)
         self._pipeline.require_own_process()
         with self._changed:
-            self._require_open()
+            if self._closed:
+                raise self._closed_error()
             self._send_open()
             rows = max(1, len(values) * _COLUMN_BYTES // max(values.nbytes, 1))
-            done = _running_future()
             entries, count = list[Future[Position]](), 0
             for at in range(0, len(values), rows):
                 for entry, count in encode_columns(
@@ -231,8 +238,9 @@ class MessageProducer:
                     self.batches += 1
             *before, last = entries
             # The pipeline answers in order, and nothing after an error: if the last one is durable, all before it are.
-            last.add_done_callback(partial(self._settle, [done], batch_index=count - 1, new=True, before=before))
-            return done
+            sent = SentBatch(self._partition)
+            last.add_done_callback(partial(self._settle, sent, is_batch=count > 1, new=True, before=before))
+            return MessageFuture(sent, count - 1)
 
     def require_columns(self, values: pa.Array, keys: pa.Array | None, event_times_ms: pa.Array | None) -> None:
         """Refuse the values that `send_column` would refuse."""
@@ -253,19 +261,17 @@ class MessageProducer:
         self._pipeline.require_own_process()
         with self._changed:
             self._closed = True
+            self._closing.set()
             self._send_open()
             self._changed.notify_all()
         if self._timer is not None:
             self._timer.join()
         self._pipeline.close()
 
-    def _require_open(self) -> None:
-        if self._closed:
-            raise Unavailable(f"the producer {self.name!r} of {self._pipeline.ledger!r} is closed")
+    def _closed_error(self) -> Unavailable:
+        return Unavailable(f"the producer {self.name!r} of {self._pipeline.ledger!r} is closed")
 
-    def _numbered(self, sequence_id: int | None) -> int:
-        if sequence_id is None:
-            return self._next
+    def _numbered(self, sequence_id: int) -> int:
         if sequence_id <= self._last_given or self._known < sequence_id < self._next:
             last = max(self._last_given, self._next - 1 if sequence_id > self._known else -1)
             raise Refused(
@@ -276,29 +282,28 @@ class MessageProducer:
 
     def _count(self, number: int) -> None:
         self._last_given = number
-        self._next = max(self._next, number + 1)
+        if number >= self._next:
+            self._next = number + 1
 
-    def _is_apart(self, message: OutgoingMessage, most: int) -> bool:
+    def _is_apart(self, number: int, size: int, most: int) -> bool:
         """Return whether one more message would make the open batch too large, or mix known and new messages."""
-        known = [neighbour.sequence_id <= self._known for neighbour in (self._open[-1], message)]
         return (
-            known[0] != known[1]
-            or self._bytes + message.size > self._batching.batching_max_bytes
+            self._bytes + size > self._batching.batching_max_bytes
             or self._bytes_most + most > self._entry_bytes_max
+            or (self._open[-1].sequence_id <= self._known) != (number <= self._known)
         )
 
-    def _add(self, message: OutgoingMessage, most: int) -> Future[MessageId]:
-        future = _running_future()
-        self._open.append(message)
-        self._futures.append(future)
-        self._bytes += message.size
+    def _add(self, message: OutgoingMessage, size: int, most: int) -> Future[MessageId]:
+        self._count(message.sequence_id)
+        messages, limits = self._open, self._batching
+        future = MessageFuture(self._sent, len(messages))
+        messages.append(message)
+        self._bytes += size
         self._bytes_most += most
-        full = (
-            len(self._open) >= self._batching.batching_max_messages or self._bytes >= self._batching.batching_max_bytes
-        )
-        if full or not self._batching.batching_max_publish_delay_ms:
+        full = len(messages) >= limits.batching_max_messages or self._bytes >= limits.batching_max_bytes
+        if full or not limits.batching_max_publish_delay_ms:
             self._send_open()
-        elif len(self._open) == 1:
+        elif len(messages) == 1:
             self._began_ms = monotonic_ms()
             self._start_timer()
             self._changed.notify_all()
@@ -306,11 +311,11 @@ class MessageProducer:
 
     def _send_open(self) -> None:
         """Send the open batch, if there is one. Its futures are completed, also if the batch cannot be sent."""
-        messages, futures = self._open, self._futures
+        messages, sent = self._open, self._sent
         if not messages:
             return
-        self._open, self._futures, self._bytes, self._bytes_most = [], [], 0, 0
-        self._send_entries(self._batch(messages), messages, futures)
+        self._open, self._sent, self._bytes, self._bytes_most = [], SentBatch(self._partition), 0, 0
+        self._send_entries(self._batch(messages), messages, sent)
 
     def _batch(self, messages: list[OutgoingMessage]) -> Iterator[list[Buffer]]:
         yield encode_messages(self._envelope, messages, self._clock())
@@ -326,22 +331,21 @@ class MessageProducer:
         )
         self._send_open()
         self._count(message.sequence_id)
-        self._send_entries(chunks, [message], [future := _running_future()])
-        return future
+        sent = SentBatch(self._partition)
+        self._send_entries(chunks, [message], sent)
+        return MessageFuture(sent, 0)
 
-    def _send_entries(
-        self, entries: Iterable[list[Buffer]], messages: list[OutgoingMessage], futures: list[Future[MessageId]]
-    ) -> None:
-        """Send the entries of a batch or of one large message. Its futures are completed, also after an error."""
+    def _send_entries(self, entries: Iterable[list[Buffer]], messages: list[OutgoingMessage], sent: SentBatch) -> None:
+        """Send the entries of a batch or of one large message. Its result is set, also after an error."""
         self.batches += 1
         try:
             *before, last = [self._pipeline.append(*entry) for entry in entries]
         except Exception as error:  # noqa: BLE001 — whatever it is, nobody may wait for ever
             unknown = Refused(f"a batch of {len(messages)} messages of {self.name!r} cannot be sent: {error!r}")
-            _fail(futures, error if isinstance(error, LedgerError) else unknown)
+            sent.fail(error if isinstance(error, LedgerError) else unknown)
             return
         new = messages[0].sequence_id > self._known
-        last.add_done_callback(partial(self._settle, futures, batch_index=len(messages) - 1, new=new, before=before))
+        last.add_done_callback(partial(self._settle, sent, is_batch=len(messages) > 1, new=new, before=before))
 
     def _start_timer(self) -> None:
         if self._timer is None:
@@ -349,55 +353,47 @@ class MessageProducer:
             self._timer.start()
 
     def _send_what_waits(self) -> None:
+        """Send each batch that has waited for the delay. Takes the lock only then: a busy caller would wait for it."""
         delay = self._batching.batching_max_publish_delay_ms
-        with self._changed:
-            while not self._closed:
-                if not self._open:
-                    self._changed.wait()
-                    continue
-                left = self._began_ms + delay - monotonic_ms()
-                if left > 0:
-                    self._changed.wait(left / 1000)
-                else:
+        while not self._closed:
+            if not self._open:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._open or self._closed)
+                continue
+            left = self._began_ms + delay - monotonic_ms()
+            if left > 0 or self._pipeline.is_in_flight:
+                self._closing.wait(max(left, delay if self._pipeline.is_in_flight else 0) / 1000)
+                continue
+            with self._lock:
+                if self._began_ms + delay <= monotonic_ms():
                     self._send_open()
 
     def _settle(
         self,
-        futures: list[Future[MessageId]],
-        sent: Future[Position],
+        sent: SentBatch,
+        entry: Future[Position],
         *,
-        batch_index: int,
+        is_batch: bool,
         new: bool,
         before: Sequence[Future[Position]] = (),
     ) -> None:
-        """Complete the futures of a batch; `batch_index` is the last one's. `new`: its numbers were not known.
+        """Set the result of a batch, whose last entry is durable or failed. `new`: its numbers were not known.
 
         `before` are entries that share the result: other batches of a column, or the other chunks of a message.
         """
-        error = next((failed for future in (*before, sent) if (failed := future.exception()) is not None), None)
-        position = EARLIEST if error is not None else sent.result()
-        is_duplicate = error is None and any(future.result() == EARLIEST for future in (*before, sent))
-        if is_duplicate and new:
-            error = Refused(
-                f"messages of {self.name!r} were not written: their sequence ids came to {self._pipeline.ledger} from "
-                "another producer of that name",
-                hint="Give each producer a name of its own, and a name to one process at a time",
-            )
+        entries = (*before, entry)
+        error = next((failed for future in entries if (failed := future.exception()) is not None), None)
         if error is not None:
-            _fail(futures, error)
+            sent.fail(error)
             return
-        single = is_duplicate or batch_index == 0
-        for number, future in enumerate(futures, batch_index - len(futures) + 1):
-            index = -1 if single else number
-            future.set_result(MessageId(position.ledger_id, position.entry_id, index, self._partition))
-
-
-def _running_future() -> Future[MessageId]:
-    future: Future[MessageId] = Future()
-    future.set_running_or_notify_cancel()  # a message in flight cannot be cancelled
-    return future
-
-
-def _fail(futures: list[Future[MessageId]], error: BaseException) -> None:
-    for future in futures:
-        future.set_exception(error)
+        is_duplicate = any(future.result() == EARLIEST for future in entries)
+        if is_duplicate and new:
+            sent.fail(
+                Refused(
+                    f"messages of {self.name!r} were not written: their sequence ids came to {self._pipeline.ledger} "
+                    "from another producer of that name",
+                    hint="Give each producer a name of its own, and a name to one process at a time",
+                )
+            )
+            return
+        sent.succeed(entry.result(), is_batch=is_batch and not is_duplicate)

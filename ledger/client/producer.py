@@ -46,6 +46,20 @@ _ENTRY_BYTES_MAX = 2**31 - 2**20  # gRPC counts a message in 31 bits, Arrow's fr
 _APPENDED = msgspec.msgpack.Decoder(Appended)
 
 
+class _Process:
+    """Id of this process without a system call, which each message would make."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        os.register_at_fork(after_in_child=self._forked)
+
+    def _forked(self) -> None:
+        self.pid = os.getpid()
+
+
+_process = _Process()
+
+
 @dataclass(slots=True, eq=False)
 class _Sent:
     held: SentEntry
@@ -72,7 +86,7 @@ class Producer:
         self.ledger = ledger
         self.name = name or f"producer-{new_id()}"
         self._address = client.address
-        self._process = os.getpid()
+        self._process = _process.pid
         self._max = max_in_flight_bytes
         self._changed = threading.Condition()
         self._queued: deque[_Sent] = deque()
@@ -139,10 +153,10 @@ class Producer:
 
     def require_own_process(self) -> None:
         """Raise Refused in another process than the one that created the producer."""
-        if os.getpid() != self._process:
+        if _process.pid != self._process:
             raise Refused(
                 f"the producer {self.name!r} of {self.ledger!r} was made by process {self._process}, "
-                f"this is {os.getpid()}",
+                f"this is {_process.pid}",
                 hint="Make a producer in each process that appends",
             )
 
@@ -156,6 +170,11 @@ class Producer:
             self._changed.wait_for(lambda: not self._bytes or self._error)
             if self._error is not None:
                 raise self._error
+
+    @property
+    def is_in_flight(self) -> bool:
+        """Whether an entry is not acknowledged yet."""
+        return self._bytes > 0
 
     @property
     def is_over(self) -> bool:

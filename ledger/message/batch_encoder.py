@@ -67,7 +67,7 @@ def encode_messages(
     if len(messages) == 1:
         metadata, single = single_message(envelope, first, publish_time_ms)
         return encode_entry(metadata, single)
-    if any(message.properties or message.ordering_key is not None for message in messages):
+    if any([message.properties or message.ordering_key is not None for message in messages]):  # noqa: C419 — twice as fast
         payload: Buffer = b"".join(_item(message) for message in messages)
     else:
         payload = _plain(messages)
@@ -182,16 +182,18 @@ def _item(message: OutgoingMessage) -> bytes:
 
 def _plain(messages: Sequence[OutgoingMessage]) -> Buffer:
     """Encode messages without properties and ordering keys, by columns if their keys are of one kind."""
-    kinds = {type(message.key) for message in messages} - {type(None)}
+    given_keys = [message.key for message in messages]
+    kinds = set(map(type, given_keys)) - {type(None)}
     if len(kinds) > 1:
         return b"".join(_item(message) for message in messages)
     values = pa.array([message.value for message in messages], pa.large_binary())
-    sequence_ids = np.fromiter((message.sequence_id for message in messages), np.uint64, len(messages))
-    times = np.fromiter((message.event_time_ms for message in messages), np.uint64, len(messages))
+    sequence_ids = np.array([message.sequence_id for message in messages], np.uint64)
+    times = np.array([message.event_time_ms for message in messages], np.uint64)
     keys, is_base64 = None, bytes in kinds
+    if is_base64:
+        given_keys = [None if key is None else key_text(key)[0] for key in given_keys]
     if kinds:
-        texts = (None if message.key is None else key_text(message.key)[0].encode() for message in messages)
-        keys = pa.array(texts, pa.large_binary())
+        keys = pa.array(given_keys, pa.large_string()).cast(pa.large_binary())
     return _items(values, sequence_ids, keys, times, is_base64=is_base64)[0]
 
 
