@@ -4,11 +4,14 @@ Rules, as in Pulsar's clients
 - A message with a key goes to the partition of its key (`ledger.partition_routing`). Order is kept for each key.
 - A message without a key goes to the present partition of a rotation. The rotation advances with each sent batch, so
   batches stay full. It starts at a partition that follows from the producer's name.
+- Except that a given sequence id selects the partition of a message without a key: the id modulo the partitions.
+  Reason: each partition de-duplicates by itself, so a repeated message must go to the same one.
 - The number of partitions is fixed when the producer is created, so a key never changes its partition.
 """
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -23,6 +26,7 @@ import pyarrow.compute as pc
 from pyspark_ledger.ledger.client.message_producer import Batching, MessageProducer
 from pyspark_ledger.ledger.errors import LedgerError, Refused
 from pyspark_ledger.ledger.message.batch_encoder import batch_edges
+from pyspark_ledger.ledger.message.outgoing.message import require_sequence_id
 from pyspark_ledger.ledger.partition_routing import (
     murmur3_32,
     partition_for_key,
@@ -46,6 +50,7 @@ class PartitionedProducer:
         self._choosing = threading.Lock()
         self._turn = murmur3_32(name) % len(parts)
         self._batches = parts[self._turn].batches
+        self._last_given = -1
 
     def __repr__(self) -> str:
         return f"PartitionedProducer({self.name!r}, {len(self._parts)} partitions)"
@@ -64,9 +69,17 @@ class PartitionedProducer:
         properties: Mapping[str, str] | None = None,
         event_time_ms: int = 0,
         ordering_key: bytes | None = None,
+        sequence_id: int | None = None,
     ) -> Future[MessageId]:
-        """Send a message to the partition of its key, or to the next one; see `MessageProducer.send`."""
+        """Send a message to the partition of its key, or to the next one; see `MessageProducer.send`.
+
+        Without a key, a given sequence id selects the partition: the id modulo the number of partitions. A repeated
+        message therefore meets the de-duplication that knows it, unless partitions were added since. Given ids must
+        rise over all partitions.
+        """
         said = {"properties": properties, "event_time_ms": event_time_ms, "ordering_key": ordering_key}
+        if sequence_id is not None:
+            return self._send_numbered(value, key, sequence_id, said)
         if isinstance(key, str | bytes):
             part = self._parts[partition_for_key(key, len(self._parts), self._hashing_scheme)]
             return part.send(value, key=key, **said)  # type: ignore[arg-type]  # each as it was given
@@ -101,6 +114,24 @@ class PartitionedProducer:
     def close(self) -> None:
         """Wait for all messages and accept no more. Raises the first error."""
         _each([part.close for part in self._parts])
+
+    def _send_numbered(
+        self, value: bytes | None, key: str | bytes | None, sequence_id: int, said: Mapping[str, object]
+    ) -> Future[MessageId]:
+        require_sequence_id(sequence_id)
+        place = operator.index(sequence_id) % len(self._parts)
+        if isinstance(key, str | bytes):
+            place = partition_for_key(key, len(self._parts), self._hashing_scheme)
+        with self._choosing:
+            if sequence_id <= self._last_given:
+                raise Refused(
+                    f"sequence id {sequence_id} was given to the producer {self.name!r}, its last is "
+                    f"{self._last_given}",
+                    hint="Give a higher one",
+                )
+            sent = self._parts[place].send(value, key=key, sequence_id=sequence_id, **said)  # type: ignore[arg-type]  # see `send`
+            self._last_given = sequence_id
+            return sent
 
     def _part_in_turn(self) -> MessageProducer:
         part = self._parts[self._turn]

@@ -70,7 +70,7 @@ def require_message(message: OutgoingMessage) -> int:
     elif not isinstance(key, _BYTES_OR_NONE):
         raise Refused(f"a message's key is {type(key).__name__}, expected str, bytes or None")
     _require_number(message.event_time_ms, "event time", "milliseconds since 1970")
-    _require_number(message.sequence_id, "sequence id", "a number from 0 to 2^63-1")
+    require_sequence_id(message.sequence_id)
     most = entry_bytes_most(0 if value is None else len(value), 0 if key is None else len(key))
     if message.ordering_key is not None:
         most += _require_ordering_key(message.ordering_key)
@@ -96,6 +96,11 @@ def _require_properties(properties: object) -> int:
             raise Refused(f"property {name!r} is what marks rows of Arrow", hint="Choose another name")
         most += 4 * (len(name) + len(value)) + 20
     return most
+
+
+def require_sequence_id(sequence_id: object) -> None:
+    """Refuse a sequence id that is no whole number, or that no log knows."""
+    _require_number(sequence_id, "sequence id", "a number from 0 to 2^63-1")
 
 
 def _require_number(value: object, what: str, expected: str) -> None:
