@@ -27,6 +27,7 @@ SAYS = {
         r"in 3 partitions: 9",
         r"attempt 1 after 2 \[True, True, True\]",
         r"payments: 3",
+        r"entries of the photo: 3",
     ],
     "docs/rows.md": [
         r"\|\s*1\|\s*tea\|\s*NULL\|\n\|\s*2\|\s*NULL\|\s*fr\|",
