@@ -4,7 +4,7 @@
 Parquet of their values. Both sides use the same server and write to noop, which takes every column. `BUCKET_ENTRIES`
 (128) and `BUCKET_MESSAGES` (a million) set the sizes.
 
-The floor is a Python data source that fetches the same bytes with boto3 and does nothing else: it unpacks Arrow entries
+The floor is a Python data source that fetches the same bytes with boto3 and does nothing else. It unpacks Arrow entries
 unverified, or yields prepared messages. Parquet is decoded in the JVM; rows of a Python data source pass through a pipe
 from a worker process. So the figures hang on the cores that worker and JVM share, and on the speed of pipe and server.
 """
