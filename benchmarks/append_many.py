@@ -4,6 +4,8 @@ The project has 100 managed ledgers in one store, and one append of 64 KiB in fl
 and 100 such appends in flight. It makes the next 100 when all are acknowledged: about 6.25 MiB per sync. Both use the
 store in this process, so they differ in the number of files and syncs. Memory is warmed and page cache is dropped as
 in `benchmarks.raw_disk`.
+
+The floor writes the same bytes to 100 files and syncs each, with eight threads, and does nothing else. The figures hang on the device: how long one sync takes, and how many syncs it takes at once.
 """
 
 from __future__ import annotations
@@ -11,12 +13,12 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
 
 from benchmarks.append import entry_of
-from benchmarks.harness import Loop, compare
+from benchmarks.harness import Loop, compare_with_floor
 from benchmarks.raw_disk import bench_dir, drop_page_cache, warm_memory
 from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
@@ -26,6 +28,7 @@ from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.store.store import Store
 
 LEDGERS, SIZE, APPENDS = 100, 64 * 1024, 20  # per ledger and round
+SYNC_THREADS = 8
 _TOTAL = LEDGERS * SIZE * APPENDS
 
 
@@ -73,15 +76,42 @@ def one_loop(ledger: ManagedLedger, entry: bytes, folder: Path) -> Loop:
     return loop
 
 
+def floor_loop(folder: Path, threads: int) -> Loop:
+    """Return a loop that writes 64 KiB to each of 100 files and syncs each, so many times."""
+    data = os.urandom(SIZE)
+
+    def append(fd: int) -> None:
+        os.write(fd, data)
+        os.fdatasync(fd)
+
+    def loop() -> float:
+        warm_memory(_TOTAL)
+        files = [os.open(folder / f"{number}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC) for number in range(LEDGERS)]
+        start = time.perf_counter()
+        with ThreadPoolExecutor(threads) as pool:
+            for _ in range(APPENDS):
+                for done in [pool.submit(append, fd) for fd in files]:
+                    done.result()
+        seconds = time.perf_counter() - start
+        for fd in files:
+            os.close(fd)
+        drop_page_cache(folder)
+        return seconds
+
+    return loop
+
+
 def main() -> None:
-    """Compare both on one store."""
+    """Compare both on one store, and with the floor."""
     entry = b"".join(bytes(part) for part in entry_of(os.urandom(SIZE - 64), 7))
     with tempfile.TemporaryDirectory(dir=bench_dir()) as name:
         store = Store.open(Path(name) / "store", settings=Settings(), clock=system_clock_ms, create=True)
         many = [store.create_ledger(CreateLedger(f"ledger-{number}")) for number in range(LEDGERS)]
         one = store.create_ledger(CreateLedger("one"))
         folder = store.path / "ledgers"
-        compare("append_many", many_loop(many, entry, folder), one_loop(one, entry, folder), 9, _TOTAL)
+        (bare := Path(name) / "bare").mkdir()
+        loops = many_loop(many, entry, folder), one_loop(one, entry, folder), floor_loop(bare, SYNC_THREADS)
+        compare_with_floor("append_many", *loops, 9)
         store.close()
 
 
