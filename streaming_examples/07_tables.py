@@ -21,6 +21,7 @@ from tempfile import mkdtemp
 from zipfile import ZipFile
 
 import matplotlib.pyplot as plt
+from delta.tables import DeltaTable
 from pyarrow import csv
 from pyspark.sql import SparkSession
 
@@ -89,7 +90,8 @@ print(f"{sum(row.flights for row in today):,} of {year.num_rows:,} flights on {l
 
 before = spark.sql(SQL, rows=delta.option("versionAsOf", 0).load(table)).collect()
 assert before == today[: len(before)]
-spark.sql(f"DESCRIBE HISTORY delta.`{table}`").select("version", "operation", "userMetadata").show(truncate=80)
+history = DeltaTable.forPath(spark, table).history()
+history.select("version", "operation", "userMetadata").show(truncate=80)
 
 # COMMAND ----------
 

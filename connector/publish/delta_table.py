@@ -1,7 +1,9 @@
-"""Operations on a Delta table for a publisher: create, append, widen, and read the history.
+"""Operations on a Delta table for a publisher: create, append, widen, change, and read the history.
 
-Only DataFrames and SQL are used, so a platform can bring its own Delta. A target with a slash is a path of any file
-system that Spark reaches. Any other target is a name, `[catalog.][schema.]table`.
+A target with a slash is a path of any file system that Spark reaches. Any other target is a name,
+`[catalog.][schema.]table`. A platform can bring its own Delta: rows are written as DataFrames, and SQL statements read
+the history and optimize. DELETE and MERGE have conditions, and use the Python package `delta`. SQL statements also work
+without that package, and over Spark Connect without Delta's plugin for the server.
 
 Rules
 - An append is one commit. Delta skips the commit if its version is not greater than the newest of its application.
@@ -12,7 +14,7 @@ Rules
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +23,7 @@ from pyspark_ledger.ledger.errors import Refused, Unavailable
 from pyspark_ledger.offload.table.commit_metadata import NO_SEGMENT, TableChange
 
 if TYPE_CHECKING:
+    from delta.tables import DeltaTable as SparkTable
     from pyspark.sql import DataFrame, SparkSession
 
 _NAME = re.compile(r"[^\s`/;.]+(\.[^\s`/;.]+){0,2}")
@@ -64,6 +67,11 @@ class DeltaTable:
             return f"delta.`{self.target.replace('`', '``')}`"
         return ".".join(f"`{part}`" for part in self.target.split("."))
 
+    def opened(self) -> SparkTable:
+        """Return the table of package `delta`. Raises Unavailable without it, or Spark's error without a table."""
+        tables = spark_tables()
+        return tables.forPath(self.spark, self.target) if self.is_path else tables.forName(self.spark, self.sql)
+
     def in_session(self, session: SparkSession) -> DeltaTable:
         same = DeltaTable(session, self.target)
         same._directory = self._directory
@@ -79,6 +87,10 @@ class DeltaTable:
         return [] if found is None else list(found["partitionColumns"])
 
     def _detail(self) -> Any:
+        """Return the answer about the table; None if there is no table. Raises Refused for another format.
+
+        Package `delta` reports a table of another format as missing.
+        """
         found = self._query(f"DESCRIBE DETAIL {self.sql}")
         if found is not None and found[0]["format"] != "delta":
             raise Refused(f"{self} has format {found[0]['format']}, but segments are published to Delta tables only")
@@ -149,22 +161,21 @@ class DeltaTable:
         found = own.agg(f.max("__position.ledgerId")).collect()[0][0]
         return NO_SEGMENT if found is None else int(found)
 
-    def run(self, statement: str) -> list[Any]:
-        """Run an SQL statement under the table lock and return its rows. Raises LostRace."""
-        try:
-            with table_lock(self._directory):
-                return list(self.spark.sql(statement).collect())
-        except Exception as error:
-            raise_lost_race(error, self)
-            raise
+    def change(self, commit: Callable[[SparkTable], object]) -> None:
+        """Call `commit` with the table of package `delta`, under the table lock. Raises LostRace."""
+        self._commit(lambda: commit(self.opened()))
+
+    def optimize(self) -> None:
+        """Join small files. Raises LostRace."""
+        self._commit(lambda: self.spark.sql(f"OPTIMIZE {self.sql}").collect())
 
     def _save(self, write: Any) -> None:
+        self._commit(lambda: write.save(self.target) if self.is_path else write.saveAsTable(self.target))
+
+    def _commit(self, commit: Callable[[], object]) -> None:
         try:
             with table_lock(self._directory):
-                if self.is_path:
-                    write.save(self.target)
-                else:
-                    write.saveAsTable(self.target)
+                commit()
         except Exception as error:
             raise_lost_race(error, self)
             raise
@@ -181,15 +192,27 @@ class DeltaTable:
             raise
 
 
+def spark_tables() -> type[SparkTable]:
+    """Return the class of package `delta`. Raises Unavailable without the package."""
+    try:
+        from delta.tables import DeltaTable as SparkTable
+    except ImportError as missing:
+        raise Unavailable(
+            "the Python package delta is not installed here; a view and retention of a table need it beside its jars",
+            hint="pip install --no-deps delta-spark==VERSION, the version of the jars, or 'pyspark-ledger[delta]'",
+        ) from missing
+    return SparkTable
+
+
 def _appending(rows: DataFrame, app: str, version: int, user_metadata: str) -> Any:
     write = rows.write.format("delta").mode("append").option("mergeSchema", "true")
     return write.option("txnAppId", app).option("txnVersion", version).option("userMetadata", user_metadata)
 
 
 def tagged_session(spark: SparkSession, user_metadata: str, transaction: tuple[str, int] | None = None) -> SparkSession:
-    """Return a new session whose SQL commits have these user metadata and this transaction (app, version).
+    """Return a new session whose commits have these user metadata and this transaction (app, version).
 
-    Reason: SQL statements take both from the session only, and other threads may commit in the user's session.
+    Reason: DELETE and MERGE take both from the session only, and other threads may commit in the user's session.
     """
     tagged = spark.newSession()
     tagged.catalog.setCurrentCatalog(spark.catalog.currentCatalog())

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING
 
 from pyspark_ledger.connector.publish.delta_table import DeltaTable, tagged_session
 from pyspark_ledger.connector.publish.segments import SealedLog
-from pyspark_ledger.ledger.clock import new_id
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.offload.table.commit_metadata import NO_SEGMENT, Publication, app_id, find_newest_segment
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from delta.tables import DeltaTable as SparkTable
+    from pyspark.sql import Column, DataFrame
 
 _DELETES, _RANK = "__deletes", "__rank"
 
@@ -71,12 +71,7 @@ class LatestRows:
             return
         if set(columns) - set(self.view.frame().columns):
             self.view.widen(self.table.frame().select(*map(_quoted, columns)), Publication("create").text())
-        source = f"ledger_latest_{new_id().replace('-', '')}"
-        rows.createTempView(source)
-        try:
-            view.run(_merge(self.view.sql, source, self.key, columns))
-        finally:
-            session.catalog.dropTempView(source)
+        view.change(lambda opened: _merge(opened, rows, self.key, columns))
 
     def _rows(
         self, rows: DataFrame, log: SealedLog, segments: tuple[int, int], log_columns: Sequence[str]
@@ -105,16 +100,15 @@ class LatestRows:
         return " AND ".join(f"{_quoted(name)} IS NULL" for name in values) or "false"
 
 
-def _merge(view: str, source: str, key: str, columns: list[str]) -> str:
-    names = [_quoted(name) for name in columns]
-    key, newer = _quoted(key), "s.`__position` > t.`__position`"
-    return (
-        f"MERGE INTO {view} t USING {source} s ON t.{key} = s.{key} "  # noqa: S608  # quoted names
-        f"WHEN MATCHED AND {newer} AND s.`{_DELETES}` THEN DELETE "
-        f"WHEN MATCHED AND {newer} THEN UPDATE SET {', '.join(f't.{name} = s.{name}' for name in names)} "
-        f"WHEN NOT MATCHED AND NOT s.`{_DELETES}` THEN INSERT ({', '.join(names)}) "
-        f"VALUES ({', '.join(f's.{name}' for name in names)})"
-    )
+def _merge(view: SparkTable, rows: DataFrame, key: str, columns: Sequence[str]) -> None:
+    from pyspark.sql import functions as f
+
+    newer, deletes = f.col("s.__position") > f.col("t.__position"), f.col(f"s.{_DELETES}")
+    values: dict[str, str | Column] = {_quoted(name): f.col(f"s.{_quoted(name)}") for name in columns}
+    same_key = f.col(f"t.{_quoted(key)}") == f.col(f"s.{_quoted(key)}")
+    merge = view.alias("t").merge(rows.alias("s"), same_key)
+    merge = merge.whenMatchedDelete(newer & deletes).whenMatchedUpdate(newer, set=values)
+    merge.whenNotMatchedInsert(~deletes, values=values).execute()
 
 
 def _quoted(name: str) -> str:

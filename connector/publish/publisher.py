@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from threading import Event
 from typing import TYPE_CHECKING
 
-from pyspark_ledger.connector.publish.delta_table import DeltaTable, LostRace, tagged_session
+from pyspark_ledger.connector.publish.delta_table import DeltaTable, LostRace, spark_tables, tagged_session
 from pyspark_ledger.connector.publish.latest_table import LatestRows
 from pyspark_ledger.connector.publish.request import Publishing
 from pyspark_ledger.connector.publish.segment_rows import (
@@ -98,6 +98,8 @@ class Publisher:
     ) -> None:
         self.spark = spark
         self.publishing = publishing or Publishing()
+        if self.publishing.latest or self.publishing.follow_retention:
+            spark_tables()  # raises Unavailable before a segment is published
         self.table = DeltaTable(spark, table)
         self.source: StoreSegments | BucketSegments = segment_source(ledger, options or {}, self.publishing.file_bytes)
         wanted = self.publishing.dead_letters
@@ -318,7 +320,7 @@ class Publisher:
             metadata = change.publication
             since += metadata is not None and metadata.kind == "segment"
         if since >= self.publishing.optimize_after:
-            _retry_races(lambda: self.table.run(f"OPTIMIZE {self.table.sql}"))
+            _retry_races(self.table.optimize)
 
 
 def _ignore(_: PublishedSegment) -> None:

@@ -1,44 +1,41 @@
 """Settings of a local Spark session for Delta tables: jars of the right version, an extension, a catalog.
 
-Databricks and EMR have their own Delta and need none of this.
+Databricks and EMR have their own Delta and need none of this. `delta-spark` names its jars, because the name depends on
+its version and on Spark's.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, files, version
+from importlib.metadata import files, version
 
 from pyspark_ledger.ledger.errors import Unavailable
 
 PACKAGES = "spark.jars.packages"
-_SCALA = "2.13"
 
 
 def delta_settings() -> Mapping[str, str]:
     """Return the settings, by name. Raises Unavailable without delta-spark, whose version they follow."""
     try:
-        delta = version("delta-spark")
-    except PackageNotFoundError:
+        version("delta-spark")  # without it the library raises an error of no class of its own
+        from delta import configure_spark_with_delta_pip
+    except ImportError:
         raise Unavailable(
             "delta-spark is not installed here, so its version is not known",
             hint="pip install 'pyspark-ledger[delta]', or give the session Delta's jars as your platform does",
         ) from None
+    from pyspark.sql import SparkSession
+
+    # pyspark has no public way to read a builder's settings. The caller needs them before there is a session.
+    named = configure_spark_with_delta_pip(SparkSession.Builder())._options[PACKAGES]  # noqa: SLF001
     return {
-        PACKAGES: f"io.delta:{_artifact(delta)}:{delta}",
+        PACKAGES: named,
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         # By default Delta computes a table's state in 50 tasks, which takes a second of every commit on a laptop.
         "spark.databricks.delta.snapshotPartitions": "2",
     }
-
-
-def _artifact(delta: str) -> str:
-    """Return the name of Delta's artifact. Since Delta 4.1 there is one for each release line of Spark."""
-    if delta.startswith("4.0."):
-        return f"delta-spark_{_SCALA}"
-    spark = ".".join(version("pyspark").split(".")[:2])
-    return f"delta-spark_{spark}_{_SCALA}"
 
 
 def with_packages(settings: Mapping[str, str], conf: Mapping[str, object]) -> dict[str, object]:

@@ -71,3 +71,33 @@ def test_a_story_over_connect(store: Path, tmp_path: Path) -> None:
     from pyspark_ledger.ledger.api.store import connect
 
     assert connect(store).ledger("orders").cursor("copy").state().backlog_rows == 0
+
+
+PUBLISHER = """
+import sys
+from pyspark.sql import SparkSession
+from pyspark_ledger import connect, publish, register
+from pyspark_ledger.connector.session.delta import delta_settings
+store, table = sys.argv[1:]
+builder = SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false")
+for name, value in {"spark.sql.catalogImplementation": "in-memory", **delta_settings()}.items():
+    builder = builder.config(name, value)
+spark = register(builder.getOrCreate(), store=store)
+orders, done = connect(store).ledger("orders"), []
+for number in range(2):
+    orders.append([{"n": number}])
+    orders.seal()
+    done.append([segment.rows for segment in publish(spark, "orders", table, optimize_after=1)])
+print("RESULT", done, sorted(row.n for row in spark.read.format("delta").load(table).collect()), flush=True)
+"""
+
+
+@pytest.mark.spark
+def test_segments_are_published_without_deltas_plugin_for_connect(store: Path, tmp_path: Path) -> None:
+    script = tmp_path / "publisher.py"
+    script.write_text(PUBLISHER, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, str(script), str(store), str(tmp_path / "table")],
+        cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert "RESULT [[1], [1]] [0, 1]" in done.stdout, done.stderr

@@ -271,7 +271,7 @@ def with_a_deletion(orders: Published, append: Callable[..., None]) -> Callable[
     def run(*given: Any) -> None:
         append(*given)
         if not done:
-            orders.spark.sql(f"DELETE FROM {orders.table().sql} WHERE id = 2")  # noqa: S608  # the test's table
+            orders.table().opened().delete("id = 2")
         done.append(True)
 
     return run
@@ -284,7 +284,7 @@ def test_what_is_odd_is_noticed_before_anything_is_written(
     orders.publish()
     versions = len(orders.table().history())
     orders.append(3)
-    orders.table().run(f"DELETE FROM {orders.table().sql} WHERE id = 0")  # noqa: S608  # the test's table
+    orders.table().change(lambda opened: opened.delete("id = 0"))
     with pytest.raises(Refused, match=rf"version {versions}, DELETE.*accept_changes"):
         orders.publish()
     orders.publish(accept_changes=True)

@@ -13,24 +13,65 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from pyspark_ledger.connector.cli.app import app
+from pyspark_ledger.connector.publish.publisher import Publisher
+from pyspark_ledger.connector.publish.request import Publishing
 from pyspark_ledger.connector.session.delta import delta_settings, s3a_settings, with_packages
 from pyspark_ledger.ledger.api.ledger import Ledger
 from pyspark_ledger.ledger.api.store import connect
+from pyspark_ledger.ledger.errors import Unavailable
 from streaming_examples.s3_server import S3Server
 
 PATIENCE_SECONDS = 400.0
 
 
+@pytest.mark.parametrize(
+    "artifact", ["io.delta:delta-spark_2.13:4.0.0", "io.delta:delta-spark_4.1_2.13:4.4.0"], ids=["4.0", "4.4"]
+)
+def test_delta_settings_take_the_artifact_that_the_library_names(
+    artifact: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Delta 4.0 and 4.4 name their artifacts differently. Only one of them is installed."""
+
+    def named(builder: SparkSession.Builder) -> SparkSession.Builder:
+        return builder.config("spark.jars.packages", artifact)
+
+    monkeypatch.setattr("delta.configure_spark_with_delta_pip", named)
+    found = with_packages(delta_settings(), {"spark.jars.packages": "a:b:1"})
+    assert found["spark.jars.packages"] == f"{artifact},a:b:1"
+    assert found["spark.sql.extensions"] == "io.delta.sql.DeltaSparkSessionExtension"
+
+
+@pytest.mark.parametrize("part", ["delta", "metadata"])
+def test_without_the_library_settings_and_tables_are_unavailable(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    if part == "delta":
+        monkeypatch.setitem(sys.modules, "delta", None)
+        monkeypatch.setitem(sys.modules, "delta.tables", None)
+        for wishes in (Publishing.of(latest="./now"), Publishing.of(follow_retention=True)):
+            with pytest.raises(Unavailable, match="package delta is not installed here") as found:
+                Publisher(None, "orders", "./orders", {}, wishes)  # type: ignore[arg-type]
+            assert "delta-spark==VERSION" in (found.value.hint or "")
+    else:
+        monkeypatch.setattr("pyspark_ledger.connector.session.delta.version", missing)
+    with pytest.raises(Unavailable, match="delta-spark is not installed here") as found:
+        delta_settings()
+    assert "pyspark-ledger[delta]" in (found.value.hint or "")
+
+
 def test_packages_are_those_of_both() -> None:
     both = with_packages(delta_settings(), {"spark.jars.packages": "a:b:1", "spark.master": "local[1]"})
-    assert str(both["spark.jars.packages"]).startswith("io.delta:delta-spark_")
-    assert str(both["spark.jars.packages"]).endswith(",a:b:1")
+    spark, delta = ".".join(version("pyspark").split(".")[:2]), version("delta-spark")
+    assert both["spark.jars.packages"] == f"io.delta:delta-spark_{spark}_2.13:{delta},a:b:1"
     assert both["spark.master"] == "local[1]"
     assert with_packages({}, {"x": 1}) == {"x": 1}
     assert s3a_settings()["spark.jars.packages"].startswith("org.apache.hadoop:hadoop-aws:3.")
