@@ -7,7 +7,7 @@
 # Use: deploy/pack_environment.sh [WHEEL-OR-REQUIREMENT] [ARCHIVE]     PYTHON=python3.11 selects the interpreter
 set -euo pipefail
 
-package=${1:-pyspark-ledger[s3]}
+package=${1:-pyspark-ledger[s3,crypto]}
 archive=$(realpath -m "${2:-environment.tar.gz}")
 python=${PYTHON:-python3.11}
 scratch=$(mktemp -d)

@@ -14,7 +14,7 @@ import pyspark_ledger
 
 ROOT = Path(__file__).resolve().parents[1]
 HEAVY = {"pyspark", "pyarrow", "numpy", "pandas", "google.protobuf", "google_crc32c", "boto3", "deltalake", "msgspec"}
-HEAVY |= {"rich", "sortedcontainers", "typer"}
+HEAVY |= {"rich", "sortedcontainers", "typer", "cryptography"}
 
 
 def run(code: str, cwd: Path, *options: str) -> str:

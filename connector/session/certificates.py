@@ -1,4 +1,4 @@
-"""Certificates and a token for one broker and its clients. The authority signs two certificates and is deleted.
+"""Certificates and a token for one broker and its clients. The authority signs two certificates and is forgotten.
 
     ca.pem               the authority that both sides trust
     broker.pem  .key     the broker's, for its names and addresses
@@ -6,24 +6,30 @@
     token                the driver's; tasks get derived tokens
 
 Rules
-- The files are in a directory that only the user can read.
-- The authority's key is deleted as soon as it has signed.
+- The files are in a directory that only the user can read. Keys and token have mode 0600 from their creation.
+- The authority's key stays in memory, and no file contains it.
 - Each file name has a unique mark, because Spark ships files by their names alone.
+- The package `cryptography` is imported when the first authority is made.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import secrets
-import shutil
-import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.errors import Refused
 
-_CURVE = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
-_DAYS = "365"
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey
+    from cryptography.x509 import Certificate, CertificateBuilder, GeneralName, KeyUsage, Name
+
+_DAYS = 365
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,51 +44,119 @@ class EphemeralCertificates:
 
     @classmethod
     def make(cls, directory: Path, host: str) -> EphemeralCertificates:
-        """Create all files for a broker named `host` and `localhost`. Raises Refused without openssl."""
-        if shutil.which("openssl") is None:
-            raise Refused(
-                "there is no command openssl to make certificates with",
-                hint="Install it, or run `ledger serve` with certificates of yours and name its address as the store",
-            )
+        """Create all files for a broker named `host` and `localhost`. Raises Refused without package cryptography."""
         made = cls(directory, secrets.token_hex(4))
-        names = made.directory / "names"
-        names.write_text(f"subjectAltName={_alternative(host)},DNS:localhost,IP:127.0.0.1\n", encoding="ascii")
-        ca, key = made.file("ca.pem"), made.directory / "ca.key"
-        made._openssl("req", "-x509", *_CURVE, "-keyout", key, "-out", ca, "-subj", "/CN=ledger", "-days", _DAYS)
+        authority = Authority("ledger", system_clock_ms())
+        made.file("ca.pem").write_bytes(authority.certificate)
         for who in ("broker", "client"):
-            request = made.directory / f"{who}.csr"
-            own_key = made.file(f"{who}.key")
-            made._openssl("req", *_CURVE, "-keyout", own_key, "-out", request, "-subj", f"/CN={who}")
-            signed = made.file(f"{who}.pem")
-            signer = ("-CA", ca, "-CAkey", key, "-CAcreateserial", "-extfile", names, "-days", _DAYS)
-            made._openssl("x509", "-req", "-in", request, *signer, "-out", signed)
-            own_key.chmod(0o600)
-            request.unlink()
-        for scratch in (key, names, *directory.glob("*.srl")):
-            scratch.unlink()
-        token = made.file("token")
-        token.touch(mode=0o600)
-        token.write_text(secrets.token_hex(32), encoding="ascii")
+            certificate, key = authority.sign(who, (host, "localhost", "127.0.0.1"))
+            made.file(f"{who}.pem").write_bytes(certificate)
+            _write_private(made.file(f"{who}.key"), key)
+        _write_private(made.file("token"), secrets.token_hex(32).encode())
         return made
 
-    def _openssl(self, *words: str | Path) -> None:
-        done = subprocess.run(  # noqa: S603  # words of our own, and a host's name that was checked
-            ["openssl", *map(str, words)],  # noqa: S607  # the user's own
-            cwd=self.directory,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-            raise Refused(f"openssl {words[0]} ended with status {done.returncode}: {said}", hint="Is it a usual one?")
+
+class Authority:
+    """Certificate authority with a P-256 key in memory. Its certificates are in PEM and valid from `now_ms`."""
+
+    def __init__(self, name: str, now_ms: int, days: int = _DAYS) -> None:
+        """Make the key and the authority's own certificate. Raises Refused without package cryptography."""
+        try:
+            from cryptography import x509
+        except ImportError as missing:
+            raise Refused(
+                "certificates are made by the package cryptography, which is not installed here",
+                hint="pip install 'pyspark-ledger[crypto]' for the driver, or run `ledger serve` with certificates of "
+                "yours and name its address as the store",
+            ) from missing
+        self._start = datetime.fromtimestamp(now_ms // 1000, UTC)
+        self._key, self._name = _new_key(), _common_name(name)
+        built = self._builder(self._name, self._key.public_key(), days)
+        built = built.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        built = built.add_extension(_use(signs_certificates=True), critical=True)
+        self.certificate = _pem(self._signed(built))
+
+    def sign(self, name: str, hosts: Sequence[str], days: int = _DAYS) -> tuple[bytes, bytes]:
+        """Return a certificate for the names and addresses of `hosts`, and its key without a password.
+
+        A negative number of days makes a certificate that has expired.
+        """
+        from cryptography import x509
+        from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+        alternatives = [_alternative(host) for host in dict.fromkeys(hosts)]
+        key = _new_key()
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        built = self._builder(_common_name(name), key.public_key(), days).add_extension(issuer, critical=False)
+        built = built.add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
+        built = built.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        built = built.add_extension(_use(signs_certificates=False), critical=True)
+        return _pem(self._signed(built)), key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+    def _builder(self, name: Name, key: EllipticCurvePublicKey, days: int) -> CertificateBuilder:
+        from cryptography import x509
+
+        end = self._start + timedelta(days=days)
+        built = x509.CertificateBuilder().subject_name(name).issuer_name(self._name).public_key(key)
+        built = built.serial_number(x509.random_serial_number())
+        built = built.not_valid_before(min(self._start, end - timedelta(days=1))).not_valid_after(end)
+        return built.add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+
+    def _signed(self, built: CertificateBuilder) -> Certificate:
+        from cryptography.hazmat.primitives.hashes import SHA256
+
+        return built.sign(self._key, SHA256())
 
 
-def _alternative(host: str) -> str:
+def _new_key() -> EllipticCurvePrivateKey:
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def _common_name(name: str) -> Name:
+    from cryptography import x509
+
+    return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+
+
+def _use(*, signs_certificates: bool) -> KeyUsage:
+    """Return the permitted use of a key: certificates and their revocations, or TLS."""
+    from cryptography import x509
+
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _pem(certificate: Certificate) -> bytes:
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    return certificate.public_bytes(Encoding.PEM)
+
+
+def _alternative(host: str) -> GeneralName:
+    from cryptography import x509
+
     try:
-        return f"IP:{ipaddress.ip_address(host)}"
+        return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         pass
-    if not host or not all(part.isalnum() for part in host.replace("-", "a").split(".")):
+    plain = host.replace("-", "a").replace(".", "a")
+    if not plain.isascii() or not plain.isalnum() or "" in host.split("."):
         raise Refused(f"{host!r} is no host's name or number", hint="Give `host`: how executors call this host")
-    return f"DNS:{host}"
+    return x509.DNSName(host)
+
+
+def _write_private(path: Path, data: bytes) -> None:
+    """Write a new file that only the user can read, before it has any content."""
+    path.touch(mode=0o600, exist_ok=False)
+    path.write_bytes(data)

@@ -9,4 +9,4 @@ python=${2:-python3.11}
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 aws s3 cp --quiet "$wheel" "$scratch/"
-sudo "$python" -m pip install --quiet "$(echo "$scratch"/*.whl)[s3]"
+sudo "$python" -m pip install --quiet "$(echo "$scratch"/*.whl)[s3,crypto]"

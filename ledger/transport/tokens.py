@@ -120,6 +120,7 @@ HEADER = "authorization"
 MIDDLEWARE = "bearer-token"
 _SCHEME = "Bearer "
 _TOKEN_CHARACTERS_MIN = 16
+_MAKE = "Make one: python3 -c 'import secrets; print(secrets.token_hex(32))'"
 _FORMS = "file:/path/of/token or env:NAME"
 _SET = "Set it before the process is started, for Spark before its session, or name a file"
 
@@ -149,10 +150,10 @@ def read_tokens(reference: str, *, private: bool = False) -> list[str]:
     if not tokens or short:
         raise Refused(
             f"{reference} holds {len(tokens)} tokens, {len(short)} of fewer than {_TOKEN_CHARACTERS_MIN} characters",
-            hint="Make one: openssl rand -hex 32",
+            hint=_MAKE,
         )
     if not all(token.isascii() and token.isprintable() for token in tokens):
-        raise Refused(f"{reference} holds a token with characters that no header takes", hint="openssl rand -hex 32")
+        raise Refused(f"{reference} holds a token with characters that no header takes", hint=_MAKE)
     return tokens
 
 

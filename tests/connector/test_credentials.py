@@ -33,6 +33,7 @@ from pyspark_ledger.ledger.protocol.commits import OpenStaging
 from pyspark_ledger.ledger.protocol.reads import ReadRequest
 from pyspark_ledger.ledger.transport.discovery import BrokerRecord
 from pyspark_ledger.ledger.transport.tokens import TaskClaims, task_token
+from tests.rigs.certificates import Authority
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "3f0c9b2e71d84a65" * 2
@@ -44,31 +45,17 @@ print(sum(batch.num_rows for part in parts for batch in part.read()))
 """
 
 
-def _signed(directory: Path, *names: str) -> None:
-    """Certificate authority `ca` with a certificate for each name."""
-
-    def openssl(*words: str) -> None:
-        subprocess.run(["openssl", *words], cwd=directory, capture_output=True, check=True)
-
-    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
-    openssl("req", "-x509", *curve, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=ca", "-days", "2")
-    (directory / "names").write_text("subjectAltName=DNS:localhost\n")
-    for name in names:
-        openssl("req", *curve, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
-        signer = ["-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "names"]
-        openssl("x509", "-req", "-in", f"{name}.csr", *signer, "-days", "2", "-out", f"{name}.pem")
-        (directory / f"{name}.key").chmod(0o600)
-
-
 @pytest.fixture(scope="module")
 def options(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """Return the options that a user passes to Spark for a broker started by the command line."""
     directory = tmp_path_factory.mktemp("tls")
-    _signed(directory, "broker", "client")
+    authority = Authority(directory, "ca")
+    authority.sign("broker")
+    authority.sign("client")
     (directory / "token").write_text(TOKEN)
     (directory / "token").chmod(0o600)
     (directory / "broker.toml").write_text(
-        f'bindAddress = "grpc+tls://0.0.0.0:0"\ntlsCertificateFilePath = "{directory}/broker.pem"\n'
+        f'bindAddress = "grpc+tls://0.0.0.0:0"\ntlsCertificateFilePath = "{directory}/broker.crt"\n'
         f'tlsKeyFilePath = "{directory}/broker.key"\ntlsTrustCertsFilePath = "{directory}/ca.pem"\n'
         f'authenticationTokens = "file:{directory}/token"\n'
     )
@@ -89,7 +76,7 @@ def options(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
         yield {
             "store": f"grpc+tls://localhost:{record.remote.rpartition(':')[2]}",
             "tlsTrustCertsFilePath": str(directory / "ca.pem"),
-            "tlsCertificateFilePath": str(directory / "client.pem"),
+            "tlsCertificateFilePath": str(directory / "client.crt"),
             "tlsKeyFilePath": str(directory / "client.key"),
             "authParams": f"file:{directory / 'token'}",
         }

@@ -1,15 +1,17 @@
-"""Authorities and certificates for one test run, made by the command `openssl`. Nothing of them is kept."""
+"""Authorities and certificates for one test run, made by the product's own authority. Nothing of them is kept."""
 
 from __future__ import annotations
 
 import atexit
 import functools
 import shutil
-import subprocess
 import tempfile
 from pathlib import Path
 
-_CURVE = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+from pyspark_ledger.connector.session import certificates as product
+from pyspark_ledger.ledger.clock import system_clock_ms
+
+_DAYS = 2
 
 
 class Authority:
@@ -18,26 +20,18 @@ class Authority:
     def __init__(self, directory: Path, name: str) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
-        self._key = directory / f"{name}.key"
+        self._signer = product.Authority(name, system_clock_ms(), _DAYS)
         self.ca = directory / f"{name}.pem"
-        _openssl("req", "-x509", *_CURVE, "-keyout", self._key, "-out", self.ca, "-subj", f"/CN={name}", "-days", "2")
+        self.ca.write_bytes(self._signer.certificate)
 
-    def sign(self, name: str, *, days: int = 2, address: str = "127.0.0.1") -> tuple[Path, Path]:
+    def sign(self, name: str, *, days: int = _DAYS, address: str = "127.0.0.1") -> tuple[Path, Path]:
         """A certificate and its key; with -1 days, one that has expired."""
-        certificate, key, request, extensions = (
-            self._directory / f"{name}.{kind}" for kind in ("crt", "key", "csr", "ext")
-        )
-        _openssl("req", *_CURVE, "-keyout", key, "-out", request, "-subj", f"/CN={name}")
-        extensions.write_text(f"subjectAltName=DNS:localhost,IP:{address}\n")
-        signer = ["-CA", self.ca, "-CAkey", self._key, "-CAcreateserial", "-extfile", extensions]
-        _openssl("x509", "-req", "-in", request, *signer, "-days", str(days), "-out", certificate)
+        certificate, key = (self._directory / f"{name}.{kind}" for kind in ("crt", "key"))
+        signed, private = self._signer.sign(name, ("localhost", address), days)
+        certificate.write_bytes(signed)
+        key.write_bytes(private)
         key.chmod(0o600)
         return certificate, key
-
-
-def _openssl(*words: str | Path) -> None:
-    done = subprocess.run(["openssl", *map(str, words)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 @functools.cache

@@ -84,7 +84,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run(sys.executable, *wheel, cwd=folder)
     (built,) = (folder / "dist").glob("*.whl")
     base = str(Path(sys.base_prefix) / "bin" / "python3")
-    run(str(ROOT / "deploy" / "pack_environment.sh"), str(built), "environment.tar.gz", cwd=folder, PYTHON=base)
+    run(str(ROOT / "deploy" / "pack_environment.sh"), f"{built}[crypto]", "environment.tar.gz", cwd=folder, PYTHON=base)
     return folder / "environment.tar.gz"
 
 
