@@ -73,15 +73,15 @@ def _followed(client: Client, found: OffloadStatus, *, shown: bool) -> OffloadSt
 def _sentence(found: OffloadStatus) -> str:
     said = [found.state]
     if found.state != "idle":
-        said.append(f"{counted(len(found.done), 'ledger')} in this run, {len(found.left)} left")
+        said.append(f"{counted(len(found.done), 'segment')} in this run, {len(found.left)} left")
     if found.offloaded:
         here = f" ({found.local} of them here, too)" if found.local else ""
-        said.append(f"{counted(found.offloaded, 'ledger')} in object storage{here}")
+        said.append(f"{counted(found.offloaded, 'segment')} in object storage{here}")
         said.append(f"everything before {next_words(found.first_left)} is there")
     else:
         said.append("nothing is in object storage yet")
     if found.swept:
-        said.append(f"{counted(found.swept, 'leftover')} swept")
+        said.append(f"{counted(found.swept, 'unreferenced object')} deleted")
     return f"{found.name}: {'; '.join(said)}"
 
 

@@ -1,4 +1,8 @@
-"""Messages about staged parts and runs: a part of `ledger.protocol.actions`."""
+"""Messages about staged parts and runs. The rules of `ledger.protocol.actions` hold here too.
+
+A task of a query writes a staged part, a file that no reader sees. A commit appends the parts of a batch to a ledger as
+one run: entries with a common transaction id, closed by a marker (`ledger.message.run_marker`).
+"""
 
 from __future__ import annotations
 
@@ -37,8 +41,8 @@ class StagedPart(msgspec.Struct, frozen=True):
 class CommitRun(msgspec.Struct, frozen=True):
     """Request to append the staged parts as one run, closed by a marker, exactly once per (ledger, query, batch).
 
-    `txn_most` and `txn_least` are the run's id, as in its entries. `once`: the query commits nothing else, so it need
-    not be remembered for longer than its parts may exist.
+    `txn_most` and `txn_least` are the run's transaction id, as in its entries. `once`: the query commits nothing else,
+    so the broker may forget the query when its parts expire.
     """
 
     ledger: Name
@@ -82,7 +86,7 @@ class CommitRuns(msgspec.Struct, frozen=True):
 
 
 class CommittedRun(msgspec.Struct, frozen=True):
-    """Run in the log. `repeated` if the log had it before this call."""
+    """Run in the log. `repeated`: an earlier call appended the run."""
 
     repeated: bool
     first: Position
@@ -92,9 +96,9 @@ class CommittedRun(msgspec.Struct, frozen=True):
 
 
 class CommittedRuns(msgspec.Struct, frozen=True):
-    """Batch in its ledgers, by their canonical names. `repeated`: this call changed nothing.
+    """Runs of a batch, by the canonical names of their ledgers. `repeated`: this call changed nothing.
 
-    The ledgers of a batch before the newest one are not recorded.
+    `runs` is empty for a batch before the newest one. Reason: only the newest batch has a record of its ledgers.
     """
 
     repeated: bool

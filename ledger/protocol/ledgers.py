@@ -96,9 +96,9 @@ class OffloadPrefix(msgspec.Struct, frozen=True):
 class OffloadStatus(msgspec.Struct, frozen=True):
     """Progress of the offload of a managed ledger. `state`: idle, waiting, running, done, failed, cancelled.
 
-    `bytes_done` of `bytes_total` are those of the segments `left` and those `done` in this run. `first_left` begins the
-    first segment that is not offloaded. `failure` is the first error; other segments continued after it. `swept`:
-    objects that a sweep deleted.
+    `done` and `left` are segments of this offload, and `bytes_done` of `bytes_total` are their bytes. `first_left` is
+    the start of the first segment that is not offloaded. `failure` is the first error; other segments continued after
+    the error. `swept` is the number of objects that a sweep deleted.
     """
 
     name: str
@@ -111,9 +111,9 @@ class OffloadStatus(msgspec.Struct, frozen=True):
     failure: str = ""
     swept: int = 0
     offloaded: int = 0
-    """Ledgers that are in object storage, of this run or others."""
+    """Number of segments in object storage, of this offload or earlier ones."""
     local: int = 0
-    """Offloaded ledgers that have a local copy as well."""
+    """Number of offloaded segments that have a local copy as well."""
 
 
 class ChangePartitions(msgspec.Struct, frozen=True):

@@ -22,7 +22,7 @@ HINTS_MAX = 100_000
 
 
 class PrefetchRange(msgspec.Struct, frozen=True):
-    """Range of a log that is read next, with `left_bytes` in it and in the known rest of the log."""
+    """Range of a log that a reader reads next. `left_bytes` counts from the range's start to the log's known end."""
 
     name: Name
     range: PositionRange
@@ -53,11 +53,12 @@ SURVEY_MAX = 100_000
 class ReadProgress(msgspec.Struct, frozen=True, omit_defaults=True):
     """Start and end of a read of one log.
 
-    The read begins at `position`, or with the first entry stored at or after `from_ms`, or at the log's start. It ends
-    at `until`, or with the last entry stored before `until_ms`, or at the log's end. A position is valid in one log
-    only. With another `incarnation` than the log's, all of this is ignored, and the answer has the present one. Without
-    `count` the answer has positions only, and no index is read. Rows that a `cursor` of the log has acknowledged are
-    not left (`ledger.log.queries`); a missing cursor has acknowledged nothing.
+    - The read begins at `position`, or with the first entry stored at or after `from_ms`, or at the log's start.
+    - The read ends at `until`, or with the last entry stored before `until_ms`, or at the log's end.
+    - A position is valid in one incarnation of a log only. If `incarnation` is not the log's, the broker takes the
+      whole log, and the answer has the present incarnation.
+    - Without `count` the answer has positions only, and the broker reads no index.
+    - Rows that `cursor` has acknowledged are not counted. A missing cursor has acknowledged nothing.
     """
 
     position: Position | None = None
@@ -81,9 +82,9 @@ class AskLogStatuses(msgspec.Struct, frozen=True):
 
 
 class TrimmedEntries(msgspec.Struct, frozen=True):
-    """Trimmed entries of a read. A segment that was read in part counts with its share of rows and bytes.
+    """Entries that were trimmed before a read got to them. A segment that was read in part counts with its share.
 
-    `known` is false for entries that were trimmed by a release without an account.
+    `known` is false if a release that kept no counts trimmed some of the entries.
     """
 
     range: PositionRange
@@ -94,9 +95,9 @@ class TrimmedEntries(msgspec.Struct, frozen=True):
 
 
 class LogStatus(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Log and the rest of a read of it: the committed entries of `[begin, stop)`.
+    """State of a log, and what a read has left: the committed entries of `[begin, stop)`.
 
-    The head is the part up to the first entry with rows, and the time at which the broker stored that entry.
+    The head of the rest ends with its first entry with rows. `head_ms` is the time at which the broker stored it.
     """
 
     name: str
@@ -150,7 +151,7 @@ class ReadRequest(msgspec.Struct, frozen=True):
     `token` is the content of `Welcome.token_path`; with the right one, `locate` returns locations. `incarnation`, if
     given, must be the ledger's: a ledger that was created again is an error. `subscription` names the reader for the
     cache: a cursor, or the name of a query without one. With `partly` the answer may have only the first locations, and
-    the client asks again.
+    the client requests the rest.
     """
 
     name: Name
@@ -190,10 +191,10 @@ class Places(msgspec.Struct, frozen=True):
 
 
 class OpenRead(msgspec.Struct, frozen=True):
-    """Request for all that one read of a log needs. The read is `[start, end)`; without an `end`, up to the log's.
+    """Request that opens a read of `[start, end)` of a log; without an `end`, up to the end of the log.
 
-    With a `cursor` the entries before its position and its acknowledged ones behind it are left out. `token` and
-    `max_block_bytes` are those of a `ReadRequest`.
+    With a `cursor` the answer excludes all rows that the cursor has acknowledged. `token` and `max_block_bytes` are
+    those of a `ReadRequest`.
     """
 
     name: Name

@@ -94,15 +94,15 @@ def test_the_command_offloads_tells_and_sweeps(store: LedgerStore, tmp_path: Pat
     run("settings", "set", "managedLedgerOffloadBucket", str(tmp_path / "objects"))
     assert run("offload", "clicks", "--status") == f"{clicks.name}: idle; nothing is in object storage yet\n"
     nothing = CliRunner().invoke(app, ["offload", "clicks"])
-    assert "0 ledgers in this run, 0 left; nothing is in object storage yet" in nothing.stdout
+    assert "0 segments in this run, 0 left; nothing is in object storage yet" in nothing.stdout
     assert "bytes" not in nothing.stderr, "a bar of nothing has no total"
     told = json.loads(run("offload", "clicks", "--seal", "--output", "json"))
     assert (told["state"], told["done"], told["first_left"]) == ("done", [0], [0, 1])
     assert told["bytes_done"] == told["bytes_total"] > 0
     said = run("offload", "clicks", "--status")
-    assert "1 ledger in this run, 0 left; 1 ledger in object storage (1 of them here, too)" in said
+    assert "1 segment in this run, 0 left; 1 segment in object storage (1 of them here, too)" in said
     assert "everything before 0:1 is there" in said
-    assert "0 leftovers" not in run("offload", "clicks", "--sweep")
+    assert "0 unreferenced" not in run("offload", "clicks", "--sweep")
     assert "done" in run("offload", "clicks", "--cancel")
     assert "SEGMENT:ENTRY" in run("offload", "clicks", "--until", "x", status=1)
     assert "different things" in run("offload", "clicks", "--cancel", "--sweep", status=1)
