@@ -110,12 +110,13 @@ def serve_session(
     warn_of_short_life(Path(location))
     context: Any = spark.sparkContext
     called = host or context.getConf().get("spark.driver.host") or socket.getfqdn()
-    tls = EphemeralCertificates.make(Path(tempfile.mkdtemp(prefix="tls-", dir=run_directory())), called)
+    directory = Path(tempfile.mkdtemp(prefix="tls-", dir=run_directory()))
     try:
+        tls = EphemeralCertificates.make(directory, called)
         address = f"grpc+tls://{called}:{port or _free_port(called)}"
         client = _start(Path(location), address, tls)
     except LedgerError:
-        shutil.rmtree(tls.directory, ignore_errors=True)
+        shutil.rmtree(directory, ignore_errors=True)
         raise
     for name in ("ca.pem", "client.pem", "client.key"):
         context.addFile(str(tls.file(name)))

@@ -11,6 +11,7 @@ import sys
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from cryptography import x509
@@ -23,6 +24,7 @@ from pyspark_ledger.connector.session.cluster import (
     ServedStore,
     _free_port,
     _start,
+    serve_session,
     warn_of_short_life,
 )
 from pyspark_ledger.connector.session.ephemeral_disk import dies_with_its_machine
@@ -187,6 +189,14 @@ def test_certificates_without_the_package_are_refused(tmp_path: Path, monkeypatc
     with pytest.raises(Refused, match="package cryptography, which is not installed here") as found:
         EphemeralCertificates.make(tmp_path, "localhost")
     assert "pyspark-ledger[crypto]" in (found.value.hint or "")
+    assert not list(tmp_path.iterdir())
+
+
+def test_serving_for_what_is_no_host_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyspark_ledger.connector.session.cluster.run_directory", lambda: tmp_path)
+    spark = SimpleNamespace(sparkContext=None)
+    with pytest.raises(Refused, match="no host's name"):
+        serve_session(spark, str(tmp_path / "store"), "no host", 0, lambda: None)  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
 
 
