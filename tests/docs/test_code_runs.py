@@ -23,7 +23,7 @@ SAYS = {
     "README.md": [r"\|\s*2\|\s*salt\|\s*1\.2\|", r"'item': 'coffee'", r"'item': 'tea'"],
     "docs/messages.md": [
         r"first message: 0",
-        r"b'home'\}, \{'value': b'basket'",
+        r"b'home', '__key': 'alice', .*\('country', 'fr'\).*b'basket', '__key': 'bob'",
         r"in 3 partitions: 9",
         r"attempt 1 after 2 \[True, True, True\]",
         r"payments: 3",
