@@ -212,6 +212,13 @@ def require_partitions(partitions: int) -> None:
         raise Refused(f"{partitions!r} partitions were asked for, a ledger has 1 to {PARTITIONS_MAX}")
 
 
+def logs_among(names: Iterable[str]) -> list[str]:
+    """Return the names of logs: partitions, and names that have no partitions."""
+    listed = list(names)
+    wholes = {part[0] for name in listed if (part := partition_of(name)) is not None}
+    return [name for name in listed if name not in wholes]
+
+
 def without_partitions(names: Iterable[str]) -> list[str]:
     """Return the names without the partitions of others among them."""
     listed = list(names)

@@ -20,6 +20,7 @@ import msgspec
 from pyspark_ledger.ledger.broker.error_log import ErrorLog
 from pyspark_ledger.ledger.broker.limits import Activity
 from pyspark_ledger.ledger.broker.live_settings import LiveSettings
+from pyspark_ledger.ledger.broker.metrics import MetricsCollector
 from pyspark_ledger.ledger.broker.reads.cached_reads import CachedReads
 from pyspark_ledger.ledger.broker.reads.offloaded_reads import ReaderId
 from pyspark_ledger.ledger.clock import system_clock_ms
@@ -74,6 +75,7 @@ READING = frozenset(
         "cache.hint",
         "offload.status",
         "health",
+        "metrics",
         "settings",
         "shutdown",
     }
@@ -91,6 +93,7 @@ class Actions:
         settings: LiveSettings,
         activity: Activity,
         errors: ErrorLog,
+        metrics: MetricsCollector,
         token: str,
     ) -> None:
         self._store = store
@@ -98,6 +101,7 @@ class Actions:
         self._settings = settings
         self._activity = activity
         self._errors = errors
+        self._metrics = metrics
         self._token = token
 
     def table(self) -> dict[str, Callable[[Any], msgspec.Struct]]:
@@ -159,6 +163,7 @@ class Actions:
             "cache.follow.many": self._follow_many,
             "cache.hint": self._source.prefetch,
             "health": self._health,
+            "metrics": self._metrics.collect,
             "settings": lambda _: self._settings.describe(),
             "settings.change": self._settings.change,
         }

@@ -69,6 +69,11 @@ class Connections:
         """Count the sockets that are open now as the broker's own. Called while it listens and has no client yet."""
         self._own = _sockets()
 
+    @property
+    def count(self) -> int:
+        """The number of connections at the last count."""
+        return self._count
+
     def require_room(self) -> None:
         """Raise Unavailable if there are too many connections, including the caller's."""
         with self._lock:
@@ -89,6 +94,11 @@ class InFlightBytes:
         self._most = most
         self._changed = threading.Condition()
         self._bytes = 0
+
+    @property
+    def size(self) -> int:
+        """The reserved bytes."""
+        return self._bytes
 
     def take(self, size: int, waits_no_more: Callable[[], object]) -> None:
         """Reserve `size` bytes. Wait until there is room, or until `waits_no_more` returns true.

@@ -36,12 +36,14 @@ from pyspark_ledger.ledger.broker.error_log import ErrorLog
 from pyspark_ledger.ledger.broker.limits import Activity, BrokerLimits
 from pyspark_ledger.ledger.broker.listening import Listening
 from pyspark_ledger.ledger.broker.live_settings import LiveSettings
+from pyspark_ledger.ledger.broker.metrics import MetricsCollector
 from pyspark_ledger.ledger.broker.reads.cached_reads import CachedReads
 from pyspark_ledger.ledger.broker.server import BrokerServer
 from pyspark_ledger.ledger.broker.supervisor import bound_log
 from pyspark_ledger.ledger.cache.shared_memory import SharedBlocks
 from pyspark_ledger.ledger.clock import monotonic_ms, system_clock_ms
 from pyspark_ledger.ledger.errors import Fenced, LedgerError
+from pyspark_ledger.ledger.metrics.calls import CallMetrics
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.store.store import Store
 from pyspark_ledger.ledger.tiering.loader import OffloaderChoice, address_checked_by, made_by, tried_by
@@ -147,6 +149,8 @@ def _bound(
     stopping = threading.Event()
     errors = ErrorLog()
     logging.getLogger().addHandler(errors)
+    calls = CallMetrics()
+    metrics = MetricsCollector(store, cache, calls, errors, admission, system_clock_ms)
 
     def server_at(where: Listening) -> BrokerServer:
         return BrokerServer(
@@ -159,6 +163,8 @@ def _bound(
             admission=admission,
             activity=activity,
             errors=errors,
+            calls=calls,
+            metrics=metrics,
             stopping=stopping,
         )
 

@@ -30,11 +30,13 @@ from pyspark_ledger.ledger.broker.error_log import ErrorLog
 from pyspark_ledger.ledger.broker.limits import Activity, BrokerLimits
 from pyspark_ledger.ledger.broker.listening import Listening
 from pyspark_ledger.ledger.broker.live_settings import LiveSettings
+from pyspark_ledger.ledger.broker.metrics import MetricsCollector
 from pyspark_ledger.ledger.broker.reads.cached_reads import CachedReads
 from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.errors import LedgerError, NotFound, Refused, Unavailable, Unsupported
 from pyspark_ledger.ledger.json_errors import JSON_FAULTS, json_fault
 from pyspark_ledger.ledger.message.entry import entry_rows, parse_entry
+from pyspark_ledger.ledger.metrics.calls import CallMetrics
 from pyspark_ledger.ledger.protocol.actions import (
     ACTIONS,
     BLOCK_SCHEMA,
@@ -87,6 +89,8 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         admission: BrokerLimits,
         activity: Activity,
         errors: ErrorLog,
+        calls: CallMetrics,
+        metrics: MetricsCollector,
         stopping: threading.Event,
     ) -> None:
         middleware = {MIDDLEWARE: StoreIdHeaderFactory()}
@@ -100,23 +104,25 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         self._settings = settings
         self._admission = admission
         self._activity = activity
-        self._actions = Actions(store, source, settings, activity, errors, token)
+        self._calls = calls
+        self._actions = Actions(store, source, settings, activity, errors, metrics, token)
         self._handlers = self._actions.table() | {"hello": self._hello, "shutdown": self._shutdown}
         # Last statement: calls may arrive from now on.
         super().__init__(listening.address, middleware=middleware, **listening.tls)
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[flight.Result]:
-        with self._activity.call(), _errors_crossing():
+        with self._activity.call(), _errors_crossing(self._calls):
             self._require_welcome(context)
             if action.type not in self._handlers:
                 raise Unsupported(f"this broker knows no action {action.type[:80]!r}", hint="Upgrade the broker")
             request = self._decoded(action.body, ACTIONS[action.type][0], f"action {action.type!r}")
             require_allowed(context, system_clock_ms, action.type, request)
-            with nullcontext() if action.type in _ALWAYS else self._admission.requests.one():
+            room = nullcontext() if action.type in _ALWAYS else self._admission.requests.one()
+            with room, self._calls.timed(action.type):
                 return [flight.Result(msgspec.json.encode(self._answer(action.type, request)))]
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.GeneratorStream:
-        with _errors_crossing():
+        with _errors_crossing(self._calls):
             self._require_welcome(context)
             request = self._decoded(ticket.ticket, ReadRequest, "a read")
             require_allowed(context, system_clock_ms, "DoGet", request)
@@ -129,7 +135,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         reader: flight.MetadataRecordBatchReader,
         writer: flight.FlightMetadataWriter,
     ) -> None:
-        with self._activity.call(), _errors_crossing():
+        with self._activity.call(), _errors_crossing(self._calls):
             self._require_welcome(context)
             command = self._decoded(descriptor.command, PutCommand, "a write")
             require_allowed(context, system_clock_ms, type(command).__name__, command)
@@ -149,8 +155,12 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def append(self, command: AppendCommand, replies: Replies, sent: Iterator[list[memoryview]]) -> None:
         """Serve an append stream of the local socket. Raises the log's errors."""
-        with self._activity.call(), self._admission.requests.one():
-            self._append(command, replies, self._allowed(sent))
+        try:
+            with self._activity.call(), self._admission.requests.one():
+                self._append(command, replies, self._allowed(sent))
+        except LedgerError as error:
+            self._calls.count_error(error)
+            raise
 
     def _append(self, command: AppendCommand, replies: Replies, sent: Iterator[list[memoryview]]) -> None:
         if self.stopping.is_set():
@@ -205,7 +215,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
             raise Refused(f"a request carries {size} bytes, setting 'maxMessageSize' allows {most}")
 
     def _blocks(self, request: ReadRequest, blocks: list[SegmentBlock]) -> Iterator[pa.RecordBatch]:
-        with self._activity.call(), _errors_crossing(), self._admission.readers.one():
+        with self._activity.call(), _errors_crossing(self._calls), self._admission.readers.one():
             reading = reading_of(request)
             self._source.begins(blocks, reading)
             for group in self._groups(blocks):
@@ -310,7 +320,10 @@ class _MetadataReplies:
 
 
 class _errors_crossing:  # noqa: N801 — reads as a statement where it is used
-    """Context that turns every error of a call into a Flight error."""
+    """Context that counts every error of a call, and turns it into a Flight error."""
+
+    def __init__(self, calls: CallMetrics) -> None:
+        self._calls = calls
 
     def __enter__(self) -> None:
         return None
@@ -318,6 +331,7 @@ class _errors_crossing:  # noqa: N801 — reads as a statement where it is used
     def __exit__(self, _kind: type[BaseException] | None, error: BaseException | None, _trace: object) -> None:
         if error is None or isinstance(error, (flight.FlightError, GeneratorExit)):
             return
+        self._calls.count_error(error)
         if isinstance(error, LedgerError):
             raise to_flight(error) from error
         _log.error("a call failed with an unexpected error", exc_info=error)

@@ -37,7 +37,7 @@ from pyspark_ledger.ledger.cursor.redelivery import (
     unacknowledged_share,
 )
 from pyspark_ledger.ledger.errors import DataLoss, NotFound, Refused
-from pyspark_ledger.ledger.log.queries import head_left
+from pyspark_ledger.ledger.log.queries import head_left, measure_left
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot
 from pyspark_ledger.ledger.metadata.cursor_records import CursorRecord
 from pyspark_ledger.ledger.metadata.delivery_records import DEAD, DeliveryRecord
@@ -74,6 +74,7 @@ class DeliveryTable:
         self._lock = threading.Lock()
         self._given_back: dict[tuple[str, str], PositionSet] = {}
         self._redelivered_rows: dict[tuple[str, str], tuple[int, PositionSet]] = {}
+        self._counts: dict[tuple[str, str], tuple[int, int]] = {}
         self._explicit_cursors: set[tuple[str, str]] = set()
         """Cursors with an `explicit` batch since the start. A cursor that was reset since has no record."""
 
@@ -90,6 +91,14 @@ class DeliveryTable:
                 return self._plain(request, cursor, new, acknowledged, snapshot)
             self._explicit_cursors.add((cursor.ledger, cursor.name))
             return self._explicit(request, cursor, new, previous, acknowledged, snapshot)
+
+    def counts(self, ledger: str, cursor: str) -> tuple[int, int]:
+        """Return the rows of a cursor that were redelivered and that became dead letters, since the start."""
+        return self._counts.get((ledger, cursor), (0, 0))
+
+    def _count(self, key: tuple[str, str], *, redelivered: int = 0, dead: int = 0) -> None:
+        before = self._counts.get(key, (0, 0))
+        self._counts[key] = before[0] + redelivered, before[1] + dead
 
     def redelivered(self, request: NextDelivery, decided: DecidedDelivery) -> PositionSet:
         """Return the redelivered rows of a decided batch and its dead letters."""
@@ -183,6 +192,8 @@ class DeliveryTable:
             self._acknowledgements.acknowledge_positions(cursor, dead_rows, snapshot)
             self._acknowledgements.state(cursor, snapshot, durable=True)
             self._records.forget(snapshot.name, cursor.name, dead_only=True)
+            rows = sum(measure_left(snapshot, share.range, skipped_rows(share))[1] for share in dead.shares)
+            self._count((snapshot.name, cursor.name), dead=rows)
 
     def _plain(
         self,
@@ -234,6 +245,7 @@ class DeliveryTable:
         waiting = [*decision.waiting, *decision.dead]
         floor = min(share.range.start for share in due)
         decided = self._store_record(request, cursor, new.end, due, waiting, floor=floor, dead=dead)
+        self._count(key, redelivered=budget.taken_rows)
         return msgspec.structs.replace(decided, back_rows=budget.taken_rows, back_bytes=budget.taken_bytes)
 
     def _now(self, previous: DeliveryRecord | None) -> int:

@@ -27,6 +27,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from pyspark_ledger.ledger.checksum import Buffer
@@ -68,12 +69,14 @@ class PendingAppend(Pending[Position]):
     """Entries that get consecutive ids in one segment.
 
     `retried` is set after the first failed write or sync. Entries with a `claim` are written only while it is valid.
+    `queued_s` is the time of the call, by `perf_counter`.
     """
 
     entries: Sequence[CheckedEntry]
     size: int
     retried: bool = False
     claim: SequenceClaim | None = None
+    queued_s: float = field(default_factory=perf_counter)
 
 
 @dataclass(slots=True, eq=False)

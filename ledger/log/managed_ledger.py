@@ -46,6 +46,7 @@ from pyspark_ledger.ledger.proto.pulsar_messages_pb2 import MessageMetadata
 from pyspark_ledger.ledger.protocol.actions import LedgerDescription, LedgerEnd, SegmentDescription
 from pyspark_ledger.ledger.protocol.commits import CommitRun, CommittedRun
 from pyspark_ledger.ledger.protocol.ledgers import TrimReply
+from pyspark_ledger.ledger.protocol.metrics import AppendCounts
 from pyspark_ledger.ledger.protocol.reads import LogStatus, ReadProgress, SplitPart
 from pyspark_ledger.ledger.segment.reader import SegmentBlock
 from pyspark_ledger.ledger.tiering.offloader import LocalSegment
@@ -72,6 +73,8 @@ class ManagedLedger:
         self._on_moved: Callable[[LogSnapshot, LogSnapshot], None] | None = None
         self._writer = LogWriter(name, context, self._publish)
         self._on_moved = context.moved
+        self.trimmed = (0, 0)
+        """Segments and bytes that retention deleted since the log was opened."""
 
     @property
     def name(self) -> str:
@@ -92,6 +95,16 @@ class ManagedLedger:
     def given_up(self) -> LedgerError | None:
         """The error that closed the log for writes, None while the log accepts appends."""
         return self._writer.given_up
+
+    @property
+    def appended(self) -> AppendCounts:
+        """The appends that were acknowledged since the log was opened."""
+        return self._writer.appended.state(self._snapshot.rows)
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """The properties of the log."""
+        return self._writer.list.properties
 
     def append(self, entries: Sequence[Buffer]) -> Future[Position]:
         """Append entries with consecutive ids. The future returns the first entry's position once all are durable.
@@ -240,6 +253,7 @@ class ManagedLedger:
         The metadata record is changed first, then the files are deleted.
         """
         trimmed = self._change(lambda: changes.trim(self._writer, self._context))
+        self.trimmed = (self.trimmed[0] + len(trimmed.ledgers), self.trimmed[1] + trimmed.size_bytes)
         self._context.unlisted([*trimmed.ledgers, *trimmed.local])
         return trimmed
 

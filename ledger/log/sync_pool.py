@@ -22,8 +22,10 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
+from time import perf_counter
 from typing import Protocol
 
+from pyspark_ledger.ledger.metrics.latencies import Latencies
 from pyspark_ledger.ledger.segment.file_syncs import FILES_MAX, FileSyncs
 
 _log = logging.getLogger(__name__)
@@ -98,6 +100,8 @@ class SyncPool:
         self._jobs: SimpleQueue[SyncJob | None] = SimpleQueue()
         self._size = threads
         self._check_fenced = check_fenced
+        self.latencies = Latencies()
+        """Durations of syncs; files that are synced together count once each."""
         self._threads: list[threading.Thread] = []
         self._start_lock = threading.Lock()
         self._idle: list[None] = []  # one element for each idle thread; append and pop are atomic
@@ -171,7 +175,11 @@ class SyncPool:
         # Logs that are acknowledged without a sync do not wait for the other logs.
         more = self._complete([sync for sync in started if sync.fd < 0])
         due = [sync for sync in started if sync.fd >= 0]
-        for sync, error in zip(due, _sync_files(syncs, [sync.fd for sync in due]), strict=True):
+        started_s = perf_counter()
+        errors = _sync_files(syncs, [sync.fd for sync in due])
+        if due:
+            self.latencies.observe(perf_counter() - started_s, len(due))
+        for sync, error in zip(due, errors, strict=True):
             sync.end(error)
         return more + self._complete(due)
 

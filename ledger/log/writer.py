@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from time import perf_counter
 
 from pyspark_ledger.ledger.errors import Fenced, LedgerError, Terminated, Unavailable
 from pyspark_ledger.ledger.log.append_queue import (
@@ -35,6 +36,7 @@ from pyspark_ledger.ledger.log.segment_list import LogContext, SegmentList
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot
 from pyspark_ledger.ledger.message.entry import BrokerStamp
 from pyspark_ledger.ledger.message.run_marker import CommittedBatch, RunId, RunSummary, encode_marker
+from pyspark_ledger.ledger.metrics.append_counter import AppendCounter
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.protocol.commits import CommittedRun
 from pyspark_ledger.ledger.segment.writer import SegmentWriter, StampedEntry
@@ -67,6 +69,7 @@ class LogWriter:
         self._open: OpenSegment | None = None
         snapshot = self.list.snapshot(None)
         self._stamp = BrokerStamp(snapshot.last_timestamp_ms(), snapshot.rows)
+        self.appended = AppendCounter(snapshot.rows)
         self._failure: LedgerError | None = None
         self._unsealed = False
         self._queue: AppendQueue[Written] = AppendQueue(context.executor, context.sync_pool, self)
@@ -231,7 +234,16 @@ class LogWriter:
             for part in written:
                 for item, first in zip(part.group, part.firsts, strict=True):
                     item.future.set_result(first)
+            self._count(written)
         return []
+
+    def _count(self, written: list[Written]) -> None:
+        """Count acknowledged groups."""
+        now_s, latencies = perf_counter(), self._context.append_latencies
+        for part in written:
+            latencies.observe(now_s - part.group[0].queued_s)
+            entries = part.end - part.firsts[0].entry_id
+            self.appended.add(len(part.group), entries, sum(item.size for item in part.group))
 
     def _acknowledge(self, log: OpenSegment, end: int, failed: Exception | None) -> None:
         """Acknowledge the entries before `end` and publish them. Raise `failed` if it is set."""
@@ -333,6 +345,7 @@ class LogWriter:
             now = self._context.clock()
             batch = CommittedBatch(request.query, request.batch, first, end, entries, rows, now, request.once)
             self._make_durable(log, log.written, batch)
+            self.appended.add(1, entries, run.size)
         except BaseException:
             # A later sync must not acknowledge the entries of this incomplete run.
             log.given_up = True
@@ -340,7 +353,9 @@ class LogWriter:
         return CommittedRun(False, first, end, entries, rows)
 
     def _make_durable(self, log: OpenSegment, end: int, batch: CommittedBatch | None = None) -> None:
+        started_s = perf_counter()
         log.file.sync()
+        self._context.sync_pool.latencies.observe(perf_counter() - started_s)
         self._require_epoch()
         log.acknowledge(end)
         if batch is not None:

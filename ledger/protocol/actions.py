@@ -26,7 +26,7 @@ import msgspec
 import pyarrow as pa
 
 from pyspark_ledger.ledger.position import Position
-from pyspark_ledger.ledger.protocol import cache, commits, cursors, ledgers, reads
+from pyspark_ledger.ledger.protocol import cache, commits, cursors, ledgers, metrics, reads
 from pyspark_ledger.ledger.protocol.names import Name
 from pyspark_ledger.ledger.settings.setting import Int64, NotNegative
 
@@ -335,6 +335,7 @@ ACTIONS: dict[str, tuple[type[msgspec.Struct], type[msgspec.Struct]]] = {
     "cache.follow.many": (cache.RegisterReaders, Empty),
     "cache.hint": (reads.PrefetchRequest, reads.PrefetchReply),
     "health": (Empty, Health),
+    "metrics": (metrics.AskMetrics, metrics.BrokerMetrics),
     "settings": (Empty, SettingStates),
     "settings.change": (ChangeSetting, SettingStates),
     "shutdown": (Empty, Empty),

@@ -164,6 +164,11 @@ class PublishedNote(msgspec.Struct, frozen=True, rename={"table_id": "table"}):
         return {_PREFIX + target: msgspec.json.encode(self).decode()}
 
 
+def is_published(properties: Mapping[str, str]) -> bool:
+    """Return whether a log is published to at least one table."""
+    return any(name.startswith(_PREFIX) for name in properties)
+
+
 def published_everywhere(properties: Mapping[str, str]) -> int:
     """Return the newest segment that is in all tables of the log; NOT_PUBLISHED if there is none."""
     targets = [name.removeprefix(_PREFIX) for name in properties if name.startswith(_PREFIX)]

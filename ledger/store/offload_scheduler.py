@@ -33,6 +33,7 @@ from pyspark_ledger.ledger.metadata.segment_records import attempts_of
 from pyspark_ledger.ledger.names import pulsar_path
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.protocol.ledgers import OffloadPrefix, OffloadStatus
+from pyspark_ledger.ledger.protocol.metrics import OffloadMetrics
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.tiering.offloaded_schemas import schemas_to_offload
 from pyspark_ledger.ledger.tiering.offloader import LedgerOffloader, LocalSegment, OffloadCallbacks
@@ -93,6 +94,7 @@ class OffloadScheduler:
         self._waiting: OrderedDict[str, _Run] = OrderedDict()
         self._runs: dict[str, _Run] = {}
         self._running: set[uuid.UUID] = set()
+        self._offloaded_segments = self._offloaded_bytes = self._failures = 0
         self._stopped = False
         self._thread: threading.Thread | None = None
 
@@ -175,6 +177,20 @@ class OffloadScheduler:
             len(complete),
             sum(not attempt.local_deleted for attempt in complete),
         )
+
+    def metrics(self) -> OffloadMetrics:
+        """Return the queue, the running offload, and the counters since the start."""
+        with self._arrival:
+            running = next((run for run in self._runs.values() if run.state == "running"), _Run("", {}))
+            return OffloadMetrics(
+                len(self._waiting),
+                running.name,
+                running.bytes_done,
+                running.bytes_total,
+                self._offloaded_segments,
+                self._offloaded_bytes,
+                self._failures,
+            )
 
     def round(self) -> None:
         """Run the queued work on the calling thread."""
@@ -268,6 +284,8 @@ class OffloadScheduler:
         try:
             if self._offloaded(run, ledger_id):
                 run.done.append(ledger_id)
+                self._offloaded_segments += 1
+                self._offloaded_bytes += run.sizes[ledger_id]
             else:
                 run.sizes[ledger_id] = 0  # no part of it is left to copy
         except (_Cancelled, Fenced) as stopped:
@@ -282,6 +300,7 @@ class OffloadScheduler:
     def _failed(self, run: _Run, ledger_id: int, error: LedgerError) -> None:
         _log.warning("%s: ledger %d is not offloaded: %s", run.name, ledger_id, error)
         run.failure = run.failure or error
+        self._failures += 1
 
     def _offloaded(self, run: _Run, ledger_id: int) -> bool:
         """Take one segment through the protocol. Return False if it was offloaded already."""

@@ -38,8 +38,10 @@ from pyspark_ledger.ledger.log.sync_pool import SyncPool
 from pyspark_ledger.ledger.log.unfinished_chunks import ChunkTable
 from pyspark_ledger.ledger.metadata.records import Metadata
 from pyspark_ledger.ledger.metadata.unwanted_files import UnwantedFiles
+from pyspark_ledger.ledger.metrics.latencies import Latencies
 from pyspark_ledger.ledger.names import (
     canonical_name,
+    logs_among,
     nearest_ledger,
     partition_names,
     require_partitions,
@@ -116,7 +118,7 @@ class Store:
         self._opened: dict[str, ManagedLedger] = {}
         self._watch = watch(self)
         self.policies = PolicyService(
-            metadata, settings, lambda name: self._require_exists(canonical_name(name)), self._open_now
+            metadata, settings, lambda name: self._require_exists(canonical_name(name)), self.opened
         )
         self.offloads = OffloadScheduler(
             metadata,
@@ -131,7 +133,7 @@ class Store:
             metadata,
             settings,
             clock,
-            opened=self._open_now,
+            opened=self.opened,
             ledger=self.ledger,
             offload_due=self.offloads.consider,
             offloading=offloader.has_target,
@@ -159,6 +161,16 @@ class Store:
         # Before the sweep: only the staged parts contain rows that are committed and not yet in their ledgers.
         finished = self.commits.finish_all()
         self._sweep(staging=finished)
+
+    @property
+    def append_latencies(self) -> Latencies:
+        """The durations of the store's appends."""
+        return self._context.append_latencies
+
+    @property
+    def sync_latencies(self) -> Latencies:
+        """The durations of the store's syncs."""
+        return self._sync_pool.latencies
 
     @classmethod
     def open(
@@ -229,6 +241,10 @@ class Store:
     def names(self) -> list[str]:
         """Return the canonical names of all managed ledgers, sorted; partitions are part of their whole."""
         return without_partitions(self._metadata.names())
+
+    def log_names(self) -> list[str]:
+        """Return the canonical names of all logs, sorted: partitions instead of their partitioned ledger."""
+        return logs_among(self._metadata.names())
 
     def logs(self, name: str) -> list[str]:
         """Return the logs of a name: itself, or its partitions; none if there is no such ledger."""
@@ -375,7 +391,7 @@ class Store:
 
     def given_up(self) -> dict[str, LedgerError]:
         """Return the managed ledgers that accept nothing after an unexpected error, and that error."""
-        return {log.name: log.given_up for log in self._open_now() if log.given_up is not None}
+        return {log.name: log.given_up for log in self.opened() if log.given_up is not None}
 
     def settle(self) -> None:
         """Accept nothing more, complete the queued work and seal open segments. The store stays owned and readable."""
@@ -401,7 +417,12 @@ class Store:
         if self._watch is not None:
             self._watch.forget(ledger_ids)
 
-    def _open_now(self) -> list[ManagedLedger]:
+    def opened_ledger(self, name: str) -> ManagedLedger | None:
+        """Return an open log by its canonical name, None if it is not open."""
+        return self._opened.get(name)
+
+    def opened(self) -> list[ManagedLedger]:
+        """Return the open logs, in the order in which they were opened."""
         return list(self._opened.copy().values())
 
     def _require_exists(self, name: str) -> str:

@@ -33,6 +33,7 @@ from pyspark_ledger.ledger.errors import (
     Unauthenticated,
     Unavailable,
 )
+from pyspark_ledger.ledger.metrics.counters import OBJECT_REQUESTS
 from pyspark_ledger.offload.storage.address import ObjectAddress
 from pyspark_ledger.offload.storage.object_store import (
     PARTS_MAX,
@@ -300,6 +301,7 @@ class S3Store:
                 session = self._options.session(self.address)
                 self._credential_source = getattr(session.get_credentials(), "method", "")
                 self._clients[once] = self._options.client_of(session, once=once)
+                self._clients[once].meta.events.register("response-received.s3", _count_request)
             return self._clients[once]
 
     @contextmanager
@@ -344,6 +346,12 @@ class S3Store:
         head = self.head(upload.key)
         if head.size != size:
             raise Corrupt(f"{self._url(upload.key)} has {head.size} bytes, its parts had {size}")
+
+
+def _count_request(event_name: str, parsed_response: Mapping[str, Any] | None = None, **_: Any) -> None:
+    """Count a request, a retried one each time. A request without an answer has failed."""
+    status = (parsed_response or {}).get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    OBJECT_REQUESTS.add(event_name.rpartition(".")[2], failed=not 0 < status < 400)
 
 
 def _etag(answer: Mapping[str, Any]) -> str:

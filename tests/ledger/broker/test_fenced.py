@@ -22,12 +22,14 @@ from pyspark_ledger.ledger.broker.error_log import ErrorLog
 from pyspark_ledger.ledger.broker.limits import Activity, BrokerLimits
 from pyspark_ledger.ledger.broker.listening import Listening
 from pyspark_ledger.ledger.broker.live_settings import LiveSettings
+from pyspark_ledger.ledger.broker.metrics import MetricsCollector
 from pyspark_ledger.ledger.broker.reads.cached_reads import CachedReads
 from pyspark_ledger.ledger.broker.server import BrokerServer
 from pyspark_ledger.ledger.client.acknowledge import acknowledge
 from pyspark_ledger.ledger.client.client import Client
 from pyspark_ledger.ledger.clock import monotonic_ms, system_clock_ms
 from pyspark_ledger.ledger.errors import Fenced, LedgerError, Unavailable
+from pyspark_ledger.ledger.metrics.calls import CallMetrics
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position
 from pyspark_ledger.ledger.positions.acknowledge_request import ACKNOWLEDGE_SCHEMA
 from pyspark_ledger.ledger.protocol.actions import (
@@ -105,16 +107,20 @@ class ServedStore:
         self.store = Store.open(self.path, settings=Settings(), clock=system_clock_ms, create=True)
         live = LiveSettings.load(self.path, Settings())
         self.address = f"grpc+unix://{path}/s"
+        cache = CachedReads(Settings(), monotonic_ms, lambda name: self.store.ledger(name).snapshot)
+        calls, errors, limits = CallMetrics(), ErrorLog(), BrokerLimits(live, monotonic_ms)
         self.server = BrokerServer(
             self.store,
-            CachedReads(Settings(), monotonic_ms, lambda name: self.store.ledger(name).snapshot),
+            cache,
             Listening(self.address),
             token=TOKEN,
             token_path=str(path / "token"),
             settings=live,
-            admission=BrokerLimits(live, monotonic_ms),
+            admission=limits,
             activity=Activity(monotonic_ms),
-            errors=ErrorLog(),
+            errors=errors,
+            calls=calls,
+            metrics=MetricsCollector(self.store, cache, calls, errors, limits, system_clock_ms),
             stopping=threading.Event(),
         )
         self.client = Client(self.address, deadline_ms=0)

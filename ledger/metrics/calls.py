@@ -1,0 +1,39 @@
+"""Counters of the calls that a broker serves: their durations by action, and their errors by code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import perf_counter
+
+from pyspark_ledger.ledger.errors import LedgerError
+from pyspark_ledger.ledger.metrics.counters import Counters
+from pyspark_ledger.ledger.metrics.latencies import Latencies
+from pyspark_ledger.ledger.protocol.actions import ACTIONS
+from pyspark_ledger.ledger.protocol.metrics import LatencyHistogram
+
+
+class CallMetrics:
+    """Calls of all servers of one broker. Any thread may call."""
+
+    def __init__(self) -> None:
+        self.errors = Counters()
+        self._latencies = {name: Latencies() for name in ACTIONS}
+
+    @contextmanager
+    def timed(self, action: str) -> Iterator[None]:
+        """Count the duration of a call, also if it fails."""
+        started_s = perf_counter()
+        try:
+            yield
+        finally:
+            self._latencies[action].observe(perf_counter() - started_s)
+
+    def count_error(self, error: BaseException) -> None:
+        """Count an error by its code. An unexpected error has the code of `LedgerError`."""
+        self.errors.add(error.code if isinstance(error, LedgerError) else LedgerError.code)
+
+    def durations(self) -> dict[str, LatencyHistogram]:
+        """Return the durations of the actions that were called."""
+        states = {name: latencies.state() for name, latencies in self._latencies.items()}
+        return {name: state for name, state in states.items() if state.count}

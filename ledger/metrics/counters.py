@@ -1,0 +1,52 @@
+"""Counters by name, such as errors by code, and requests to object storage by operation.
+
+`OBJECT_REQUESTS` counts the requests of this process. It is global, because clients of object storage are made in
+several places, and by credentials that change.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+
+from pyspark_ledger.ledger.protocol.metrics import RequestCount
+
+
+class Counters:
+    """Counts by name since the start of the process. Any thread may call."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts = Counter[str]()
+
+    def add(self, name: str, count: int = 1) -> None:
+        """Raise the counter of a name."""
+        with self._lock:
+            self._counts[name] += count
+
+    def state(self) -> dict[str, int]:
+        """Return all counts, sorted by name."""
+        with self._lock:
+            return dict(sorted(self._counts.items()))
+
+
+class RequestCounters:
+    """Requests by operation, with the failed ones. Any thread may call."""
+
+    def __init__(self) -> None:
+        self._sent = Counters()
+        self._failed = Counters()
+
+    def add(self, name: str, *, failed: bool) -> None:
+        """Count one request."""
+        self._sent.add(name)
+        if failed:
+            self._failed.add(name)
+
+    def state(self) -> list[RequestCount]:
+        """Return the counts, sorted by operation."""
+        failed = self._failed.state()
+        return [RequestCount(name, count, failed.get(name, 0)) for name, count in self._sent.state().items()]
+
+
+OBJECT_REQUESTS = RequestCounters()

@@ -1,0 +1,103 @@
+"""Goal: every metric is the number of an act whose size is known. Method: a real broker, asked by a client."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pyspark_ledger.ledger.api.store import LedgerStore
+from pyspark_ledger.ledger.errors import NotFound
+from pyspark_ledger.ledger.protocol.actions import DescribeLedger
+from pyspark_ledger.ledger.protocol.metrics import AskMetrics, BrokerMetrics, LatencyHistogram, LedgerMetrics
+from tests.rigs.broker_process import served
+from tests.rigs.broker_process import served_store as store
+
+__all__ = ["store"]
+
+
+def metrics_of(store: LedgerStore, ledgers: int = 1000) -> BrokerMetrics:
+    return store.client.call("metrics", AskMetrics(ledgers))
+
+
+def rows(count: int) -> list[dict[str, int]]:
+    return [{"id": number} for number in range(count)]
+
+
+def of(metrics: BrokerMetrics, name: str) -> LedgerMetrics:
+    (found,) = (ledger for ledger in metrics.ledgers if ledger.name.endswith(f"/{name}"))
+    return found
+
+
+def test_appends_and_backlogs_are_counted(store: LedgerStore) -> None:
+    orders = store.create("orders")
+    orders.append(rows(3))
+    orders.append(rows(1))
+    cursor = orders.cursor("billing")
+    found = of(metrics_of(store), "orders")
+    assert found.appended.rows == found.rows == 4
+    assert found.appended.appends >= 2
+    assert 0 < found.appended.size_bytes < found.size_bytes  # the log adds a stamp to each entry
+    (billing,) = found.cursors
+    assert (billing.name, billing.backlog_rows, billing.holes, billing.leased) == ("billing", 4, 0, False)
+    assert billing.oldest_ms > 0
+    cursor.acknowledge(cursor.read()[1])
+    (billing,) = of(metrics_of(store), "orders").cursors
+    assert (billing.backlog_rows, billing.oldest_ms) == (0, 0)
+
+
+def test_every_synced_append_has_a_latency(store: LedgerStore) -> None:
+    orders = store.create("orders")
+    for _ in range(5):
+        orders.append(rows(1))
+    metrics = metrics_of(store)
+    assert metrics.append_latency.count >= 5
+    assert metrics.sync_latency.count >= 5
+    assert metrics.append_latency.total >= metrics.sync_latency.total / 2 > 0
+
+
+def test_requests_and_errors_are_counted_by_name(store: LedgerStore) -> None:
+    for _ in range(3):
+        with pytest.raises(NotFound):
+            store.client.call("describe", DescribeLedger("none"))
+    metrics = metrics_of(store)
+    assert metrics.errors["LEDGER_NOT_FOUND"] == 3
+    assert metrics.requests["describe"].count == 3
+
+
+def test_ledgers_beyond_the_limit_are_summed_and_the_listed_ones_stay(store: LedgerStore) -> None:
+    for name in ("a", "b", "c"):
+        store.create(name).append(rows(2))
+    first = metrics_of(store, ledgers=1)
+    assert (len(first.ledgers), first.others.rows, first.ledger_count) == (1, 4, 3)
+    (listed,) = first.ledgers
+    for name in ("a", "b", "c"):
+        store.ledger(name).append(rows(1))
+    again = metrics_of(store, ledgers=1)
+    assert [ledger.name for ledger in again.ledgers] == [listed.name]
+    store.delete(listed.name)
+    assert [ledger.name for ledger in metrics_of(store, ledgers=1).ledgers] != [listed.name]
+
+
+def test_a_ledger_that_nobody_opened_is_listed_with_its_backlog(store_path: Path) -> None:
+    with served(store_path) as store:
+        orders = store.create("orders")
+        orders.append(rows(2))
+        orders.cursor("billing")
+    with served(store_path) as again:
+        (billing,) = of(metrics_of(again), "orders").cursors
+        assert billing.backlog_rows == 2
+        assert of(metrics_of(again), "orders").appended.rows == 0
+
+
+def test_a_partitioned_ledger_has_a_series_for_each_partition(store: LedgerStore) -> None:
+    store.create_partitioned("wide", 3)
+    metrics = metrics_of(store)
+    assert metrics.ledger_count == len(metrics.ledgers) == 3
+
+
+def test_a_quantile_is_the_bound_above_it() -> None:
+    histogram = LatencyHistogram([0.001, 0.01], [9, 1, 0], 0.02)
+    assert (histogram.quantile(0.5), histogram.quantile(0.99)) == (0.001, 0.01)
+    assert LatencyHistogram([0.001], [0, 1], 3.0).quantile(0.5) == float("inf")
+    assert LatencyHistogram([0.001], [0, 0], 0.0).quantile(0.5) == 0.0
