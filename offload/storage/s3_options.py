@@ -15,6 +15,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -138,7 +139,7 @@ class S3Options:
             session = (
                 self._provider_session(address)
                 if self.credential_provider
-                else boto3.Session(**self._profile_arguments())
+                else _with_shared_files(boto3.Session(**self._profile_arguments()))
             )
             return self._role_session(session) if self.role else session
         except BotoCoreError as wrong:
@@ -232,4 +233,21 @@ def _session_of(credentials: Any) -> Any:
 
     session = get_session()
     session._credentials = credentials  # noqa: SLF001 — botocore has no public setter for refreshable credentials
-    return boto3.Session(botocore_session=session)
+    return _with_shared_files(boto3.Session(botocore_session=session))
+
+
+def _with_shared_files(session: Any) -> Any:
+    """Let the clients of a session use the parsed description of S3 that other sessions of this process have read.
+
+    The description is the larger part of a client's cost. It contains nothing of a session, and no credentials.
+    """
+    own = session._session  # noqa: SLF001 — boto3 has no public access to its session of botocore
+    own.register_component("data_loader", _description_loader(own.get_config_variable("data_path")))
+    return session
+
+
+@cache
+def _description_loader(data_path: str | None) -> Any:
+    from botocore.loaders import create_loader
+
+    return create_loader(data_path)

@@ -242,3 +242,10 @@ def test_credentials_that_are_not_there_are_missed_by_address(monkeypatch: pytes
     for ask in (S3Options().object_store_options, lambda address: open_object_store(address).put("key", b"data")):
         with pytest.raises(Unauthenticated, match=r"s3://bucket.*Partial credentials.*missing: AWS_SECRET_ACCESS_KEY"):
             ask("s3://bucket")
+
+
+def test_sessions_share_the_description_of_s3_and_no_credentials(recorder: Recorder) -> None:
+    found = [options(recorder, "expiring").session("s3://bucket") for _ in range(2)]
+    loaders = {id(session._session.get_component("data_loader")) for session in found}
+    assert len(loaders) == 1
+    assert len({session.get_credentials().access_key for session in found}) == 2
