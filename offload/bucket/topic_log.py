@@ -212,9 +212,10 @@ class BucketLog:
             while number < len(blocks) and blocks[number].first_entry < end:
                 byte_range = block_range(segment, number)
                 begin, stop = max(first, byte_range.at_entry), min(end, byte_range.end)
+                is_one = _pieces(byte_range.size_bytes, target_bytes) == 1
                 if heads is None:
                     yield _narrow(byte_range, begin, stop)
-                elif begin == byte_range.at_entry and stop == byte_range.end and byte_range.size_bytes <= target_bytes:
+                elif (begin, stop) == (byte_range.at_entry, byte_range.end) and is_one:
                     yield byte_range
                 else:
                     yield from _split_block(byte_range, heads, begin, stop, target_bytes)
@@ -253,19 +254,26 @@ def _narrow(byte_range: ByteRange, first: int, end: int) -> ByteRange:
 def _split_block(
     byte_range: ByteRange, heads: EntryHeads, first: int, end: int, target_bytes: int
 ) -> Iterator[ByteRange]:
-    """Yield the entries `[first, end)` of a block as ranges of whole frames.
+    """Yield the entries `[first, end)` of a block as ranges of whole frames, of about equal size.
 
-    A range has at most `target_bytes`, but at least one entry.
+    A range has about `target_bytes`, but at least one entry.
     """
     offsets, ends = heads.offsets, heads.ends
-    while first < end:
-        limit = int(offsets[first]) + target_bytes
-        stop = max(first + 1, first + int(np.searchsorted(ends[first:end], limit, side="right")))
+    begin, size = int(offsets[first]), int(ends[end - 1] - offsets[first])
+    count = min(_pieces(size, target_bytes), end - first)
+    limits = begin + size * np.arange(1, count + 1) // count
+    stops = first + np.unique(np.searchsorted(ends[first:end], limits, side="right"))
+    for stop in stops[stops > first].tolist():
         yield ByteRange(
             byte_range.data_name, byte_range.ledger_id, int(offsets[first]), int(ends[stop - 1]), first, first, stop,
             header=False, whole=False,
         )  # fmt: skip
         first = stop
+
+
+def _pieces(size: int, target_bytes: int) -> int:
+    """Return into how many ranges to split. The split is even, because a remainder would be a small task of its own."""
+    return max(1, round(size / target_bytes))
 
 
 def _positions_in(positions: Sequence[Position], ranges: Sequence[ByteRange]) -> Iterator[Position]:

@@ -67,6 +67,17 @@ def test_parts_of_every_size_give_every_entry_once(tmp_path: Path, target: int, 
         assert log.measure(range_)[0] == end - start if scan else log.size_of(range_) >= 0
 
 
+def test_a_block_a_bit_larger_than_the_target_is_one_part(tmp_path: Path) -> None:
+    put_segment(tmp_path, 3, plain(60), block_bytes=10**5)
+    log = opened(tmp_path)
+    whole = PositionRange(log.start, log.end)
+    (block,) = segment_ranges(log.topic.segments[0])
+    assert [part.ranges for part in log.parts(whole, block.size_bytes * 4 // 5)] == [(block,)]
+    sizes = [part.ranges[0].size_bytes for part in log.parts(whole, block.size_bytes * 3 // 10)]
+    assert len(sizes) == 3
+    assert max(sizes) - min(sizes) < 400  # two entries
+
+
 def test_a_range_may_begin_and_end_where_no_entry_is(tmp_path: Path) -> None:
     made(tmp_path, {3: plain(4), 9: plain(4)})
     log = opened(tmp_path)
