@@ -53,6 +53,8 @@ class Attempt:
     damaged: bool = False
     object_name: str = ""
     entries: int = -1
+    changed_ms: tuple[int, int] = (0, 0)
+    """Times of the last change of data object and index object."""
 
     @property
     def data_name(self) -> str:
@@ -66,6 +68,12 @@ class Segment:
     ledger_id: int
     data_name: str
     index: BlockIndex
+    changed_ms: tuple[int, int] = (0, 0)
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """Values by which listing and index distinguish two versions of the data object."""
+        return self.data_name, self.ledger_id, self.index.data_bytes, self.stored_entries, self.changed_ms
 
     @property
     def entries(self) -> int:
@@ -274,7 +282,11 @@ def _choose_segment(ledger_id: int, attempts: Sequence[Attempt]) -> Segment | Ga
             raise Corrupt(f"ledger {ledger_id}: {damaged[0].fault}")
         entries = max(attempt.entries for attempt in attempts)
         return Gap(ledger_id, 0, entries, "; ".join(attempt.fault for attempt in attempts))
-    segments = [Segment(ledger_id, attempt.data_name, attempt.index) for attempt in valid if attempt.index is not None]
+    segments = [
+        Segment(ledger_id, attempt.data_name, attempt.index, attempt.changed_ms)
+        for attempt in valid
+        if attempt.index is not None
+    ]
     totals = {(segment.index.metadata.lastEntryId, segment.index.metadata.length) for segment in segments}
     if len(totals) > 1:
         names = ", ".join(segment.data_name for segment in segments)

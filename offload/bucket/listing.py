@@ -108,7 +108,7 @@ def _to_listed(folder: str, key: ObjectKey, objects: Mapping[bool, ListedObject]
 
 
 def _read_attempt(store: ObjectStore, listed: _Listed) -> Attempt:
-    attempt = Attempt(listed.key, listed.folder, data_bytes=listed.data_bytes)
+    attempt = Attempt(listed.key, listed.folder, data_bytes=listed.data_bytes, changed_ms=listed.changed_ms)
     if listed.index_bytes < 0:
         try:
             return without_index(_with_names(attempt, store.head(attempt.data_name).metadata))
@@ -165,14 +165,12 @@ def _streaming_attempts(store: ObjectStore, key: str) -> list[Attempt]:
 
 
 def _with_names(attempt: Attempt, metadata: Mapping[str, str], index: BlockIndex | None = None) -> Attempt:
-    return Attempt(
-        attempt.key,
-        attempt.folder,
-        attempt.topic or metadata.get(TOPIC_NAME, "") or (index.managed_ledger if index else ""),
-        attempt.cluster or metadata.get(CLUSTER_NAME, ""),
-        attempt.incarnation or metadata.get(INCARNATION_NAME, ""),
-        index,
-        attempt.data_bytes,
+    return replace(
+        attempt,
+        topic=attempt.topic or metadata.get(TOPIC_NAME, "") or (index.managed_ledger if index else ""),
+        cluster=attempt.cluster or metadata.get(CLUSTER_NAME, ""),
+        incarnation=attempt.incarnation or metadata.get(INCARNATION_NAME, ""),
+        index=index,
     )
 
 
@@ -187,7 +185,4 @@ def _check_data_size(attempt: Attempt, index: BlockIndex, where: str) -> Attempt
 
 
 def _with_fault(attempt: Attempt, fault: str, *, damaged: bool = False) -> Attempt:
-    return Attempt(
-        attempt.key, attempt.folder, attempt.topic, attempt.cluster, attempt.incarnation, attempt.index,
-        attempt.data_bytes, fault, damaged,
-    )  # fmt: skip
+    return replace(attempt, fault=fault, damaged=damaged)

@@ -41,6 +41,7 @@ from pyspark_ledger.offload.bucket.catalogue import Segment, TopicSegments
 from pyspark_ledger.offload.bucket.entry_heads import EntryHeads
 from pyspark_ledger.offload.bucket.fetch import read_heads
 from pyspark_ledger.offload.bucket.frames import ByteRange, stream_frames
+from pyspark_ledger.offload.bucket.heads_cache import HeadsCache
 from pyspark_ledger.offload.bucket.listing import BucketListing
 from pyspark_ledger.offload.bucket.topic_log import BucketLog, segment_ranges
 from pyspark_ledger.offload.storage.prefetch import ObjectRange, RangePrefetcher
@@ -88,6 +89,7 @@ def _without_metadata(columns: pa.Schema) -> pa.Schema:
 
 
 _PARALLEL_READS = 2
+_KNOWN_HEADS = HeadsCache()
 
 
 @dataclass(frozen=True)
@@ -257,12 +259,21 @@ class BucketRead:
     def _entry_heads(self, topic: TopicSegments) -> dict[int, EntryHeads]:
         missing = [segment for segment in topic.segments if (segment.data_name, segment.ledger_id) not in self._heads]
         if missing:
-            _log.info("reading the entry heads of %d segments of %s", len(missing), topic.name)
-            heads = read_heads(self.store, missing)
-            self._heads.update(
-                {(segment.data_name, segment.ledger_id): heads[segment.ledger_id] for segment in missing}
-            )
+            self._heads.update(self._read_heads(topic, missing))
         return {segment.ledger_id: self._heads[segment.data_name, segment.ledger_id] for segment in topic.segments}
+
+    def _read_heads(self, topic: TopicSegments, segments: list[Segment]) -> dict[tuple[str, int], EntryHeads]:
+        """Return the heads of segments, from this process's cache or from their objects."""
+        access = self.bucket.address, self.bucket.s3()
+        keys = {segment.ledger_id: (*access, segment.identity) for segment in segments}
+        heads = {ledger_id: found for ledger_id, key in keys.items() if (found := _KNOWN_HEADS.get(key)) is not None}
+        missing = [segment for segment in segments if segment.ledger_id not in heads]
+        if missing:
+            _log.info("reading the entry heads of %d segments of %s", len(missing), topic.name)
+            for ledger_id, found in read_heads(self.store, missing).items():
+                heads[ledger_id] = found
+                _KNOWN_HEADS.put(keys[ledger_id], found)
+        return {(segment.data_name, segment.ledger_id): heads[segment.ledger_id] for segment in segments}
 
 
 class BucketScan(BatchPlanner):

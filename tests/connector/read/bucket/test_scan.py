@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
@@ -359,3 +360,19 @@ def test_a_stream_shares_its_limits_between_partitions(tmp_path: Path) -> None:
 def test_options_without_a_bucket_reach_no_reader() -> None:
     with pytest.raises(Refused, match="no bucket is named"):
         BucketScan(read_options({"path": "t"})).tasks()
+
+
+def test_second_read_scans_only_objects_that_changed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    first = [message(0, txnid_most_bits=0, txnid_least_bits=1), marker(1, 1, commit=True)]
+    put_segment(tmp_path, 3, first)
+    put_segment(tmp_path, 4, [message(2)])
+    assert [row["value"] for row in rows(tmp_path, "t")] == [b"value-0", b"value-2"]
+    assert "the entry heads of 2 segments" in caplog.text
+    caplog.clear()
+    assert [row["value"] for row in rows(tmp_path, "t")] == [b"value-0", b"value-2"]
+    assert "the entry heads" not in caplog.text
+    key = put_segment(tmp_path, 3, [first[0], marker(1, 1, commit=False)])
+    os.utime(tmp_path / key.data_name, (2_000_000_000, 2_000_000_000))
+    assert [row["value"] for row in rows(tmp_path, "t")] == [b"value-2"]
+    assert "the entry heads of 1 segments" in caplog.text
