@@ -48,7 +48,7 @@ check: setup
 .PHONY: test
 test: setup
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
-		-m "not slow and not fault and not pulsar and not docs and not tables" $(T)
+		-m "not slow and not fault and not pulsar and not docs and not tables and not web" $(T)
 
 # test-docs: every line of code in README and docs runs, each page as a program of its own
 .PHONY: test-docs
@@ -74,6 +74,11 @@ test-long: setup
 .PHONY: test-pulsar
 test-pulsar: setup
 	$(BIN)/python -m pytest -m "pulsar" tests/pulsar
+
+# test-web: Prometheus scrapes a broker, and the alert rules fire (a package of Debian the first time)
+.PHONY: test-web
+test-web: setup
+	$(BIN)/python -m pytest -m "web" tests/web
 
 # test-sparks: end-to-end tests on the newest Spark of each release line, and the table of docs/clusters.md from them
 .PHONY: test-sparks

@@ -32,6 +32,9 @@ def serve(
     address: Annotated[
         str | None, typer.Option(help="grpc://127.0.0.1:PORT or grpc+tls://HOST:PORT, instead of the settings'.")
     ] = None,
+    web: Annotated[
+        str | None, typer.Option(help="http://127.0.0.1:PORT or https://HOST:PORT: metrics, health and status page.")
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="Settings, see conf/broker.toml.")] = None,
     create: Annotated[bool, typer.Option("--create", help="Make the store if there is none.")] = False,
     take_over: Annotated[bool, typer.Option("--take-over", help="Fence off a broker that holds it.")] = False,
@@ -42,6 +45,7 @@ def serve(
     directory = _directory(store)
     arguments = ["--store", directory, "--idle", "0"]
     arguments += ["--address", address] if address else []
+    arguments += ["--web", web] if web else []
     arguments += ["--config", str(config)] if config else []
     arguments += ["--create"] * create + ["--take-over"] * take_over
     raise typer.Exit(main(arguments))

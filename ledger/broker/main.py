@@ -1,8 +1,7 @@
 """Entry point of the broker process: open a store, serve it, publish its address, and exit on a signal or when idle.
 
     python -m pyspark_ledger.ledger.broker.main --store DIR [--address ADDRESS] [--create] [--take-over] [--config FILE]
-    [--idle
-    SECONDS]
+    [--web ADDRESS] [--idle SECONDS]
 
 Rules
 - The address is written to `<store>/broker.json` once the broker answers calls.
@@ -40,6 +39,9 @@ from pyspark_ledger.ledger.broker.metrics import MetricsCollector
 from pyspark_ledger.ledger.broker.reads.cached_reads import CachedReads
 from pyspark_ledger.ledger.broker.server import BrokerServer
 from pyspark_ledger.ledger.broker.supervisor import bound_log
+from pyspark_ledger.ledger.broker.web.address import WebAddress
+from pyspark_ledger.ledger.broker.web.routes import require_prometheus, routes_of
+from pyspark_ledger.ledger.broker.web.server import WebServer
 from pyspark_ledger.ledger.cache.shared_memory import SharedBlocks
 from pyspark_ledger.ledger.clock import monotonic_ms, system_clock_ms
 from pyspark_ledger.ledger.errors import Fenced, LedgerError
@@ -81,9 +83,17 @@ def main(arguments: list[str] | None = None) -> int:
         where = listening.address if listening else "the private socket"
         print(f"{where}: {error}", file=sys.stderr, flush=True)  # noqa: T201
         return _CANNOT_START
+    try:
+        web = _web_server(options.web or live.now.webServiceAddress, store, servers[0], live)
+    except (LedgerError, OSError) as error:
+        store.close()
+        print(error, file=sys.stderr, flush=True)  # noqa: T201
+        return _CANNOT_START
     idle = options.idle
     wanted = (lambda: live.now.brokerIdleTimeoutSeconds) if idle is None else (lambda: idle)
     _serve(store, servers, record, activity, wanted, live)
+    if web is not None:
+        web.stop()
     return 0
 
 
@@ -188,6 +198,16 @@ def _bound(
     remote = addresses[1] if len(addresses) > 1 else ""
     record = BrokerRecord(addresses[0], os.getpid(), store.epoch, store.store_id, remote, guarded=guarded or UNSET)
     return servers, record
+
+
+def _web_server(address: str, store: Store, server: BrokerServer, live: LiveSettings) -> WebServer | None:
+    """Start the HTTP service, if it has an address."""
+    if not address:
+        return None
+    require_prometheus()
+    web = WebServer(WebAddress.of(address, live.now), routes_of(store, server.metrics, live, server.stopping))
+    _log.info("metrics and status page are served at %s", web.url)
+    return web
 
 
 def _private_server(
@@ -306,6 +326,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--store", type=Path, required=True, help="directory of the store")
     parser.add_argument("--address", help="instead of the setting bindAddress; default: a private socket only")
+    parser.add_argument("--web", help="instead of the setting webServiceAddress")
     parser.add_argument("--create", action="store_true", help="make the store if the directory is not one yet")
     parser.add_argument("--take-over", action="store_true", help="fence off a broker that holds the store")
     parser.add_argument("--config", type=Path, help="settings, see conf/broker.toml")

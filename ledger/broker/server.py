@@ -105,6 +105,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         self._admission = admission
         self._activity = activity
         self._calls = calls
+        self.metrics = metrics
         self._actions = Actions(store, source, settings, activity, errors, metrics, token)
         self._handlers = self._actions.table() | {"hello": self._hello, "shutdown": self._shutdown}
         # Last statement: calls may arrive from now on.

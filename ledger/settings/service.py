@@ -93,8 +93,21 @@ class ServiceSettings:
     bindAddress: str = text(
         "address",
         "Address at which the broker listens instead of its private socket: grpc://127.0.0.1:PORT or "
-        "grpc+tls://HOST:PORT. Beyond loopback it needs all four settings below. If it requires credentials, the "
-        "private socket stays beside it.",
+        "grpc+tls://HOST:PORT. Beyond loopback it needs the certificate, its key, the authority and the tokens. If it "
+        "requires credentials, the private socket stays beside it.",
+    )
+    webServiceAddress: str = text(
+        "address",
+        "Address of the HTTP service with metrics, health and status page: http://127.0.0.1:PORT or https://HOST:PORT. "
+        "Beyond loopback it needs https, a certificate and tokens. Needs the package prometheus-client.",
+    )
+    metricsLedgersMax: int = whole(
+        1_000,
+        "ledgers",
+        0,
+        100_000,
+        "Ledgers whose metrics are listed one by one. The others are summed.",
+        AT_ONCE,
     )
     tlsCertificateFilePath: str = text("path", "Certificate of the broker and the certificates that signed it, PEM.")
     tlsKeyFilePath: str = text("path", "Key of the certificate, PEM, mode 600.")

@@ -12,9 +12,11 @@ from urllib.parse import urlsplit
 
 from pyspark_ledger.ledger.broker import main
 from pyspark_ledger.ledger.broker.append_stream import AppendStream
+from pyspark_ledger.ledger.broker.web.routes import routes_of
+from pyspark_ledger.ledger.broker.web.server import Request
 from pyspark_ledger.ledger.client.client import Client
 from pyspark_ledger.ledger.client.credentials import Credentials
-from pyspark_ledger.ledger.errors import LedgerError
+from pyspark_ledger.ledger.errors import LedgerError, Refused
 from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, PositionRange
 from pyspark_ledger.ledger.protocol.actions import PROTOCOL_VERSION, AppendCommand, AskEnd, CreateLedger, Empty, Hello
@@ -150,6 +152,29 @@ def served_certificate(broker: DrivenBroker) -> object:
     return next(name for name in ("one", "two") if shown.strip() in Path(certificates()[name]).read_text())
 
 
+def web_scheme(broker: DrivenBroker) -> str:
+    """The scheme at which metrics are served."""
+    live = broker.opened[2]
+    try:
+        web = main._web_server(live.now.webServiceAddress, broker.store, broker.servers[0], live)
+    except Refused:
+        return "refused"
+    if web is None:
+        return ""
+    web.stop()
+    return web.url.partition(":")[0]
+
+
+def listed_ledgers(broker: DrivenBroker) -> int:
+    """The number of ledgers that have metrics of their own, of two."""
+    logs = broker.log(), broker.log()
+    server = broker.servers[0]
+    routes = routes_of(broker.store, server.metrics, broker.opened[2], server.stopping)
+    text = routes["/metrics"](Request("/metrics", {})).body
+    assert isinstance(text, bytes)
+    return sum(f'ledger_segments{{ledger="{log.name}"}}' in text.decode() for log in logs)
+
+
 DRIVES: Drives = {
     "maxInFlightAppendBytes": [Drive(in_flight_max, [64 << 20], {2 << 20: [2 << 20]})],
     "maxMessagePublishBufferSizeInMB": [Drive(waits_for_room, False, {1: True})],
@@ -176,6 +201,8 @@ DRIVES: Drives = {
         # What is no authority is refused at the start, with the certificate it is to be used with.
         Drive(served_certificate, "one", {"{one_key}": "refused"}, tls("tlsCertificateFilePath", "tlsKeyFilePath")),
     ],
+    "webServiceAddress": [Drive(web_scheme, "", {"http://127.0.0.1:0": "http", "http://0.0.0.0:0": "refused"})],
+    "metricsLedgersMax": [Drive(listed_ledgers, 2, {1: 1})],
     "authenticationTokens": [
         Drive(answer, "", {"{token}": "Unauthenticated"}, {"bindAddress": "grpc://127.0.0.1:0"}),
     ],

@@ -1,0 +1,65 @@
+"""Routes of a broker's HTTP service."""
+
+from __future__ import annotations
+
+import threading
+from http import HTTPStatus
+from importlib.util import find_spec
+
+import msgspec
+
+from pyspark_ledger.ledger.broker.live_settings import LiveSettings
+from pyspark_ledger.ledger.broker.metrics import MetricsCollector
+from pyspark_ledger.ledger.broker.web.server import Answer, Request, Route
+from pyspark_ledger.ledger.errors import LedgerError, Refused
+from pyspark_ledger.ledger.protocol.metrics import AskMetrics
+from pyspark_ledger.ledger.store.store import Store
+
+
+def routes_of(
+    store: Store, collector: MetricsCollector, settings: LiveSettings, stopping: threading.Event
+) -> dict[str, Route]:
+    """Return the routes by path."""
+
+    def metrics(request: Request) -> Answer:
+        from prometheus_client import CollectorRegistry
+        from prometheus_client.exposition import choose_encoder
+
+        from pyspark_ledger.ledger.broker.web.openmetrics import families
+
+        class Scrape:
+            def collect(self) -> object:
+                return families(collector.collect(AskMetrics(settings.now.metricsLedgersMax)))
+
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(Scrape())  # type: ignore[arg-type]  # has the one method that the registry calls
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        return Answer(encode(registry), content_type)
+
+    def health(_: Request) -> Answer:
+        try:
+            store.require_ours()
+        except (LedgerError, OSError) as error:
+            return _json({"healthy": False, "reason": str(error)}, HTTPStatus.SERVICE_UNAVAILABLE)
+        return _json({"healthy": True, "store_id": store.store_id, "epoch": store.epoch})
+
+    def ready(_: Request) -> Answer:
+        refusing = {name: str(error) for name, error in store.given_up().items()}
+        if stopping.is_set():
+            return _json({"ready": False, "reason": "the broker is leaving"}, HTTPStatus.SERVICE_UNAVAILABLE)
+        return _json({"ready": True, "given_up": refusing})
+
+    return {"/metrics": metrics, "/health": health, "/ready": ready}
+
+
+def require_prometheus() -> None:
+    """Raise Refused if the package that prints metrics is not installed."""
+    if find_spec("prometheus_client") is None:
+        raise Refused(
+            "setting 'webServiceAddress' needs package prometheus-client, which is not installed",
+            hint="pip install 'pyspark-ledger[metrics]', or leave the setting empty",
+        )
+
+
+def _json(value: object, status: HTTPStatus = HTTPStatus.OK) -> Answer:
+    return Answer(msgspec.json.encode(value) + b"\n", status=status)

@@ -1,0 +1,175 @@
+"""HTTP server of a broker: one thread for each request, GET and HEAD only.
+
+    /metrics     metrics of the broker for Prometheus: OpenMetrics if the client accepts it, else Prometheus' text
+    /health      200 while the broker owns its store, else 503; JSON
+    /ready       200 while the broker takes calls, else 503; JSON with the ledgers that take no appends
+
+Rules
+- A request never counts as a call of the broker: a scraped broker still exits when it is idle.
+- A request has `_SECONDS` to arrive. At most `_REQUESTS` are served at once; others get 503.
+- An answer contains neither rows nor credentials.
+- A handler's error is logged, and answered with 500 without its text.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from dataclasses import field as dataclass_field
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socket import AF_INET6, socket
+from typing import Any
+from urllib.parse import urlsplit
+
+from pyspark_ledger.ledger.broker.web.address import WebAddress
+from pyspark_ledger.ledger.errors import Refused
+
+_SECONDS = 30
+_REQUESTS = 64
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Request for one path. `headers` have lower-case names."""
+
+    path: str
+    headers: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Answer to a request. `body` is the whole body, or a function that writes an endless one to a sink."""
+
+    body: bytes | Callable[[Callable[[bytes], None]], None]
+    content_type: str = "application/json"
+    status: HTTPStatus = HTTPStatus.OK
+    headers: Mapping[str, str] = dataclass_field(default_factory=dict)
+
+
+Route = Callable[[Request], Answer]
+
+
+class WebServer(ThreadingHTTPServer):
+    """HTTP server at one address, from its construction until `stop`."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, address: WebAddress, routes: Mapping[str, Route]) -> None:
+        self.address = address
+        self.routes = dict(routes)
+        self.room = threading.BoundedSemaphore(_REQUESTS)
+        if ":" in address.host:
+            self.address_family = AF_INET6
+        try:
+            super().__init__((address.host, address.port), _Handler)
+        except OSError as error:
+            url = address.url(address.port)
+            raise Refused(
+                f"the status page cannot be served at {url}: {error.strerror}", hint="Choose another port"
+            ) from None
+        threading.Thread(target=self.serve_forever, name="web", daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        """The URL of the service."""
+        return self.address.url(int(self.server_address[1]))
+
+    def stop(self) -> None:
+        """Close the socket. Requests in flight end with the process."""
+        self.shutdown()
+        self.server_close()
+
+    def get_request(self) -> tuple[socket, Any]:
+        """Accept a connection. The handshake of TLS is left to the request's thread."""
+        connection, peer = super().get_request()
+        connection.settimeout(_SECONDS)
+        if self.address.tls is not None:
+            connection = self.address.tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+        return connection, peer
+
+    def handle_error(self, _request: Any, client_address: Any) -> None:
+        """Log a connection that broke off: a client that leaves, or one that speaks no TLS."""
+        _log.debug("a request from %s ended", client_address, exc_info=True)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Handler of one connection."""
+
+    protocol_version = "HTTP/1.1"
+    server_version = "ledger"
+    sys_version = ""
+    server: WebServer
+
+    def do_GET(self) -> None:
+        self._answer(with_body=True)
+
+    def do_HEAD(self) -> None:
+        self._answer(with_body=False)
+
+    def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002
+        """Log a request for debugging only: a scrape comes every few seconds."""
+        _log.debug(format, *arguments)
+
+    def _answer(self, *, with_body: bool) -> None:
+        if not self.server.room.acquire(blocking=False):
+            self._send(_text(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests at once"), with_body=with_body)
+            return
+        try:
+            self._send(self._answered(), with_body=with_body)
+        finally:
+            self.server.room.release()
+
+    def _answered(self) -> Answer:
+        address = self.server.address
+        if not address.allows_host(self.headers.get("Host", "")):
+            return _text(HTTPStatus.MISDIRECTED_REQUEST, "this service is not known by that name")
+        if not address.allows(self.headers.get("Authorization", "")):
+            challenge = {"WWW-Authenticate": 'Basic realm="ledger: the password is the token"'}
+            return _text(HTTPStatus.UNAUTHORIZED, "a token of the broker is required", challenge)
+        request = Request(urlsplit(self.path).path, {name.lower(): value for name, value in self.headers.items()})
+        route = self.server.routes.get(request.path)
+        if route is None:
+            return _text(HTTPStatus.NOT_FOUND, f"paths: {' '.join(sorted(self.server.routes))}")
+        try:
+            return route(request)
+        except Exception:  # noqa: BLE001 — answered, and logged with its cause
+            _log.exception("the request for %s failed", request.path)
+            return _text(HTTPStatus.INTERNAL_SERVER_ERROR, "the request failed: see broker.log in the store")
+
+    def _send(self, answer: Answer, *, with_body: bool) -> None:
+        self.send_response(answer.status)
+        self.send_header("Content-Type", answer.content_type)
+        for name, value in {**_SAFETY, **answer.headers}.items():
+            self.send_header(name, value)
+        if isinstance(answer.body, bytes):
+            self.send_header("Content-Length", str(len(answer.body)))
+            self.end_headers()
+            if with_body:
+                self.wfile.write(answer.body)
+            return
+        self.close_connection = True
+        self.send_header("Connection", "close")
+        self.end_headers()
+        if with_body:
+            answer.body(self._write)
+
+    def _write(self, data: bytes) -> None:
+        self.wfile.write(data)
+        self.wfile.flush()
+
+
+_SAFETY = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+def _text(status: HTTPStatus, text: str, headers: Mapping[str, str] | None = None) -> Answer:
+    return Answer(f"{text}\n".encode(), "text/plain; charset=utf-8", status, headers or {})
