@@ -22,7 +22,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -39,9 +39,6 @@ from pyspark_ledger.ledger.broker.metrics import MetricsCollector
 from pyspark_ledger.ledger.broker.reads.cached_reads import CachedReads
 from pyspark_ledger.ledger.broker.server import BrokerServer
 from pyspark_ledger.ledger.broker.supervisor import bound_log
-from pyspark_ledger.ledger.broker.web.address import WebAddress
-from pyspark_ledger.ledger.broker.web.routes import require_prometheus, routes_of
-from pyspark_ledger.ledger.broker.web.server import WebServer
 from pyspark_ledger.ledger.cache.shared_memory import SharedBlocks
 from pyspark_ledger.ledger.clock import monotonic_ms, system_clock_ms
 from pyspark_ledger.ledger.errors import Fenced, LedgerError
@@ -50,6 +47,9 @@ from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.store.store import Store
 from pyspark_ledger.ledger.tiering.loader import OffloaderChoice, address_checked_by, made_by, tried_by
 from pyspark_ledger.ledger.transport.discovery import BrokerRecord, loopback_token, socket_path, sweep_run_directory
+
+if TYPE_CHECKING:
+    from pyspark_ledger.ledger.broker.web.server import WebServer
 
 _CANNOT_START = 2
 # Named by text: this package depends on `ledger.tiering.offloader`, and on no module of object storage.
@@ -204,6 +204,11 @@ def _web_server(address: str, store: Store, server: BrokerServer, live: LiveSett
     """Start the HTTP service, if it has an address."""
     if not address:
         return None
+    # Most brokers serve no HTTP, and start faster without these modules.
+    from pyspark_ledger.ledger.broker.web.address import WebAddress
+    from pyspark_ledger.ledger.broker.web.routes import require_prometheus, routes_of
+    from pyspark_ledger.ledger.broker.web.server import WebServer
+
     require_prometheus()
     web = WebServer(WebAddress.of(address, live.now), routes_of(store, server.metrics, live, server.stopping))
     _log.info("metrics and status page are served at %s", web.url)
