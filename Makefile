@@ -75,7 +75,7 @@ test-long: setup
 test-pulsar: setup
 	$(BIN)/python -m pytest -m "pulsar" tests/pulsar
 
-# test-web: Prometheus scrapes a broker, and the alert rules fire (a package of Debian the first time)
+# test-web: Prometheus scrapes a broker, Chromium opens the status page (packages of Debian the first time)
 .PHONY: test-web
 test-web: setup
 	$(BIN)/python -m pytest -m "web" tests/web

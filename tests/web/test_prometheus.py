@@ -1,6 +1,6 @@
 """Goal: Prometheus scrapes a broker, and the alert rules fire. Method: a real Prometheus, and promtool.
 
-`tools/web/fetch.sh` unpacks Debian's Prometheus. These tests are those of `make test-web`, and of nothing else.
+These tests are those of `make test-web`, and of nothing else.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from pyspark_ledger.ledger.position import EARLIEST, LATEST
 from pyspark_ledger.ledger.protocol.actions import CreateLedger
 from pyspark_ledger.ledger.protocol.cursors import OpenCursor, SkipEntries
 from tests.rigs.deadline import wait_until
+from tests.web.programs import program
 
 Rig = Any
 pytestmark = pytest.mark.web
@@ -31,15 +32,9 @@ ROOT = Path(__file__).resolve().parents[2]
 LEDGER = "public/default/persistent/orders"
 
 
-@pytest.fixture(scope="module")
-def programs() -> Path:
-    subprocess.run([ROOT / "tools" / "web" / "fetch.sh"], check=True, timeout=300)
-    return ROOT / "build" / "web" / "usr" / "bin"
-
-
-def test_each_alert_rule_fires_and_a_healthy_store_is_silent(programs: Path) -> None:
+def test_each_alert_rule_fires_and_a_healthy_store_is_silent() -> None:
     tests = ROOT / "tests" / "web" / "alerts_test.yml"
-    command = [programs / "promtool", "test", "rules", tests.name]
+    command = [program("promtool"), "test", "rules", tests.name]
     done = subprocess.run(command, cwd=tests.parent, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -50,9 +45,7 @@ def test_a_rule_names_only_metrics_that_exist() -> None:
     assert {name.removesuffix("_bucket") for name in named} - listed == set()
 
 
-def test_prometheus_scrapes_a_broker(
-    programs: Path, rig: Rig, make_entry: Callable[..., bytes], tmp_path: Path
-) -> None:
+def test_prometheus_scrapes_a_broker(rig: Rig, make_entry: Callable[..., bytes], tmp_path: Path) -> None:
     rig.start("--create", "--web", "http://127.0.0.1:0")
     (target,) = re.findall(r"served at http://(\S+)/", rig.log())
     client = rig.client()
@@ -61,7 +54,7 @@ def test_prometheus_scrapes_a_broker(
     with client.producer("orders") as producer:
         for number in range(5):
             producer.append(make_entry(b"row", sequence_id=number)).result(30)
-    with prometheus(programs, target, tmp_path) as url:
+    with prometheus(target, tmp_path) as url:
         assert value(url, f'ledger_in_messages_total{{ledger="{LEDGER}"}}') == 5
         assert value(url, 'ledger_subscription_back_log{subscription="billing"}') == 5
         assert value(url, "ledger_storage_write_latency_seconds_count") >= 1
@@ -74,7 +67,7 @@ def test_prometheus_scrapes_a_broker(
 
 
 @contextmanager
-def prometheus(programs: Path, target: str, directory: Path) -> Iterator[str]:
+def prometheus(target: str, directory: Path) -> Iterator[str]:
     """Run Prometheus with the project's rules. Yield its URL once it has scraped the target."""
     config = directory / "prometheus.yml"
     config.write_text(
@@ -87,7 +80,7 @@ def prometheus(programs: Path, target: str, directory: Path) -> Iterator[str]:
         )
     )
     command = [
-        programs / "prometheus", f"--config.file={config}", f"--storage.tsdb.path={directory / 'data'}",
+        program("prometheus"), f"--config.file={config}", f"--storage.tsdb.path={directory / 'data'}",
         "--web.listen-address=127.0.0.1:0",
     ]  # fmt: skip
     log = directory / "prometheus.log"

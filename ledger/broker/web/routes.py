@@ -10,7 +10,10 @@ import msgspec
 
 from pyspark_ledger.ledger.broker.live_settings import LiveSettings
 from pyspark_ledger.ledger.broker.metrics import MetricsCollector
+from pyspark_ledger.ledger.broker.web.history import History
+from pyspark_ledger.ledger.broker.web.page import page_routes
 from pyspark_ledger.ledger.broker.web.server import Answer, Request, Route
+from pyspark_ledger.ledger.clock import monotonic_ms
 from pyspark_ledger.ledger.errors import LedgerError, Refused
 from pyspark_ledger.ledger.protocol.metrics import AskMetrics
 from pyspark_ledger.ledger.store.store import Store
@@ -49,7 +52,8 @@ def routes_of(
             return _json({"ready": False, "reason": "the broker is leaving"}, HTTPStatus.SERVICE_UNAVAILABLE)
         return _json({"ready": True, "given_up": refusing})
 
-    return {"/metrics": metrics, "/health": health, "/ready": ready}
+    history = History(lambda: collector.collect(AskMetrics(settings.now.metricsLedgersMax)), monotonic_ms)
+    return {"/metrics": metrics, "/health": health, "/ready": ready, **page_routes(store, history)}
 
 
 def require_prometheus() -> None:

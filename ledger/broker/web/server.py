@@ -3,6 +3,7 @@
     /metrics     metrics of the broker for Prometheus: OpenMetrics if the client accepts it, else Prometheus' text
     /health      200 while the broker owns its store, else 503; JSON
     /ready       200 while the broker takes calls, else 503; JSON with the ledgers that take no appends
+    /            the status page, see `ledger.broker.web.page`
 
 Rules
 - A request never counts as a call of the broker: a scraped broker still exits when it is idle.
@@ -22,22 +23,24 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socket import AF_INET6, socket
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from pyspark_ledger.ledger.broker.web.address import WebAddress
 from pyspark_ledger.ledger.errors import Refused
 
 _SECONDS = 30
 _REQUESTS = 64
+_FIELDS = 16
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Request for one path. `headers` have lower-case names."""
+    """Request for one path. `headers` have lower-case names. `query` has the first value of each name."""
 
     path: str
     headers: Mapping[str, str]
+    query: Mapping[str, str] = dataclass_field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +134,9 @@ class _Handler(BaseHTTPRequestHandler):
         if not address.allows(self.headers.get("Authorization", "")):
             challenge = {"WWW-Authenticate": 'Basic realm="ledger: the password is the token"'}
             return _text(HTTPStatus.UNAUTHORIZED, "a token of the broker is required", challenge)
-        request = Request(urlsplit(self.path).path, {name.lower(): value for name, value in self.headers.items()})
+        url = urlsplit(self.path)
+        query = {name: values[0] for name, values in parse_qs(url.query, max_num_fields=_FIELDS).items()}
+        request = Request(url.path, {name.lower(): value for name, value in self.headers.items()}, query)
         route = self.server.routes.get(request.path)
         if route is None:
             return _text(HTTPStatus.NOT_FOUND, f"paths: {' '.join(sorted(self.server.routes))}")
