@@ -64,8 +64,8 @@ def first_entry_columns(store: ObjectStore, block: ByteRange) -> pa.Schema | Non
         "B"
     )
     head = parse_head(first_bytes[HEADER_BYTES + FRAME_BYTES :], f"entry {block.ledger_id}:{block.at_entry} in {where}")
-    if head is not None and is_arrow(head.metadata):
-        columns = leading_schema(head.payload)
+    if head is not None and not is_marker(head.metadata):
+        columns = leading_schema(head.payload) if is_arrow(head.metadata) else pa.schema([])
         if columns is not None:
             return _without_metadata(columns)
     ranges = [ObjectRange(block.data_name, block.offset, block.end_offset)]
