@@ -20,7 +20,7 @@ from pyspark_ledger.ledger.message.byte_ranges import Bytes, cut
 from pyspark_ledger.ledger.message.compression import decompress
 from pyspark_ledger.ledger.message.entry import ParsedEntry, is_arrow, is_marker
 
-_PROPERTIES = pa.map_(pa.string(), pa.string())
+_NO_PAIRS = pa.array([], pa.string()), pa.array([], pa.string())
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +138,8 @@ class _Properties:
 
     def column(self, kept: Integers) -> pa.Array:
         """Return the properties of the messages `kept`. Raises ArrowInvalid for invalid UTF-8."""
+        if not len(self.owner):
+            return pa.MapArray.from_arrays(pa.array(np.zeros(len(kept) + 1, dtype=np.int32)), *_NO_PAIRS)
         new = np.full(self._count, -1, dtype=np.int64)
         new[kept] = np.arange(len(kept))
         mine = new[self.owner] >= 0

@@ -15,6 +15,7 @@ Rules
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,6 +67,9 @@ def _short_varints() -> tuple[Integers, Integers]:
 _HAS_LENGTH, _MAY_FOLLOW, _VALUE_MAX = _table(_LENGTHS), _followers(), _limits()
 _SHORT, _SHORT_BYTES = _short_varints()
 _SHORT_STEP = 1 + _SHORT_BYTES + _SHORT  # over a field that states its length
+# A message whose metadata have less than 256 bytes and begin with the value's size, as the next eight bytes.
+_BARE, _BARE_BITS = np.uint64(_SIZE << 32), np.uint64(0xFF00FFFFFF)
+_BARE_STEP = 4 + _SHORT  # over the metadata's size and the value
 _CONTINUES = np.uint64(0x8080808080808080)
 
 
@@ -97,8 +101,8 @@ class MessagePlaces:
 
 def walk(data: npt.NDArray[np.uint8], starts: Integers, ends: Integers, counts: Integers) -> MessagePlaces:
     """Scan the batches that lie at `[starts, ends)` of `data` and state `counts` messages."""
-    heads, sound = _heads(data, starts, counts), np.ones(len(counts), dtype=np.bool_)
-    owner = np.repeat(np.arange(len(counts)), counts)
+    owner, sound = np.repeat(np.arange(len(counts)), counts), np.ones(len(counts), dtype=np.bool_)
+    heads = _heads(data, starts, counts, owner)
     number = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
     found = _Fields(data, heads, owner, sound)
     found.read()
@@ -113,18 +117,46 @@ def walk(data: npt.NDArray[np.uint8], starts: Integers, ends: Integers, counts: 
     )  # fmt: skip
 
 
-def _heads(data: npt.NDArray[np.uint8], starts: Integers, counts: Integers) -> Integers:
-    """Return the start of each message. The sizes are used unchecked here, and checked afterwards."""
+def _heads(data: npt.NDArray[np.uint8], starts: Integers, counts: Integers, owner: Integers) -> Integers:
+    """Return the start of each message. The sizes are used unchecked here, and checked afterwards.
+
+    Most batches have neither keys nor properties. So batches that begin with such a message are first read as if they
+    had no other messages. Where this was wrong, they are read again.
+    """
+    words: Words = np.ndarray((len(data) - 7,), dtype="<u8", buffer=data, strides=(1,))
+    bare = np.flatnonzero((words[starts] & _BARE_BITS) == _BARE)
+    left = np.ones(len(counts), dtype=np.bool_)
+    heads = np.empty(len(owner), dtype=np.int64)
+    if len(bare):
+        mine = np.flatnonzero(np.isin(owner, bare)) if len(bare) < len(counts) else slice(None)
+        heads[mine] = found = _bare_heads(data, starts[bare], counts[bare])
+        left[bare] = False
+        left[owner[mine][(words[found] & _BARE_BITS) != _BARE]] = True
+    if left.any():
+        heads[left[owner]] = _any_heads(data, starts[left], counts[left])
+    return heads
+
+
+def _bare_heads(data: npt.NDArray[np.uint8], starts: Integers, counts: Integers) -> Integers:
+    """Return the start of each message in batches whose metadata are short and begin with the size of the value."""
+    looks: npt.NDArray[np.uint32] = np.ndarray((len(data) - 3,), dtype="<u4", buffer=data, strides=(1,))
+    limit = len(data) - ROOM
+
+    def after(at: Integers) -> Integers:  # `at` is the last byte of the metadata's size, and the field follows
+        look = looks[at]
+        following: Integers = np.minimum(at + (look & 0xFF) + _BARE_STEP[look >> 16], limit)
+        return following
+
+    return _follow(starts + 3, counts, after) - 3
+
+
+def _any_heads(data: npt.NDArray[np.uint8], starts: Integers, counts: Integers) -> Integers:
+    """Return the start of each message in any batches."""
     sizes: npt.NDArray[np.uint32] = np.ndarray((len(data) - 3,), dtype=">u4", buffer=data, strides=(1,))
     looks: npt.NDArray[np.uint32] = np.ndarray((len(data) - 3,), dtype="<u4", buffer=data, strides=(1,))
     limit = len(data) - ROOM
-    order = np.argsort(-counts, kind="stable")  # unfinished batches are always the first ones
-    going = np.searchsorted(-counts[order], -np.arange(int(counts.max())))
-    first, at = (np.cumsum(counts) - counts)[order], starts[order]
-    heads = np.empty(int(counts.sum()), dtype=np.int64)
-    for step, live in enumerate(going.tolist()):
-        at = at[:live]
-        heads[first[:live] + step] = at
+
+    def after(at: Integers) -> Integers:
         field = at + 4
         for _ in range(_FIELDS_MAX):
             look = looks[field]
@@ -133,8 +165,25 @@ def _heads(data: npt.NDArray[np.uint8], starts: Integers, counts: Integers) -> I
             if not skipped.any():
                 break
             field = np.minimum(field + _SHORT_STEP[number] * skipped, limit)
-        at = np.minimum(at + 4 + sizes[at] + _SHORT[number], limit)
-    return heads
+        following: Integers = np.minimum(at + 4 + sizes[at] + _SHORT[number], limit)
+        return following
+
+    return _follow(starts, counts, after)
+
+
+def _follow(starts: Integers, counts: Integers, after: Callable[[Integers], Integers]) -> Integers:
+    """Return the places of `counts` messages of each batch. `after` returns the places of the next messages."""
+    order = np.argsort(-counts, kind="stable")  # unfinished batches are always the first ones
+    going = np.searchsorted(-counts[order], -np.arange(int(counts.max())))
+    at, steps = starts[order], []
+    for live in going.tolist():
+        at = at[:live]
+        steps.append(at)
+        at = after(at)
+    batch = np.arange(int(going.sum())) - np.repeat(np.cumsum(going) - going, going)
+    found = np.empty(len(batch), dtype=np.int64)
+    found[(np.cumsum(counts) - counts)[order][batch] + np.repeat(np.arange(len(going)), going)] = np.concatenate(steps)
+    return found
 
 
 class _Fields:
@@ -179,41 +228,59 @@ class _Fields:
         self.refuse((self.size < 0) | (self.size > self._limit))
 
     def _read(self, live: Integers) -> None:
-        at, ends, before = self._begin[live], self.ends[live], np.zeros(len(live), dtype=np.int64)
+        at, ends, before = self._begin[live], self.ends[live], _shared(np.zeros(len(live), dtype=np.int64))
         for _ in range(_FIELDS_MAX):
             look = self._looks[at]
-            tag, number = (look & 0xFF).astype(np.int64), look >> 8 & 0xFFFF
+            tag, number = _shared((look & 0xFF).astype(np.int64)), look >> 8 & 0xFFFF
             value, width = _SHORT[number], _SHORT_BYTES[number]
             long = np.flatnonzero(width == 0)
             if len(long):
                 value[long], width[long] = _varint(self._words[at[long] + 1])
             start = at + 1 + width
-            at = start + np.minimum(value, self._limit) * _HAS_LENGTH[tag]
+            has_length = _HAS_LENGTH[tag]
+            at = start + np.minimum(value, self._limit) * has_length if has_length.any() else start
             fits = (at <= ends) & _MAY_FOLLOW[before * 256 + tag] & (value <= _VALUE_MAX[tag]) & (width > 0)
             self._keep(live, tag, value, start)
             goes_on = fits & (at < ends)
             if not fits.all():
                 self._sound[self._owner[live[~fits]]] = False
-            live, at, ends, before = live[goes_on], at[goes_on], ends[goes_on], tag[goes_on]
+            before = tag
+            if not goes_on.all():
+                live, at, ends = live[goes_on], at[goes_on], ends[goes_on]
+                before = tag if len(tag) == 1 else tag[goes_on]
             if not len(live):
                 return
         self._sound[self._owner[live]] = False
 
     def _keep(self, live: Integers, tag: Integers, value: Integers, start: Integers) -> None:
         for known, column in ((_SIZE, self.size), (_EVENT_TIME, self.event_time), (_SEQUENCE, self.sequence)):
-            hit = tag == known
-            column[live[hit]] = value[hit]
+            hit = _hits(tag, known)
+            if hit is not None:
+                column[live[hit]] = value[hit]
         for known, (begins, ends) in ((_KEY, self.key), (_ORDERING_KEY, self.ordering)):
-            hit = tag == known
-            if hit.any():
+            hit = _hits(tag, known)
+            if hit is not None:
                 mine, begin = live[hit], start[hit]
                 begins[mine], ends[mine] = begin, begin + value[hit]
-        hit = tag == _NULL_VALUE
-        if hit.any():
+        hit = _hits(tag, _NULL_VALUE)
+        if hit is not None:
             self.null[live[hit]] = value[hit] == 1
-        hit = tag == _PROPERTIES
-        if hit.any():
+        hit = _hits(tag, _PROPERTIES)
+        if hit is not None:
             self._pairs.append((live[hit], start[hit], start[hit] + value[hit]))
+
+
+def _shared(tags: Integers) -> Integers:
+    """Return tags, or one tag if all are equal. Reason: messages of one producer have the same fields in turn."""
+    return tags[:1] if (tags == tags[0]).all() else tags
+
+
+def _hits(tag: Integers, known: int) -> Flags | slice | None:
+    """Return which messages have the tag; None if no message has it."""
+    hit: Flags = tag == known
+    if not hit.any():
+        return None
+    return slice(None) if len(hit) == 1 else hit
 
 
 def _varint(words: Words) -> tuple[Integers, Integers]:

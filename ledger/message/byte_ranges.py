@@ -18,6 +18,8 @@ def cut(data: Bytes, starts: Integers, ends: Integers, null: Flags) -> pa.Array:
     """Return the bytes `[starts[i], ends[i])` as a binary column, null where `null` is set."""
     if not len(starts):
         return pa.array([], pa.binary())
+    if null.all():
+        return pa.nulls(len(starts), pa.binary())
     rows = np.arange(0, 2 * len(starts), 2)
     if null.any():
         last = np.maximum.accumulate(np.where(null, 0, ends))

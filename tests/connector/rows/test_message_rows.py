@@ -149,6 +149,16 @@ def test_values_of_every_length_of_size(size: int) -> None:
     assert [len(value) for value in read(placed(entries))["value"].to_pylist()] == [size, 4]
 
 
+@pytest.mark.parametrize("later", [{"partition_key": "k"}, {"properties": [KeyValue(key="a", value="b" * 300)]}])
+def test_a_later_message_with_more_metadata_is_a_column(later: dict[str, Any]) -> None:
+    plain = packed({}, b"first", b"")
+    mixed = plain * 3 + packed({**later, "ordering_key": b"o" * 300}, b"later", b"") + plain
+    entries = [batch(plain * 9, 9), batch(mixed, 5), batch(packed(later, b"key", b"") + plain, 2), batch(plain, 1)]
+    _, taken = columns_of(entries)
+    assert taken == [True] * 4
+    assert read(placed(entries)).equals(one_by_one(placed(entries)))
+
+
 def test_what_is_no_batch_stands_between_batches_in_order() -> None:
     single = MessageMetadata(producer_name="p", sequence_id=1, publish_time=2)
     marker = MessageMetadata(producer_name="p", sequence_id=1, publish_time=2, marker_type=21)
