@@ -18,7 +18,7 @@ class ErrorLog(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
         self.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s"))
-        self._errors: deque[str] = deque(maxlen=_KEPT)
+        self._errors: deque[tuple[float, str]] = deque(maxlen=_KEPT)
         self._count = 0
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -26,13 +26,22 @@ class ErrorLog(logging.Handler):
         # The formatter would append the traceback, which is in broker.log.
         line = logging.makeLogRecord(record.__dict__ | {"exc_info": None, "exc_text": None, "stack_info": None})
         found = record.exc_info[1] if record.exc_info else None
-        self._errors.append(self.format(line) if found is None else f"{self.format(line)}: {found!r}")
+        text = self.format(line) if found is None else f"{self.format(line)}: {found!r}"
+        self._errors.append((record.created * 1000, text))
         self._count += 1
 
     def newest(self) -> tuple[list[str], int]:
         """Return the newest errors, oldest first, and the number of all errors since the start."""
         self.acquire()
         try:
-            return list(self._errors), self._count
+            return [text for _, text in self._errors], self._count
+        finally:
+            self.release()
+
+    def since(self, time_ms: int) -> list[str]:
+        """Return the newest errors from a time on, oldest first."""
+        self.acquire()
+        try:
+            return [text for at_ms, text in self._errors if at_ms >= time_ms]
         finally:
             self.release()

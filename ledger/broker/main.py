@@ -206,10 +206,9 @@ def _web_server(address: str, store: Store, server: BrokerServer, live: LiveSett
         return None
     # Most brokers serve no HTTP, and start faster without these modules.
     from pyspark_ledger.ledger.broker.web.address import WebAddress
-    from pyspark_ledger.ledger.broker.web.routes import require_prometheus, routes_of
+    from pyspark_ledger.ledger.broker.web.routes import routes_of
     from pyspark_ledger.ledger.broker.web.server import WebServer
 
-    require_prometheus()
     web = WebServer(WebAddress.of(address, live.now), routes_of(store, server.metrics, live, server.stopping))
     _log.info("metrics and status page are served at %s", web.url)
     return web

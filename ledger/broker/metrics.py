@@ -40,8 +40,9 @@ from pyspark_ledger.ledger.protocol.metrics import (
 from pyspark_ledger.ledger.store.store import Store
 from pyspark_ledger.ledger.version import __version__
 
-_OPENING_SECONDS = 1.0
+_OPENING_SECONDS = 0.3
 _RETRY_SECONDS = 60.0
+_HOUR_MS = 3_600_000
 
 
 class MetricsCollector:
@@ -79,9 +80,9 @@ class MetricsCollector:
         metrics = [_ledger_metrics(store, ledger, caches.get(ledger.name)) for ledger in listed]
         shown = {ledger.name for ledger in listed}
         others = [ledger for ledger in store.opened() if ledger.name not in shown]
-        recent, _ = self._errors.newest()
+        now_ms = self._clock()
         return BrokerMetrics(
-            now_ms=self._clock(),
+            now_ms=now_ms,
             started_ms=self._started_ms,
             version=__version__,
             store_id=store.store_id,
@@ -96,7 +97,7 @@ class MetricsCollector:
             sync_latency=store.sync_latencies.state(),
             requests=self._calls.durations(),
             errors=self._calls.errors.state(),
-            recent_errors=recent,
+            recent_errors=self._errors.since(now_ms - _HOUR_MS),
             given_up={name: str(error) for name, error in store.given_up().items()},
             cache=self._cache.sums.now(),
             offload=store.offloads.metrics(),

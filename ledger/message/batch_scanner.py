@@ -67,6 +67,7 @@ def _short_varints() -> tuple[Integers, Integers]:
 _HAS_LENGTH, _MAY_FOLLOW, _VALUE_MAX = _table(_LENGTHS), _followers(), _limits()
 _SHORT, _SHORT_BYTES = _short_varints()
 _SHORT_STEP = 1 + _SHORT_BYTES + _SHORT  # over a field that states its length
+
 # A message whose metadata have less than 256 bytes and begin with the value's size, as the next eight bytes.
 _BARE, _BARE_BITS = np.uint64(_SIZE << 32), np.uint64(0xFF00FFFFFF)
 _BARE_STEP = 4 + _SHORT  # over the metadata's size and the value

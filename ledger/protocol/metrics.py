@@ -121,6 +121,7 @@ class BrokerMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
     `ledgers` lists at most as many as were requested; a listed ledger stays listed until it is deleted. `others` sums
     those that are open and not listed. `unreadable` names the ledgers that cannot be opened, with the error.
+    `recent_errors` are the newest errors of broker.log in the last hour, oldest first.
     """
 
     now_ms: int

@@ -99,7 +99,7 @@ class ServiceSettings:
     webServiceAddress: str = text(
         "address",
         "Address of the HTTP service with metrics, health and status page: http://127.0.0.1:PORT or https://HOST:PORT. "
-        "Beyond loopback it needs https, a certificate and tokens. Needs the package prometheus-client.",
+        "Beyond loopback it needs https, a certificate and tokens.",
     )
     metricsLedgersMax: int = whole(
         1_000,

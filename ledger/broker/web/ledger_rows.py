@@ -18,6 +18,7 @@ from typing import Literal
 import msgspec
 
 from pyspark_ledger.ledger.broker.web.history import Sample
+from pyspark_ledger.ledger.errors import LedgerError
 from pyspark_ledger.ledger.log.log_segments import LogSegment
 from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot
@@ -108,9 +109,18 @@ def _row(store: Store, name: str, metrics: LedgerMetrics | None, rates: tuple[fl
     ledger = store.opened_ledger(name)
     if metrics is None or ledger is None:
         return LedgerRow(name, open=False)
+    try:
+        return _open_row(store, ledger, metrics, rates)
+    except (LedgerError, OSError):
+        return LedgerRow(name, open=False)  # deleted meanwhile, or damaged: then `unreadable` has the reason
+
+
+def _open_row(
+    store: Store, ledger: ManagedLedger, metrics: LedgerMetrics, rates: tuple[float, float, float]
+) -> LedgerRow:
     snapshot = ledger.snapshot
     return LedgerRow(
-        name,
+        ledger.name,
         True,
         metrics.rows,
         metrics.entries,

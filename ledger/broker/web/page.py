@@ -6,14 +6,13 @@
 Rules
 - The page needs no other host and no build step. Its files are in the folder `assets`.
 - One event has all that the page shows: the numbers of the broker, the rates of ten minutes, and one page of ledgers.
-- At most `_STREAMS` pages are live at once; others are told to try again.
+- At most `_STREAMS` pages are live at once. Another page tries again every ten seconds.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from http import HTTPStatus
 from importlib.resources import files
 
 import msgspec
@@ -48,10 +47,10 @@ def page_routes(store: Store, history: History) -> dict[str, Route]:
     streams = threading.BoundedSemaphore(_STREAMS)
 
     def events(request: Request) -> Answer:
-        if not streams.acquire(blocking=False):
-            return Answer(b"too many pages are open\n", "text/plain", HTTPStatus.SERVICE_UNAVAILABLE)
-
         def stream(write: Callable[[bytes], None]) -> None:
+            if not streams.acquire(blocking=False):
+                write(b"retry: 10000\n\n: too many pages are open\n\n")
+                return
             try:
                 write(b"retry: 3000\n\n")
                 while True:

@@ -26,10 +26,9 @@ This page lists the metrics that a broker gives to Prometheus, and explains how 
 
 ## Serving them
 
-A broker serves HTTP if it has an address for it. Install the extra `metrics`, then start the broker with `--web`, or
-set `webServiceAddress` in its settings:
+A broker serves HTTP if it has an address for it. Start the broker with `--web`, or set `webServiceAddress` in its
+settings:
 
-    pip install 'pyspark-ledger[metrics]'
     ledger serve --store DIR --web http://127.0.0.1:8080
 
 | path | answer |

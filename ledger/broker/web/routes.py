@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import threading
 from http import HTTPStatus
-from importlib.util import find_spec
 
 import msgspec
 
 from pyspark_ledger.ledger.broker.live_settings import LiveSettings
 from pyspark_ledger.ledger.broker.metrics import MetricsCollector
 from pyspark_ledger.ledger.broker.web.history import History
+from pyspark_ledger.ledger.broker.web.openmetrics import exposition
 from pyspark_ledger.ledger.broker.web.page import page_routes
 from pyspark_ledger.ledger.broker.web.server import Answer, Request, Route
 from pyspark_ledger.ledger.clock import monotonic_ms
-from pyspark_ledger.ledger.errors import LedgerError, Refused
+from pyspark_ledger.ledger.errors import LedgerError
 from pyspark_ledger.ledger.protocol.metrics import AskMetrics
 from pyspark_ledger.ledger.store.store import Store
+
+_OPENMETRICS = "application/openmetrics-text"
 
 
 def routes_of(
@@ -25,19 +27,10 @@ def routes_of(
     """Return the routes by path."""
 
     def metrics(request: Request) -> Answer:
-        from prometheus_client import CollectorRegistry
-        from prometheus_client.exposition import choose_encoder
-
-        from pyspark_ledger.ledger.broker.web.openmetrics import families
-
-        class Scrape:
-            def collect(self) -> object:
-                return families(collector.collect(AskMetrics(settings.now.metricsLedgersMax)))
-
-        registry = CollectorRegistry(auto_describe=False)
-        registry.register(Scrape())  # type: ignore[arg-type]  # has the one method that the registry calls
-        encode, content_type = choose_encoder(request.headers.get("accept", ""))
-        return Answer(encode(registry), content_type)
+        openmetrics = _OPENMETRICS in request.headers.get("accept", "")
+        found = collector.collect(AskMetrics(settings.now.metricsLedgersMax))
+        kind = f"{_OPENMETRICS}; version=1.0.0" if openmetrics else "text/plain; version=0.0.4"
+        return Answer(exposition(found, openmetrics=openmetrics), f"{kind}; charset=utf-8")
 
     def health(_: Request) -> Answer:
         try:
@@ -54,15 +47,6 @@ def routes_of(
 
     history = History(lambda: collector.collect(AskMetrics(settings.now.metricsLedgersMax)), monotonic_ms)
     return {"/metrics": metrics, "/health": health, "/ready": ready, **page_routes(store, history)}
-
-
-def require_prometheus() -> None:
-    """Raise Refused if the package that prints metrics is not installed."""
-    if find_spec("prometheus_client") is None:
-        raise Refused(
-            "setting 'webServiceAddress' needs package prometheus-client, which is not installed",
-            hint="pip install 'pyspark-ledger[metrics]', or leave the setting empty",
-        )
 
 
 def _json(value: object, status: HTTPStatus = HTTPStatus.OK) -> Answer:

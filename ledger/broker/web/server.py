@@ -7,7 +7,8 @@
 
 Rules
 - A request never counts as a call of the broker: a scraped broker still exits when it is idle.
-- A request has `_SECONDS` to arrive. At most `_REQUESTS` are served at once; others get 503.
+- A request has `_SECONDS` to arrive. At most `_REQUESTS` are served at once; others get 503. Connections beyond
+  `_CONNECTIONS` are closed.
 - An answer contains neither rows nor credentials.
 - A handler's error is logged, and answered with 500 without its text.
 """
@@ -15,6 +16,7 @@ Rules
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -30,6 +32,7 @@ from pyspark_ledger.ledger.errors import Refused
 
 _SECONDS = 30
 _REQUESTS = 64
+_CONNECTIONS = 256
 _FIELDS = 16
 _log = logging.getLogger(__name__)
 
@@ -66,6 +69,7 @@ class WebServer(ThreadingHTTPServer):
         self.address = address
         self.routes = dict(routes)
         self.room = threading.BoundedSemaphore(_REQUESTS)
+        self._connections = threading.BoundedSemaphore(_CONNECTIONS)
         if ":" in address.host:
             self.address_family = AF_INET6
         try:
@@ -95,9 +99,24 @@ class WebServer(ThreadingHTTPServer):
             connection = self.address.tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
         return connection, peer
 
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve a connection on a thread of its own, if there is room for the connection."""
+        if self._connections.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Serve a connection to its end."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._connections.release()
+
     def handle_error(self, _request: Any, client_address: Any) -> None:
-        """Log a connection that broke off: a client that leaves, or one that speaks no TLS."""
-        _log.debug("a request from %s ended", client_address, exc_info=True)
+        """Log a connection that broke off. A client that leaves, or speaks no TLS, is no error of the broker."""
+        level = logging.DEBUG if isinstance(sys.exception(), OSError) else logging.ERROR
+        _log.log(level, "a request from %s ended", client_address, exc_info=True)
 
 
 class _Handler(BaseHTTPRequestHandler):

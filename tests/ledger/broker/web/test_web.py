@@ -177,6 +177,40 @@ def test_connections_that_say_nothing_keep_nobody_out(rig: Rig) -> None:
             connection.close()
 
 
+def test_asking_for_the_head_of_the_events_takes_no_room(rig: Rig) -> None:
+    url = started(rig)
+    for _ in range(40):  # more than there may be pages
+        assert ask(url, "/events", method="HEAD")[0] == 200
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(str(parts.hostname), parts.port, timeout=30)
+    connection.request("GET", "/events?sort=none&page=-1&filter=%FF")
+    answer = connection.getresponse()
+    lines = [answer.readline() for _ in range(4)]
+    connection.close()
+    assert lines[2] == b"event: status\n"
+    assert json.loads(lines[3].removeprefix(b"data: "))["ledgers"] == {"rows": [], "matching": 0, "page": 0}
+
+
+def test_more_connections_than_allowed_are_closed(rig: Rig) -> None:
+    url = started(rig)
+    parts = urlsplit(url)
+    silent = [socket.create_connection((parts.hostname, parts.port), 30) for _ in range(300)]
+    try:
+        silent[-1].settimeout(30)
+        assert silent[-1].recv(1) == b""
+    finally:
+        for connection in silent:
+            connection.close()
+    rig.wait_until(lambda: _answers(url), "there is room again")
+
+
+def _answers(url: str) -> bool:
+    try:
+        return ask(url, "/health")[0] == 200
+    except (OSError, http.client.HTTPException):
+        return False
+
+
 def test_a_scraped_broker_leaves_when_nobody_calls(rig: Rig) -> None:
     url = started(rig, "--idle", "2")
     (pid,) = rig.pids
