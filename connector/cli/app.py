@@ -13,13 +13,14 @@ from pyspark_ledger.connector.cli.offload import offload
 from pyspark_ledger.connector.cli.publish import publish
 from pyspark_ledger.connector.cli.settings import settings
 from pyspark_ledger.connector.cli.store import repair, serve, stop
+from pyspark_ledger.connector.cli.top.command import top
 
 app.add_typer(cursors, name="cursor")
 dump.command("positioninfo")(position_info)
 app.add_typer(dump, name="dump")
 app.add_typer(settings, name="settings")
 for command in (
-    describe, lag, serve, stop, trim, terminate, properties, policy, offload, publish, verify, repair, doctor,
+    describe, lag, top, serve, stop, trim, terminate, properties, policy, offload, publish, verify, repair, doctor,
 ):  # fmt: skip
     app.command()(command)
 

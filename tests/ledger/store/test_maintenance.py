@@ -287,7 +287,7 @@ def test_unopened_ledgers_are_trimmed_and_nothing_else_is_opened(rig: LogRig) ->
     rig.reopen()
     rig.now += 2 * MINUTE
     rig.store.upkeep.round()
-    assert [log.name for log in rig.store._open_now()] == ["public/default/persistent/loses"]
+    assert [log.name for log in rig.store.opened()] == ["public/default/persistent/loses"]
     assert [len(rig.ids(name)) for name in ("keeps", "loses", "other")] == [2, 0, 2]
 
 

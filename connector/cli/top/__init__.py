@@ -1,0 +1,1 @@
+"""`ledger top`: a live view of a broker in the terminal."""

@@ -1,0 +1,42 @@
+"""Keys of a terminal, one at a time, without waiting for the return key.
+
+Rule: the terminal's modes are restored when the block ends, also after an error or Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import termios
+import tty
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_ARROWS = {b"\x1b[A": "up", b"\x1b[B": "down", b"\x1bOA": "up", b"\x1bOB": "down", b"\x1b": "escape"}
+
+
+@contextmanager
+def keyboard(descriptor: int) -> Iterator[Keyboard]:
+    """Yield the keys of a terminal. Lines are not echoed during the block."""
+    modes = termios.tcgetattr(descriptor)
+    try:
+        tty.setcbreak(descriptor)
+        yield Keyboard(descriptor)
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, modes)
+
+
+class Keyboard:
+    """Reader of keys."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def keys(self, seconds: float) -> list[str]:
+        """Wait for keys. Return them, `up`, `down` and `escape` by name; none after `seconds` or at the end."""
+        if not select.select([self._descriptor], [], [], max(seconds, 0))[0]:
+            return []
+        data = os.read(self._descriptor, 256)
+        if not data:
+            return ["q"]  # the terminal is closed
+        return [_ARROWS[data]] if data in _ARROWS else list(data.decode(errors="ignore"))
