@@ -76,7 +76,7 @@ CURSOR_ORDERS: dict[str, Callable[[CursorLine], float]] = {
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a person chose to see: table, order, direction, filter and the selected line."""
+    """Choice of a person: table, order, direction, filter and the selected line."""
 
     table: Table = "ledgers"
     order: int = 0
