@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from typer.models import CommandInfo
+
 from pyspark_ledger.connector.cli.cursors import cursors, position_info
 from pyspark_ledger.connector.cli.describe import describe
 from pyspark_ledger.connector.cli.doctor import doctor
@@ -24,7 +28,59 @@ for command in (
 ):  # fmt: skip
     app.command()(command)
 
-__all__ = ["app"]
+EXAMPLES = {
+    "create": "ledger create orders",
+    "append": "ledger append orders --file orders.csv",
+    "list": "ledger list",
+    "describe": "ledger describe orders",
+    "tail": "ledger tail orders --start earliest --wait-ms 0",
+    "seek": "ledger seek orders 2026-11-22T10:15:00Z",
+    "cursor create": "ledger cursor create orders billing",
+    "cursor list": "ledger cursor list orders",
+    "cursor describe": "ledger cursor describe orders billing",
+    "cursor reset": "ledger cursor reset orders billing earliest",
+    "cursor export": "ledger cursor export orders billing ./state",
+    "dump positioninfo": "ledger dump positioninfo ./state/*",
+    "cursor delete": "ledger cursor delete orders billing",
+    "lag": "ledger lag",
+    "top": "ledger top --once",
+    "properties": "ledger properties orders owner=ada",
+    "policy": "ledger policy orders retentionTimeInMinutes=10080 retentionSizeInMB=10240",
+    "settings list": "ledger settings list",
+    "settings set": "ledger settings set managedLedgerCacheSizeMB 256",
+    "settings reset": "ledger settings reset managedLedgerCacheSizeMB",
+    "offload": "ledger offload orders --seal",
+    "trim": "ledger trim orders",
+    "publish": "ledger publish orders --table ./orders-table",
+    "verify": "ledger verify orders",
+    "dump segment": "ledger dump segment ledger-store/ledgers/0.ledger",
+    "dump entry": "ledger dump entry ledger-store/ledgers/0.ledger 0",
+    "dump record": "ledger dump record orders",
+    "dump index": "ledger dump index ./0a1b2c-ledger-0-index",
+    "dump metadata": "ledger dump metadata ./orders.bin",
+    "terminate": "ledger terminate orders --yes",
+    "delete": "ledger delete orders --yes",
+    "doctor": "ledger doctor",
+    "stop": "ledger stop",
+    "repair": "ledger repair",
+    "serve": "ledger serve --web http://127.0.0.1:8080",
+}
+"""Example of each command, in an order in which they can be run. The help of a command ends with its example."""
+
+
+def _add_examples(commands: Iterable[CommandInfo], group: str = "") -> None:
+    for command in commands:
+        assert command.callback is not None  # noqa: S101 — for the type checker
+        name = command.name or command.callback.__name__.replace("_", "-")
+        command.epilog = f"Example: {EXAMPLES[f'{group} {name}'.strip()]}"
+
+
+_add_examples(app.registered_commands)
+for subcommands in app.registered_groups:
+    assert subcommands.typer_instance is not None  # noqa: S101 — for the type checker
+    _add_examples(subcommands.typer_instance.registered_commands, str(subcommands.name))
+
+__all__ = ["EXAMPLES", "app"]
 
 if __name__ == "__main__":
     app()

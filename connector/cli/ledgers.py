@@ -49,7 +49,6 @@ from pyspark_ledger.ledger.times import NotATime, milliseconds_of, require_time
 # Locals in a traceback could show a token.
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     help=__doc__.split("\n", 1)[0],
     pretty_exceptions_show_locals=False,
 )

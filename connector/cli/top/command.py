@@ -47,10 +47,7 @@ def top(
     ledgers: Annotated[int, typer.Option(help="Maximum number of ledgers to watch.", min=1, max=100_000)] = 1_000,
     output: OutputOption = Output.text,
 ) -> None:
-    """Watch ledgers, rates, backlogs, cache and offloads of a broker, live.
-
-    Example: ledger top --once
-    """
+    """Watch ledgers, rates, backlogs, cache and offloads of a broker, live."""
     if output is Output.json and not once:
         raise Refused("--output json is for one view", hint="Add --once")
     client = opened(store).client
