@@ -64,7 +64,7 @@ def test_the_examples_work_in_their_order(store: Path, tmp_path: Path, monkeypat
 
 
 def _matching(word: str) -> list[str]:
-    """Return the files that a pattern matches, as a shell does; a word without a pattern as it is."""
+    """Return the files that a pattern matches, as a shell does. A word without a pattern is returned."""
     if "*" not in word:
         return [word]
     return sorted(str(path) for path in Path(word).parent.glob(Path(word).name))
