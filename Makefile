@@ -35,14 +35,14 @@ lock:
 demo: setup
 	@$(BIN)/python -m streaming_examples.demo
 
-# check: format, lint, types, import directions, sizes, prose; no test of behaviour
+# check: format, lint, types, import directions, sizes, prose, links of the site; no test of behaviour
 .PHONY: check
 check: setup
 	$(BIN)/ruff format --check $(FORMATTED)
 	$(BIN)/ruff check $(FORMATTED)
 	$(BIN)/mypy $(TYPED)
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -q tests/test_architecture.py tests/test_prose.py
+	$(BIN)/python -m pytest -q tests/test_architecture.py tests/test_prose.py tests/docs/test_site.py
 
 # test: everything but the long tests and those of the docs; those without a JVM first (T=tests/path or -k… narrows it)
 .PHONY: test
@@ -54,6 +54,11 @@ test: setup
 .PHONY: test-docs
 test-docs: setup
 	$(BIN)/python -m pytest -m "docs" tests/docs
+
+# docs: build the documentation site into build/site; a warning is an error
+.PHONY: docs
+docs: setup
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # test-tables: publishing to Delta's tables, in a session that has them (90 MB of jars from Maven Central the first time)
 .PHONY: test-tables
