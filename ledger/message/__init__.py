@@ -1,5 +1,5 @@
 """Bytes of entries and messages, in the formats of Pulsar's clients.
 
-All functions are pure: they decode an entry into metadata and payload, and encode the reverse. Payload schemas are in
-`schema`.
+The functions decode an entry into metadata and payload, or encode metadata and payload as an entry. All functions are
+pure. The folder `schema` decodes payloads by their schema.
 """

@@ -1,10 +1,10 @@
-"""Rows as the payload of an entry: one complete Arrow IPC stream, schema first.
+"""Rows as the payload of an entry: one complete Arrow IPC stream, which begins with the schema.
 
 Rules
-- Reading copies nothing: columns are views of the buffer they came in, unless they were encoded
-  (`ledger.message.column_encoding`).
-- A stream that was cut between two of its messages reads like a shorter one. So the payload must be the whole stream
-  with its end mark and nothing behind it. The entry's metadata state the row count.
+- Reading copies nothing: columns are views of the payload. Exception: columns that were encoded
+  (`ledger.message.column_encoding`) are decoded.
+- A stream that was cut between two of its messages is a valid shorter stream. To detect the cut, a payload must end
+  with the stream's end mark. The entry's metadata also state the row count.
 - A schema's version is eight bytes big-endian, as Pulsar numbers the schemas of a topic.
 """
 
@@ -23,14 +23,14 @@ from pyspark_ledger.ledger.proto.pulsar_messages_pb2 import KeyValue, MessageMet
 
 _VERSION = struct.Struct(">q")
 DICTIONARY = {b"ledger.encoding": b"dictionary"}
-"""Field metadata of a column that is a dictionary in the stream only."""
+"""Field metadata of a column that the encoder made a dictionary. Readers get the column of its values."""
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 
 def encode_rows(batches: Sequence[pa.RecordBatch], *, compression: Literal["lz4", "zstd"] | None = None) -> pa.Buffer:
-    """Encode batches of one schema as one stream. Raises Refused without batches, or if their schemas differ."""
+    """Encode batches of one schema as one stream. Raises Refused if there is no batch, or the schemas differ."""
     if not batches:
-        raise Refused("no record batch was given, a stream of rows needs at least one for its schema")
+        raise Refused("no record batch was given, a stream of rows needs at least one batch for its schema")
     schema = batches[0].schema
     for number, batch in enumerate(batches):
         if not batch.schema.equals(schema):
@@ -54,14 +54,14 @@ def decode_rows(
     """
     buffer = pa.py_buffer(payload)
     if bytes(buffer[-len(_END) :]) != _END:
-        raise Corrupt(f"{where} of {buffer.size} bytes does not end as a stream of rows ends ({_END.hex()})")
+        raise Corrupt(f"{where} of {buffer.size} bytes does not end with the end mark of a stream ({_END.hex()})")
     source = pa.BufferReader(buffer)
     try:
         with pa.ipc.open_stream(source) as reader:
             names = reader.schema.names
-            left_out = wanted is not None and not all(map(wanted, names))
-            batches = [] if left_out else list(reader)
-        if left_out and wanted is not None:
+            is_subset = wanted is not None and not all(map(wanted, names))
+            batches = [] if is_subset else list(reader)
+        if is_subset and wanted is not None:
             included = [number for number, name in enumerate(names) if wanted(name)]
             source = pa.BufferReader(buffer)
             batches = _some_columns(source, included)
@@ -71,12 +71,12 @@ def decode_rows(
     except (pa.ArrowException, OSError) as wrong:
         raise Corrupt(f"{where} of {buffer.size} bytes is no stream of rows: {wrong}") from wrong
     if source.tell() != buffer.size:
-        raise Corrupt(f"{where} is a stream of rows that ends at byte {source.tell()} of {buffer.size}")
+        raise Corrupt(f"{where} has {buffer.size} bytes, but its stream of rows ends at byte {source.tell()}")
     return batches
 
 
 def leading_schema(begin: Buffer) -> pa.Schema | None:
-    """Return the columns of a stream from its first bytes; None if the schema does not end in them."""
+    """Return the columns of a stream from its first bytes; None if these do not contain the whole schema."""
     try:
         schema = pa.ipc.read_schema(pa.BufferReader(pa.py_buffer(begin)))
     except (pa.ArrowException, OSError, ValueError):
@@ -96,7 +96,7 @@ def _decoded_field(field: pa.Field) -> pa.Field:
 
 
 def _decoded(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the batch with values instead of encoded columns. Raises ArrowException for an index without a value."""
+    """Return the batch with decoded columns. Raises ArrowException for a dictionary index without a value."""
     if not any(map(_is_encoded, batch.schema)):
         return batch
     columns = [
@@ -108,7 +108,10 @@ def _decoded(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _some_columns(source: pa.BufferReader, included: list[int]) -> list[pa.RecordBatch]:
-    """Return the batches with these columns. An empty list means all to Arrow, so then one is read for its length."""
+    """Return the batches with the columns `included`.
+
+    If the list is empty, the first column is read for the number of rows, because Arrow reads an empty list as all.
+    """
     with pa.ipc.open_stream(source, options=pa.ipc.IpcReadOptions(included_fields=included or [0])) as reader:
         return list(reader)
 
@@ -121,7 +124,10 @@ def arrow_metadata(
     schema_version: int,
     txn: tuple[int, int] | None = None,
 ) -> MessageMetadata:
-    """Return the metadata of an entry of rows. `txn` is the run's id, most significant half first, both unsigned."""
+    """Return the metadata of an entry of rows.
+
+    `txn` is the id of the run (the entries of one Spark batch) as two unsigned halves, the most significant first.
+    """
     metadata = MessageMetadata(
         producer_name=producer,
         sequence_id=sequence_id,
@@ -139,7 +145,7 @@ def version_bytes(version: int) -> bytes:
 
 
 def schema_version_of(metadata: MessageMetadata, where: str) -> int | None:
-    """Return the version of the registered schema, None if the entry names none. Raises Corrupt."""
+    """Return the version of the entry's registered schema, None if the entry states none. Raises Corrupt."""
     if not metadata.HasField("schema_version"):
         return None
     if len(metadata.schema_version) != _VERSION.size:

@@ -1,9 +1,11 @@
 """Messages of many batches as Arrow columns, without a Python object for each message.
 
 Rules
-- `columns_of` decodes the batches that `ledger.message.batch_scanner` finds sound, and tells which. All other entries
-  are left to `ledger.message.batch_decoder`, which decodes or refuses them. This module raises no error.
-- Arrow slices values, keys and properties out of the decompressed batches, all at once.
+- `columns_of` decodes the batches of the usual form, which `ledger.message.batch_scanner` marks as sound. It also
+  returns which entries it decoded.
+- The caller gives all other entries to `ledger.message.batch_decoder`, which decodes or refuses them. So this module
+  raises no error.
+- Arrow slices all values, keys and properties out of the decompressed batches with one call for each column.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ _NO_PAIRS = pa.array([], pa.string()), pa.array([], pa.string())
 
 @dataclass(frozen=True, slots=True)
 class MessageColumns:
-    """Messages of entries, in order. `owner` is the entry of each. An event time of 0 means none."""
+    """Messages of several entries, in order. `owner` numbers the entry of a message. An event time of 0 means none."""
 
     owner: Integers
     batch_index: Integers
@@ -39,7 +41,7 @@ class MessageColumns:
 
 
 def may_be_columns(entry: ParsedEntry) -> bool:
-    """Return whether an entry is a batch of readable messages."""
+    """Return whether an entry is an unencrypted batch of Pulsar messages."""
     metadata = entry.metadata
     return (
         metadata.num_messages_in_batch > 0
@@ -57,42 +59,45 @@ def _is_text(value: object) -> bool:
 
 
 def columns_of(entries: Sequence[ParsedEntry]) -> tuple[MessageColumns | None, list[bool]]:
-    """Return the messages of the decoded entries, None if there are none, and for each entry whether it was decoded."""
-    inflated = [_inflated(entry) for entry in entries]
-    chosen = [number for number, payload in enumerate(inflated) if payload is not None]
-    taken = [False] * len(entries)
-    if not chosen:
-        return None, taken
-    data = np.frombuffer(b"".join([*(inflated[number] or b"" for number in chosen), bytes(ROOM)]), dtype=np.uint8)
-    sizes = np.fromiter((len(inflated[number] or b"") for number in chosen), np.int64, len(chosen))
-    counts = np.fromiter((entries[number].metadata.num_messages_in_batch for number in chosen), np.int64, len(chosen))
+    """Return the messages of the decoded entries (None if no entry was decoded), and whether each entry was decoded."""
+    payloads = [_batch_bytes(entry) for entry in entries]
+    batches = [number for number, payload in enumerate(payloads) if payload is not None]
+    is_decoded = [False] * len(entries)
+    if not batches:
+        return None, is_decoded
+    data = np.frombuffer(b"".join([*(payloads[number] or b"" for number in batches), bytes(ROOM)]), dtype=np.uint8)
+    sizes = np.fromiter((len(payloads[number] or b"") for number in batches), np.int64, len(batches))
+    counts = np.fromiter((entries[number].metadata.num_messages_in_batch for number in batches), np.int64, len(batches))
     ends = np.cumsum(sizes)
     places = walk(data, ends - sizes, ends, counts)
-    columns = _columns(data, places, np.array(chosen), [entries[number] for number in chosen])
+    columns = _columns(data, places, np.array(batches), [entries[number] for number in batches])
     if columns is None:
-        return None, taken
+        return None, is_decoded
     for number in np.flatnonzero(places.sound).tolist():
-        taken[chosen[number]] = True
-    return columns, taken
+        is_decoded[batches[number]] = True
+    return columns, is_decoded
 
 
-def _inflated(entry: ParsedEntry) -> memoryview | None:
-    """Return the bytes of a batch. None for other entries, and for a damaged or short batch."""
+def _batch_bytes(entry: ParsedEntry) -> memoryview | None:
+    """Return the decompressed bytes of a batch. Returns None for another entry, and for a damaged or short batch."""
     if not may_be_columns(entry):
         return None
     metadata = entry.metadata
     try:
         payload = decompress(metadata.compression, entry.payload, metadata.uncompressed_size, "", framed=True)
     except LedgerError:
-        return None  # `batch_decoder` decompresses it again, and names place and fault.
-    # A message has at least its size, and the two bytes that state the length of its value.
+        return None  # `batch_decoder` decompresses the payload again, and raises an error that names its place.
+    # A message has at least six bytes: four of its size, and two that state the length of its value.
     return payload if len(payload) >= 6 * metadata.num_messages_in_batch else None
 
 
 def _columns(
-    data: Bytes, places: MessagePlaces, chosen: Integers, entries: Sequence[ParsedEntry]
+    data: Bytes, places: MessagePlaces, numbers: Integers, entries: Sequence[ParsedEntry]
 ) -> MessageColumns | None:
-    """Return the columns of all sound batches. Clears `places.sound` of a batch whose fault is found here."""
+    """Return the columns of all sound batches. A batch with damaged properties is marked in `places.sound`.
+
+    `numbers` are the numbers of `entries` among all entries of the caller.
+    """
     names = _Properties(data, places)
     places.sound[places.owner[names.owner[~names.sound]]] = False
     kept = np.flatnonzero(places.sound[places.owner])
@@ -105,7 +110,7 @@ def _columns(
         text.validate(full=True)
         properties = names.column(kept)
     except pa.ArrowInvalid:
-        return None  # invalid UTF-8: `batch_decoder` finds and names it
+        return None  # there is invalid UTF-8: `batch_decoder` raises an error that names its place
     stated, numbered = places.event_time[kept], places.sequence[kept]
     publish, event, sequence = (
         np.fromiter((getattr(entry.metadata, field) for entry in entries), np.uint64, len(entries)).astype(np.int64)
@@ -113,7 +118,7 @@ def _columns(
     )
     ordering = places.ordering_start[kept], places.ordering_end[kept]
     return MessageColumns(
-        chosen[owner],
+        numbers[owner],
         places.number[kept],
         cut(data, places.value_start[kept], places.value_end[kept], places.null[kept]),
         text,
@@ -144,9 +149,9 @@ class _Properties:
         new[kept] = np.arange(len(kept))
         mine = new[self.owner] >= 0
         owner, key, key_end = new[self.owner[mine]], self._key[mine], self._key_end[mine]
-        nothing = np.zeros(len(owner), dtype=np.bool_)
-        keys = cut(self._data, key, key_end, nothing).view(pa.string())
-        values = cut(self._data, self._value[mine], self._end[mine], nothing).view(pa.string())
+        no_nulls = np.zeros(len(owner), dtype=np.bool_)
+        keys = cut(self._data, key, key_end, no_nulls).view(pa.string())
+        values = cut(self._data, self._value[mine], self._end[mine], no_nulls).view(pa.string())
         keys.validate(full=True)
         values.validate(full=True)
         counts = np.bincount(owner, minlength=len(kept))
@@ -158,7 +163,10 @@ class _Properties:
 
 
 def _require_different(owner: Integers, keys: pa.Array, most: int) -> None:
-    """Leave a message that states a key twice to `batch_decoder`: its last value counts. Such messages are rare."""
+    """Raise ArrowInvalid if a message states a property twice.
+
+    `batch_decoder` then decodes it and returns the property's last value. Such messages are rare.
+    """
     codes = keys.dictionary_encode().indices.to_numpy()
     for apart in range(1, most):
         if ((owner[apart:] == owner[:-apart]) & (codes[apart:] == codes[:-apart])).any():

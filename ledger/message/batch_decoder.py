@@ -1,13 +1,14 @@
-"""Decoder of the messages in a Pulsar client's entry: one message, or a batch.
+"""Decoder of the messages in a Pulsar client's entry: a single message, or a batch of messages.
 
-    batch:  size u32  SingleMessageMetadata  value …     as many times as field 11 of the entry's metadata says
+    batch:  size u32  SingleMessageMetadata  value …     field 11 of the entry's metadata is the number of messages
 
 Rules
-- A message of a batch has its own key, ordering key, properties and null mark. It takes event time and sequence id from
-  the entry if it states none. A compacted-out item delivers nothing and keeps its index.
-- A value is a view of the entry, or of its decompressed bytes. Null (a tombstone) is not empty.
-- Encrypted entries are refused naming the keys, unless `ledger.message.encryption` decrypted them.
-- Markers have no message.
+- A message of a batch has its own key, ordering key, properties and null mark. If it states no event time or sequence
+  id, it has the entry's.
+- Pulsar's compaction marks removed messages of a batch. They are not returned, and the others keep their index.
+- A value is a view of the entry, or of its decompressed bytes. A null value (a tombstone) differs from an empty value.
+- An encrypted entry raises an error that names the keys, unless `ledger.message.encryption` decrypted it before.
+- A broker's markers have no message.
 - A chunk is a part of a message. `ChunkAssembler` returns the whole message, at the position of its last chunk.
 """
 
@@ -29,10 +30,11 @@ _U32 = struct.Struct(">I")
 
 
 class Message(msgspec.Struct, frozen=True):
-    """Message as a reader receives it. Times are milliseconds since the epoch, an event time of 0 means none.
+    """Message as a reader receives it. Times are milliseconds since 1970, an event time of 0 means none.
 
-    `batch_index` is -1 for a message that was not batched. `key` is the text on the wire, which is base64 if
-    `key_is_base64`. `broker_time` and `index` are those of the broker's stamp, None without one.
+    `batch_index` is -1 for a message that was not batched. `key` is the text in the metadata, which is base64 if
+    `key_is_base64`. `broker_time` and `index` are from the stamp that the broker puts before an entry. They are None if
+    the entry has no stamp.
     """
 
     batch_index: int
@@ -59,14 +61,14 @@ class Message(msgspec.Struct, frozen=True):
         try:
             return base64.b64decode(self.key, validate=True)
         except (binascii.Error, ValueError) as wrong:
-            raise Corrupt(f"key {self.key!r} is marked as base64 and is not: {wrong}") from wrong
+            raise Corrupt(f"key {self.key!r} is marked as base64 and is not base64: {wrong}") from wrong
 
 
 def decode_messages(parsed: ParsedEntry, where: str, *, max_bytes: int = UNCOMPRESSED_BYTES_MAX) -> list[Message]:
-    """Return the messages of an entry, in order; none for a marker.
+    """Return the messages of an entry, in order. Returns an empty list for a marker.
 
-    Raises Unsupported for encryption, chunks, an unknown compression, or more than `max_bytes` after decompression.
-    Raises Corrupt for bytes that disagree. Each error names `where`.
+    Raises Refused for an Arrow payload. Raises Unsupported for an encrypted entry, a chunk, an unknown compression, or
+    more than `max_bytes` after decompression. Raises Corrupt for damaged bytes. Each error names `where`.
     """
     metadata = parsed.metadata
     if is_marker(metadata):
@@ -86,8 +88,8 @@ def _require_clear(metadata: MessageMetadata, where: str) -> None:
     if metadata.encryption_keys:
         names = ", ".join(repr(key.key) for key in metadata.encryption_keys)
         raise Unsupported(
-            f"{where} is encrypted with key {names}, which is not read",
-            hint="A read of a bucket takes the private key (option 'cryptoKeys'), and so does a Pulsar client",
+            f"{where} is encrypted with key {names}, and this read does not decrypt",
+            hint="Read the ledger with a Pulsar client, or its offloaded segments with option 'cryptoKeys'",
         )
 
 
@@ -97,16 +99,16 @@ def _require_messages(metadata: MessageMetadata, where: str) -> None:
     if metadata.num_chunks_from_msg > 1:
         raise Unsupported(
             f"{where} is chunk {metadata.chunk_id} of {metadata.num_chunks_from_msg} of message "
-            f"{metadata.uuid!r}, a part is not delivered",
+            f"{metadata.uuid!r}, a chunk alone is not delivered",
             hint="Assemble the chunks first",
         )
 
 
 def _text(value: str | bytes, where: str) -> str:
-    """Return a text of the metadata. The runtime returns invalid UTF-8 as bytes."""
+    """Return a text of the metadata. Raises Corrupt for invalid UTF-8, which Protobuf's runtime returns as bytes."""
     if isinstance(value, str):
         return value
-    raise Corrupt(f"{where} has a text in its metadata that is no UTF-8: {value[:40]!r}")
+    raise Corrupt(f"{where} has a text in its metadata that is not UTF-8: {value[:40]!r}")
 
 
 def _key(message: MessageMetadata | SingleMessageMetadata, where: str) -> str | None:
@@ -168,7 +170,7 @@ def _batch(stamp: BrokerStamp | None, metadata: MessageMetadata, payload: memory
 
 
 def _item(payload: memoryview, at: int, number: int, count: int, where: str) -> tuple[SingleMessageMetadata, int, int]:
-    """Return the metadata of one item of a batch, and the start and end of its value."""
+    """Return the metadata of message `number` of a batch, and the start and end of its value."""
     if at + 4 > len(payload):
         raise Corrupt(f"{where}: the batch of {count} ends at byte {len(payload)}, message {number} is at {at}")
     (size,) = _U32.unpack_from(payload, at)
@@ -186,19 +188,19 @@ class ChunkAssembler:
     """Assembler of whole messages from their chunks, which may be interleaved with other messages.
 
     As in a Pulsar consumer, a first chunk restarts its message, and a repeated chunk is ignored. A message with a
-    missing chunk is never delivered. Holds at most `max_bytes` of parts.
+    missing chunk is never delivered. The assembler keeps at most `max_bytes` of chunks.
     """
 
     def __init__(self, *, max_bytes: int = UNCOMPRESSED_BYTES_MAX) -> None:
         self._max_bytes = max_bytes
         self._parts: dict[tuple[str, str], list[memoryview]] = {}
-        self._held = 0
+        self._bytes = 0
 
     def add(self, parsed: ParsedEntry, where: str) -> ParsedEntry | None:
-        """Return the whole message as an entry if this is its last chunk, else None.
+        """Add an entry. Returns the whole message as an entry if this entry is its last chunk, else None.
 
-        Returns an entry that is no chunk unchanged. Raises Corrupt for a chunk that disagrees with its own message,
-        Unsupported if the waiting parts exceed `max_bytes`.
+        Returns an entry that is not a chunk unchanged. Raises Corrupt for a chunk whose number or size disagrees with
+        its message. Raises Unsupported if the chunks of unfinished messages exceed `max_bytes`.
         """
         metadata = parsed.metadata
         count, number = metadata.num_chunks_from_msg, metadata.chunk_id
@@ -209,25 +211,25 @@ class ChunkAssembler:
             raise Corrupt(f"{where} is chunk {number} of {count} of message {metadata.uuid!r}")
         key = (metadata.producer_name, metadata.uuid)
         parts = self._parts.get(key, [])
-        known = [] if number == 0 else parts
-        if number < len(known) or (number and not known):
+        earlier = [] if number == 0 else parts
+        if number < len(earlier) or (number and not earlier):
             return None
-        if number > len(known):
+        if number > len(earlier):
             self._drop(key)
             return None
         self._require_room(key, parts if number == 0 else [], parsed.payload, where)
         if number == 0:
             self._drop(key)
         self._parts.setdefault(key, []).append(parsed.payload)
-        self._held += len(parsed.payload)
+        self._bytes += len(parsed.payload)
         return self._whole(key, parsed, where) if number == count - 1 else None
 
     def _require_room(self, key: tuple[str, str], replaced: list[memoryview], payload: memoryview, where: str) -> None:
-        held = self._held - sum(len(part) for part in replaced) + len(payload)
-        if held > self._max_bytes:
+        size = self._bytes - sum(len(part) for part in replaced) + len(payload)
+        if size > self._max_bytes:
             raise Unsupported(
                 f"{where} brings the chunks of {len(self._parts.keys() | {key})} unfinished messages to "
-                f"{held} bytes, at most {self._max_bytes} are held"
+                f"{size} bytes, at most {self._max_bytes} are kept in memory"
             )
 
     def _whole(self, key: tuple[str, str], last: ParsedEntry, where: str) -> ParsedEntry:
@@ -235,7 +237,7 @@ class ChunkAssembler:
         self._drop(key)
         stated = last.metadata.total_chunk_msg_size
         if len(payload) != stated:
-            raise Corrupt(f"{where}: the chunks of message {key[1]!r} hold {len(payload)} bytes, stated {stated}")
+            raise Corrupt(f"{where}: the chunks of message {key[1]!r} have {len(payload)} bytes, stated are {stated}")
         metadata = MessageMetadata()
         metadata.CopyFrom(last.metadata)
         for field in ("num_chunks_from_msg", "chunk_id", "total_chunk_msg_size"):
@@ -243,4 +245,4 @@ class ChunkAssembler:
         return ParsedEntry(last.stamp, metadata, memoryview(payload))
 
     def _drop(self, key: tuple[str, str]) -> None:
-        self._held -= sum(len(part) for part in self._parts.pop(key, ()))
+        self._bytes -= sum(len(part) for part in self._parts.pop(key, ()))

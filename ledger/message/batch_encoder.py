@@ -1,14 +1,17 @@
-"""Encoder of messages into entries, as Apache Pulsar's Java client builds them: one message, or a batch. Pure.
+"""Encoder of messages into entries, as Apache Pulsar's Java client builds them. Pure.
 
-    batch:  size u32  SingleMessageMetadata  value …     the inverse of ledger.message.batch_decoder
+An entry contains a single message, or a batch of messages:
+
+    batch:  size u32  SingleMessageMetadata  value …     `ledger.message.batch_decoder` decodes it
 
 Rules
-- A batch of one message is written as a single message: field 11 is present from two on, as in Pulsar's client.
-- The entry's metadata have key, ordering key and schema version of the first message. Their sequence id is the first's
-  and `highest_sequence_id` the last's. Single messages always state the size before compression, batches only if they
-  are compressed.
-- Messages without properties and ordering keys are encoded by columns, without Python for each message. Both ways give
-  the same bytes, those of protobuf with fields in the order of their numbers.
+- A batch of one message is written as a single message. Field 11, the number of messages, is present from two messages
+  on, as in Pulsar's client.
+- The entry's metadata have key, ordering key and schema version of the first message. `sequence_id` is that of the
+  first message, `highest_sequence_id` that of the last. A single message always states the size before compression, a
+  batch only if it is compressed.
+- Messages without properties and ordering keys are encoded by columns, without a Python object for each message. Both
+  ways give the bytes that protobuf gives, with fields in the order of their numbers.
 """
 
 from __future__ import annotations
@@ -52,6 +55,7 @@ _VARINT_BITS = 7
 # Tags of SingleMessageMetadata, in their order on the wire.
 _KEY, _SIZE, _EVENT_TIME, _KEY_B64, _SEQUENCE, _NULL = 0x12, 0x18, 0x28, 0x30, 0x40, 0x48
 
+# A column of bytes is a pair: a table with a row for each message, and a mask of the table's used bytes.
 _Bytes = npt.NDArray[np.uint8]
 _Mask = npt.NDArray[np.bool_]
 _Numbers = npt.NDArray[np.uint64]
@@ -60,14 +64,14 @@ _Numbers = npt.NDArray[np.uint64]
 def encode_messages(
     envelope: ProducerMetadata, messages: Sequence[OutgoingMessage], publish_time_ms: int
 ) -> list[Buffer]:
-    """Return the entry of these messages, in its buffers: a batch, or a single message."""
+    """Return the entry of these messages as a list of buffers: a batch, or a single message."""
     if not messages:
-        raise Refused("an entry of no message was asked for", hint="Give at least one message")
+        raise Refused("an entry with no message was requested", hint="Give at least one message")
     first = messages[0]
     if len(messages) == 1:
         metadata, single = single_message(envelope, first, publish_time_ms)
         return encode_entry(metadata, single)
-    if any([message.properties or message.ordering_key is not None for message in messages]):  # noqa: C419 — twice as fast
+    if any([message.properties or message.ordering_key is not None for message in messages]):  # noqa: C419 — faster
         payload: Buffer = b"".join(_item(message) for message in messages)
     else:
         payload = _plain(messages)
@@ -88,10 +92,11 @@ def encode_columns(
     max_messages: int = 1000,
     max_bytes: int = 128 * 1024,
 ) -> Iterator[tuple[list[Buffer], int]]:
-    """Yield the entries of many messages given as columns, in order, each with its count of messages.
+    """Encode messages given as columns. Yields the entries in order, each with its number of messages.
 
-    `values` is binary or text, null for a tombstone; `keys` is binary or text; `event_times_ms` counts from 1970. A
-    batch takes as many messages as fit `max_bytes` of values, and at least one.
+    `values` is binary or text, null for a tombstone. `keys` is binary or text. `event_times_ms` are milliseconds since
+    1970. A batch has at most `max_messages` messages and `max_bytes` of values. Exception: a larger value is a batch
+    of its own.
     """
     values = _as_binary(values, "values")
     text_keys, is_base64 = _text_keys(keys)
@@ -114,7 +119,7 @@ def encode_columns(
 
 
 def batch_edges(sizes: npt.NDArray[np.int64], max_messages: int, max_bytes: int) -> list[int]:
-    """Return the bounds of batches of messages of these sizes: batch i is `[edges[i], edges[i + 1])`."""
+    """Divide messages of these sizes into batches. Returns their bounds: batch i is `[edges[i], edges[i + 1])`."""
     ends = np.cumsum(sizes)
     edges, at, before = [0], 0, 0
     while at < len(sizes):
@@ -132,10 +137,10 @@ def require_columns(
     entry_bytes_max: int,
     value_bytes_max: int = _INT32_MAX,
 ) -> None:
-    """Refuse columns of other types or lengths, and a message that would need chunks."""
+    """Raise Refused for columns of unsupported types or different lengths, and for a message that needs chunks."""
     for name, column in (("keys", keys), ("event times", event_times_ms)):
         if column is not None and len(column) != len(values):
-            raise Refused(f"{len(values)} values and {len(column)} {name} were given, expected as many")
+            raise Refused(f"{len(values)} values and {len(column)} {name} were given, expected equal numbers")
     _times(event_times_ms, len(values))
     key_bytes = 0 if keys is None else int(_lengths(_as_binary(keys, "keys")).max(initial=0))
     value_bytes = int(_lengths(_as_binary(values, "values")).max(initial=0))
@@ -181,9 +186,9 @@ def _item(message: OutgoingMessage) -> bytes:
 
 
 def _plain(messages: Sequence[OutgoingMessage]) -> Buffer:
-    """Encode messages without properties and ordering keys, by columns if their keys are of one kind."""
-    given_keys = [message.key for message in messages]
-    kinds = set(map(type, given_keys)) - {type(None)}
+    """Encode messages without properties and ordering keys. Encodes by columns if all keys are text, or all bytes."""
+    message_keys = [message.key for message in messages]
+    kinds = set(map(type, message_keys)) - {type(None)}
     if len(kinds) > 1:
         return b"".join(_item(message) for message in messages)
     values = pa.array([message.value for message in messages], pa.large_binary())
@@ -191,16 +196,19 @@ def _plain(messages: Sequence[OutgoingMessage]) -> Buffer:
     times = np.array([message.event_time_ms for message in messages], np.uint64)
     keys, is_base64 = None, bytes in kinds
     if is_base64:
-        given_keys = [None if key is None else key_text(key)[0] for key in given_keys]
+        message_keys = [None if key is None else key_text(key)[0] for key in message_keys]
     if kinds:
-        keys = pa.array(given_keys, pa.large_string()).cast(pa.large_binary())
+        keys = pa.array(message_keys, pa.large_string()).cast(pa.large_binary())
     return _items(values, sequence_ids, keys, times, is_base64=is_base64)[0]
 
 
 def _items(
     values: pa.Array, sequence_ids: _Numbers, keys: pa.Array | None, times: _Numbers, *, is_base64: bool
 ) -> tuple[pa.Buffer, npt.NDArray[np.int64]]:
-    """Return all items in one buffer, and the start of each: `offsets[i]`, with the end of the last one at the end."""
+    """Encode the items of a batch, each with size, metadata and value.
+
+    Returns all items in one buffer, and their offsets: item i is at `[offsets[i], offsets[i + 1])`.
+    """
     count = len(values)
     everywhere = np.ones(count, dtype=np.bool_)
     keyed = np.zeros(count, dtype=np.bool_) if keys is None else _valid(keys)
@@ -215,11 +223,11 @@ def _items(
         _varint(sequence_ids, everywhere),
         *([_constant(_NULL, ~_valid(values)), _constant(1, ~_valid(values))] if values.null_count else []),
     ]
-    if keys is None and not values.null_count and not times.any() and _are_even(_lengths(values)):
-        return _even_items(values, _lengths(values), behind)
+    if keys is None and not values.null_count and not times.any() and _are_equal(_lengths(values)):
+        return _equal_items(values, _lengths(values), behind)
     sizes = key_sizes + sum(mask.sum(axis=1, dtype=np.int64) for _, mask in (*before, *behind))
     columns = [_joined([_u32(sizes), *before]), *([keys] if keys is not None else []), _joined(behind), values]
-    import pyarrow.compute as pc  # saves a tenth of the start of processes that write no batches
+    import pyarrow.compute as pc  # imported here: other processes start a tenth faster without it
 
     empty = pa.scalar(b"", pa.large_binary())
     joined = pc.binary_join_element_wise(*columns, empty, null_handling="replace", null_replacement="")
@@ -227,14 +235,17 @@ def _items(
     return data, np.frombuffer(offsets, dtype=np.int64)[joined.offset : joined.offset + count + 1]
 
 
-def _are_even(sizes: npt.NDArray[np.int64]) -> bool:
+def _are_equal(sizes: npt.NDArray[np.int64]) -> bool:
     return len(sizes) > 0 and int(sizes.min()) == int(sizes.max())
 
 
-def _even_items(
+def _equal_items(
     values: pa.Array, sizes: npt.NDArray[np.int64], metadata: Sequence[tuple[_Bytes, _Mask]]
 ) -> tuple[pa.Buffer, npt.NDArray[np.int64]]:
-    """Encode items of values of one size. The length of their metadata rarely changes, so they form few rectangles."""
+    """Encode items whose values have the same size.
+
+    The length of their metadata rarely changes. So consecutive items of equal length are written as one rectangle.
+    """
     count, size = len(values), int(sizes[0])
     pieces = [_u32(sum(mask.sum(axis=1, dtype=np.int64) for _, mask in metadata)), *metadata]
     rows = np.concatenate([piece for piece, _ in pieces], axis=1)
@@ -244,9 +255,9 @@ def _even_items(
     np.cumsum(heads + size, out=offsets[1:])
     data = pa.allocate_buffer(int(offsets[-1]))
     target = np.frombuffer(data, dtype=np.uint8)
-    _, edges, held = values.buffers()
+    _, edges, content = values.buffers()
     first = int(np.frombuffer(edges, dtype=np.int64)[values.offset])
-    source = np.zeros(0, np.uint8) if held is None else np.frombuffer(held, dtype=np.uint8)
+    source = np.zeros(0, np.uint8) if content is None else np.frombuffer(content, dtype=np.uint8)
     source = source[first : first + count * size].reshape(count, size)
     for start, end in pairwise([0, *(np.flatnonzero(np.diff(heads)) + 1).tolist(), count]):
         head = int(heads[start])
@@ -261,7 +272,7 @@ def _constant(byte: int, where: _Mask) -> tuple[_Bytes, _Mask]:
 
 
 def _varint(numbers: _Numbers, where: _Mask) -> tuple[_Bytes, _Mask]:
-    """Return each number as a varint in a row, low groups first, and a mask of the used bytes of the row."""
+    """Return a table with the varint of a number in each row, and a mask of the used bytes."""
     most = max(1, -(-int(numbers.max(initial=0)).bit_length() // _VARINT_BITS))
     shifts = np.arange(0, most * _VARINT_BITS, _VARINT_BITS, dtype=np.uint64)
     rest = numbers[:, None] >> shifts
@@ -290,7 +301,7 @@ def _joined(pieces: Sequence[tuple[_Bytes, _Mask]]) -> pa.Array:
 
 
 def _lengths(column: pa.Array) -> npt.NDArray[np.int64]:
-    """Return the bytes of each value, 0 for null."""
+    """Return the number of bytes of each value, 0 for null."""
     import pyarrow.compute as pc
 
     return np.asarray(pc.fill_null(pc.binary_length(column), 0), dtype=np.int64)
@@ -322,14 +333,14 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _text_keys(keys: pa.Array | None) -> tuple[pa.Array | None, bool]:
-    """Return keys in their wire form, and whether they are base64."""
+    """Return keys as their text in the metadata, and whether that text is base64."""
     if keys is None:
         return None, False
     text = _is_text(keys.type)
     column = _as_binary(keys, "keys")
     if text:
         return column, False
-    # The only loop over messages: Arrow has no base64.
+    # This loop runs once a message, because Arrow has no base64.
     encoded = [None if key is None else base64.b64encode(key) for key in column.to_pylist()]
     return pa.array(encoded, pa.large_binary()), True
 

@@ -2,15 +2,15 @@
 
     batch:  size u32  SingleMessageMetadata  value …
 
-The size of a message is known only after its metadata are read, so one batch is scanned from front to back. Many
-batches are scanned together: each step advances by one message in each of them. Then the metadata of all messages are
-read together, one field in each step.
+The size of a message is known only after its metadata are read, so a batch can only be scanned from front to back. The
+scanner processes many batches together: each step advances by one message in each batch. Then it reads the metadata of
+all messages together, one field in each step.
 
 Rules
-- The scanner accepts only known fields in ascending order, each once. Lengths and sizes have up to two bytes, other
-  numbers up to eight. Sizes account for every byte. A batch of any other form, or a damaged batch, is left to
-  `ledger.message.batch_decoder`.
-- Offsets refer to one buffer with all batches in sequence, and with room after the last.
+- The scanner accepts a batch in its usual form only. Known fields appear in ascending order, each once (properties may
+  repeat). Lengths and sizes have up to two bytes, other numbers up to eight. No byte is left over.
+- A batch of any other form, or a damaged batch, is marked as not sound. `ledger.message.batch_decoder` then decodes it.
+- Offsets refer to one buffer with all batches in sequence, followed by `ROOM` zero bytes.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ Integers = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 Flags = npt.NDArray[np.bool_]
 
-ROOM = 16  # zero bytes behind the last batch, so that reading ahead stays inside
+ROOM = 16  # zero bytes after the last batch, so that reads of up to eight bytes at any offset stay in the buffer
 _PROPERTIES, _KEY, _SIZE, _COMPACTED, _EVENT_TIME = 0x0A, 0x12, 0x18, 0x20, 0x28
 _KEY_IS_BASE64, _ORDERING_KEY, _SEQUENCE, _NULL_VALUE, _NULL_KEY = 0x30, 0x3A, 0x40, 0x48, 0x50
 _TAGS = (
     _PROPERTIES, _KEY, _SIZE, _COMPACTED, _EVENT_TIME, _KEY_IS_BASE64, _ORDERING_KEY, _SEQUENCE, _NULL_VALUE, _NULL_KEY,
 )  # fmt: skip
 _LENGTHS, _FLAGS = (_PROPERTIES, _KEY, _ORDERING_KEY), (_KEY_IS_BASE64, _NULL_VALUE, _NULL_KEY)
-_FIELDS_MAX = 64  # of one message
-_SLICE = 8 * 1024  # messages whose columns stay in the processor's cache
+_FIELDS_MAX = 64  # the most fields of one message
+_SLICE = 8 * 1024  # messages to read at a time: their columns fit into the processor's cache
 
 
 def _table(tags: tuple[int, ...]) -> Flags:
@@ -43,7 +43,7 @@ def _table(tags: tuple[int, ...]) -> Flags:
 
 
 def _followers() -> Flags:
-    """Return `[before * 256 + tag]`: whether a field may follow another; 0 is before the first."""
+    """Return a table: entry `before * 256 + tag` says whether field `tag` may follow field `before`, 0 for none."""
     table = np.zeros((256, 256), dtype=np.bool_)
     for before in (0, *_TAGS):
         table[before, [tag for tag in _TAGS if tag > before or tag == before == _PROPERTIES]] = True
@@ -58,7 +58,10 @@ def _limits() -> Integers:
 
 
 def _short_varints() -> tuple[Integers, Integers]:
-    """Return varints by the next two bytes as a little-endian number: the value and its bytes, or 0 and 0."""
+    """Return two tables, indexed by the next two bytes as a little-endian number: a varint's value, and its length.
+
+    Both are 0 if the varint is longer than two bytes.
+    """
     low, high = np.arange(65536) & 0xFF, np.arange(65536) >> 8
     one, two = low < 0x80, (low >= 0x80) & (high < 0x80)
     return np.where(one, low, np.where(two, (low & 0x7F) | (high << 7), 0)), one + 2 * two
@@ -66,21 +69,22 @@ def _short_varints() -> tuple[Integers, Integers]:
 
 _HAS_LENGTH, _MAY_FOLLOW, _VALUE_MAX = _table(_LENGTHS), _followers(), _limits()
 _SHORT, _SHORT_BYTES = _short_varints()
-_SHORT_STEP = 1 + _SHORT_BYTES + _SHORT  # over a field that states its length
+_SHORT_STEP = 1 + _SHORT_BYTES + _SHORT  # the bytes of a field that states its length
 
-# A message whose metadata have less than 256 bytes and begin with the value's size, as the next eight bytes.
+# A bare message: its metadata have less than 256 bytes and begin with the value's size. `_BARE_BITS` selects the bits
+# of its first eight bytes that must equal `_BARE`.
 _BARE, _BARE_BITS = np.uint64(_SIZE << 32), np.uint64(0xFF00FFFFFF)
-_BARE_STEP = 4 + _SHORT  # over the metadata's size and the value
+_BARE_STEP = 4 + _SHORT  # the bytes of the metadata's size and of the value
 _CONTINUES = np.uint64(0x8080808080808080)
 
 
 @dataclass(frozen=True, slots=True)
 class MessagePlaces:
-    """Offsets of messages and fields. Arrays are of all messages of all batches, except those of properties.
+    """Offsets of messages and fields. An array has an element for each message of all batches, with two exceptions.
 
-    `sound` is of batches; offsets of a batch that is not sound have no meaning. `key`, `ordering` and `property` ranges
-    are `[start, end)`; a message without a key has `key_start` -1. `event_time` and `sequence` are -1 if the message
-    states none.
+    `sound` has an element for each batch: False means that the batch's other elements have no meaning. The `property`
+    arrays have an element for each property. `owner` is the number of a message's batch, `property_owner` the number
+    of a property's message. Ranges are `[start, end)`. A start, time or number of -1 means that the message has none.
     """
 
     sound: Flags
@@ -101,7 +105,7 @@ class MessagePlaces:
 
 
 def walk(data: npt.NDArray[np.uint8], starts: Integers, ends: Integers, counts: Integers) -> MessagePlaces:
-    """Scan the batches that lie at `[starts, ends)` of `data` and state `counts` messages."""
+    """Scan the batches at `[starts, ends)` of `data`. `counts` are the stated numbers of messages."""
     owner, sound = np.repeat(np.arange(len(counts)), counts), np.ones(len(counts), dtype=np.bool_)
     heads = _heads(data, starts, counts, owner)
     number = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -119,50 +123,51 @@ def walk(data: npt.NDArray[np.uint8], starts: Integers, ends: Integers, counts: 
 
 
 def _heads(data: npt.NDArray[np.uint8], starts: Integers, counts: Integers, owner: Integers) -> Integers:
-    """Return the start of each message. The sizes are used unchecked here, and checked afterwards.
+    """Return the start of each message. This function uses the sizes unchecked; the caller checks them afterwards.
 
-    Most batches have neither keys nor properties. So batches that begin with such a message are first read as if they
-    had no other messages. Where this was wrong, they are read again.
+    Most batches have neither keys nor properties: all their messages are bare. So a batch that begins with a bare
+    message is first read as if all its messages were bare. If a message turns out not to be bare, its batch is read
+    again.
     """
     words: Words = np.ndarray((len(data) - 7,), dtype="<u8", buffer=data, strides=(1,))
     bare = np.flatnonzero((words[starts] & _BARE_BITS) == _BARE)
-    left = np.ones(len(counts), dtype=np.bool_)
+    rest = np.ones(len(counts), dtype=np.bool_)
     heads = np.empty(len(owner), dtype=np.int64)
     if len(bare):
-        mine = np.flatnonzero(np.isin(owner, bare)) if len(bare) < len(counts) else slice(None)
-        heads[mine] = found = _bare_heads(data, starts[bare], counts[bare])
-        left[bare] = False
-        left[owner[mine][(words[found] & _BARE_BITS) != _BARE]] = True
-    if left.any():
-        heads[left[owner]] = _any_heads(data, starts[left], counts[left])
+        messages = np.flatnonzero(np.isin(owner, bare)) if len(bare) < len(counts) else slice(None)
+        heads[messages] = bare_heads = _bare_heads(data, starts[bare], counts[bare])
+        rest[bare] = False
+        rest[owner[messages][(words[bare_heads] & _BARE_BITS) != _BARE]] = True
+    if rest.any():
+        heads[rest[owner]] = _any_heads(data, starts[rest], counts[rest])
     return heads
 
 
 def _bare_heads(data: npt.NDArray[np.uint8], starts: Integers, counts: Integers) -> Integers:
-    """Return the start of each message in batches whose metadata are short and begin with the size of the value."""
-    looks: npt.NDArray[np.uint32] = np.ndarray((len(data) - 3,), dtype="<u4", buffer=data, strides=(1,))
+    """Return the start of each message in batches whose messages are all bare."""
+    windows: npt.NDArray[np.uint32] = np.ndarray((len(data) - 3,), dtype="<u4", buffer=data, strides=(1,))
     limit = len(data) - ROOM
 
-    def after(at: Integers) -> Integers:  # `at` is the last byte of the metadata's size, and the field follows
-        look = looks[at]
-        following: Integers = np.minimum(at + (look & 0xFF) + _BARE_STEP[look >> 16], limit)
+    def after(at: Integers) -> Integers:  # `at` is the last byte of the metadata's size; the value's size follows
+        window = windows[at]
+        following: Integers = np.minimum(at + (window & 0xFF) + _BARE_STEP[window >> 16], limit)
         return following
 
     return _follow(starts + 3, counts, after) - 3
 
 
 def _any_heads(data: npt.NDArray[np.uint8], starts: Integers, counts: Integers) -> Integers:
-    """Return the start of each message in any batches."""
+    """Return the start of each message in batches of any messages."""
     sizes: npt.NDArray[np.uint32] = np.ndarray((len(data) - 3,), dtype=">u4", buffer=data, strides=(1,))
-    looks: npt.NDArray[np.uint32] = np.ndarray((len(data) - 3,), dtype="<u4", buffer=data, strides=(1,))
+    windows: npt.NDArray[np.uint32] = np.ndarray((len(data) - 3,), dtype="<u4", buffer=data, strides=(1,))
     limit = len(data) - ROOM
 
     def after(at: Integers) -> Integers:
         field = at + 4
         for _ in range(_FIELDS_MAX):
-            look = looks[field]
-            number = look >> 8 & 0xFFFF
-            skipped = _HAS_LENGTH[look & 0xFF]
+            window = windows[field]
+            number = window >> 8 & 0xFFFF
+            skipped = _HAS_LENGTH[window & 0xFF]
             if not skipped.any():
                 break
             field = np.minimum(field + _SHORT_STEP[number] * skipped, limit)
@@ -173,28 +178,29 @@ def _any_heads(data: npt.NDArray[np.uint8], starts: Integers, counts: Integers) 
 
 
 def _follow(starts: Integers, counts: Integers, after: Callable[[Integers], Integers]) -> Integers:
-    """Return the places of `counts` messages of each batch. `after` returns the places of the next messages."""
-    order = np.argsort(-counts, kind="stable")  # unfinished batches are always the first ones
-    going = np.searchsorted(-counts[order], -np.arange(int(counts.max())))
+    """Return the offsets of `counts` messages of each batch. `after` maps offsets to those of the next messages."""
+    order = np.argsort(-counts, kind="stable")  # batches with more messages first, so unfinished batches come first
+    unfinished = np.searchsorted(-counts[order], -np.arange(int(counts.max())))
     at, steps = starts[order], []
-    for live in going.tolist():
+    for live in unfinished.tolist():
         at = at[:live]
         steps.append(at)
         at = after(at)
-    batch = np.arange(int(going.sum())) - np.repeat(np.cumsum(going) - going, going)
-    found = np.empty(len(batch), dtype=np.int64)
-    found[(np.cumsum(counts) - counts)[order][batch] + np.repeat(np.arange(len(going)), going)] = np.concatenate(steps)
-    return found
+    batch = np.arange(int(unfinished.sum())) - np.repeat(np.cumsum(unfinished) - unfinished, unfinished)
+    number = np.repeat(np.arange(len(unfinished)), unfinished)
+    offsets = np.empty(len(batch), dtype=np.int64)
+    offsets[(np.cumsum(counts) - counts)[order][batch] + number] = np.concatenate(steps)
+    return offsets
 
 
 class _Fields:
-    """Fields of all messages, read in step."""
+    """Fields of all messages. Each step reads the next field of every message."""
 
     def __init__(self, data: npt.NDArray[np.uint8], heads: Integers, owner: Integers, sound: Flags) -> None:
         count = len(heads)
         self._data = data
         self._words: Words = np.ndarray((len(data) - 7,), dtype="<u8", buffer=data, strides=(1,))
-        self._looks: npt.NDArray[np.uint32] = np.ndarray((len(data) - 3,), dtype="<u4", buffer=data, strides=(1,))
+        self._windows: npt.NDArray[np.uint32] = np.ndarray((len(data) - 3,), dtype="<u4", buffer=data, strides=(1,))
         sizes: npt.NDArray[np.uint32] = np.ndarray((len(data) - 3,), dtype=">u4", buffer=data, strides=(1,))
         self._owner, self._sound = owner, sound
         self._limit = len(data) - ROOM
@@ -209,20 +215,20 @@ class _Fields:
         self._pairs: list[tuple[Integers, Integers, Integers]] = []
 
     def refuse(self, wrong: Flags) -> None:
-        """Reject each batch that has a message with a fault."""
+        """Mark the batches of the `wrong` messages as not sound."""
         self._sound[self._owner[wrong]] = False
 
     def properties(self) -> tuple[Integers, Integers, Integers]:
         """Return owner, start and end of each property, in the order of messages."""
         if not self._pairs:
-            nothing = np.empty(0, dtype=np.int64)
-            return nothing, nothing, nothing
+            empty = np.empty(0, dtype=np.int64)
+            return empty, empty, empty
         owner, start, end = (np.concatenate(column) for column in zip(*self._pairs, strict=True))
         order = np.argsort(owner, kind="stable")
         return owner[order], start[order], end[order]
 
     def read(self) -> None:
-        """Read field after field until every message has been read to its end."""
+        """Read the fields of all messages, and mark each batch that has a faulty message."""
         live = np.flatnonzero(self._sound[self._owner] & (self._begin < self.ends))
         for start in range(0, len(live), _SLICE):
             self._read(live[start : start + _SLICE])
@@ -231,8 +237,8 @@ class _Fields:
     def _read(self, live: Integers) -> None:
         at, ends, before = self._begin[live], self.ends[live], _shared(np.zeros(len(live), dtype=np.int64))
         for _ in range(_FIELDS_MAX):
-            look = self._looks[at]
-            tag, number = _shared((look & 0xFF).astype(np.int64)), look >> 8 & 0xFFFF
+            window = self._windows[at]
+            tag, number = _shared((window & 0xFF).astype(np.int64)), window >> 8 & 0xFFFF
             value, width = _SHORT[number], _SHORT_BYTES[number]
             long = np.flatnonzero(width == 0)
             if len(long):
@@ -241,28 +247,28 @@ class _Fields:
             has_length = _HAS_LENGTH[tag]
             at = start + np.minimum(value, self._limit) * has_length if has_length.any() else start
             fits = (at <= ends) & _MAY_FOLLOW[before * 256 + tag] & (value <= _VALUE_MAX[tag]) & (width > 0)
-            self._keep(live, tag, value, start)
-            goes_on = fits & (at < ends)
+            self._store(live, tag, value, start)
+            unfinished = fits & (at < ends)
             if not fits.all():
                 self._sound[self._owner[live[~fits]]] = False
             before = tag
-            if not goes_on.all():
-                live, at, ends = live[goes_on], at[goes_on], ends[goes_on]
-                before = tag if len(tag) == 1 else tag[goes_on]
+            if not unfinished.all():
+                live, at, ends = live[unfinished], at[unfinished], ends[unfinished]
+                before = tag if len(tag) == 1 else tag[unfinished]
             if not len(live):
                 return
         self._sound[self._owner[live]] = False
 
-    def _keep(self, live: Integers, tag: Integers, value: Integers, start: Integers) -> None:
-        for known, column in ((_SIZE, self.size), (_EVENT_TIME, self.event_time), (_SEQUENCE, self.sequence)):
-            hit = _hits(tag, known)
+    def _store(self, live: Integers, tag: Integers, value: Integers, start: Integers) -> None:
+        for field, column in ((_SIZE, self.size), (_EVENT_TIME, self.event_time), (_SEQUENCE, self.sequence)):
+            hit = _hits(tag, field)
             if hit is not None:
                 column[live[hit]] = value[hit]
-        for known, (begins, ends) in ((_KEY, self.key), (_ORDERING_KEY, self.ordering)):
-            hit = _hits(tag, known)
+        for field, (begins, ends) in ((_KEY, self.key), (_ORDERING_KEY, self.ordering)):
+            hit = _hits(tag, field)
             if hit is not None:
-                mine, begin = live[hit], start[hit]
-                begins[mine], ends[mine] = begin, begin + value[hit]
+                messages, begin = live[hit], start[hit]
+                begins[messages], ends[messages] = begin, begin + value[hit]
         hit = _hits(tag, _NULL_VALUE)
         if hit is not None:
             self.null[live[hit]] = value[hit] == 1
@@ -272,34 +278,37 @@ class _Fields:
 
 
 def _shared(tags: Integers) -> Integers:
-    """Return tags, or one tag if all are equal. Reason: messages of one producer have the same fields in turn."""
+    """Return the tags, or a single tag if all are equal, because numpy then computes less.
+
+    Messages of one producer usually have the same fields in the same order, so their tags are equal in each step.
+    """
     return tags[:1] if (tags == tags[0]).all() else tags
 
 
-def _hits(tag: Integers, known: int) -> Flags | slice | None:
-    """Return which messages have the tag; None if no message has it."""
-    hit: Flags = tag == known
+def _hits(tag: Integers, field: int) -> Flags | slice | None:
+    """Return which messages have the tag of `field`; None if no message has it."""
+    hit: Flags = tag == field
     if not hit.any():
         return None
     return slice(None) if len(hit) == 1 else hit
 
 
 def _varint(words: Words) -> tuple[Integers, Integers]:
-    """Return numbers of up to eight bytes at the start of words, and their bytes; 0 bytes for a longer number."""
+    """Return the varint at the start of each word, and its number of bytes: 0 for a varint of more than eight bytes."""
     ends = ~words & _CONTINUES
     lowest = ends & (~ends + np.uint64(1))
     width = np.frexp(lowest.astype(np.float64))[1].astype(np.int64) >> 3
-    left = words & ((lowest << np.uint64(1)) - np.uint64(1))
+    bits = words & ((lowest << np.uint64(1)) - np.uint64(1))
     for shift, mask in ((1, 0x007F007F007F007F), (2, 0x00003FFF00003FFF), (4, 0x000000000FFFFFFF)):
         low = np.uint64(mask)
-        left = (left & low) | ((left >> np.uint64(shift)) & (low << np.uint64(shift * 7)))
-    return left.astype(np.int64), width
+        bits = (bits & low) | ((bits >> np.uint64(shift)) & (low << np.uint64(shift * 7)))
+    return bits.astype(np.int64), width
 
 
 def pairs(data: npt.NDArray[np.uint8], start: Integers, end: Integers) -> tuple[Integers, Integers, Integers, Flags]:
     """Return start and end of each property's key, the start of its value, and which properties are sound.
 
-    Properties are at `[start, end)`. A value ends with its property.
+    Property `i` is at `[start[i], end[i])`, and its value ends at `end[i]`.
     """
     words: Words = np.ndarray((len(data) - 7,), dtype="<u8", buffer=data, strides=(1,))
     limit = len(data) - ROOM

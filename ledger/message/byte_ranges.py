@@ -1,6 +1,6 @@
-"""Byte ranges of one buffer, and binary columns made of them, without an object for each value.
+"""Conversion between byte ranges of one buffer and binary columns, without a Python object for each value.
 
-Rule: a range is `[start, end)`. Ranges ascend, except null ones.
+Rule: a range is `[start, end)`. Ranges ascend. The range of a null value is ignored and may be anywhere.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Flags = npt.NDArray[np.bool_]
 
 
 def cut(data: Bytes, starts: Integers, ends: Integers, null: Flags) -> pa.Array:
-    """Return the bytes `[starts[i], ends[i])` as a binary column, null where `null` is set."""
+    """Return a binary column whose value `i` is the bytes `[starts[i], ends[i])`, or null if `null[i]` is set."""
     if not len(starts):
         return pa.array([], pa.binary())
     if null.all():
@@ -36,5 +36,5 @@ def ranges_of(values: pa.Array) -> tuple[Bytes, Integers, Integers]:
     if offsets is None or not len(values):
         return np.zeros(0, dtype=np.uint8), np.zeros(len(values), dtype=np.int64), np.zeros(len(values), dtype=np.int64)
     edges = np.frombuffer(offsets, dtype=np.int32)[values.offset : values.offset + len(values) + 1].astype(np.int64)
-    held = np.zeros(0, dtype=np.uint8) if data is None else np.frombuffer(data, dtype=np.uint8)
-    return held, edges[:-1], edges[1:]
+    content = np.zeros(0, dtype=np.uint8) if data is None else np.frombuffer(data, dtype=np.uint8)
+    return content, edges[:-1], edges[1:]

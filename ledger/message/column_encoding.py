@@ -1,18 +1,18 @@
 """Encodings of the columns of entries: plain buffers, dictionaries, and compressed buffers.
 
-    plain         a column's Arrow buffers; a mapped read copies nothing
+    plain         the column's Arrow buffers; a reader that maps the file copies nothing
     dictionary    the distinct values, and an index of one or two bytes for each row
     compressed    all buffers of the entry by LZ4 or ZSTD
 
 Rules
-- A dictionary column has the field metadata `ledger.encoding: dictionary`. A reader returns the column of its values.
-  A column that a user appended as a dictionary has no such metadata, and stays a dictionary.
-- A column becomes a dictionary if the sample shrinks more by it. Each entry is a stream of its own, so an entry with
-  too many distinct values has the column without a dictionary.
+- A column that this module makes a dictionary has the field metadata `ledger.encoding: dictionary`. Readers get the
+  column of its values. A column that a user appended as a dictionary has no such metadata, and stays a dictionary.
+- The encoding is chosen on a sample: the beginning of the first entry of a writer, and then of every 256th entry.
+- A column becomes a dictionary if the sample is smaller with the dictionary. Each entry is a stream of its own, so an
+  entry with too many distinct values has the column without a dictionary.
 - With `auto`, entries are encoded if the sample shrinks by a fifth. Otherwise all columns are plain, because reading
-  plain columns costs nothing.
-- The sample is the beginning of the first entry of a writer, and again of every 256th. Small entries stay plain.
-- Floating-point numbers are compared as bits, so no NaN and no sign of zero is lost.
+  plain columns costs nothing. Small entries are always plain.
+- Floating-point numbers are compared as bits, so that NaN and the sign of zero are kept.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SAVED_MIN = 0.2
 _SAMPLE_ROWS = 65_536
 _ENTRIES_PER_SAMPLE = 256
 _BYTES_MIN = 16 * 1024
-_ROWS_PER_VALUE = 4  # a dictionary of fewer rows for each value saves little
+_ROWS_PER_VALUE = 4  # with fewer rows for each distinct value, a dictionary saves little
 _INDEXES = ((2**8, pa.uint8()), (2**16, pa.uint16()))
 _BITS = {pa.float16(): pa.int16(), pa.float32(): pa.int32(), pa.float64(): pa.int64()}
 
@@ -56,12 +56,12 @@ class RowEncoder:
         self._entries = 0
 
     def encode(self, batches: Sequence[pa.RecordBatch]) -> pa.Buffer:
-        """Return the payload of an entry. Raises what `encode_rows` raises."""
+        """Return the payload of an entry with these batches. Raises the errors of `encode_rows`."""
         if self._compression == "none" or sum(batch.nbytes for batch in batches) < _BYTES_MIN:
             return encode_rows(batches)
         joined = pa.Table.from_batches(batches).combine_chunks().to_batches()
         if len(joined) != 1:
-            return encode_rows(batches)  # more than 2 GiB of text
+            return encode_rows(batches)  # a column of more than 2 GiB of text stays in several chunks
         (batch,) = joined
         if self._entries % _ENTRIES_PER_SAMPLE == 0:
             self._encoding = choose_encoding(batch.slice(0, _SAMPLE_ROWS), self._compression)
@@ -70,7 +70,7 @@ class RowEncoder:
 
 
 def choose_encoding(sample: pa.RecordBatch, compression: Compression) -> Encoding:
-    """Return the encoding that makes the sample small; with `auto` plain columns if that saves less than a fifth."""
+    """Return the encoding that makes the sample smallest. With `auto`, it must save a fifth, or columns stay plain."""
     if compression == "none":
         return Encoding()
     codec: Codec = _AUTO if compression == "auto" else compression
@@ -88,7 +88,10 @@ def choose_encoding(sample: pa.RecordBatch, compression: Compression) -> Encodin
 
 
 def dictionary_of(column: pa.Array) -> pa.DictionaryArray | None:
-    """Return the column as a dictionary with a small index; None for another type or too many distinct values."""
+    """Return the column as a dictionary with an index of one or two bytes.
+
+    Returns None for a type without dictionaries, or too many distinct values.
+    """
     if not _has_dictionary(column.type):
         return None
     bits = _BITS.get(column.type)
@@ -101,7 +104,10 @@ def dictionary_of(column: pa.Array) -> pa.DictionaryArray | None:
 
 
 def _has_dictionary(kind: pa.DataType) -> bool:
-    """Return whether Arrow makes dictionaries of a type, and values are worth an index: two bytes or more."""
+    """Return whether Arrow makes dictionaries of a type, and its values have two bytes or more.
+
+    Shorter values are not larger than their index.
+    """
     text = of.is_string(kind) or of.is_binary(kind) or of.is_large_string(kind) or of.is_large_binary(kind)
     wide = of.is_primitive(kind) and not of.is_boolean(kind) and kind.bit_width > 8
     return bool(text or wide or of.is_decimal128(kind) or of.is_decimal256(kind))
@@ -120,7 +126,7 @@ def _with_dictionaries(batch: pa.RecordBatch, encoding: Encoding) -> pa.RecordBa
 
 
 def _stream_size(column: pa.Array, codec: Codec) -> int:
-    """Return the bytes of a column alone, as a stream."""
+    """Return the number of bytes of a compressed stream that has only this column."""
     batch, sink = pa.RecordBatch.from_arrays([column], names=["_"]), pa.MockOutputStream()
     with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression=codec)) as writer:
         writer.write_batch(batch)

@@ -1,11 +1,11 @@
 """Conversion of record batches to another schema: columns are matched by name.
 
 Rules
-- A missing column becomes null. An unrequested column is left out.
-- A column of another type is cast without loss or refused, naming the column and both types.
-- Equal types are re-wrapped, never copied.
+- A column that the batch lacks becomes null. A column that the schema lacks is left out.
+- A column of another type is cast if no value is lost. Otherwise an error names the column and both types.
+- A column of the same type is not copied.
 
-Widening: every value of the narrow type is a value of the wide type.
+A type *widens* to another type if the other type has all of its values:
 
     narrow                      wide
     signed whole number         signed whole number with more bits
@@ -14,7 +14,8 @@ Widening: every value of the narrow type is a value of the wide type.
     decimal(p, s)               decimal with as many digits before the point and behind it, or more
     list, struct                the same with wider elements or fields
 
-Source: the widenings of Spark's Parquet reader and of Delta that keep the kind of a value.
+Spark's Parquet reader and Delta allow these too. Their widenings from whole numbers to doubles or decimals are left
+out.
 """
 
 from __future__ import annotations
@@ -70,14 +71,14 @@ def cast_column(column: pa.Array, field: pa.Field, where: str) -> pa.Array:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as wrong:
         raise Refused(
             f"column {field.name!r} of {where} is {column.type} and cannot become {field.type}: {wrong}",
-            hint="Convert the column before it is written, or read with a schema that holds it",
+            hint="Convert the column before you write it, or read with a schema that has its type",
         ) from wrong
     return cast
 
 
 def _require_same_values(found: pa.Array, column: pa.Array) -> None:
-    """Raise ArrowInvalid if a narrow type lost a value. Arrow's safe casts round numbers and cut off times of day."""
-    import pyarrow.compute as pc  # few processes narrow a column
+    """Raise ArrowInvalid if a value changed. Arrow's safe casts round numbers and drop times of day."""
+    import pyarrow.compute as pc  # imported here, because few processes narrow a column
 
     if of.is_floating(column.type):
         found, column = (pc.if_else(pc.is_nan(values), 0.0, values) for values in (found, column))
@@ -86,7 +87,7 @@ def _require_same_values(found: pa.Array, column: pa.Array) -> None:
 
 
 def widens(narrow: pa.DataType, wide: pa.DataType) -> bool:
-    """Return whether a column of the narrow type can become the wide type without a loss. Equal types do not widen."""
+    """Return whether every value of the narrow type is a value of the wide type. Returns False for equal types."""
     if of.is_list(narrow) and of.is_list(wide):
         return widens(narrow.value_type, wide.value_type)
     if of.is_struct(narrow) and of.is_struct(wide):
@@ -124,12 +125,14 @@ def require_columns(given: pa.Schema, registered: pa.Schema, ledger: str) -> Non
     """Raise Refused if a writer's columns differ from the ledger's, naming missing and new columns."""
     missing = [field for field in registered if field.name not in given.names]
     extra = [field for field in given if field.name not in registered.names]
-    differs = [f"{_named(fields)} {word}" for word, fields in (("missing", missing), ("not in it", extra)) if fields]
+    differs = [
+        f"{_named(fields)} {word}" for word, fields in (("missing", missing), ("not in the ledger", extra)) if fields
+    ]
     if differs:
         raise Refused(
-            f"what is written to ledger {ledger!r} does not match its columns: {', and '.join(differs)}",
-            hint="Write the ledger's columns, null where there is no value, or write to another ledger; "
-            "in Spark option mergeSchema adds new ones",
+            f"the written columns do not match those of ledger {ledger!r}: {', and '.join(differs)}",
+            hint="Write all columns of the ledger, with null if there is no value, or write to another ledger. "
+            "In Spark the option mergeSchema adds new columns",
         )
 
 

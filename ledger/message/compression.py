@@ -1,14 +1,15 @@
-"""Pulsar's five compressions, by their numbers: of payloads, and of values in the metadata.
+"""Pulsar's five compression types, by number. They compress payloads, cursor states and values in the metadata.
 
-    NONE 0   LZ4 1 (raw block)   ZLIB 2 (with header)   ZSTD 3 (frame)   SNAPPY 4 (raw, opens with its size)
+    NONE 0   LZ4 1 (raw block)   ZLIB 2 (with header)   ZSTD 3 (frame)   SNAPPY 4 (raw, begins with its size)
 
 Rules
-- The size is stated beside the compressed bytes, and limited before decompression: a few bytes must not request
-  gigabytes. The result has exactly that size and uses all of the input, or the bytes are Corrupt.
+- The metadata beside the compressed bytes state the uncompressed size. The size is checked against a limit before
+  decompression, because a few bytes must not allocate gigabytes.
+- Decompression must use the whole input and give exactly the stated size. Otherwise it raises Corrupt.
 - Pulsar's Java client flushes a ZLIB stream and does not end it: the stream has no checksum, and ends in 0000ffff.
-- If a codec of Arrow returns fewer bytes than requested, it leaves the rest of the buffer unchanged. Each codec here
-  is called in a way that detects this.
-- A number outside the list is Unsupported: a newer writer's.
+- If an Arrow codec decompresses fewer bytes than requested, it leaves the rest of the buffer unchanged. This module
+  calls each codec in a way that detects the missing bytes.
+- A number outside the list raises Unsupported, because a newer version may have written it.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ UNCOMPRESSED_BYTES_MAX = 128 * 1024 * 1024
 
 _ZSTD_LEVEL = 3  # Pulsar's level
 _EMPTY_LZ4 = b"\0"
-_LZ4_END = 5  # a block ends with at least this many uncompressed bytes
-_ZLIB_FLUSHED = b"\0\0\xff\xff"  # an empty stored block: it flushes all input before it
+_LZ4_END = 5  # the last bytes of a block, at least five, are stored uncompressed
+_ZLIB_FLUSHED = b"\0\0\xff\xff"  # the end of an empty stored block, which a flush writes
 
 
 def compress(kind: int, buffer: bytes | memoryview, *, level: int = _ZSTD_LEVEL) -> bytes:
-    """Compress a buffer. Raises Refused for an unknown number. `level` is ZSTD's; readers need not know it."""
+    """Compress a buffer. Raises Refused for an unknown number. `level` applies to ZSTD only."""
     if kind == NONE:
         return bytes(buffer)
     if kind == ZLIB:
         return zlib.compress(buffer)
     if kind not in {LZ4, ZSTD, SNAPPY}:
-        raise Refused(f"compression {kind} is not known", hint=f"Known are 0 to {SNAPPY}: {', '.join(NAMES)}")
+        raise Refused(f"compression {kind} is not known", hint=f"Use 0 to {SNAPPY}: {', '.join(NAMES)}")
     if kind == LZ4 and len(buffer) == 0:
         return _EMPTY_LZ4
     return bytes(_codec(kind, level).compress(buffer, asbytes=True))
@@ -54,20 +55,24 @@ def decompress(
 ) -> memoryview:
     """Decompress to exactly `uncompressed_size` bytes.
 
-    `framed` is for a caller that checks every byte by the content itself: LZ4 is then decompressed once, and the caller
-    detects a shorter result. NONE returns the buffer itself for any size, because clients need not state one. Raises
-    Corrupt if size and bytes disagree, Unsupported for a size over `max_bytes` or an unknown number, naming `where`.
+    `framed` says that the caller detects missing bytes from the content itself. LZ4 is then decompressed once instead
+    of twice. NONE returns the buffer itself for any size, because clients may omit the size.
+
+    Raises Corrupt if size and bytes disagree. Raises Unsupported for a size over `max_bytes` or an unknown number. Each
+    error names `where`.
     """
     if kind == NONE:
         return memoryview(buffer)
     if not 0 <= kind < len(NAMES):
-        raise Unsupported(f"{where} is compressed by codec {kind}, known are 0 to {SNAPPY} ({', '.join(NAMES)})")
+        raise Unsupported(
+            f"{where} is compressed by codec {kind}, this version decompresses 0 to {SNAPPY} ({', '.join(NAMES)})"
+        )
     if uncompressed_size > max_bytes:
         raise Unsupported(
-            f"{where} states {uncompressed_size} bytes before {NAMES[kind]}, at most {max_bytes} are read"
+            f"{where} states {uncompressed_size} bytes before {NAMES[kind]} compression, at most {max_bytes} are read"
         )
     if uncompressed_size < 0:
-        raise Corrupt(f"{where} states {uncompressed_size} bytes before {NAMES[kind]}")
+        raise Corrupt(f"{where} states {uncompressed_size} bytes before {NAMES[kind]} compression, expected 0 or more")
     if kind == ZLIB:
         return _inflate_zlib(buffer, uncompressed_size, where)
     if kind == LZ4:
@@ -81,20 +86,25 @@ def _inflate(kind: int, buffer: bytes | memoryview, size: int, where: str) -> me
     try:
         return memoryview(_codec(kind).decompress(buffer, size)).cast("B")
     except (OSError, pa.ArrowInvalid) as wrong:
-        raise Corrupt(f"{where} is no {NAMES[kind]} of {len(buffer)} bytes that gives {size}: {wrong}") from wrong
+        raise Corrupt(
+            f"{where} has {len(buffer)} bytes that {NAMES[kind]} does not decompress to {size} bytes: {wrong}"
+        ) from wrong
 
 
 def _inflate_lz4(buffer: bytes | memoryview, size: int, where: str, *, framed: bool) -> memoryview:
-    """Decompress a block, which does not state its size. A result that fits with a byte less is shorter than stated."""
+    """Decompress an LZ4 block, which does not state its size.
+
+    If the block also decompresses into a buffer of one byte less, it has fewer bytes than stated.
+    """
     if size == 0:
         if bytes(buffer[:2]) == _EMPTY_LZ4:
             return memoryview(b"")
-        raise Corrupt(f"{where} is LZ4 of {len(buffer)} bytes that states 0 bytes, expected one byte of 00")
+        raise Corrupt(f"{where} is LZ4 of {len(buffer)} bytes and states 0 bytes, expected one byte 00")
     inflated = _inflate(LZ4, buffer, size, where)
     if framed and size >= _LZ4_END and inflated[-_LZ4_END:] == memoryview(buffer)[-_LZ4_END:]:
         return inflated
     if _fits_lz4(buffer, size - 1):
-        raise Corrupt(f"{where} is LZ4 of {len(buffer)} bytes that gives less than the {size} bytes it states")
+        raise Corrupt(f"{where} is LZ4 of {len(buffer)} bytes that gives less than the stated {size} bytes")
     return inflated
 
 
@@ -113,10 +123,12 @@ def _inflate_zlib(buffer: bytes | memoryview, size: int, where: str) -> memoryvi
     try:
         inflated = inflater.decompress(buffer, size + 1)
     except zlib.error as wrong:
-        raise Corrupt(f"{where} is no ZLIB of {len(buffer)} bytes that gives {size}: {wrong}") from wrong
+        raise Corrupt(
+            f"{where} has {len(buffer)} bytes that ZLIB does not decompress to {size} bytes: {wrong}"
+        ) from wrong
     if len(inflated) != size:
         found = f"more than {size}" if len(inflated) > size else str(len(inflated))
-        raise Corrupt(f"{where} is ZLIB of {len(buffer)} bytes that gives {found} bytes, it states {size}")
+        raise Corrupt(f"{where} is ZLIB of {len(buffer)} bytes that gives {found} bytes, stated are {size}")
     flushed = not buffer or bytes(buffer[-len(_ZLIB_FLUSHED) :]) == _ZLIB_FLUSHED
     if inflater.unused_data or not (inflater.eof or flushed):
         state = f"{len(inflater.unused_data)} bytes too many" if inflater.eof else "no end"
@@ -131,7 +143,7 @@ def _require_snappy_size(view: memoryview, size: int, where: str) -> None:
         if byte < 0x80:
             break
     if stated != size:
-        raise Corrupt(f"{where} opens with a SNAPPY size of {stated} bytes, {size} are stated beside it")
+        raise Corrupt(f"{where} begins with a SNAPPY size of {stated} bytes, its metadata state {size}")
 
 
 @cache

@@ -1,12 +1,15 @@
 """Decryption of payloads that a Pulsar client encrypted end to end, with the reader's private keys.
 
-    encryption_keys    (name of a key pair, data key as its public key encrypted it), as many as the producer named
+The producer encrypts payloads with a random AES key, the data key. It encrypts the data key with one or more public
+keys, and stores the results in the entry's metadata.
+
+    encryption_keys    for each public key: its name, and the data key encrypted with it
     encryption_param   the nonce, 12 bytes
-    payload            AES-GCM of a batch, a message or a chunk as it was compressed; 16 bytes of tag behind it
+    payload            AES-GCM of the compressed batch, message or chunk, then 16 bytes of tag
 
     data key by RSA    OAEP with SHA-1
-    data key by EC     point ‖ data key xor K1 ‖ HMAC-SHA1 under K2: ECIES as Bouncy Castle has it by default, where
-                       K2 (16 bytes) ‖ K1 is KDF2 with SHA-1 of the point and the secret that both sides share
+    data key by EC     point ‖ data key xor K1 ‖ HMAC-SHA1 with key K2: ECIES with Bouncy Castle's defaults, where
+                       K2 (16 bytes) ‖ K1 is KDF2 with SHA-1 of the point and the shared secret of ECDH
 
 Rules
 - A producer uses a data key for hours, so decrypted data keys are cached, up to a fixed number.
@@ -26,13 +29,13 @@ from pyspark_ledger.ledger.proto.pulsar_messages_pb2 import MessageMetadata
 _TAG_BYTES, _NONCE_BYTES = 16, 12
 _MAC_KEY_BYTES, _MAC_BYTES, _SHA1_BYTES = 16, 20, 20
 _AES_KEY_BYTES = (16, 24, 32)
-_DATA_KEYS_HELD = 1024
+_DATA_KEYS_MAX = 1024
 ANY_NAME = "*"
 _CLEARED = ("encryption_keys", "encryption_param", "encryption_algo")
 
 
 class PrivateKeys:
-    """Private keys by the producers' names for them. The key `ANY_NAME` is used for every other name."""
+    """Private keys of a reader, by name. The key named `ANY_NAME` is used for every name without a key."""
 
     def __init__(self, pems: Mapping[str, bytes]) -> None:
         self._keys = {name: _loaded(pem, f"the private key for {name!r}") for name, pem in pems.items()}
@@ -41,8 +44,8 @@ class PrivateKeys:
     def opened(self, entry: ParsedEntry, where: str) -> ParsedEntry:
         """Return the decrypted entry.
 
-        Raises Unsupported if none of its keys was given, Refused if the given keys do not match, Corrupt if its bytes
-        were changed. Each error names `where`.
+        Raises Unsupported if no private key has a name that the entry states. Raises Refused if the private keys do not
+        match the public keys. Raises Corrupt if the entry's bytes were changed. Each error names `where`.
         """
         metadata = entry.metadata
         if not metadata.encryption_keys:
@@ -59,7 +62,7 @@ class PrivateKeys:
             payload = cipher.decrypt(metadata.encryption_param, entry.payload, None)
         except InvalidTag as wrong:
             raise Corrupt(
-                f"{where} has {len(entry.payload)} encrypted bytes that are not those of their tag"
+                f"{where} has {len(entry.payload)} encrypted bytes that do not match their authentication tag"
             ) from wrong
         clear = MessageMetadata()
         clear.CopyFrom(metadata)
@@ -73,61 +76,64 @@ class PrivateKeys:
         names = ", ".join(repr(wrapped.key) for wrapped in metadata.encryption_keys)
         if not known:
             given = ", ".join(map(repr, self._keys))
-            raise Unsupported(f"{where} is encrypted with key {names}; given is {given}", hint="Give the private key")
+            raise Unsupported(
+                f"{where} is encrypted with key {names}, private keys were given for {given}",
+                hint="Give the private key of one of these names",
+            )
         for wrapped, key in known:
-            held = self._data_keys.get(wrapped.value)
-            if held is not None:
-                return held
+            cipher = self._data_keys.get(wrapped.value)
+            if cipher is not None:
+                return cipher
             data_key = _data_key(key, wrapped.value)
             if data_key is not None and len(data_key) not in _AES_KEY_BYTES:
                 raise Corrupt(f"{where} has a data key of {len(data_key)} bytes, expected one of {_AES_KEY_BYTES}")
             if data_key is not None:
-                return self._held(wrapped.value, data_key)
+                return self._cached_cipher(wrapped.value, data_key)
         raise Refused(
-            f"{where} is encrypted with key {names}, and the private key that was given does not open it",
+            f"{where} is encrypted with key {names}, and the given private key does not decrypt it",
             hint="Give the private key that belongs to the public key of that name",
         )
 
     def _key(self, name: str) -> Any:
         return self._keys.get(name, self._keys.get(ANY_NAME))
 
-    def _held(self, encrypted: bytes, data_key: bytes) -> Any:
+    def _cached_cipher(self, encrypted: bytes, data_key: bytes) -> Any:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-        while len(self._data_keys) >= _DATA_KEYS_HELD:
+        while len(self._data_keys) >= _DATA_KEYS_MAX:
             del self._data_keys[next(iter(self._data_keys))]
         return self._data_keys.setdefault(encrypted, AESGCM(data_key))
 
 
 def _loaded(pem: bytes, what: str) -> Any:
-    """Load an RSA or EC key. Its text is never repeated."""
+    """Load an RSA or EC key. Errors do not contain its text."""
     try:
         from cryptography.hazmat.primitives.asymmetric import ec, rsa
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
     except ImportError as missing:
         raise Unsupported(
-            "encrypted messages are opened by the package cryptography, which is not installed here",
-            hint="pip install 'pyspark-ledger[crypto]' where the driver and the executors run",
+            "the package cryptography, which decrypts messages, is not installed here",
+            hint="Run pip install 'pyspark-ledger[crypto]' on the driver and the executors",
         ) from missing
     begin = pem.find(b"-----BEGIN", pem.find(b"-----END EC PARAMETERS-----") + 1)
     try:
         key = load_pem_private_key(pem[max(begin, 0) :], password=None)
     except (ValueError, TypeError) as wrong:
-        hint = "Give what openssl writes without a password"
-        raise Refused(f"{what} is no private key in PEM, or has a password", hint=hint) from wrong
+        hint = "Give a PEM file without a password, as openssl writes it"
+        raise Refused(f"{what} is not a private key in PEM, or has a password", hint=hint) from wrong
     if not isinstance(key, (rsa.RSAPrivateKey, ec.EllipticCurvePrivateKey)):
         raise Refused(f"{what} is a {type(key).__name__}, Pulsar's clients encrypt with RSA and EC")
     return key
 
 
 def _data_key(key: Any, encrypted: bytes) -> bytes | None:
-    """Decrypt the data key; None if it was not made for this key."""
+    """Decrypt the data key. Returns None if another public key encrypted it."""
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
     if not isinstance(key, rsa.RSAPrivateKey):
         return _by_ecies(key, encrypted)
-    sha1 = hashes.SHA1()  # noqa: S303 — what Pulsar's clients pad with
+    sha1 = hashes.SHA1()  # noqa: S303 — Pulsar's clients pad with SHA-1
     try:
         return key.decrypt(encrypted, padding.OAEP(padding.MGF1(sha1), sha1, None))
     except ValueError:
@@ -152,7 +158,7 @@ def _by_ecies(key: Any, encrypted: bytes) -> bytes | None:
     sha1 = hashes.SHA1()  # noqa: S303 — as above
     derived = X963KDF(sha1, _MAC_KEY_BYTES + length, None).derive(point + secret)
     check = hmac.HMAC(derived[:_MAC_KEY_BYTES], sha1)
-    check.update(body + bytes(8))  # the length of an empty text
+    check.update(body + bytes(8))  # eight zero bytes: the length of the empty label
     try:
         check.verify(mac)
     except InvalidSignature:

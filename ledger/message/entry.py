@@ -1,15 +1,15 @@
 """Entry of a ledger, in Apache Pulsar's format.
 
-    [0x0e02  size u32  BrokerEntryMetadata]      the broker's stamp; outside the checksum
-    [0x0e01  crc32c u32]                          over all that follows
-    size u32  MessageMetadata  payload …          big-endian throughout
+    [0x0e02  size u32  BrokerEntryMetadata]      the broker's stamp: its time and the row index; not in the checksum
+    [0x0e01  crc32c u32]                         the checksum of the bytes after it
+    size u32  MessageMetadata  payload …         all numbers are big-endian
 
 Rules
-- Every entry is written with its checksum, and every decoder checks the checksum. A missing checksum is accepted only
-  if a caller allows it, because Pulsar's own clients may leave it out. In ledgers of this project it is corruption.
-- The log reads an entry's metadata and never its payload. `entry_rows` is all that the log knows of rows.
-- A payload is a batch exactly if field 11 is present. An Arrow payload never sets that field: a property states its
-  rows.
+- Every entry is written with its checksum, and every decoder checks the checksum. A missing checksum raises Corrupt.
+  Exception: a caller can allow it, because Pulsar's own clients may omit the checksum.
+- The log reads an entry's metadata and never its payload. It learns the number of rows from `entry_rows`.
+- A payload is a batch of messages if and only if field 11 of `MessageMetadata` is present. An Arrow payload never sets
+  that field: a property states its number of rows.
 """
 
 from __future__ import annotations
@@ -31,19 +31,22 @@ STAMP_BYTES_MAX = 2 + 4 + 22
 _U32 = struct.Struct(">I")
 _HEAD = struct.Struct(">HI")
 _STAMP, _CHECKSUM = 0x0E02, 0x0E01
-_ROW_DIGITS_MAX = 18  # always an int64
+_ROW_DIGITS_MAX = 18  # every number of 18 digits fits an int64
 _Message = TypeVar("_Message", bound=Message)
 
 
 class BrokerStamp(NamedTuple):
-    """Stamp of the broker: its clock, and the rows of the managed ledger up to and including this entry."""
+    """Stamp that the broker puts before an entry.
+
+    `timestamp_ms` is the broker's time. `row_end` is the number of rows in the ledger up to and including this entry.
+    """
 
     timestamp_ms: int
     row_end: int
 
 
 class ParsedEntry(NamedTuple):
-    """Parsed entry. `payload` is a view of the parsed bytes."""
+    """Parts of an entry. `payload` is a view of the entry's bytes."""
 
     stamp: BrokerStamp | None
     metadata: MessageMetadata
@@ -51,7 +54,7 @@ class ParsedEntry(NamedTuple):
 
 
 def encode_entry(metadata: MessageMetadata, *payload: Buffer) -> list[Buffer]:
-    """Return the buffers of an entry without a stamp. The payload's buffers are not copied."""
+    """Return an entry without a stamp, as a list of buffers. The payload's buffers are not copied."""
     head = metadata.SerializeToString()
     head = _U32.pack(len(head)) + head
     crc = crc32c(head)
@@ -61,7 +64,7 @@ def encode_entry(metadata: MessageMetadata, *payload: Buffer) -> list[Buffer]:
 
 
 def stamp_prefix(stamp: BrokerStamp) -> bytes:
-    """Return the bytes to put before an entry. Without any row yet the index is left out: it cannot be -1."""
+    """Return the bytes of a stamp. If the ledger has no row yet, the stamp has no index, because -1 is not allowed."""
     metadata = BrokerEntryMetadata(broker_timestamp=stamp.timestamp_ms)
     if stamp.row_end:
         metadata.index = stamp.row_end - 1
@@ -72,7 +75,7 @@ def stamp_prefix(stamp: BrokerStamp) -> bytes:
 def parse_entry(buffer: Buffer, where: str, *, require_checksum: bool = True) -> ParsedEntry:
     """Parse an entry and check its checksum. Raises Corrupt naming `where` and both values."""
     view = memoryview(buffer)
-    if view.format != "B":  # Arrow's buffers are signed, and comparing those is slow
+    if view.format != "B":  # Arrow's buffers have signed bytes, which Python compares slowly
         view = view.cast("B")
     stamp, at = None, 0
     magic, stated = _head(view, at, where)
@@ -83,7 +86,7 @@ def parse_entry(buffer: Buffer, where: str, *, require_checksum: bool = True) ->
         at += _HEAD.size
         found = crc32c(view[at:])
         if found != stated:
-            raise Corrupt(f"{where} has CRC32C {found:#010x}, it states {stated:#010x}")
+            raise Corrupt(f"{where} has CRC32C {found:#010x}, but states {stated:#010x}")
     elif require_checksum:
         raise Corrupt(f"{where} begins with {magic:04x} at byte {at}, expected a checksum (0e01)")
     if at + 4 > len(view):
@@ -94,7 +97,10 @@ def parse_entry(buffer: Buffer, where: str, *, require_checksum: bool = True) ->
 
 
 def parse_head(begin: memoryview, where: str) -> ParsedEntry | None:
-    """Parse the first bytes of an entry, without the checksum; None if its metadata do not end in them."""
+    """Parse the stamp and metadata from the first bytes of an entry. The checksum is not checked.
+
+    Returns None if these bytes do not contain all of the metadata.
+    """
     at, stamp = 0, None
     try:
         magic, stated = _head(begin, at, where)
@@ -110,12 +116,12 @@ def parse_head(begin: memoryview, where: str) -> ParsedEntry | None:
 
 
 def is_marker(metadata: MessageMetadata) -> bool:
-    """Return whether an entry is a marker of a broker (a transaction's end, a replication snapshot) and never a row."""
+    """Return whether an entry is a broker's marker (end of a transaction, replication snapshot). It has no rows."""
     return metadata.HasField("marker_type")
 
 
 def arrow_rows(metadata: MessageMetadata) -> int | None:
-    """Return the rows that an Arrow payload states; None for a Pulsar payload."""
+    """Return the number of rows of an Arrow payload, as the metadata state it; None for a Pulsar payload."""
     for pair in metadata.properties:
         if pair.key == ARROW_PROPERTY:
             return _stated_rows(pair.value)
@@ -128,7 +134,7 @@ def is_arrow(metadata: MessageMetadata) -> bool:
 
 
 def entry_rows(metadata: MessageMetadata) -> int:
-    """Return the rows that a reader gets from an entry, by its metadata."""
+    """Return the number of rows that a reader gets from an entry, computed from the entry's metadata."""
     if metadata.HasField("marker_type"):
         return 0
     rows = arrow_rows(metadata)
@@ -142,21 +148,21 @@ def entry_rows(metadata: MessageMetadata) -> int:
 
 
 def parse_message(kind: type[_Message], view: memoryview, at: int, size: int, where: str) -> tuple[_Message, int]:
-    """Return a protobuf message of `size` bytes at `at`, and the offset after it. Raises Corrupt."""
+    """Return the protobuf message of `size` bytes at `at`, and the offset after it. Raises Corrupt naming `where`."""
     end = at + size
     if end > len(view):
         raise Corrupt(f"{where} states {size} bytes of {kind.__name__} at byte {at}, {len(view) - at} are left")
     try:
         message = kind.FromString(view[at:end])  # type: ignore[arg-type]  # any buffer will do
     except (DecodeError, UnicodeDecodeError) as wrong:
-        raise Corrupt(f"{where} has {size} bytes at byte {at} that are no {kind.__name__}: {wrong}") from wrong
+        raise Corrupt(f"{where} has {size} bytes at byte {at} that are not a {kind.__name__}: {wrong}") from wrong
     if not message.IsInitialized():
         raise Corrupt(f"{where} has {size} bytes of {kind.__name__} at byte {at} without a required field")
     return message, end
 
 
 def _head(view: memoryview, at: int, where: str) -> tuple[int, int]:
-    """Return the two magic bytes at `at` and the number behind them."""
+    """Return the two magic bytes at `at`, and the number after them."""
     if at + _HEAD.size > len(view):
         raise Corrupt(f"{where} ends after {len(view)} bytes, expected at least {_HEAD.size} more at {at}")
     magic, number = _HEAD.unpack_from(view, at)

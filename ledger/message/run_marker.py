@@ -1,12 +1,12 @@
-"""Run: the rows of one batch of one query, in the log completely or not at all.
+"""Run: the entries that one batch of a Spark query appends to a ledger. Readers see all of them or none.
 
     entry (txn id)  entry (txn id)  …  entry (txn id)  marker (txn id, closes the run)
 
 Invariants
-- Entries and marker carry the run's id in Pulsar's transaction fields (22, 23), set before the checksum was made.
-- From the first entry to the marker nothing else is written to that managed ledger. A run never crosses a segment.
-- The committed end moves from before the run to after its marker in one step. A run without its marker at the tail of
-  a recovered segment was never committed, and recovery cuts it.
+- Entries and marker have the run's id in Pulsar's transaction fields (22, 23). The checksum covers these fields.
+- From the first entry to the marker nothing else is written to the ledger. A run never crosses a segment.
+- Readers read up to the committed end of the log, which moves from before the run to after its marker in one step.
+- A run without its marker at the tail of a recovered segment was never committed, and recovery removes the run.
 - The marker is a Pulsar transaction-commit marker (`marker_type` 21) and has no row. Its properties name the query and
   the batch, so that a repeated commit of the batch is detected and appends nothing.
 """
@@ -31,14 +31,14 @@ _QUERY, _BATCH, _ENTRIES, _ROWS = (
 
 
 class RunId(msgspec.Struct, frozen=True):
-    """128 bits that entries and marker of a run share, as Pulsar's two transaction id fields (unsigned)."""
+    """Id of a run in 128 bits, split between Pulsar's two transaction id fields (unsigned)."""
 
     most: int
     least: int
 
 
 class RunSummary(msgspec.Struct, frozen=True):
-    """Content of a marker about its run."""
+    """Properties of a marker: the query, the batch, and the number of entries and rows in its run."""
 
     query: str
     batch: int
@@ -47,7 +47,7 @@ class RunSummary(msgspec.Struct, frozen=True):
 
 
 class CommittedBatch(msgspec.Struct, frozen=True):
-    """Newest batch of a query in a managed ledger, and its entries `[first, end)`, marker included."""
+    """Newest batch of a query in a ledger, with its entries `[first, end)`, marker included."""
 
     query: str
     batch: int
@@ -56,11 +56,11 @@ class CommittedBatch(msgspec.Struct, frozen=True):
     entries: int
     rows: int
     committed_ms: int
-    once: bool = False  # the query commits nothing else
+    once: bool = False  # the query has only this batch: a batch write
 
 
 def run_id(metadata: MessageMetadata) -> RunId | None:
-    """Return the run of an entry, None for an entry outside of a run."""
+    """Return the id of the run that an entry belongs to, None for an entry outside of a run."""
     if not metadata.HasField("txnid_most_bits"):
         return None
     return RunId(metadata.txnid_most_bits, metadata.txnid_least_bits)
@@ -92,11 +92,13 @@ def encode_marker(run: RunId, summary: RunSummary, publish_time_ms: int) -> byte
 
 
 def marker_summary(metadata: MessageMetadata, where: str) -> RunSummary | None:
-    """Return the content of a marker; None for a marker of another writer (a Pulsar broker's has no properties)."""
-    said = {pair.key: pair.value for pair in metadata.properties}
-    if _QUERY not in said:
+    """Return the properties of a marker. Returns None for a Pulsar broker's marker, which has no properties."""
+    properties = {pair.key: pair.value for pair in metadata.properties}
+    if _QUERY not in properties:
         return None
     try:
-        return RunSummary(said[_QUERY], int(said[_BATCH]), int(said[_ENTRIES]), int(said[_ROWS]))
+        return RunSummary(
+            properties[_QUERY], int(properties[_BATCH]), int(properties[_ENTRIES]), int(properties[_ROWS])
+        )
     except (KeyError, ValueError) as wrong:
-        raise Corrupt(f"the run marker at {where} has properties {sorted(said)}: {wrong}") from wrong
+        raise Corrupt(f"the run marker at {where} has properties {sorted(properties)}: {wrong}") from wrong

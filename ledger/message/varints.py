@@ -1,8 +1,10 @@
-"""Protobuf's varints, many at once: seven bits a byte, the lowest first; the top bit says that more follow.
+"""Encoding and decoding of many Protobuf varints at once.
+
+A varint has seven bits in each byte, the lowest bits first. The top bit of a byte is set if another byte follows.
 
 Rules
-- A negative int64 has ten bytes. More than ten bytes, or bits beyond the 64th, are `Corrupt`.
-- Encoders return the bytes of all values in sequence. Decoders account for every byte of their input.
+- A negative int64 has ten bytes. More than ten bytes, or bits beyond the 64th, raise Corrupt.
+- Encoders return the bytes of all values in sequence. `decode_varints` refuses input with bytes left over.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ Words = npt.NDArray[np.uint64]
 Integers = npt.NDArray[np.int64]
 
 LENGTH_MAX = 10
-# Values of a pass, whose intermediate results stay in the processor's cache.
+# Number of values to convert at a time: their intermediate results fit into the processor's cache.
 _SLICE = 1 << 14
 _SEVEN = np.uint64(7)
 _MORE = 0x8080808080808080
@@ -27,16 +29,16 @@ _WITHIN = np.array([(1 << (8 * size)) - 1 & ~_MORE for size in range(9)], dtype=
 
 def varint(value: int) -> bytes:
     """Encode one value, as int64 or uint64."""
-    left, out = value & (2**64 - 1), bytearray()
-    while left > 0x7F:
-        out.append(left & 0x7F | 0x80)
-        left >>= 7
-    out.append(left)
+    rest, out = value & (2**64 - 1), bytearray()
+    while rest > 0x7F:
+        out.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    out.append(rest)
     return bytes(out)
 
 
 def read_varint(view: memoryview, at: int, where: str) -> tuple[int, int]:
-    """Return the value at `at`, unsigned, and the offset after it."""
+    """Return the unsigned value at offset `at`, and the offset after it. Raises Corrupt naming `where`."""
     value = 0
     for digit in range(LENGTH_MAX):
         if at + digit >= len(view):
@@ -51,39 +53,39 @@ def read_varint(view: memoryview, at: int, where: str) -> tuple[int, int]:
 
 
 def lengths(values: Words) -> Integers:
-    """Return the bytes of each value."""
-    found = np.ones(len(values), dtype=np.int64)
+    """Return the number of bytes of each value as a varint."""
+    sizes = np.ones(len(values), dtype=np.int64)
     for digit in range(1, LENGTH_MAX):
-        found += values >= np.uint64(1 << (7 * digit))
-    return found
+        sizes += values >= np.uint64(1 << (7 * digit))
+    return sizes
 
 
 def put_varints(out: Bytes, at: Integers, values: Words, sizes: Integers) -> None:
-    """Write each value at its offset in `out`; `sizes` are their lengths."""
-    left = values.copy()
+    """Write each value at its offset `at` in `out`. `sizes` are the values' `lengths`."""
+    rest = values.copy()
     for digit in range(int(sizes.max(initial=0))):
         rows = np.flatnonzero(sizes > digit)
-        part = (left[rows] & np.uint64(0x7F)).astype(np.uint8)
+        part = (rest[rows] & np.uint64(0x7F)).astype(np.uint8)
         part |= np.where(sizes[rows] > digit + 1, 0x80, 0).astype(np.uint8)
         out[at[rows] + digit] = part
-        left >>= _SEVEN
+        rest >>= _SEVEN
 
 
 def tagged(tag: int, values: Words) -> Bytes:
-    """Encode each value after the same one-byte tag: a repeated field that is not packed."""
+    """Encode each value after the same one-byte tag, as Protobuf encodes a repeated field that is not packed."""
     if len(values) > _SLICE:
         return np.concatenate([tagged(tag, values[at : at + _SLICE]) for at in range(0, len(values), _SLICE)])
     sizes = lengths(values)
     table = np.empty((len(values), 1 + LENGTH_MAX), dtype=np.uint8)
     table[:, 0] = tag
-    low = _spread(values & np.uint64(2**56 - 1)) | np.uint64(_MORE)
+    low = _split_groups(values & np.uint64(2**56 - 1)) | np.uint64(_MORE)
     table[:, 1:9] = low.astype("<u8").view(np.uint8).reshape(-1, 8)
     table[:, 9] = (values >> np.uint64(56)) | np.uint64(0x80)
     table[:, 10] = values >> np.uint64(63)
     rows = np.arange(len(values))
     table[rows, sizes] &= 0x7F
-    found: Bytes = table[np.arange(1 + LENGTH_MAX) <= sizes[:, None]]
-    return found
+    encoded: Bytes = table[np.arange(1 + LENGTH_MAX) <= sizes[:, None]]
+    return encoded
 
 
 def decode_varints(data: Bytes, where: str) -> Words:
@@ -98,7 +100,7 @@ def decode_varints(data: Bytes, where: str) -> Words:
 
 
 def gather(data: Bytes, starts: Integers, sizes: Integers, where: str) -> Words:
-    """Return the values at these offsets, of these lengths."""
+    """Return the values that start at `starts` and have `sizes` bytes. Raises Corrupt naming `where`."""
     if len(starts) > _SLICE:
         slices = [slice(at, at + _SLICE) for at in range(0, len(starts), _SLICE)]
         return np.concatenate([_gather(data, starts[part], sizes[part], where) for part in slices])
@@ -112,10 +114,10 @@ def _gather(data: Bytes, starts: Integers, sizes: Integers, where: str) -> Words
     data, starts = data[first:stop], starts - first
     longest = int(sizes.max(initial=0))
     if longest > LENGTH_MAX:
-        raise Corrupt(f"{where} has a number of {longest} bytes, at most {LENGTH_MAX} are one")
+        raise Corrupt(f"{where} has a number of {longest} bytes, a varint has at most {LENGTH_MAX}")
     padded = np.append(data, np.zeros(LENGTH_MAX, dtype=np.uint8))
     at_every_byte = np.ndarray((len(data) + 1,), dtype="<u8", buffer=padded, strides=(1,))
-    values = _gathered(at_every_byte[starts] & _WITHIN[np.minimum(sizes, 8)])
+    values = _join_groups(at_every_byte[starts] & _WITHIN[np.minimum(sizes, 8)])
     for digit in (8, 9):
         rows = np.flatnonzero(sizes > digit)
         part = padded[starts[rows] + digit] & np.uint8(0x7F)
@@ -125,16 +127,16 @@ def _gather(data: Bytes, starts: Integers, sizes: Integers, where: str) -> Words
     return values
 
 
-def _gathered(eight: Words) -> Words:
-    """Join eight bytes of seven bits each to 56 bits: neighbours, then pairs, then fours."""
+def _join_groups(eight: Words) -> Words:
+    """Join the low seven bits of eight bytes to 56 bits: first pairs of bytes, then fours, then all eight."""
     pairs = (eight & np.uint64(0x007F007F007F007F)) | ((eight & np.uint64(0x7F007F007F007F00)) >> np.uint64(1))
     fours = (pairs & np.uint64(0x00003FFF00003FFF)) | ((pairs & np.uint64(0x3FFF00003FFF0000)) >> np.uint64(2))
     whole: Words = (fours & np.uint64(0x0FFFFFFF)) | ((fours & np.uint64(0x0FFFFFFF00000000)) >> np.uint64(4))
     return whole
 
 
-def _spread(values: Words) -> Words:
-    """Spread 56 bits to eight bytes of seven. The inverse of `_gathered`."""
+def _split_groups(values: Words) -> Words:
+    """Split 56 bits into eight bytes of seven bits each. The inverse of `_join_groups`."""
     fours = (values & np.uint64(0x0FFFFFFF)) | ((values << np.uint64(4)) & np.uint64(0x0FFFFFFF00000000))
     pairs = (fours & np.uint64(0x00003FFF00003FFF)) | ((fours << np.uint64(2)) & np.uint64(0x3FFF00003FFF0000))
     eight: Words = (pairs & np.uint64(0x007F007F007F007F)) | ((pairs << np.uint64(1)) & np.uint64(0x7F007F007F007F00))

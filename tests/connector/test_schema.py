@@ -146,7 +146,7 @@ def test_a_later_write_must_have_the_ledgers_columns() -> None:
     require_writable(StructType().add("name", StringType()).add("id", LongType(), nullable=False), registered, "orders")
     with pytest.raises(Refused, match=r"'name' \(string\).*missing"):
         require_writable(StructType().add("id", LongType()), registered, "orders")
-    with pytest.raises(Refused, match=r"'more' \(int32\).*not in it"):
+    with pytest.raises(Refused, match=r"'more' \(int32\).*not in the ledger"):
         require_writable(
             StructType().add("id", LongType()).add("name", StringType()).add("more", IntegerType()),
             registered,

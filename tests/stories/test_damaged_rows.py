@@ -23,8 +23,8 @@ from streaming_examples.broker_control import stop_broker_of
 FIRST, SECOND, THIRD = (bytes([digit]) * 8 for digit in (0x11, 0x22, 0x33))
 SIZE = struct.Struct(">I")
 DAMAGE = {
-    "rows": r"entry \d+:1 of \S*/rows has CRC32C 0x[0-9a-f]{8}, it states 0x[0-9a-f]{8}",
-    "messages": r"entry \d+:1 of \S*/messages has CRC32C 0x[0-9a-f]{8}, it states 0x[0-9a-f]{8}",
+    "rows": r"entry \d+:1 of \S*/rows has CRC32C 0x[0-9a-f]{8}, but states 0x[0-9a-f]{8}",
+    "messages": r"entry \d+:1 of \S*/messages has CRC32C 0x[0-9a-f]{8}, but states 0x[0-9a-f]{8}",
     "unsummed": r"entry \d+:1 of \S*/unsummed begins with 0000 at byte \d+, expected a checksum",
 }
 

@@ -1,4 +1,4 @@
-"""Messages of a producer on their way into entries: their checks, their metadata, and their division into chunks.
+"""Messages of a producer before they become entries: checks, metadata, and division into chunks.
 
-Batches of messages are encoded in `ledger.message.batch_encoder`.
+`ledger.message.batch_encoder` encodes batches of messages.
 """

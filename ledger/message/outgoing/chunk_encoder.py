@@ -1,14 +1,16 @@
-"""Encoder of a message that is too large for one entry: entries with a part of its payload each, as in Pulsar. Pure.
+"""Encoder of a message that is too large for one entry. Each entry has a part of the payload, a chunk. Pure.
 
-    payload, compressed once   ├── chunk 0 ──┼── chunk 1 ──┼─ chunk 2 ─┤      the inverse of `ChunkAssembler`
+    payload, compressed once   ├── chunk 0 ──┼── chunk 1 ──┼─ chunk 2 ─┤      `ChunkAssembler` joins the chunks
 
 Rules
 - Every chunk has the metadata of the whole message: sequence id, key, properties, times, schema version and the size
   before compression. Four fields are added: `uuid`, `num_chunks_from_msg`, `total_chunk_msg_size` and `chunk_id`.
-- The uuid is the producer's name and the sequence id. The total size is that of the compressed payload.
-- All chunks but the last have the same size: the limit of a chunk, or what an entry holds beside the metadata.
-- A message that fits after compression is one entry without these fields.
-- A message is refused if no reader would assemble it: readers hold at most `UNCOMPRESSED_BYTES_MAX`.
+- The format is Pulsar's. The uuid is the producer's name and the sequence id. The total size is that of the compressed
+  payload.
+- All chunks have the same size, except the last, which may be smaller. This size is the limit of a chunk, or less if
+  the metadata leave less room in an entry.
+- A message that fits into one entry after compression has none of these fields.
+- A message of more than `UNCOMPRESSED_BYTES_MAX` is refused, because no reader assembles it.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from pyspark_ledger.ledger.message.entry import encode_entry
 from pyspark_ledger.ledger.message.outgoing.message import OutgoingMessage, ProducerMetadata, single_message
 from pyspark_ledger.ledger.proto.pulsar_messages_pb2 import MessageMetadata
 
-_AROUND_BYTES = 2 + 4 + 4  # magic number, checksum, size of the metadata
+_AROUND_BYTES = 2 + 4 + 4  # the magic number, the checksum and the size of the metadata
 _INT32_MAX = 2**31 - 1
 
 
@@ -34,7 +36,7 @@ def encode_chunks(
     entry_bytes_max: int,
     chunk_bytes_max: int,
 ) -> Iterator[list[Buffer]]:
-    """Return the entries of a large message, in order, one at a time: a single entry if the message fits.
+    """Return an iterator over the entries of a message, in order: a single entry if the message fits into it.
 
     Raises Refused before the first entry if the metadata leave no room, or the message is too large for readers.
     """
@@ -58,7 +60,7 @@ def _require_readable(size: int) -> None:
 
 
 def _room(metadata: MessageMetadata, entry_bytes_max: int) -> int:
-    """Return the bytes of payload that an entry holds beside the metadata of any chunk."""
+    """Return the number of payload bytes that fit into an entry beside the largest metadata of a chunk."""
     largest = MessageMetadata()
     largest.CopyFrom(metadata)
     largest.num_chunks_from_msg = largest.chunk_id = _INT32_MAX
@@ -67,7 +69,7 @@ def _room(metadata: MessageMetadata, entry_bytes_max: int) -> int:
         raise Refused(
             f"a message's key and properties take {around} bytes of each entry, an entry of this ledger holds at most "
             f"{entry_bytes_max}",
-            hint="Send them as a part of the value, or create the ledger with larger blocks",
+            hint="Put key and properties into the value, or create the ledger with larger blocks",
         )
     return entry_bytes_max - around
 

@@ -1,8 +1,9 @@
-"""Message of a producer, its checks, and the metadata of the entry that carries it. Pure.
+"""Message of a producer, its checks, and the metadata of its entry. Pure.
 
 Rules
-- A message that protobuf cannot express is refused, naming the part.
-- A key of bytes is base64 text with field 17 (6) true. With a key of text, that field is present and false.
+- A message that Protobuf cannot encode is refused. The error names the wrong part.
+- A key of bytes is stored as base64 text, and `partition_key_b64_encoded` is true. For a key of text, that field is
+  present and false.
 - A message that is not batched always states its size before compression.
 """
 
@@ -36,12 +37,12 @@ class OutgoingMessage(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def size(self) -> int:
-        """Bytes of the value, the size that batching counts."""
+        """Number of bytes of the value. Limits of a batch count these bytes."""
         return len(self.value) if self.value is not None else 0
 
 
 class ProducerMetadata(msgspec.Struct, frozen=True):
-    """Metadata that all entries of a producer share. `compression` is one of Pulsar's numbers."""
+    """Metadata that all entries of a producer share. `compression` is a number of `ledger.message.compression`."""
 
     producer: str
     compression: int = NONE
@@ -49,9 +50,9 @@ class ProducerMetadata(msgspec.Struct, frozen=True):
 
 
 def require_message(message: OutgoingMessage) -> int:
-    """Refuse a message that protobuf cannot express, naming the part.
+    """Check a message. Raises Refused naming the part that Protobuf cannot encode.
 
-    Returns an upper bound of the bytes that the message takes of an entry.
+    Returns an upper bound of the message's size in an entry.
     """
     value, key = message.value, message.key
     if type(value) is bytes and type(key) is str and key.isascii() and message.event_time_ms == 0:
@@ -62,7 +63,7 @@ def require_message(message: OutgoingMessage) -> int:
             and not message.properties
             and message.ordering_key is None
         ):
-            return entry_bytes_most(len(value), len(key))  # an ordinary message, at a third of the time
+            return entry_bytes_most(len(value), len(key))  # a shortcut for most messages, in a third of the time
     if not isinstance(value, _BYTES_OR_NONE):
         raise Refused(f"a message's value is {type(value).__name__}, expected bytes or None")
     if isinstance(key, str):
@@ -84,7 +85,7 @@ def _require_ordering_key(key: object) -> int:
 
 
 def _require_properties(properties: object) -> int:
-    """Return an upper bound of the bytes that properties take."""
+    """Check properties. Returns an upper bound of their size in an entry."""
     if not isinstance(properties, Mapping):
         raise Refused(f"a message's properties are {type(properties).__name__}, expected a mapping of text")
     most = 0
@@ -93,19 +94,19 @@ def _require_properties(properties: object) -> int:
             raise Refused(f"property {name!r} of a message is {value!r}, expected text")
         _require_text(name + value, "property")
         if name == ARROW_PROPERTY:
-            raise Refused(f"property {name!r} is what marks rows of Arrow", hint="Choose another name")
+            raise Refused(f"property {name!r} is reserved for entries of rows", hint="Choose another name")
         most += 4 * (len(name) + len(value)) + 20
     return most
 
 
 def require_sequence_id(sequence_id: object) -> None:
-    """Refuse a sequence id that is no whole number, or that no log knows."""
+    """Raise Refused if a sequence id is not a whole number from 0 to 2^63-1."""
     _require_number(sequence_id, "sequence id", "a number from 0 to 2^63-1")
 
 
 def _require_number(value: object, what: str, expected: str) -> None:
     if type(value) is int and 0 <= value < _NUMBER_END:
-        return  # the check of a protocol below takes microseconds
+        return  # a shortcut: the `isinstance` check of `SupportsIndex` below takes microseconds
     if not isinstance(value, SupportsIndex) or not 0 <= operator.index(value) < _NUMBER_END:
         raise Refused(f"a message's {what} is {value!r}, expected {expected}")
 
@@ -120,7 +121,10 @@ def _require_text(text: str, what: str) -> None:
 
 
 def entry_bytes_most(value_bytes: int, key_bytes: int) -> int:
-    """Return an upper bound of a message's size as an entry: text as UTF-8, compression may enlarge a little."""
+    """Return an upper bound of a message's size as an entry.
+
+    A character of a key may take four bytes in UTF-8, and compression may enlarge a value slightly.
+    """
     return value_bytes + value_bytes // 128 + 4 * key_bytes + 512
 
 
@@ -132,7 +136,7 @@ def entry_metadata(
     *,
     is_base64: bool = False,
 ) -> MessageMetadata:
-    """Return the metadata that an entry has of its producer and of its first message's key."""
+    """Return an entry's metadata with the fields of its producer and the key of its first message."""
     metadata = MessageMetadata(producer_name=envelope.producer, sequence_id=sequence_id, publish_time=publish_time_ms)
     if key is not None:
         metadata.partition_key, encoded = key_text(key)
@@ -143,7 +147,7 @@ def entry_metadata(
 
 
 def key_text(key: str | bytes) -> tuple[str, bool]:
-    """Return the wire text of a key, and whether it is base64."""
+    """Return the text of a key in the metadata, and whether this text is base64."""
     return (key, False) if isinstance(key, str) else (base64.b64encode(key).decode("ascii"), True)
 
 
@@ -162,7 +166,7 @@ def single_message(
 
 
 def single_payload(envelope: ProducerMetadata, metadata: MessageMetadata, value: bytes | None) -> bytes:
-    """Return the compressed payload of one value, and state in the metadata how to read it."""
+    """Return the compressed payload of one value, and write its size, null mark and compression into the metadata."""
     payload = b"" if value is None else value
     metadata.uncompressed_size = len(payload)
     if value is None:

@@ -1,8 +1,8 @@
-"""Result of the messages of one entry or batch, and their futures.
+"""Result of sending the messages of one entry, and a future for each message.
 
 Rules
-- All futures of a batch share one result. So a future costs little until a caller waits for it or adds a callback.
-- A future is one of `concurrent.futures`. The lock and the state of that class are made when they are first used.
+- All futures of an entry share one result. So a future costs little until a caller waits for it or adds a callback.
+- `MessageFuture` is a `concurrent.futures.Future`. It creates the lock and the state of that class on first use.
 - A message in flight cannot be cancelled: `cancel` returns False.
 """
 
@@ -18,7 +18,7 @@ _STATE = frozenset({"_condition", "_state", "_result", "_exception", "_waiters",
 
 
 class SentBatch:
-    """Result of consecutive messages of one entry. Any thread may call it."""
+    """Result of sending consecutive messages of one entry. Any thread may call its methods."""
 
     def __init__(self, partition: int) -> None:
         self._partition = partition
@@ -31,7 +31,7 @@ class SentBatch:
         self._waiting: list[MessageFuture] = []
 
     def succeed(self, position: Position, *, is_batch: bool) -> None:
-        """Set the entry of the messages. `is_batch`: each message has its number as its batch index."""
+        """Set the position of the entry. If `is_batch`, a message's batch index is its number in the entry."""
         self._position, self._is_batch = position, is_batch
         self._settle()
 
@@ -41,20 +41,20 @@ class SentBatch:
         self._settle()
 
     def wait(self, seconds: float | None) -> None:
-        """Wait for the result. Raises TimeoutError."""
+        """Wait for the result. Raises TimeoutError after `seconds`."""
         if not self._done.wait(seconds):
             raise TimeoutError
 
     def id_of(self, number: int) -> MessageId:
-        """Return the id of a message of a settled batch. Raises the error of the batch."""
+        """Return the id of message `number` of a settled batch. Raises the error of the batch."""
         if self._position is None:
-            assert self.error is not None  # noqa: S101 — it is settled
+            assert self.error is not None  # noqa: S101 — a settled batch has a position or an error
             raise self.error
         index = number if self._is_batch else -1
         return MessageId(self._position.ledger_id, self._position.entry_id, index, self._partition)
 
     def complete(self, future: MessageFuture) -> None:
-        """Give a future a state of its own, and complete the future once the batch is settled."""
+        """Create a future's own state, and complete the future when the batch is settled."""
         with self._lock:
             if "_done_callbacks" in future.__dict__:
                 return
@@ -85,7 +85,7 @@ class MessageFuture(Future[MessageId]):
 
     __slots__ = ("_batch", "number")
 
-    def __init__(self, batch: SentBatch, number: int) -> None:  # Future's own state is made by `complete`
+    def __init__(self, batch: SentBatch, number: int) -> None:  # `complete` creates the state of Future
         self._batch = batch
         self.number = number
 

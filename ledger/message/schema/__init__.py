@@ -1,1 +1,1 @@
-"""Decoders of payloads that Pulsar's clients encoded by a schema; `decoder` is the entry point."""
+"""Decoders of payloads that Pulsar's clients encoded with a schema. `decoder` is the entry point."""

@@ -1,22 +1,24 @@
-"""Avro payloads as columns: the Arrow type of each Avro type, and decoding of bare datums by `fastavro`.
+"""Decoder of Avro payloads to columns. Payloads are decoded by `fastavro`.
 
-Types are those of Spark's `from_avro`, with stable names for the branches of a union:
+Columns have the types of Spark's `from_avro`. Unlike there, a branch of a union is named after its type:
 
     int long float double boolean string bytes   int32 int64 float64 …          enum → string, fixed → binary
     date → date32 · timestamp-millis, -micros → timestamp(us, UTC) · local-timestamp-… → timestamp(us)
     decimal(p, s) → decimal128(p, s) · uuid → string · time-millis, -micros → int32, int64
     record → struct · array → list · map → map<string, …>
     [null, T] → T · [int, long] → int64 · [float, double] → float64
-    any other union → struct of one column `member_<type>` per branch, of which one is not null
+    any other union → struct with a field `member_<type>` for each branch; the others than the value's branch are null
 
 Rules
-- The decoder gets a schema for the same bytes, without the logical types that Arrow reads as numbers. A branch of a
-  wider union is wrapped in a record of one field, which is encoded like the field alone.
-- A recursive type has no columns and is refused, naming the path.
-- Pulsar writes a datum bare: without container, magic or fingerprint.
-- A datum is read by its writer's schema and resolved to the reader's, as Avro says: defaults, aliases, wider numbers.
+- `fastavro` gets a rewritten schema that decodes the same bytes. It lacks the logical types of times, because Arrow
+  takes times as numbers. A branch of a union of several types becomes a record of one field, because Avro encodes
+  both alike.
+- A recursive type cannot be a column, and is refused. The error names the path.
+- A payload is one encoded value (a datum), without container file, magic number or fingerprint.
+- A datum is decoded with its writer's schema, and resolved to the reader's schema by Avro's rules (defaults, aliases,
+  wider numbers).
 - A datum must end exactly where its payload ends.
-- Unrequested fields become no columns. Those of an older version are skipped in the bytes.
+- Fields that are not requested do not become columns. In payloads of an older version `fastavro` skips their bytes.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ _SIMPLE = {
     "double": pa.float64(), "bytes": pa.binary(), "string": pa.string(),
 }  # fmt: skip
 _UTC, _LOCAL = pa.timestamp("us", tz="UTC"), pa.timestamp("us")
-_NUMBERS = {  # by logical type and underlying type: the unit of the number, and the column
+_NUMBERS = {  # logical type and underlying type → the Arrow type of the number, and the type of the column
     ("date", "int"): (pa.date32(), pa.date32()),
     ("timestamp-millis", "long"): (pa.timestamp("ms", tz="UTC"), _UTC),
     ("timestamp-micros", "long"): (_UTC, _UTC),
@@ -53,7 +55,7 @@ _WIDER = ({"int", "long"}, "long"), ({"float", "double"}, "double")
 
 @dataclass(frozen=True, slots=True)
 class AvroType:
-    """Avro type: the schema for decoding, the Arrow type of decoded values, and the type of the column."""
+    """Avro type: the rewritten schema, the Arrow type of the values that it decodes to, and the type of the column."""
 
     schema: Any
     decoded: pa.DataType
@@ -62,13 +64,13 @@ class AvroType:
 
 @dataclass(slots=True)
 class _Named:
-    """Named types met so far; None while a type is being read."""
+    """Named types defined so far. A type whose definition is still being read is None."""
 
     known: dict[str, AvroType | None] = field(default_factory=dict)
 
 
 def avro_type(document: str, where: str) -> AvroType:
-    """Return the type of an Avro schema given as text. Raises Refused or Unsupported naming `where`."""
+    """Parse an Avro schema. Raises Refused or Unsupported naming `where`."""
     if document in _SIMPLE:
         return _type(document, "", "", _Named(), where)
     try:
@@ -78,12 +80,15 @@ def avro_type(document: str, where: str) -> AvroType:
 
 
 def pruned(record: AvroType, columns: Sequence[str]) -> AvroType:
-    """Return the record with only these fields, in this order. A named type is defined at its first use."""
+    """Return the record with only these fields, in this order.
+
+    A field may refer to a type that a removed field defined. So each named type is defined again at its first use.
+    """
     definitions: dict[str, Any] = {}
     _gather(record.schema, definitions)
     fields = {field["name"]: field for field in record.schema["fields"]}
-    seen: set[str] = set()
-    kept = [fields[name] | {"type": _spelled(fields[name]["type"], definitions, seen)} for name in columns]
+    defined: set[str] = set()
+    kept = [fields[name] | {"type": _with_definitions(fields[name]["type"], definitions, defined)} for name in columns]
     return AvroType(
         record.schema | {"fields": kept},
         pa.struct([record.decoded.field(name) for name in columns]),
@@ -106,19 +111,22 @@ def _gather(schema: Any, definitions: dict[str, Any]) -> None:
             _gather(inner, definitions)
 
 
-def _spelled(schema: Any, definitions: dict[str, Any], seen: set[str]) -> Any:
-    """Return the schema with each named type defined at its first use, and referenced by name at the others."""
+def _with_definitions(schema: Any, definitions: dict[str, Any], defined: set[str]) -> Any:
+    """Return the schema with each named type defined at its first use. Later uses refer to the name."""
     if isinstance(schema, list):
-        return [_spelled(branch, definitions, seen) for branch in schema]
+        return [_with_definitions(branch, definitions, defined) for branch in schema]
     if isinstance(schema, str):
-        return _spelled(definitions[schema], definitions, seen) if schema in definitions.keys() - seen else schema
-    if schema.get("name") in seen:
+        is_new = schema in definitions.keys() - defined
+        return _with_definitions(definitions[schema], definitions, defined) if is_new else schema
+    if schema.get("name") in defined:
         return schema["name"]
     if "name" in schema:
-        seen.add(schema["name"])
-    inner = {key: _spelled(schema[key], definitions, seen) for key in ("items", "values") if key in schema}
+        defined.add(schema["name"])
+    inner = {key: _with_definitions(schema[key], definitions, defined) for key in ("items", "values") if key in schema}
     if "fields" in schema:
-        inner["fields"] = [field | {"type": _spelled(field["type"], definitions, seen)} for field in schema["fields"]]
+        inner["fields"] = [
+            field | {"type": _with_definitions(field["type"], definitions, defined)} for field in schema["fields"]
+        ]
     return schema | inner
 
 
@@ -162,7 +170,7 @@ def _decimal(given: Mapping[str, Any], carrier: dict[str, Any], path: str, where
     digits, scale = given.get("precision"), given.get("scale", 0)
     if not isinstance(digits, int) or not isinstance(scale, int) or not 0 < digits <= _DECIMAL_DIGITS_MAX:
         raise Unsupported(
-            f"{where} has a decimal of precision {digits} and scale {scale} at {path}, at most 38 is kept"
+            f"{where} has a decimal of precision {digits} and scale {scale} at {path}, columns have at most 38 digits"
         )
     column = pa.decimal128(digits, scale)
     return AvroType(carrier | {"logicalType": "decimal", "precision": digits, "scale": scale}, column, column)
@@ -173,12 +181,12 @@ def _record(given: Mapping[str, Any], path: str, space: str, named: _Named, wher
     named.known[name] = None
     fields, decoded, columns = [], [], []
     for item in _part(given, "fields", path, where):
-        called = _part(item, "name", path, where)
-        inner = _type(_part(item, "type", path, where), f"{path}.{called}" if path else called, inside, named, where)
+        label = _part(item, "name", path, where)
+        inner = _type(_part(item, "type", path, where), f"{path}.{label}" if path else label, inside, named, where)
         kept = {key: item[key] for key in ("default", "aliases") if key in item}
-        fields.append({"name": called, "type": inner.schema} | kept)
-        decoded.append(pa.field(called, inner.decoded))
-        columns.append(pa.field(called, inner.column))
+        fields.append({"name": label, "type": inner.schema} | kept)
+        decoded.append(pa.field(label, inner.decoded))
+        columns.append(pa.field(label, inner.column))
     if not fields:
         raise Unsupported(f"{where} has a record without fields at {path or 'its top'}, which has no columns")
     schema = {"type": "record", "name": name, "fields": fields} | _aliases(given)
@@ -199,7 +207,7 @@ def _enum_or_fixed(given: Mapping[str, Any], path: str, space: str, named: _Name
 
 
 def _keep(name: str, found: AvroType, named: _Named) -> AvroType:
-    """Register a named type. A later reference gives its name, because Avro defines a type once."""
+    """Register a named type. Later uses refer to the name, because an Avro schema defines a type once."""
     named.known[name] = AvroType(name, found.decoded, found.column)
     return found
 
@@ -217,22 +225,22 @@ def _union(branches: list[Any], path: str, space: str, named: _Named, where: str
         return AvroType(_in_order(order, [types[0].schema]), types[0].decoded, types[0].column)
     wrapped, decoded, columns = [], [], []
     for branch, member in zip(given, types, strict=True):
-        called = f"member_{_branch_name(branch)}"
+        label = f"member_{_branch_name(branch)}"
         wrapped.append(
             {
                 "type": "record",
-                "name": f"{_escaped(path)}_{called}",
-                "fields": [{"name": called, "type": member.schema}],
+                "name": f"{_escaped(path)}_{label}",
+                "fields": [{"name": label, "type": member.schema}],
             }
         )
-        decoded.append(pa.field(called, member.decoded))
-        columns.append(pa.field(called, member.column))
+        decoded.append(pa.field(label, member.decoded))
+        columns.append(pa.field(label, member.column))
     return AvroType(_in_order(order, wrapped), pa.struct(decoded), pa.struct(columns))
 
 
 def _in_order(branches: list[Any], schemas: list[Any]) -> list[Any]:
-    left = iter(schemas)
-    return [branch if branch == "null" else next(left) for branch in branches]
+    remaining = iter(schemas)
+    return [branch if branch == "null" else next(remaining) for branch in branches]
 
 
 def _branch_name(branch: Any) -> str:
@@ -247,7 +255,7 @@ def _identifier(text: str) -> str:
 
 
 def _escaped(path: str) -> str:
-    """Return a path as a unique name."""
+    """Return a name that is unique to the path."""
     return "at" + "".join(letter if letter.isalnum() and letter.isascii() else f"_{ord(letter):x}_" for letter in path)
 
 
@@ -255,21 +263,21 @@ def _reference(name: str, path: str, space: str, named: _Named, where: str) -> A
     full = name if "." in name or not space else f"{space}.{name}"
     full = full if full in named.known else name
     if full not in named.known:
-        raise Refused(f"{where} refers to type {name!r} at {path or 'its top'} and does not define it before")
-    found = named.known[full]
-    if found is None:
+        raise Refused(f"{where} refers to type {name!r} at {path or 'its top'} before it defines the type")
+    definition = named.known[full]
+    if definition is None:
         raise Unsupported(
-            f"{where} has a type {full!r} that contains itself, at {path}, which no column can hold",
-            hint="Read the values as they are, without a schema",
+            f"{where} has a type {full!r} that contains itself, at {path}, and cannot be a column",
+            hint="Read the values without a schema, as bytes",
         )
-    return found
+    return definition
 
 
 def _full_name(given: Mapping[str, Any], path: str, space: str, where: str) -> tuple[str, str]:
-    """Return the name with its namespace, and the namespace for inner names."""
+    """Return the type's name with its namespace, and the namespace of types defined inside."""
     name = _part(given, "name", path, where)
     if not isinstance(name, str):
-        raise Refused(f"{where} has {name!r} as the name of a type at {path or 'its top'}")
+        raise Refused(f"{where} has {name!r} as the name of a type at {path or 'its top'}, expected text")
     outer = given.get("namespace", space)
     full = name if "." in name or not outer else f"{outer}.{name}"
     return full, full.rpartition(".")[0]
@@ -300,9 +308,10 @@ _COMPLEX = {
 
 
 class AvroCodec:
-    """Decoder of datums of `writer` as values of `reader`.
+    """Decoder of payloads. A payload was encoded with the schema `writer`, and its value has the type `reader`.
 
-    Without `resolves` the reader's fields must be some of the writer's own. That is faster than comparing the schemas.
+    If `resolves` is False, the fields of `reader` must be a subset of the fields of `writer`. Decoding is then faster,
+    because the schemas are not compared.
     """
 
     def __init__(self, writer: AvroType, reader: AvroType, where: str, *, resolves: bool = True) -> None:
@@ -327,22 +336,22 @@ class AvroCodec:
         except self._mismatch as wrong:
             raise ValueError(str(wrong)) from wrong
         if any(map(ne, map(BytesIO.tell, streams), map(len, payloads))):
-            raise ValueError("the datum does not end where its payload does")
+            raise ValueError("the encoded value does not end where its payload ends")
         return pa.array(found, self._decoded).cast(self.type)
 
 
 def require_fastavro(where: str) -> Any:
-    """Return the library. Raises Unsupported with the command that installs it."""
+    """Return the module `fastavro`. Raises Unsupported with the command that installs the package."""
     try:
         import fastavro
     except ImportError as missing:
         raise Unsupported(
             f"{where} is Avro, and the package fastavro is not installed here",
-            hint="pip install 'pyspark-ledger[pulsar]' where the driver and the executors run",
+            hint="Run pip install 'pyspark-ledger[pulsar]' on the driver and the executors",
         ) from missing
     return fastavro
 
 
 def _copied(schema: Any) -> Any:
-    """Copy a schema, because the library writes into the schemas that it parses."""
+    """Return a copy of a schema, because `fastavro` changes the schemas that it parses."""
     return msgspec.json.decode(msgspec.json.encode(schema))

@@ -1,12 +1,13 @@
-"""Decoding of payloads to columns. Each payload is decoded with the schema version that its message states.
+"""Decoder of payloads to columns. Each payload is decoded with the schema version that its message states.
 
 Rules
-- Rows have the columns of the newest version. A record's fields are columns. Any other type is the column `value`, a
-  key-value schema the columns `key` and `value`. Older Avro is resolved to the newest version.
-- A payload without a version is decoded with the newest. Three payloads cannot be decoded: of an unknown version, of
-  another type than the newest, or whose bytes do not match their schema. Their row is null and in `wrong`.
-- A null payload (a tombstone) is a row of nulls, without a fault.
-- Only `columns` are decoded.
+- Rows have the columns of the newest version. A record has a column for each field, a key-value schema has `key` and
+  `value`, any other type has `value`. Avro payloads of older versions are resolved to the newest version.
+- A payload without a version is decoded with the newest version.
+- Three payloads cannot be decoded: of an unknown version, of another type than the newest, and of bytes that do not
+  match their schema. Their row is null, and `wrong` has the reason.
+- A null payload (a tombstone) becomes a row of nulls, and `wrong` has no reason for it.
+- Only the requested `columns` are decoded.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ NO_VERSION = -1
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """Columns of payloads, and by row the reason if a payload could not be decoded."""
+    """Columns of payloads. `wrong` maps the row of each undecodable payload to the reason."""
 
     batch: pa.RecordBatch
     wrong: dict[int, str]
 
 
 class PayloadDecoder:
-    """Decoder of the payloads of a topic. `columns` selects what is decoded, in the given order."""
+    """Decoder of the payloads of a topic. `columns` are the requested columns in order, None for all."""
 
     def __init__(self, schemas: TopicSchemas, columns: Sequence[str] | None = None, where: str = "the schema") -> None:
         self._where = where
@@ -55,10 +56,10 @@ class PayloadDecoder:
         return self._shape.needs_keys
 
     def decode(self, payloads: pa.Array, versions: Integers | None = None, keys: pa.Array | None = None) -> Decoded:
-        """Decode payloads (binary; null: a tombstone).
+        """Decode a binary column of payloads. A null payload is a tombstone.
 
-        `versions` states the schema version of each, -1 for none. `keys` are the bytes of the message keys, which only
-        a separated key-value schema uses.
+        `versions` are the schema versions of the payloads, -1 for a payload without a version. `keys` are the bytes of
+        the message keys, which only a separated key-value schema uses.
         """
         if versions is None:
             versions = np.full(len(payloads), NO_VERSION, dtype=np.int64)
@@ -67,7 +68,7 @@ class PayloadDecoder:
 
 
 class _PlainShape:
-    """Schemas by version; a record's fields are the columns."""
+    """Columns of all schemas except key-value schemas."""
 
     needs_keys = False
 
@@ -80,20 +81,20 @@ class _PlainShape:
     def columns(
         self, payloads: pa.Array, versions: Integers, _keys: pa.Array | None
     ) -> tuple[list[pa.Array], dict[int, str]]:
-        found = self._side.decode(payloads, versions)
-        return found.array.flatten() if self._is_record else [found.array], found.wrong
+        values = self._side.decode(payloads, versions)
+        return values.array.flatten() if self._is_record else [values.array], values.wrong
 
 
 class _PairShape:
-    """Key-value schemas by version."""
+    """Columns of key-value schemas."""
 
     def __init__(self, schemas: TopicSchemas, columns: Sequence[str] | None, where: str) -> None:
         newest = schemas.versions[schemas.newest]
         self.needs_keys = is_separated(newest, where)
         sides: tuple[dict[int, PayloadSchema], dict[int, PayloadSchema]] = {}, {}
         for version, schema in schemas.versions.items():
-            alike = schema.type == newest.type and is_separated(schema, where) == self.needs_keys
-            for side, half in zip(sides, both_sides(schema, where) if alike else (schema, schema), strict=True):
+            is_alike = schema.type == newest.type and is_separated(schema, where) == self.needs_keys
+            for side, half in zip(sides, both_sides(schema, where) if is_alike else (schema, schema), strict=True):
                 side[version] = half
         names = _require_columns(["key", "value"], columns, where)
         self._sides = {
@@ -133,7 +134,7 @@ class _PairShape:
 
 
 class _Side:
-    """Payloads of one kind: a codec for each version, created on first use."""
+    """Decoder of whole payloads, of their keys, or of their values. It creates the codec of a version on first use."""
 
     def __init__(
         self, versions: dict[int, PayloadSchema], newest: int, columns: Sequence[str] | None, where: str
@@ -156,21 +157,21 @@ class _Side:
         self.type: pa.DataType = self._codecs[newest].type  # type: ignore[union-attr]  # of the newest it is a codec
 
     def decode(self, payloads: pa.Array, versions: Integers) -> Values:
-        """Decode payloads, each with its version; null stays null."""
-        there = np.asarray(payloads.is_valid())
-        stated = np.where(versions < 0, self._newest, versions)
-        met = np.unique(stated[there]).tolist()
-        if len(met) == 1 and there.all():
-            return self._of_version(met[0], payloads)
-        parts, places, held = [pa.nulls(0, self.type)], np.full(len(payloads), -1, dtype=np.int64), 0
+        """Decode payloads, each with its version. A null payload stays null."""
+        present = np.asarray(payloads.is_valid())
+        payload_versions = np.where(versions < 0, self._newest, versions)
+        distinct = np.unique(payload_versions[present]).tolist()
+        if len(distinct) == 1 and present.all():
+            return self._of_version(distinct[0], payloads)
+        parts, places, decoded_rows = [pa.nulls(0, self.type)], np.full(len(payloads), -1, dtype=np.int64), 0
         wrong: dict[int, str] = {}
-        for version in met:
-            rows = np.flatnonzero(there & (stated == version))
-            found = self._of_version(version, payloads.take(pa.array(rows)))
-            places[rows] = held + np.arange(len(rows))
-            held += len(rows)
-            wrong |= {int(rows[row]): reason for row, reason in found.wrong.items()}
-            parts.append(found.array)
+        for version in distinct:
+            rows = np.flatnonzero(present & (payload_versions == version))
+            values = self._of_version(version, payloads.take(pa.array(rows)))
+            places[rows] = decoded_rows + np.arange(len(rows))
+            decoded_rows += len(rows)
+            wrong |= {int(rows[row]): reason for row, reason in values.wrong.items()}
+            parts.append(values.array)
         joined = pa.concat_arrays(parts)
         return Values(joined.take(pa.array(places, mask=places < 0)), wrong)
 
@@ -185,7 +186,7 @@ class _Side:
     def _codec(self, version: int) -> Codec | str:
         """Return the codec of a version, or the reason why there is none."""
         if self._versions[self._newest].type == "BYTES":
-            version = self._newest  # every payload is bytes, of any version
+            version = self._newest  # with the type BYTES, a payload of any version is read as bytes
         if version not in self._versions:
             return f"schema version {version} is not among those given ({', '.join(map(str, sorted(self._versions)))})"
         schema, newest = self._versions[version], self._versions[self._newest]
@@ -206,13 +207,13 @@ class _Side:
 
             return ProtobufCodec(newest.data, self._columns, where)
         raise Unsupported(
-            f"{where} is of type {schema.type}, which states no descriptor to read payloads by",
-            hint="Give it as PROTOBUF_NATIVE, with the descriptor of `protoc --descriptor_set_out`",
+            f"{where} is of type {schema.type}, which has no descriptor to decode payloads with",
+            hint="Give a schema of type PROTOBUF_NATIVE, with the descriptor of `protoc --descriptor_set_out`",
         )
 
 
 def _require_columns(known: Sequence[str], wanted: Sequence[str] | None, where: str) -> list[str]:
-    """Return the columns to decode. Raises Refused naming a missing one."""
+    """Return the columns to decode. Raises Refused naming a requested column that is not `known`."""
     if wanted is None:
         return list(known)
     for name in wanted:

@@ -1,17 +1,17 @@
-"""Schemas of a topic, as Pulsar's registry states them, version by version.
+"""Schemas of a Pulsar topic, by version, as Pulsar's schema registry describes them.
 
-These descriptions are accepted, in JSON except a bare name:
+A description is the name of a primitive type, or JSON in one of these forms:
 
-    STRING                                                            a primitive's name, in capitals
-    {"type": "record", "name": …}                                     a bare Avro schema
+    STRING                                                            the name of a primitive type, in capitals
+    {"type": "record", "name": …}                                     an Avro schema
     {"type": "AVRO", "schema": "…", "properties": {}}                 the input of `pulsar-admin schemas upload`
     {"version": 3, "type": "AVRO", "data": "…", "properties": {}}     an answer of the registry; or {"schemaInfo": …}
-    {"getSchemaResponses": [ … ]}   or   [ … ]                        several, each with its version, else from 0 on
+    {"getSchemaResponses": [ … ]}   or   [ … ]                        a list, numbered from 0 if it has no versions
 
 Rules
 - A type is one of Pulsar's names. `data` is text: an Avro schema for AVRO and JSON, the descriptor for PROTOBUF_NATIVE,
-  the schemas of both sides for KEY_VALUE, nothing for a primitive.
-- Any other description is refused, naming its origin and the unexpected text.
+  the schemas of key and value for KEY_VALUE. It is empty for a primitive type.
+- Any other description is refused. The error names the description's origin and the unexpected text.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ PRIMITIVES = (
     "INSTANT", "LOCAL_DATE", "LOCAL_TIME", "LOCAL_DATE_TIME",
 )  # fmt: skip
 STRUCTURED = ("AVRO", "JSON", "PROTOBUF", "PROTOBUF_NATIVE", "KEY_VALUE")
-_SHOWN = 60  # characters of an unexpected text in an error
+_SHOWN = 60  # an error shows this many characters of an unexpected text
 SCHEMA_BYTES_MAX = 4 * 1024 * 1024
 
 
 class PayloadSchema(msgspec.Struct, frozen=True):
-    """Schema: its type by Pulsar's name, its definition as text, and its other properties in the registry."""
+    """Schema of payloads: Pulsar's name of its type, its definition as text, and its properties in the registry."""
 
     type: str
     data: str = ""
@@ -51,33 +51,33 @@ class TopicSchemas(msgspec.Struct, frozen=True):
         return max(self.versions)
 
     def to_json(self) -> str:
-        """Return the canonical text, which is equal for equal schemas. `parse_schemas` reads it."""
-        told = [
+        """Return the schemas as JSON. Equal schemas give equal text. `parse_schemas` parses the text."""
+        responses = [
             {"version": version, "type": schema.type, "data": schema.data, "properties": schema.properties}
             for version, schema in sorted(self.versions.items())
         ]
-        return msgspec.json.encode({"getSchemaResponses": told}, order="sorted").decode()
+        return msgspec.json.encode({"getSchemaResponses": responses}, order="sorted").decode()
 
 
 def parse_schemas(text: str | bytes, where: str) -> TopicSchemas:
     """Parse a description of schemas. Raises Refused naming `where`."""
-    said = text.decode(errors="replace") if isinstance(text, bytes) else text
-    if len(said) > SCHEMA_BYTES_MAX:
-        raise Refused(f"{where} has {len(said)} characters, schemas take at most {SCHEMA_BYTES_MAX}")
-    said = said.strip()
-    if said in PRIMITIVES:
-        return TopicSchemas({0: PayloadSchema(said)})
+    description = text.decode(errors="replace") if isinstance(text, bytes) else text
+    if len(description) > SCHEMA_BYTES_MAX:
+        raise Refused(f"{where} has {len(description)} characters, schemas take at most {SCHEMA_BYTES_MAX}")
+    description = description.strip()
+    if description in PRIMITIVES:
+        return TopicSchemas({0: PayloadSchema(description)})
     try:
-        given = msgspec.json.decode(said)
+        document = msgspec.json.decode(description)
     except JSON_FAULTS as wrong:
         raise Refused(
-            f"{where} is {said[:_SHOWN]!r}, which is no JSON ({json_fault(wrong)}) and no primitive type",
+            f"{where} is {description[:_SHOWN]!r}, which is no JSON ({json_fault(wrong)}) and no primitive type",
             hint=f"Give Pulsar's schemas.json, an Avro schema, or one of {', '.join(PRIMITIVES)}",
         ) from wrong
-    listed = given.get("getSchemaResponses") if isinstance(given, dict) else given
-    documents = listed if isinstance(listed, list) else [given]
+    responses = document.get("getSchemaResponses") if isinstance(document, dict) else document
+    documents = responses if isinstance(responses, list) else [document]
     if not documents:
-        raise Refused(f"{where} holds no schema", hint="Leave it out to read values as they are")
+        raise Refused(f"{where} has no schema", hint="Give no schema to read values as bytes")
     versions: dict[int, PayloadSchema] = {}
     for number, document in enumerate(documents):
         version, schema = _document(document, number, where)
@@ -92,12 +92,12 @@ def parse_schema(document: object, where: str) -> PayloadSchema:
 
 
 def schema_bytes_of(schema: PayloadSchema) -> bytes:
-    """Serialize a schema for the registry: JSON, the same bytes for the same schema."""
+    """Serialize a schema for the registry, as JSON. Equal schemas give equal bytes."""
     return msgspec.json.encode(schema, order="sorted")
 
 
 def is_payload_schema(body: bytes) -> bool:
-    """Return whether registered bytes are a payload schema, not columns: an Arrow schema begins with ff ff ff ff."""
+    """Return whether registered bytes are a payload schema. An Arrow schema of columns begins with ff ff ff ff."""
     return body[:1] == b"{"
 
 
@@ -124,14 +124,14 @@ def _document(document: object, number: int, where: str) -> tuple[int, PayloadSc
     if kind in PRIMITIVES or kind in STRUCTURED:
         return version, PayloadSchema(str(kind), _text(inner, where), _properties(inner, where))
     if kind in {"NONE", "AUTO_CONSUME", "AUTO_PUBLISH", "AUTO"}:
-        raise Refused(f"{where} has a schema of type {kind}, which says nothing of the payload")
+        raise Refused(f"{where} has a schema of type {kind}, which does not describe the payload")
     if isinstance(kind, (str, dict, list)) and kind:
         return number, PayloadSchema("AVRO", msgspec.json.encode(document).decode())
     raise Refused(f"{where} has {_shown(document)} where a schema is expected", hint="A schema states its 'type'")
 
 
 def _text(document: Mapping[str, Any], where: str) -> str:
-    """Return the definition, also if it is given as JSON instead of text."""
+    """Return the definition of a schema as text. A definition that is JSON is serialized."""
     data = document.get("data", document.get("schema", ""))
     if isinstance(data, (dict, list)):
         return msgspec.json.encode(data).decode()

@@ -1,13 +1,13 @@
-"""JSON payloads, by the Avro schema that Pulsar registers for them; read by `msgspec`.
+"""Decoder of JSON payloads. Pulsar registers an Avro schema for them. `msgspec` parses the JSON.
 
 Rules
-- A field of another JSON type than the schema's makes its payload wrong. A missing or unknown field does not.
-  Unrequested fields are skipped in the text, without objects.
-- Bytes are base64, as Jackson writes them. Times are numbers, as in Avro. An enum is its text.
-- If the fast decoder fails, further forms of Pulsar's clients are accepted: `"NaN"` of Jackson and `NaN` of Python. The
-  value of a Python enum becomes its text. In Jackson's `java.time`, an instant is seconds with a fraction. Dates and
-  local times are lists of their parts.
-- A union of several types is ambiguous in plain JSON and is refused.
+- A payload with a field of another JSON type than the schema's cannot be decoded. A missing field is null, and an
+  unknown field is ignored. Fields that are not requested are skipped in the text.
+- Bytes are base64, as Java's JSON library Jackson writes them. Times are numbers, as in Avro. An enum is text.
+- If the fast decoder fails, a slow decoder accepts other forms of Pulsar's clients. Jackson writes `"NaN"`, and Python
+  writes `NaN` and numbers for enums. In Jackson's `java.time` classes an instant is seconds with a fraction, and a date
+  or local time is a list of its parts.
+- A union of several types is refused, because JSON does not name the type of a value.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PER_SECOND = {"ms": 10**3, "us": 10**6}
 
 
 class JsonCodec:
-    """Decoder of JSON texts as values of an Avro type."""
+    """Decoder of JSON texts to values of an Avro type."""
 
     def __init__(self, reader: AvroType, where: str) -> None:
         self.type = reader.column
@@ -55,13 +55,13 @@ class JsonCodec:
         return pa.array(found, self._decoded).cast(self.type)
 
     def _decode_rare(self, payload: bytes) -> Any:
-        """Decode a payload that may contain rare forms. The fast decoder names the fault of any other payload."""
+        """Decode a payload that may contain the other forms. For a wrong payload, raises the fast decoder's error."""
         try:
             return self._decoder.decode(payload)
         except JSON_FAULTS as wrong:
             try:
-                said = _plain(json.loads(payload.decode(), parse_float=Decimal), self._decoded)
-                return msgspec.convert(said, self._rare, dec_hook=_symbol)
+                plain = _plain(json.loads(payload.decode(), parse_float=Decimal), self._decoded)
+                return msgspec.convert(plain, self._rare, dec_hook=_symbol)
             except (*JSON_FAULTS, TypeError, ArithmeticError):
                 raise ValueError(json_fault(wrong)) from None
 
@@ -79,7 +79,7 @@ def _symbol(kind: type, value: object) -> _Symbol:
 
 
 def _plain(value: Any, kind: pa.DataType) -> Any:
-    """Return a value with its times and numbers as Avro has them."""
+    """Return a value whose times and numbers have the forms of Avro."""
     if pa.types.is_struct(kind) and isinstance(value, dict):
         return {field.name: _plain(value[field.name], field.type) for field in kind if field.name in value}
     if pa.types.is_list(kind) and isinstance(value, list):
@@ -111,7 +111,7 @@ def _local(parts: list[int], per_second: int) -> int:
 
 
 class _Types:
-    """Types for `msgspec` of each Avro type. All may be null, as any field of a Java object may."""
+    """Conversion of Avro types to Python types for `msgspec`. Every value may be null, as any Java object."""
 
     def __init__(self, where: str, enum: type[str] = str) -> None:
         self._where = where
@@ -119,7 +119,7 @@ class _Types:
         self._named: dict[str, Any] = {}
 
     def of(self, schema: Any, path: str) -> Any:
-        """Return the Python type of a rewritten Avro schema (`avro_types`)."""
+        """Return the Python type of a schema that `avro_type` rewrote."""
         if isinstance(schema, str):
             return _SIMPLE[schema] if schema in _SIMPLE else self._named[schema]
         if isinstance(schema, list):
@@ -147,7 +147,7 @@ class _Types:
             return None
         if any(kind is not kinds[0] for kind in kinds):
             raise Unsupported(
-                f"{self._where} has a union of several types at {path or 'its top'}, which JSON does not tell apart",
-                hint="Read the values as they are, without a schema",
+                f"{self._where} has a union of several types at {path or 'its top'}, and JSON does not name the type",
+                hint="Read the values without a schema, as bytes",
             )
         return kinds[0]

@@ -1,7 +1,7 @@
-"""Key-value schema: two schemas, whose values are in one payload, or the key beside the payload.
+"""Key-value schema of Pulsar: a schema for keys and a schema for values.
 
-    INLINE     key-length i32 | -1 for null, key, value-length i32 | -1, value          the payload, nothing behind it
-    SEPARATED  the key's bytes are the message's key, base64 on the wire; the payload is the value
+    INLINE     key-length i32, key, value-length i32, value          the whole payload; a length of -1 means null
+    SEPARATED  value                                                 the whole payload; the key is the message's key
 
 The columns are `key` and `value`, each decoded with its own schema.
 """
@@ -54,7 +54,7 @@ def _side(side: str, given: dict[str, Any], properties: dict[str, str], where: s
 
 
 def split_inline(payloads: pa.Array) -> tuple[pa.Array, pa.Array, dict[int, str]]:
-    """Return keys and values of payloads that contain both (binary, or null), and the payloads that do not."""
+    """Split INLINE payloads. Returns binary columns of keys and values, and the reason by row of each wrong payload."""
     data, starts, ends = ranges_of(payloads)
     padded = np.concatenate([data, np.zeros(8, dtype=np.uint8)])
     key_length, key_at, sound = _part(padded, starts, ends)
@@ -63,7 +63,7 @@ def split_inline(payloads: pa.Array) -> tuple[pa.Array, pa.Array, dict[int, str]
     value_end = value_at + np.maximum(value_length, 0)
     sound &= has_value & (value_end == ends)
     wrong = {
-        row: f"{int(ends[row] - starts[row])} bytes that are no key and value with their lengths"
+        row: f"{int(ends[row] - starts[row])} bytes that are not a key and a value with their lengths"
         for row in np.flatnonzero(~sound).tolist()
     }
     keys = cut(padded, key_at, key_end, ~sound | (key_length < 0))
@@ -71,7 +71,10 @@ def split_inline(payloads: pa.Array) -> tuple[pa.Array, pa.Array, dict[int, str]
 
 
 def _part(data: Bytes, starts: Integers, ends: Integers) -> tuple[Integers, Integers, Flags]:
-    """Return the length at each start (-1: null), the start of its bytes, and whether they end before the end."""
+    """Read a key or value at each start.
+
+    Returns its length (-1 for null), the start of its bytes, and whether these end at or before the payload's end.
+    """
     inside = starts + 4 <= ends
     at = np.where(inside, starts, 0)
     length = data[at[:, None] + np.arange(4)].view(">i4").reshape(-1).astype(np.int64)

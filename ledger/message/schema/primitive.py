@@ -1,13 +1,16 @@
 """Pulsar's primitive types: bytes of a fixed width, texts, and raw bytes.
 
-    BOOLEAN 1 · INT8 1 · INT16 2 · INT32, FLOAT 4 · INT64, DOUBLE 8                big-endian
-    DATE, TIME, TIMESTAMP  milliseconds since 1970, 8                              Java's `Date`s: moments, in UTC
+A number after a name is a width in bytes. All numbers are big-endian.
+
+    BOOLEAN 1 · INT8 1 · INT16 2 · INT32, FLOAT 4 · INT64, DOUBLE 8
+    DATE, TIME, TIMESTAMP  milliseconds since 1970, 8                              moments in UTC, as Java's `Date`
     INSTANT  seconds 8, nanoseconds 4 · LOCAL_DATE  day 8 · LOCAL_TIME  nanosecond of the day 8
     LOCAL_DATE_TIME  day 8, nanosecond of the day 8
 
 Rules
-- A payload of another width, invalid UTF-8, and a time outside the range of a timestamp in microseconds are wrong.
-- Nanoseconds are truncated to Spark's microseconds. Except LOCAL_TIME, which stays a number.
+- Three payloads cannot be decoded: of another width, of invalid UTF-8, and a time outside the range of a timestamp in
+  microseconds. Their rows are null and have a reason in `Values.wrong`.
+- Nanoseconds are truncated to Spark's microseconds. Exception: LOCAL_TIME becomes a number of nanoseconds.
 """
 
 from __future__ import annotations
@@ -62,7 +65,10 @@ def _local_date_time(pair: Numbers) -> tuple[Numbers, Flags]:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Layout of a type of fixed width, its column type, and the range of convertible values."""
+    """Layout of a type of fixed width, with the type of its column.
+
+    `convert` maps the payload's numbers to the column's, and returns which of them the column type can express.
+    """
 
     dtype: np.dtype[Any]
     native: str
@@ -110,10 +116,10 @@ class PrimitiveCodec:
             row: f"{int(ends[row] - starts[row])} bytes, {self._name} takes {width}"
             for row in np.flatnonzero(~right).tolist()
         }
-        column = _gathered(data, starts[right], width).view(layout.dtype).reshape(-1)
+        column = _fixed_rows(data, starts[right], width).view(layout.dtype).reshape(-1)
         numbers, fits = layout.convert(column.astype(layout.native) if layout.native else column)
         rows = np.flatnonzero(right)
-        wrong |= dict.fromkeys(rows[~fits].tolist(), f"a {self._name} that a column of {self.type} cannot state")
+        wrong |= dict.fromkeys(rows[~fits].tolist(), f"a {self._name} outside of the range of {self.type}")
         array = self._column(numbers)
         if wrong:
             place = np.zeros(len(payloads), dtype=np.int64)
@@ -131,12 +137,12 @@ class PrimitiveCodec:
         return pa.array(numbers, self.type)
 
 
-def _gathered(data: Bytes, starts: Integers, width: int) -> Bytes:
-    """Return the `width` bytes from each start, one row each."""
+def _fixed_rows(data: Bytes, starts: Integers, width: int) -> Bytes:
+    """Return a table whose row i is the `width` bytes from `starts[i]`."""
     if len(starts) and (np.diff(starts) == width).all():
         return data[starts[0] : starts[0] + len(starts) * width].reshape(-1, width).copy()
-    found: Bytes = data[starts[:, None] + np.arange(width)]
-    return found
+    table: Bytes = data[starts[:, None] + np.arange(width)]
+    return table
 
 
 def _texts(payloads: pa.Array) -> Values:

@@ -1,20 +1,23 @@
-"""Protobuf payloads as columns, by the descriptor that Pulsar registers for PROTOBUF_NATIVE: types and decoding.
+"""Decoder of Protobuf payloads to columns. Pulsar registers a descriptor for a schema of type PROTOBUF_NATIVE:
 
     {"fileDescriptorSet": base64 of a FileDescriptorSet, "rootMessageTypeName": "shop.Order", …}
 
+Types of columns:
+
     int32 sint32 sfixed32 → int32 · int64 … → int64 · uint32 fixed32 → int64 · uint64 fixed64 → decimal(20, 0)
-    float double bool string bytes → themselves · enum → its name as text, the number of one that has none
+    float double bool string bytes → the same · enum → its name as text, or its number if the number has no name
     message → struct · repeated → list · map → map · google.protobuf.Timestamp → timestamp(us, UTC)
     google.protobuf.Duration → duration(us)
 
-    what is parsed at once:  0a length payload  0a length payload …       a message with the payloads as field 1
+All payloads are joined to one message, whose field 1 repeats:
+
+    0a length payload  0a length payload …
 
 Rules
-- A field without presence has its value, also the default one. An unset field with presence is null.
-- A recursive message is refused, naming the path.
-- `google.protobuf` parses all payloads at once. Columns are then built field by field, not message by message.
-- One call reads the values of a field from all messages. Lists and maps are concatenated, converted as one column, and
-  split by their lengths.
+- An unset field is null if Protobuf records its presence. Otherwise it has its default value.
+- A recursive message cannot be a column, and is refused. The error names the path.
+- `google.protobuf` parses the joined message with one call. Columns are then built field by field, not row by row.
+- The lists or maps of a field are concatenated, converted as one column, and split again by their lengths.
 """
 
 from __future__ import annotations
@@ -49,11 +52,11 @@ _SCALARS = {
     FieldDescriptor.CPPTYPE_BOOL: pa.bool_(),
     FieldDescriptor.CPPTYPE_ENUM: pa.string(),
 }
-ROWS = "rows"  # the field of the message that contains all payloads
+ROWS = "rows"  # the name of field 1 in the joined message
 
 
 def batch_class(document: str, where: str) -> tuple[Any, Descriptor]:
-    """Return a message class with a repeated field `rows` of the described message, and that message's descriptor."""
+    """Return the class of the joined message, and the descriptor of the payloads' message. Raises Refused."""
     try:
         given = msgspec.json.decode(document)
         files = descriptor_pb2.FileDescriptorSet.FromString(base64.b64decode(given["fileDescriptorSet"], validate=True))
@@ -61,7 +64,7 @@ def batch_class(document: str, where: str) -> tuple[Any, Descriptor]:
     except (*JSON_FAULTS, KeyError, TypeError, DecodeError) as wrong:
         raise Refused(
             f"{where} is no Protobuf descriptor: {type(wrong).__name__}: {json_fault(wrong)}",
-            hint='Give {"fileDescriptorSet": base64 of `protoc --include_imports --descriptor_set_out`, '
+            hint='Give {"fileDescriptorSet": base64 of the file of `protoc --include_imports --descriptor_set_out`, '
             '"rootMessageTypeName": …} as the data of a PROTOBUF_NATIVE schema',
         ) from wrong
     pool = descriptor_pool.DescriptorPool()
@@ -73,23 +76,23 @@ def batch_class(document: str, where: str) -> tuple[Any, Descriptor]:
         message = holder.message_type.add(name="Rows")
         message.field.add(name=ROWS, number=1, label=3, type=11, type_name=f".{root}")
         pool.Add(holder) if hasattr(pool, "Add") else pool.AddSerializedFile(holder.SerializeToString())
-        found = pool.FindMessageTypeByName("ledger.payload.Rows")
+        joined = pool.FindMessageTypeByName("ledger.payload.Rows")
     except (KeyError, TypeError, ValueError) as wrong:
         names = ", ".join(
             f"{file.package}.{message.name}".strip(".") for file in files.file for message in file.message_type
         )
         raise Refused(f"{where} has no usable message {root!r} ({wrong}); it describes {names or 'none'}") from wrong
-    return _class_of(pool, found), wanted
+    return _class_of(pool, joined), wanted
 
 
 def _class_of(pool: Any, descriptor: Descriptor) -> Any:
     if hasattr(message_factory, "GetMessageClass"):
         return message_factory.GetMessageClass(descriptor)
-    return message_factory.MessageFactory(pool).GetPrototype(descriptor)  # type: ignore[attr-defined]  # before 4.22
+    return message_factory.MessageFactory(pool).GetPrototype(descriptor)  # type: ignore[attr-defined]  # until 4.21
 
 
 def _add(pool: Any, files: list[Any]) -> None:
-    """Add the files, each after its imports."""
+    """Add the files to the pool, each after the files that it imports."""
     known = {file.name: file for file in files}
 
     def add(file: Any) -> None:
@@ -120,15 +123,15 @@ def is_repeated(field: FieldDescriptor) -> bool:
 
 
 def message_type(message: Descriptor, where: str, path: str = "", inside: tuple[str, ...] = ()) -> pa.DataType:
-    """Return the Arrow type of a message. Raises Unsupported for a type without columns."""
+    """Return the Arrow type of a message. Raises Unsupported if a message is recursive or has no fields."""
     if message.full_name == TIMESTAMP_NAME:
         return UTC
     if message.full_name == DURATION_NAME:
         return DURATION
     if message.full_name in inside:
         raise Unsupported(
-            f"{where} has a message {message.full_name} that contains itself, at {path}, which no column can hold",
-            hint="Read the values as they are, without a schema",
+            f"{where} has a message {message.full_name} that contains itself, at {path}, and cannot be a column",
+            hint="Read the values without a schema, as bytes",
         )
     if not message.fields:
         raise Unsupported(f"{where} has a message without fields at {path or 'its top'}, which has no columns")
@@ -161,7 +164,7 @@ _SECONDS, _NANOS = attrgetter("seconds"), attrgetter("nanos")
 
 
 class ProtobufCodec:
-    """Decoder of messages of one descriptor. `columns` are the requested fields, None for all."""
+    """Decoder of payloads by one descriptor. `columns` are the requested fields, None for all."""
 
     def __init__(self, document: str, columns: Sequence[str] | None, where: str) -> None:
         self._class, self._message = batch_class(document, where)
@@ -186,16 +189,16 @@ class ProtobufCodec:
 
 
 def _framed(payload: bytes) -> tuple[bytes, bytes]:
-    left, digits = len(payload), bytearray(b"\x0a")
-    while left > 0x7F:
-        digits.append(left & 0x7F | 0x80)
-        left >>= 7
-    digits.append(left)
-    return bytes(digits), payload
+    rest, head = len(payload), bytearray(b"\x0a")
+    while rest > 0x7F:
+        head.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    head.append(rest)
+    return bytes(head), payload
 
 
 def _column(messages: list[Any], kind: Descriptor, wanted: pa.DataType, null: Any = None) -> pa.Array:
-    """Return messages as one column. Rows with `null` set are null."""
+    """Return messages as one column. Row i is null if `null[i]` is set."""
     if kind.full_name in {TIMESTAMP_NAME, DURATION_NAME}:
         return _moments(messages, wanted, null)
     fields = [kind.fields_by_name[field.name] for field in wanted]
@@ -247,6 +250,6 @@ def _moments(messages: list[Any], wanted: pa.DataType, null: Any) -> pa.Array:
     seconds = np.fromiter(map(_SECONDS, messages), np.int64, count)
     nanos = np.fromiter(map(_NANOS, messages), np.int64, count)
     if count and np.abs(seconds).max() > 2**63 // 10**6 - 1:
-        raise ValueError(f"a time of {seconds[np.abs(seconds).argmax()]} seconds is beyond what {wanted} can state")
+        raise ValueError(f"a time of {seconds[np.abs(seconds).argmax()]} seconds is outside of the range of {wanted}")
     found = pa.array(seconds * 10**6 + nanos // 1000, pa.int64(), mask=null)
     return found.cast(wanted)

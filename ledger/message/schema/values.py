@@ -1,9 +1,9 @@
-"""Decoded values and their faults, the result of every codec.
+"""Result of every codec: decoded values, and the reasons why payloads could not be decoded.
 
 Rules
-- A codec takes payloads without nulls, and returns as many values of its type. A payload that cannot be decoded is
-  null and has its reason in `wrong`. It never changes the value of another payload.
-- Payloads are decoded many at a time. If that fails, they are halved until the faulty ones are found.
+- A codec takes payloads without nulls, and returns one value of its type for each payload. An undecodable payload
+  becomes null, and `wrong` has the reason. Such a payload never changes the value of another payload.
+- One call decodes many payloads. If the call fails, each half is decoded alone, until the faulty payloads are found.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-# Errors of decoders for bytes that do not match the schema.
+# Errors that decoders raise for bytes that do not match the schema.
 FAILURES = (
     ValueError, TypeError, LookupError, ArithmeticError, EOFError, RecursionError, struct.error, pa.ArrowException,
 )  # fmt: skip
@@ -24,7 +24,7 @@ _REASON_MAX = 200
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """A value for each payload; `wrong` has by row the reason for a missing one."""
+    """Values, one for each payload. `wrong` maps the row of each undecodable payload to the reason."""
 
     array: pa.Array
     wrong: dict[int, str] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class Codec(Protocol):
 
     @property
     def type(self) -> pa.DataType:
-        """Type of the values."""
+        """Arrow type of the values."""
 
     def decode(self, payloads: pa.Array) -> Values:
         """Decode payloads (binary, without nulls)."""
@@ -44,12 +44,12 @@ class Codec(Protocol):
 def decode_halving(
     payloads: Sequence[bytes], decode: Callable[[Sequence[bytes]], pa.Array], kind: pa.DataType
 ) -> Values:
-    """Decode all payloads by one call. If that fails, decode what is possible and state why the rest is not."""
+    """Decode all payloads with one call of `decode`. If the call fails, find the undecodable payloads by halving."""
     wrong: dict[int, str] = {}
     parts: list[pa.Array] = []
-    left = [(0, len(payloads))]
-    while left:
-        start, end = left.pop()
+    ranges = [(0, len(payloads))]
+    while ranges:
+        start, end = ranges.pop()
         try:
             parts.append(decode(payloads[start:end]))
         except FAILURES as failure:
@@ -58,11 +58,11 @@ def decode_halving(
                 parts.append(pa.nulls(1, kind))
             else:
                 middle = (start + end) // 2
-                left += [(middle, end), (start, middle)]
+                ranges += [(middle, end), (start, middle)]
     return Values(pa.concat_arrays(parts) if parts else pa.array([], kind), wrong)
 
 
 def reason_of(failure: BaseException) -> str:
-    """Return an error as one line that is not empty."""
+    """Return an error's type and text as one line."""
     reason = " ".join(str(failure).split())[:_REASON_MAX]
     return f"{type(failure).__name__}: {reason}" if reason else type(failure).__name__

@@ -157,7 +157,7 @@ def test_other_payloads_are_refused() -> None:
         decode_messages(ParsedEntry(None, arrow_metadata("p", 1, 2, 3, 4), memoryview(b"")), WHERE)
     with pytest.raises(Unsupported, match="entry 3:17 is compressed by codec 7"):
         decode_messages(ParsedEntry(None, metadata(compression=7), memoryview(b"")), WHERE)
-    with pytest.raises(Unsupported, match="entry 3:17 states 30 bytes before LZ4, at most 29 are read"):
+    with pytest.raises(Unsupported, match="entry 3:17 states 30 bytes before LZ4 compression, at most 29 are read"):
         decode_messages(batch(Item(b"x" * 24), kind=LZ4), WHERE, max_bytes=29)
 
 
@@ -268,14 +268,14 @@ def test_chunks_that_wait_are_bounded_and_refused_without_a_change() -> None:
     a = chunks("a", b"12", b"34")
     assembler = ChunkAssembler(max_bytes=4)
     assert assembled(assembler, a[0]) == []
-    with pytest.raises(Unsupported, match=r"of 2 unfinished messages to 5 bytes, at most 4 are held"):
+    with pytest.raises(Unsupported, match=r"of 2 unfinished messages to 5 bytes, at most 4 are kept in memory"):
         assembler.add(chunks("b", b"xyz", b"")[0], WHERE)
     assert len(assembler._parts) == 1
     assert assembled(assembler, a[1]) == [b"1234"]
 
 
 def test_chunks_that_disagree_are_corrupt() -> None:
-    with pytest.raises(Corrupt, match="hold 2 bytes, stated 9"):
+    with pytest.raises(Corrupt, match="have 2 bytes, stated are 9"):
         assembled(ChunkAssembler(), *chunks("u", b"1", b"2", total_chunk_msg_size=9))
     with pytest.raises(Corrupt, match="entry 3:17 is chunk 5 of 2 of message 'u'"):
         ChunkAssembler().add(

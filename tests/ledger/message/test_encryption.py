@@ -46,19 +46,19 @@ def test_a_bit_that_changed_is_damage() -> None:
     for place in range(len(entry.payload)):
         body = bytearray(entry.payload)
         body[place] ^= 1
-        with pytest.raises(Corrupt, match="it has 26 encrypted bytes that are not those of their tag"):
+        with pytest.raises(Corrupt, match="it has 26 encrypted bytes that do not match their authentication tag"):
             keys.opened(entry._replace(payload=memoryview(body)), "it")
     with pytest.raises(Corrupt, match="nonce of 12 bytes and has 9 bytes"):
         keys.opened(entry._replace(payload=entry.payload[:9]), "it")
     with pytest.raises(Corrupt, match="data key of 5 bytes"):
         keys.opened(encrypted(b"", b"short"), "it")
     entry.metadata.encryption_keys[0].value = bytes(256)
-    with pytest.raises(Refused, match="does not open it"):
+    with pytest.raises(Refused, match="does not decrypt it"):
         keys.opened(entry, "it")
 
 
 def test_data_keys_are_kept_and_their_number_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encryption, "_DATA_KEYS_HELD", 3)
+    monkeypatch.setattr(encryption, "_DATA_KEYS_MAX", 3)
     keys = PrivateKeys({"a": PEM})
     first = encrypted(b"first")
     for entry in [first, *(encrypted(b"more", os.urandom(16)) for _ in range(5)), first]:
@@ -69,6 +69,10 @@ def test_data_keys_are_kept_and_their_number_is_bounded(monkeypatch: pytest.Monk
 def test_what_is_no_private_key_is_refused_by_the_name_it_was_given() -> None:
     other = ed25519.Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     locked = KEY.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"word"))
-    for pem, said in ((b"", "no private key in PEM"), (locked, "has a password"), (other, "is a .*Ed25519PrivateKey")):
+    for pem, said in (
+        (b"", "not a private key in PEM"),
+        (locked, "has a password"),
+        (other, "is a .*Ed25519PrivateKey"),
+    ):
         with pytest.raises(Refused, match=f"the private key for 'a' .*{said}"):
             PrivateKeys({"a": pem})

@@ -99,7 +99,7 @@ def test_any_bytes_are_read_or_refused(data: bytes, opening: bytes) -> None:
 
 
 def test_corruption_names_both_values() -> None:
-    with pytest.raises(Corrupt, match=r"entry 3:17 has CRC32C 0x[0-9a-f]{8}, it states 0xd0e0d3af"):
+    with pytest.raises(Corrupt, match=r"entry 3:17 has CRC32C 0x[0-9a-f]{8}, but states 0xd0e0d3af"):
         parse_entry(GOLDEN[:-1] + b"!", "entry 3:17")
 
 

@@ -109,7 +109,9 @@ def test_any_bytes_are_read_or_refused(value: bytes) -> None:
 def test_a_size_over_the_cap_is_refused_before_it_is_inflated() -> None:
     value = serialise_info(cursor(), ZLIB)
     size = len(cursor().SerializeToString())
-    with pytest.raises(Unsupported, match=rf"cursor q states {size} bytes before ZLIB, at most 100 are read"):
+    with pytest.raises(
+        Unsupported, match=rf"cursor q states {size} bytes before ZLIB compression, at most 100 are read"
+    ):
         parse_cursor_info(value, "cursor q", max_bytes=100)
 
 

@@ -165,7 +165,9 @@ def test_what_is_encrypted_is_opened_with_the_keys_that_are_given() -> None:
 
 
 def test_what_no_key_opens_is_refused_or_rescued_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(Unsupported, match=r"entry \d+:0 in .* is encrypted with key 'fxkey'; given is 'other'"):
+    with pytest.raises(
+        Unsupported, match=r"entry \d+:0 in .* is encrypted with key 'fxkey', private keys were given for 'other'"
+    ):
         encrypted_rows(cryptoKeys=json.dumps({"other": KEYS["fxkey"]}))
     with pytest.raises(
         Refused, match="is encrypted with key 'fxkey', and the private key that was given does not open"
@@ -194,7 +196,7 @@ def test_keys_are_named_and_never_shown(tmp_path: Path) -> None:
             "names variable 'NO_SUCH_KEY' for key '\\*', the environment has none",
         ),
         ("file", f"file:{tmp_path}/none.pem", NotFound, "none.pem' for key '\\*', which cannot be read"),
-        ("no key", f"file:{ROOT / ENCRYPTED_KNOWN / 'schemas.json'}", Refused, "is no private key in PEM"),
+        ("no key", f"file:{ROOT / ENCRYPTED_KNOWN / 'schemas.json'}", Refused, "is not a private key in PEM"),
     ):
         with pytest.raises(error, match=said):
             encrypted_rows(cryptoKeys=reference)

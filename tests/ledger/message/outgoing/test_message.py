@@ -24,7 +24,7 @@ from pyspark_ledger.ledger.message.outgoing.message import (
         ({"value": b"", "ordering_key": "o"}, "ordering key is str"),
         ({"value": b"", "event_time_ms": -1}, "event time is -1"),
         ({"value": b"", "properties": {"a": 1}}, "property 'a' of a message is 1"),
-        ({"value": b"", "properties": {"ledger.arrow.rows": "1"}}, "marks rows of Arrow"),
+        ({"value": b"", "properties": {"ledger.arrow.rows": "1"}}, "reserved for entries of rows"),
     ],
 )
 def test_what_no_entry_can_say_is_refused_by_its_part(fields: dict[str, Any], said: str) -> None:

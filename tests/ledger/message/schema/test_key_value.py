@@ -53,7 +53,7 @@ def test_inline_payload_that_does_not_fit_its_lengths_is_wrong() -> None:
     damaged = [good + b"x", good[:-1], good[:5], b"", b"\xff\xff\xff\xfe" + good[4:], good[:5] + b"\x7f" + good[6:]]
     keys, values, wrong = split_inline(pa.array([good, *damaged]))
     assert (keys.to_pylist(), values.to_pylist()) == ([b"k", *[None] * 6], [b"v", *[None] * 6])
-    assert wrong[1] == "11 bytes that are no key and value with their lengths"
+    assert wrong[1] == "11 bytes that are not a key and a value with their lengths"
     assert set(wrong) == set(range(1, 7))
 
 
