@@ -32,6 +32,14 @@ class Position(msgspec.Struct, frozen=True, order=True, array_like=True):
     def __str__(self) -> str:
         return f"{self.ledger_id}:{self.entry_id}"
 
+    def _repr_html_(self) -> str:
+        """Return the picture of the position for a notebook: its segment and its entry."""
+        if self == LATEST:
+            return _boxes("after the last entry")
+        if self.ledger_id < 0:
+            return _boxes("before the first entry")
+        return _boxes(f"segment {self.ledger_id}", f"entry {self.entry_id}" if self.entry_id >= 0 else "its start")
+
     @classmethod
     def parse(cls, text: str) -> Position:
         """Parse a position. The inverse of `str`. Raises ValueError naming the text."""
@@ -43,6 +51,12 @@ class Position(msgspec.Struct, frozen=True, order=True, array_like=True):
 
 EARLIEST = Position(-1, -1)
 LATEST = Position(_MAX, _MAX)
+
+
+def _boxes(*texts: str) -> str:
+    """Return HTML with a box for each text. The colours are those of the page around it."""
+    box = '<span style="border:1px solid currentColor;border-radius:4px;padding:1px 7px;margin-right:3px">'
+    return f"<span>{''.join(f'{box}{text}</span>' for text in texts)}</span>"
 
 
 class PositionRange(msgspec.Struct, frozen=True, order=True, array_like=True):

@@ -6,16 +6,12 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
+from pyspark_ledger.ledger.display.amounts import age_words as age_words  # noqa: PLC0414 — exported
+from pyspark_ledger.ledger.display.amounts import counted as counted  # noqa: PLC0414 — exported
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.times import iso_text
 
 _LEFT_OUT = frozenset({"__topic", "__messageId"})
-_UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))
-
-
-def counted(number: int, noun: str, plural: str = "") -> str:
-    """Return a number with its noun: `1 row`, `2,000 rows`."""
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def next_words(position: Position) -> str:
@@ -54,12 +50,3 @@ def _metadata_words(name: str, value: Any) -> Any:
 def time_words(epoch_ms: bool) -> Callable[[int], str]:
     """Return the function that prints a time: as milliseconds since 1970, or as ISO 8601 in UTC."""
     return str if epoch_ms else iso_text
-
-
-def age_words(milliseconds: int) -> str:
-    """Return an age by its two largest units: `3 d 4 h`, `5 min 0 s`; below a minute `7.2 s`."""
-    if milliseconds < _UNITS[-2][1]:
-        return f"{milliseconds / 1000:.1f} s"
-    large = next(number for number, (_, size) in enumerate(_UNITS) if milliseconds >= size)
-    (first, size), (second, part) = _UNITS[large : large + 2]
-    return f"{milliseconds // size} {first} {milliseconds % size // part} {second}"

@@ -21,6 +21,8 @@ import pyarrow as pa
 from pyspark_ledger.ledger.api.ledger_admin import LedgerAdmin
 from pyspark_ledger.ledger.api.rows import OpenedRows, require_positions, rows_as_table
 from pyspark_ledger.ledger.api.schemas import registered_columns
+from pyspark_ledger.ledger.api.views import cursor_view
+from pyspark_ledger.ledger.display.ledger_picture import cursor_html, cursor_text
 from pyspark_ledger.ledger.position import EARLIEST, Position, PositionRange
 from pyspark_ledger.ledger.positions.acknowledge_request import acknowledge_batch
 from pyspark_ledger.ledger.positions.row_selection import RowSelection
@@ -48,7 +50,11 @@ class Cursor:
         self.name = name
 
     def __repr__(self) -> str:
-        return f"Cursor({self.ledger.name}, {self.name})"
+        return cursor_text(cursor_view(self.ledger.client, self.ledger.name, self.name), self.name)
+
+    def _repr_html_(self) -> str:
+        """Return the picture of the cursor on its ledger for a notebook."""
+        return cursor_html(cursor_view(self.ledger.client, self.ledger.name, self.name), self.name)
 
     def state(self, *, precise: bool = True) -> CursorState:
         """Return the cursor's position and backlog. Not `precise`: estimate rows and bytes from averages, without

@@ -4,6 +4,7 @@ Rules
 - The first append of rows registers their columns. Later ones must have the same columns.
 - A ledger whose first append was bytes holds Pulsar messages and nothing else.
 - An append returns when it is durable.
+- `repr` and a notebook's display ask the broker for the present state.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ from pyspark_ledger.ledger.api.rows import (
     rows_table,
 )
 from pyspark_ledger.ledger.api.schemas import register_payload_schemas, registered_columns, require_columns_registered
+from pyspark_ledger.ledger.api.views import ledger_view
 from pyspark_ledger.ledger.client.kept_producer import Columns, Entry, KeptProducer, NothingAppended
 from pyspark_ledger.ledger.clock import monotonic_ms, new_id, system_clock_ms
+from pyspark_ledger.ledger.display.ledger_picture import ledger_html, ledger_text
 from pyspark_ledger.ledger.errors import NotFound, Refused
 from pyspark_ledger.ledger.message.arrow_payload import arrow_metadata
 from pyspark_ledger.ledger.message.columns import ColumnFit, require_columns, schema_bytes, schema_from_bytes
@@ -57,7 +60,11 @@ class Ledger(LedgerAdmin):
         self.name = name
 
     def __repr__(self) -> str:
-        return f"Ledger({self.name})"
+        return ledger_text(type(self).__name__, ledger_view(self.client, self.name))
+
+    def _repr_html_(self) -> str:
+        """Return the picture of the ledger for a notebook."""
+        return ledger_html(ledger_view(self.client, self.name))
 
     def append(self, rows: pa.Table | pa.RecordBatch | Iterable[Mapping[str, object]] | bytes) -> Position:
         """Append rows, or one message as bytes. Return the position after them, once they are durable.

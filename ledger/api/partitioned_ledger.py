@@ -45,9 +45,6 @@ class PartitionedLedger(Ledger):
         self._turn = murmur3_32(f"ledger-api-{new_id()}")
         self._parts: list[Ledger] = []
 
-    def __repr__(self) -> str:
-        return f"PartitionedLedger({self.name})"
-
     def partitions(self) -> list[Ledger]:
         """Return the partitions that exist now. Raises NotFound if the partitioned ledger was deleted."""
         count = self.client.call("partitions", NameLedger(self.name)).partitions

@@ -29,6 +29,8 @@ from typing import TYPE_CHECKING, Literal
 from pyspark_ledger.ledger.api.ledger import Ledger
 from pyspark_ledger.ledger.api.ledger_admin import change_policy
 from pyspark_ledger.ledger.api.partitioned_ledger import PartitionedLedger
+from pyspark_ledger.ledger.api.views import store_view
+from pyspark_ledger.ledger.display.ledger_picture import store_html, store_text
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.location import is_address, store_location
 from pyspark_ledger.ledger.names import canonical_name, require_partitions
@@ -92,7 +94,8 @@ def connect(
     from pyspark_ledger.ledger.client.credentials import Credentials
 
     credentials = Credentials(ca, certificate, key, token)
-    return LedgerStore(connect_store(store_location(store), create=create, start=True, credentials=credentials))
+    location = store_location(store)
+    return LedgerStore(connect_store(location, create=create, start=True, credentials=credentials), location)
 
 
 def open_read_only(store: str | os.PathLike[str] | None = None) -> LedgerStore:
@@ -108,11 +111,16 @@ def open_read_only(store: str | os.PathLike[str] | None = None) -> LedgerStore:
 class LedgerStore:
     """Store and its ledgers."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, location: str = "") -> None:
         self.client = client
+        self.location = location or client.address
 
     def __repr__(self) -> str:
-        return f"LedgerStore({self.client.address})"
+        return store_text(store_view(self.client, self.location))
+
+    def _repr_html_(self) -> str:
+        """Return the picture of the store for a notebook."""
+        return store_html(store_view(self.client, self.location))
 
     def names(self) -> list[str]:
         """Return the canonical names of all ledgers, sorted."""

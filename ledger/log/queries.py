@@ -369,7 +369,15 @@ def log_description(
         last_publish_ms=snapshot.last_timestamp_ms(),
         schema_version=-1,
         segments=[
-            SegmentDescription(part.ledger_id, part.entries, part.size_bytes, part.rows, part.close_ms)
+            SegmentDescription(
+                part.ledger_id,
+                part.entries,
+                part.size_bytes,
+                part.rows,
+                part.close_ms,
+                part.offloaded is not None,
+                part.offloaded is None or not part.offloaded.attempt.local_deleted,
+            )
             for part in (snapshot.segments if lists else ())
         ],
         segment_count=len(snapshot.segments),

@@ -110,13 +110,18 @@ class DescribeLedger(msgspec.Struct, frozen=True):
 
 
 class SegmentDescription(msgspec.Struct, frozen=True):
-    """Segment of a managed ledger. `close_ms` is 0 while it is open."""
+    """Segment of a managed ledger. `close_ms` is 0 while it is open.
+
+    `offloaded`: object storage has a complete copy. `local`: the segment's file is on the broker's disk.
+    """
 
     ledger_id: int
     entries: int
     size_bytes: int
     rows: int
     close_ms: int
+    offloaded: bool = False
+    local: bool = True
 
 
 class LedgerDescription(msgspec.Struct, frozen=True):

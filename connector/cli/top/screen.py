@@ -8,6 +8,7 @@ from rich.text import Text
 
 from pyspark_ledger.connector.cli.top.view import Choice, Rates, View, chosen_cursors, chosen_ledgers
 from pyspark_ledger.connector.cli.wording import age_words, counted
+from pyspark_ledger.ledger.display.amounts import size_words
 from pyspark_ledger.ledger.hidden_characters import visible
 from pyspark_ledger.ledger.names import short_name
 
@@ -19,16 +20,6 @@ _HEAD_LINES = 8
 _NARROW = 120
 PLAIN_WIDTH = 160
 """Width of a view that is printed without a terminal."""
-_BYTES = 1024
-
-
-def size_words(size: float) -> str:
-    """Return a number of bytes with its unit: `1.5 MiB`."""
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if size < _BYTES:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= _BYTES
-    return f"{size:.1f} PiB"
 
 
 def drawn(

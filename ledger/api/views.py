@@ -1,0 +1,103 @@
+"""Collection of the values for displays: a store, a ledger or a cursor as `_repr_html_` and `repr` show it.
+
+Rules
+- A display never raises. A failure is a part of the view, and the calls end with the first failure of the broker.
+- A call waits at most `_SECONDS` for its answer. A private broker that exited because it was idle is started again.
+- The number of calls is bounded: at most `_LEDGERS` ledgers, `_PARTITIONS` partitions and `_CURSORS` cursors each.
+- Backlogs are estimated, so no file is read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from pyspark_ledger.ledger.clock import system_clock_ms
+from pyspark_ledger.ledger.display.views import CursorView, LedgerView, StoreView
+from pyspark_ledger.ledger.errors import LedgerError, Unavailable
+from pyspark_ledger.ledger.position import LATEST, PositionRange
+from pyspark_ledger.ledger.positions.position_info import decode_info
+from pyspark_ledger.ledger.protocol.actions import DescribeLedger, Empty, LedgerDescription, LedgerNames
+from pyspark_ledger.ledger.protocol.cursors import AskAckedRanges, CursorState, NameCursor
+
+if TYPE_CHECKING:
+    from pyspark_ledger.ledger.client.client import Client
+
+_SECONDS = 3.0
+_DEADLINE_MS = 1_000  # a suspended broker takes longer, and is not asked again
+_LEDGERS, _PARTITIONS, _CURSORS = 20, 16, 12
+_SEGMENTS = 1_000  # the list of a store has no strip for a ledger with more
+
+
+def ledger_view(client: Client, name: str) -> LedgerView:
+    """Return a ledger, with its partitions and cursors."""
+    described = None
+    try:
+        described = _described(client, name)
+        if not described.partitions:
+            return _log_view(client, described)
+        parts = [part.name for part in described.partitions[:_PARTITIONS]]
+        return LedgerView(name, described, partitions=tuple(_log_view(client, _described(client, at)) for at in parts))
+    except Exception as error:  # noqa: BLE001 — a display never raises
+        return LedgerView(name, described, problem=_reason(error))
+
+
+def cursor_view(client: Client, ledger: str, cursor: str) -> LedgerView:
+    """Return the ledger of a cursor, with this cursor only."""
+    try:
+        described = msgspec.structs.replace(_described(client, ledger), cursors=[cursor])
+        return LedgerView(ledger, described, (_cursor(client, ledger, cursor),))
+    except Exception as error:  # noqa: BLE001 — a display never raises
+        return LedgerView(ledger, problem=_reason(error))
+
+
+def store_view(client: Client, location: str) -> StoreView:
+    """Return the first ledgers of a store, without their cursors."""
+    ledgers: list[LedgerView] = []
+    count = 0
+    try:
+        names: LedgerNames = _call(client, "list", Empty())
+        count = len(names.names)
+        for name in names.names[:_LEDGERS]:
+            described = _described(client, name, lists=False)
+            if not described.partitions and described.segment_count <= _SEGMENTS:
+                described = _described(client, name)
+            ledgers.append(LedgerView(name, described))
+        return StoreView(location, tuple(ledgers), count)
+    except Exception as error:  # noqa: BLE001 — a display never raises
+        return StoreView(location, tuple(ledgers), count, _reason(error))
+
+
+def _log_view(client: Client, described: LedgerDescription) -> LedgerView:
+    names = described.cursors[:_CURSORS]
+    try:
+        return LedgerView(described.name, described, tuple(_cursor(client, described.name, name) for name in names))
+    except Unavailable:
+        raise
+    except LedgerError as error:  # a damaged cursor hides neither the ledger nor other partitions
+        return LedgerView(described.name, described, problem=_reason(error))
+
+
+def _cursor(client: Client, ledger: str, cursor: str) -> CursorView:
+    state: CursorState = _call(client, "cursor.describe", NameCursor(ledger, cursor, precise=False))
+    leased = bool(state.lease_holder) and state.lease_until_ms > system_clock_ms()
+    if not state.acknowledged_ranges:
+        return CursorView(state, leased=leased)
+    wanted = AskAckedRanges(ledger, cursor, PositionRange(state.next_position, LATEST))
+    info = _call(client, "cursor.holes", wanted).info
+    ranges = decode_info(info, f"the acknowledged ranges of cursor {cursor!r}").acknowledged.runs() if info else ()
+    return CursorView(state, tuple(ranges), leased)
+
+
+def _described(client: Client, name: str, *, lists: bool = True) -> LedgerDescription:
+    described: LedgerDescription = _call(client, "describe", DescribeLedger(name, lists))
+    return described
+
+
+def _call(client: Client, action: str, request: msgspec.Struct) -> Any:
+    return client.call(action, request, deadline_ms=_DEADLINE_MS, attempt_seconds=_SECONDS)
+
+
+def _reason(error: Exception) -> str:
+    return error.message if isinstance(error, LedgerError) else f"{type(error).__name__}: {error}"
