@@ -60,6 +60,11 @@ test-docs: setup
 docs: setup
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
+# reference: write the generated pages of docs/ and conf/broker.toml anew
+.PHONY: reference
+reference: setup
+	@$(BIN)/python -m tools.reference
+
 # test-tables: publishing to Delta's tables, in a session that has them (90 MB of jars from Maven Central the first time)
 .PHONY: test-tables
 test-tables: setup

@@ -50,7 +50,9 @@ class Position(msgspec.Struct, frozen=True, order=True, array_like=True):
 
 
 EARLIEST = Position(-1, -1)
+"""Position before every entry."""
 LATEST = Position(_MAX, _MAX)
+"""Position after every entry."""
 
 
 def _boxes(*texts: str) -> str:
@@ -82,6 +84,7 @@ class MessageId(msgspec.Struct, frozen=True, order=True, array_like=True):
 
     @property
     def position(self) -> Position:
+        """Position of the entry that has the message."""
         return Position(self.ledger_id, self.entry_id)
 
     @property

@@ -66,6 +66,7 @@ from pyspark_ledger.ledger.times import require_time
 cursors = typer.Typer(no_args_is_help=True, help="Durable cursors of a ledger.")
 _SHOWN = 20  # of ranges, and of entries of which rows are left
 _ROWS = ("rowsLeft", "firstRowsLeft")
+CursorName = Annotated[str, typer.Argument(help="A cursor of the ledger.")]
 All = Annotated[bool, typer.Option("--all", help=f"All ranges and rows that are left, not the first {_SHOWN}.")]
 
 
@@ -88,7 +89,7 @@ def list_cursors(name: Name, store: StoreOption = None, output: OutputOption = O
 @reporting
 def create_cursor(
     name: Name,
-    cursor: str,
+    cursor: CursorName,
     start: Start = "earliest",
     store: StoreOption = None,
     output: OutputOption = Output.text,
@@ -103,7 +104,7 @@ def create_cursor(
 @reporting
 def reset_cursor(
     name: Name,
-    cursor: str,
+    cursor: CursorName,
     position: Annotated[str, typer.Argument(help="earliest, latest, SEGMENT:ENTRY, or a time as --at-time.")] = "",
     at_time: Annotated[
         str | None, typer.Option(help=f"To the first entry of this time, by the broker's clock: {TIME_FORMS}.")
@@ -133,7 +134,9 @@ def _place(state: CursorState) -> str:
 
 @cursors.command("delete")
 @reporting
-def delete_cursor(name: Name, cursor: str, store: StoreOption = None, output: OutputOption = Output.text) -> None:
+def delete_cursor(
+    name: Name, cursor: CursorName, store: StoreOption = None, output: OutputOption = Output.text
+) -> None:
     """Delete a cursor. Its backlog becomes subject to retention."""
     request = NameCursor(canonical_name(name), cursor)
     opened(store).client.call("cursor.delete", request)
@@ -143,7 +146,7 @@ def delete_cursor(name: Name, cursor: str, store: StoreOption = None, output: Ou
 @cursors.command("describe")
 @reporting
 def describe_cursor(
-    name: Name, cursor: str, whole: All = False, store: StoreOption = None, output: OutputOption = Output.text
+    name: Name, cursor: CursorName, whole: All = False, store: StoreOption = None, output: OutputOption = Output.text
 ) -> None:
     """Describe a cursor: its mark-delete, what is acknowledged beyond it, its backlog, the size of its state."""
     client, ledger = opened(store).client, canonical_name(name)
@@ -171,7 +174,7 @@ def describe_cursor(
 @reporting
 def export_cursor(
     name: Name,
-    cursor: str,
+    cursor: CursorName,
     directory: Annotated[Path, typer.Argument(help="A new or empty directory: a file for each entry of the state.")],
     entry_bytes: Annotated[int, typer.Option(help="Longer states are cut into entries of so many bytes.")] = (
         ENTRY_BYTES_MAX

@@ -79,7 +79,11 @@ def segment(file: File, epoch_ms: EpochMs = False, output: OutputOption = Output
 
 @dump.command()
 @reporting
-def entry(file: File, entry_id: int, output: OutputOption = Output.text) -> None:
+def entry(
+    file: File,
+    entry_id: Annotated[int, typer.Argument(help="The number of the entry in its segment, from 0.")],
+    output: OutputOption = Output.text,
+) -> None:
     """Print one entry in full: the broker's stamp, all of its metadata, the beginning of its payload."""
     for frame in walk_segment(_bytes(file), 0, where=str(file)):
         if frame.entry_id == entry_id:

@@ -143,7 +143,7 @@ class PrometheusGauges:
     """Gauges `ledger_stream_…`, labelled by query, ledger and subscription."""
 
     _LABELS = ("query", "ledger", "subscription")
-    _GAUGES: Mapping[str, str] = {
+    GAUGES: Mapping[str, str] = {
         "batch_rows": "Rows of the last batch",
         "lag_entries": "Entries that the last batch left behind",
         "lag_rows": "Rows that the last batch left behind",
@@ -163,7 +163,7 @@ class PrometheusGauges:
 
         self._gauges = {
             name: Gauge(f"ledger_stream_{name}", text, self._LABELS, registry=registry)
-            for name, text in self._GAUGES.items()
+            for name, text in self.GAUGES.items()
         }
         self._shown: set[tuple[str, str, str]] = set()
 

@@ -128,10 +128,13 @@ class LedgerStore:
         return names
 
     def offload_to(self, address: str | os.PathLike[str], *, check: bool = True, **options: str) -> None:
-        """Set the bucket or directory for the offload of sealed segments: see the head of this module.
+        """Set the bucket or directory for the offload of sealed segments; see docs/tiered-storage.md.
 
-        The broker tries the address first. Raises the error of a trial that fails, and then changes no setting.
-        Raises Refused if no server answers, NotFound without the bucket, Unauthenticated without the rights.
+        `options` are `endpoint`, `region`, `profile`, `role`, `credential_provider`, `encryption`, `kms_key` and
+        `bucket_owner`. An option that is not given returns to the broker's configuration. None of them is a secret.
+
+        With `check` the broker tries the address first. A trial that fails raises its error and changes no setting:
+        Refused if no server answers, NotFound without the bucket, Unauthenticated without the rights.
         """
         offload_to(self.client, address, check=check, **options)
 

@@ -1,0 +1,72 @@
+"""Meaning of each field of a stream's progress report, in the order of `docs/progress.md`.
+
+A test builds a report with every field (`connector.read.progress`) and compares the names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+LEDGER = "ledgers.<name>"
+"""Prefix of the fields of one ledger. `<name>` is its canonical name, such as `public/default/persistent/orders`."""
+
+PROGRESS_FIELDS: Mapping[str, Mapping[str, str]] = {
+    "Batch": {
+        "batch.endedBy": "Reason for the end of the batch: `all there was`, `availableNow`, `the end of the read`, or "
+        "the name of the option that limited the batch.",
+        "columnsAdded": "Number of columns that ledgers got after the query was planned. Absent without such columns.",
+        "columnsNotRead": "The first 20 names of these columns. A restart of the query reads them.",
+        "dataLoss": "The newest 20 lost ranges, each with `ledger`, `cause`, `from`, `to`, `entries`, `rows` and "
+        "`bytes`. A count is null if it is unknown. Absent without a loss.",
+        "dataLosses": "Number of all lost ranges since the query started.",
+    },
+    "Ledgers": {
+        f"{LEDGER}.lagEntries": "Entries after the end of the batch.",
+        f"{LEDGER}.lagRows": "Rows after the end of the batch.",
+        f"{LEDGER}.lagBytes": "Bytes after the end of the batch.",
+        f"{LEDGER}.lagMs": "Waiting time of the oldest unread entry, in milliseconds; 0 if there is none.",
+        f"{LEDGER}.ledger": "End of the log: the segment id, which Pulsar calls ledger id.",
+        f"{LEDGER}.entry": "End of the log: the entry number in that segment.",
+        f"{LEDGER}.id": "Incarnation of the ledger. It changes if the ledger is deleted and created again.",
+        f"{LEDGER}.lastPublishMs": "Time of the last entry, in milliseconds since 1970.",
+        "ledgersInAll": "Sums `lagEntries`, `lagRows`, `lagBytes` and the number `ledgers`. Present if the query reads "
+        "more than 50 ledgers; then `ledgers` has the 50 with the largest lag.",
+    },
+    "Reads of all readers since the last trigger": {
+        "reads.mappedBytes": "Bytes that readers on the broker's host mapped.",
+        "reads.sentBytes": "Bytes that the broker sent.",
+        "reads.cacheHitRate": "Share of served entries that needed no read from storage; null if none was served.",
+        "reads.memoryBytes": "Bytes from the cache's memory.",
+        "reads.pageCacheBytes": "Bytes of local files that the system's page cache should have.",
+        "reads.localFileBytes": "Bytes of other local files.",
+        "reads.objectStorageBytes": "Bytes from object storage.",
+    },
+    "Cache of the broker, for all readers and ledgers": {
+        "cache.hits": "Entries served without a read from storage, since the last trigger.",
+        "cache.hitBytes": "Their bytes.",
+        "cache.misses": "Entries read from storage and served, since the last trigger.",
+        "cache.missBytes": "Their bytes.",
+        "cache.inserted": "Entries inserted since the last trigger.",
+        "cache.evicted": "Entries evicted since the last trigger.",
+        "cache.evictions": "Eviction passes since the last trigger.",
+        "cache.evictionMs": "Time of these passes, in milliseconds.",
+        "cache.requeues": "Entries that the policy kept for a later reader, since the last trigger.",
+        "cache.sizeBytes": "Memory in use now.",
+        "cache.lingeringBytes": "The part of this memory that is evicted and still referenced by readers.",
+        "cache.limitBytes": "Limit of the memory.",
+        "cache.inflightReadBytes": "Bytes of the reads from storage that run now.",
+        "cache.localFileBytes": "Bytes of recently read or written local files that the cache counts. They take none "
+        "of its memory.",
+        "cache.localFileLimitBytes": "Limit of that sum.",
+        "cache.expectedReads": "Reads of cached entries that are still expected, updated once a second.",
+        "cache.nonEvictableBytes": "Bytes of these entries, updated once a second.",
+    },
+    "Source": {
+        "store": "Directory or address of the store.",
+        "storeId": "Id of the store.",
+        "subscription": "Name of the subscription. Absent without one, and in `ackMode` `explicit`.",
+        "credentials": "References to the credentials: paths and names of variables, never secrets. Absent without "
+        "credentials.",
+        "v": "Version of the report, 1.",
+    },
+}
