@@ -43,7 +43,7 @@ class FaultProxy:
         parts = urlsplit(target)
         self.target = (parts.hostname or "", parts.port or 0)
         self.faults: list[Fault] = []
-        self.met = 0
+        self.met = self.requests = 0
         self.reached, self.released = threading.Event(), threading.Event()
         self._lock = threading.Lock()
         proxy = self
@@ -63,6 +63,7 @@ class FaultProxy:
 
     def fault_of(self, method: str, path: str) -> str:
         with self._lock:
+            self.requests += 1
             for fault in self.faults:
                 if fault.left and fault.method in ("*", method) and fault.text in path:
                     fault.left -= 1

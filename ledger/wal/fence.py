@@ -1,0 +1,139 @@
+"""Decisions about slots of the write-ahead log: who may put, what is acknowledged, what counts, what is deleted. Pure.
+
+A *slot* is the place of one number. A slot is free or has one object for ever, until the collector deletes the object.
+
+    acknowledged │ stored, not acknowledged │ in flight │ free
+    ─────────────┼──────────────────────────┼───────────┼──────
+                 lowest                                 lowest + window
+
+Rules
+- A broker has no put in flight at or behind `lowest + window`, where `lowest` is its lowest unacknowledged number.
+- A number is acknowledged after all lower numbers and after a look at the manifest that shows the broker's epoch. The
+  look begins after the put succeeded.
+- A slot that has another content than the broker's own is lost, and with the slot the broker.
+- An object is void if an object of a higher epoch has a lower number.
+- A taker claims the first free slot and the rest of the window. It stops if it reads an object of a higher epoch.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from enum import Enum, auto
+
+from pyspark_ledger.ledger.errors import Fenced
+from pyspark_ledger.ledger.wal.log_object import Header
+from pyspark_ledger.ledger.wal.manifest import StoreManifest
+
+
+class Slot(Enum):
+    """Content of a slot after the answer 412 to a put."""
+
+    MINE = auto()
+    """The object of an earlier attempt of this put. Its answer was lost."""
+    LOST = auto()
+    """The object of another broker."""
+    FREE = auto()
+    """No object: the object was deleted, or a server answered 412 for a conflict. The put is repeated."""
+
+
+def slot_content(found: Header | None, mine: Header) -> Slot:
+    """Return the content of a slot that refused the object of `mine`. `found` is the header of its object."""
+    if found is None:
+        return Slot.FREE
+    same = (found.nonce, found.epoch, found.number) == (mine.nonce, mine.epoch, mine.number)
+    return Slot.MINE if same else Slot.LOST
+
+
+def require_not_superseded(highest: int, mine: int, where: str) -> None:
+    """Raise Fenced if the log has an object of a higher epoch than a taker's. Called before each claim.
+
+    Reason: a slow taker would follow the objects of a later taker, and claim a slot in the later taker's log.
+    """
+    if highest > mine:
+        raise Fenced(
+            f"the log of {where} has objects of epoch {highest}, this broker has taken the store over with {mine}",
+            hint="Another broker has taken the store over; connect to it",
+        )
+
+
+def require_own(slot: Slot, mine: Header, where: str) -> None:
+    """Raise Fenced if a slot of this broker has the object of another one."""
+    if slot is Slot.LOST:
+        raise Fenced(
+            f"log object {mine.number} of {where} was written by another broker, this broker has epoch {mine.epoch}",
+            hint="Another broker has taken the store over; connect to it",
+        )
+
+
+def may_put(number: int, lowest: int, window: int) -> bool:
+    """Return whether a broker may put `number` while `lowest` is its lowest unacknowledged number."""
+    return number < lowest + window
+
+
+def require_epoch(manifest: StoreManifest, epoch: int, where: str) -> None:
+    """Raise Fenced if the manifest shows another epoch than the broker's. The look at the manifest is the fence."""
+    if manifest.epoch != epoch:
+        by = f" by {manifest.broker.address}" if manifest.broker else ""
+        raise Fenced(
+            f"the store {where} has epoch {manifest.epoch}{by}, this broker has {epoch}",
+            hint="Another broker has taken the store over; connect to it",
+        )
+
+
+def acknowledged_to(lowest: int, looked_at: Iterable[int]) -> int:
+    """Return the new lowest unacknowledged number. `looked_at` are the numbers stored before the look began."""
+    stored = set(looked_at)
+    while lowest in stored:
+        lowest += 1
+    return lowest
+
+
+def is_void(epoch: int, highest: int) -> bool:
+    """Return whether an object is ignored. `highest` is the highest epoch at lower numbers, or of the snapshot."""
+    return epoch < highest
+
+
+def claimed_slots(first_free: int, window: int) -> range:
+    """Return the slots that a taker claims: each slot that an earlier broker may have a put in flight for."""
+    return range(first_free, first_free + window)
+
+
+def taken_over(before: StoreManifest, nonce: uuid.UUID, window: int) -> StoreManifest:
+    """Return the manifest of a taker. The window never shrinks: an even earlier broker may have its puts in flight."""
+    return StoreManifest(
+        store_id=before.store_id,
+        nonce=str(nonce),
+        epoch=before.epoch + 1,
+        revision=before.revision + 1,
+        first=before.first,
+        window=max(before.window, window),
+        snapshot=before.snapshot,
+    )
+
+
+def is_own_replacement(found: StoreManifest, wanted: StoreManifest) -> bool:
+    """Return whether the bucket has the manifest that a broker put, after the answer to the put was lost."""
+    return (found.nonce, found.revision) == (wanted.nonce, wanted.revision)
+
+
+def first_live(records_from: int, oldest_bytes: Iterable[int], unfinished: int | None, end: int) -> int:
+    """Return the lowest number that a taker needs.
+
+    `records_from` is the first object whose records the snapshot lacks. `oldest_bytes` are, for each segment that is
+    not sealed and uploaded, its oldest object. `unfinished` is the first object of a batch without its last part.
+    `end` is the lowest unacknowledged number.
+    """
+    needed = [records_from, end, *oldest_bytes]
+    if unfinished is not None:
+        needed.append(unfinished)
+    return min(needed)
+
+
+def may_sweep(epoch: int, mine: int, age_ms: int, age_min_ms: int) -> bool:
+    """Return whether a broker may delete an object that no record names, by the epoch in the object's name.
+
+    An object of the broker's own epoch may be named by a change that is in flight. A young object of a lower epoch may
+    be read by a client of that broker.
+    """
+    return epoch < mine and age_ms > age_min_ms

@@ -1,0 +1,35 @@
+"""Time at which the next log object is due. Pure.
+
+Rules
+- A full object is due at once.
+- Any other object is due one flush interval after the previous object.
+- Exception: a lone batch is due at once. A batch is lone if nothing else waits or is in flight, and if the previous
+  object ended at most one batch. Reason: a single client waits for one request only, and many clients share requests.
+"""
+
+from __future__ import annotations
+
+from pyspark_ledger.ledger.wal.packing import Packer
+
+
+class FlushSchedule:
+    """Schedule of one writer. Times are milliseconds of a monotonic clock. Not thread-safe."""
+
+    def __init__(self, interval_ms: int, object_bytes: int) -> None:
+        self._interval_ms = interval_ms
+        self._object_bytes = object_bytes
+        self._flushed_ms: int | None = None
+        self._ended = 0
+
+    def due_ms(self, now_ms: int, packer: Packer, in_flight: int) -> int | None:
+        """Return the time of the next object, which may have passed. None if nothing waits."""
+        if not len(packer):
+            return None
+        lone = len(packer) == 1 and not in_flight and self._ended <= 1
+        if self._flushed_ms is None or lone or packer.size >= self._object_bytes:
+            return now_ms
+        return self._flushed_ms + self._interval_ms
+
+    def flushed(self, now_ms: int, ended: int) -> None:
+        """Record that an object was packed, in which `ended` batches end."""
+        self._flushed_ms, self._ended = now_ms, ended

@@ -1,0 +1,161 @@
+"""Object of the write-ahead log: header, directory of parts, payloads, checksum of the whole.
+
+    0       4        6       8          24        32        40       56          64        68            72
+    +-------+--------+-------+----------+---------+---------+--------+-----------+---------+-------------+
+    | LWAL  | format | flags | store id | epoch   | number  | nonce  | time (ms) | bytes of| CRC32C of   |
+    | 4     | u16    | u16   | 16       | u64     | u64     | 16     | u64       | dir. u32| 0 to 68 u32 |
+    +-------+--------+-------+----------+---------+---------+--------+-----------+---------+-------------+
+    | directory: a msgpack array of parts, then its CRC32C (u32)                                         |
+    +----------------------------------------------------------------------------------------------------+
+    | payloads of the parts, in the order of the directory                                               |
+    +----------------------------------------------------------------------------------------------------+
+    | CRC32C of all bytes before (u32)                                                                   |
+    +----------------------------------------------------------------------------------------------------+
+
+Integers are big-endian. The payload of a part of kind `records` is defined by `ledger.wal.records`.
+
+Invariants
+- Damage to any bit is `Corrupt`. The message names the object, the place and both values.
+- An object of a newer format is `Unsupported`. A decoder never guesses.
+- A batch is a sequence of parts. Only its last part has `last`. A batch may continue in the next object.
+- A claim has no part.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from pyspark_ledger.ledger.checksum import Buffer, crc32c
+from pyspark_ledger.ledger.errors import Corrupt, Unsupported
+
+_MAGIC, FORMAT = b"LWAL", 1
+_CLAIM = 1
+_HEADER = struct.Struct(">4sHH16sQQ16sQI")
+_CRC = struct.Struct(">I")
+HEADER_BYTES = _HEADER.size + _CRC.size
+RECORDS: Literal["records"] = "records"
+BYTES: Literal["bytes"] = "bytes"
+
+
+class WalPart(msgspec.Struct, frozen=True, array_like=True):
+    """Line of the directory.
+
+    `records`: rows of one metadata transaction. `segment`, `offset` and `entries` are 0.
+    `bytes`: bytes of a segment's file from `offset` on. The file has `entries` entries after the whole batch.
+    """
+
+    kind: Literal["records", "bytes"]
+    length: int
+    crc32c: int
+    last: bool
+    segment: int = 0
+    offset: int = 0
+    entries: int = 0
+
+
+class Header(NamedTuple):
+    """Identity of a log object. `nonce` is the random id of the broker that wrote the object."""
+
+    store_id: uuid.UUID
+    epoch: int
+    number: int
+    nonce: uuid.UUID
+    time_ms: int
+    claim: bool = False
+
+
+class WalRange(NamedTuple):
+    """Numbers of the objects that have the first and the last part of a batch."""
+
+    first: int
+    last: int
+
+
+class LogObject(NamedTuple):
+    """Decoded object: its header and its parts with their payloads."""
+
+    header: Header
+    parts: list[tuple[WalPart, memoryview]]
+
+
+_decode_parts = msgspec.msgpack.Decoder(list[WalPart]).decode
+_encode_parts = msgspec.msgpack.Encoder().encode
+
+
+def encode_object(header: Header, parts: Sequence[tuple[WalPart, Buffer]]) -> bytes:
+    """Return the bytes of an object. Each payload has the length and the checksum that its part states."""
+    directory = _encode_parts([part for part, _ in parts])
+    head = _HEADER.pack(
+        _MAGIC,
+        FORMAT,
+        _CLAIM if header.claim else 0,
+        header.store_id.bytes,
+        header.epoch,
+        header.number,
+        header.nonce.bytes,
+        header.time_ms,
+        len(directory),
+    )
+    body = b"".join(
+        [head, _CRC.pack(crc32c(head)), directory, _CRC.pack(crc32c(directory)), *[payload for _, payload in parts]]
+    )
+    return b"".join([body, _CRC.pack(crc32c(body))])
+
+
+def decode_header(data: Buffer, where: str) -> tuple[Header, int]:
+    """Return the header, and the length of the directory in bytes. `data` starts with the header."""
+    view = memoryview(data)
+    if len(view) < HEADER_BYTES:
+        raise Corrupt(f"{where} has {len(view)} bytes, a header has {HEADER_BYTES}")
+    magic, number, flags, store, epoch, at, nonce, time_ms, length = _HEADER.unpack_from(view)
+    if magic != _MAGIC:
+        raise Corrupt(f"{where} starts with {magic.hex()}, expected {_MAGIC.hex()}: not an object of a ledger store")
+    _require_sum(view[: _HEADER.size], _HEADER.size, view, f"{where}, header")
+    if number != FORMAT or flags & ~_CLAIM:
+        raise Unsupported(
+            f"{where} has format {number} and flags {flags:#x}, this version reads format {FORMAT}",
+            hint="Use a newer version of this package",
+        )
+    header = Header(uuid.UUID(bytes=store), epoch, at, uuid.UUID(bytes=nonce), time_ms, bool(flags & _CLAIM))
+    return header, length
+
+
+def decode_object(data: Buffer, where: str) -> LogObject:
+    """Return an object after all checksums were compared. Raises Corrupt and Unsupported."""
+    view = memoryview(data)
+    header, directory_bytes = decode_header(view, where)
+    start = HEADER_BYTES + directory_bytes + _CRC.size
+    end = len(view) - _CRC.size
+    if start > end:
+        raise Corrupt(f"{where} has {len(view)} bytes, header and directory need {start + _CRC.size}")
+    _require_sum(view[HEADER_BYTES : start - _CRC.size], start - _CRC.size, view, f"{where}, directory")
+    try:
+        listed = _decode_parts(view[HEADER_BYTES : start - _CRC.size])
+    except msgspec.MsgspecError as error:
+        raise Corrupt(f"{where}, directory: {error}") from error
+    if start + sum(part.length for part in listed) != end:
+        stated = sum(part.length for part in listed)
+        raise Corrupt(f"{where} has {end - start} bytes of payload, its directory states {stated}")
+    parts, at = [], start
+    for number, part in enumerate(listed):
+        payload = view[at : at + part.length]
+        found = crc32c(payload)
+        if found != part.crc32c:
+            raise Corrupt(f"{where}, part {number} at {at}: CRC32C {found:#010x}, stated is {part.crc32c:#010x}")
+        parts.append((part, payload))
+        at += part.length
+    _require_sum(view[:end], end, view, where)
+    if header.claim and parts:
+        raise Corrupt(f"{where} is a claim with {len(parts)} parts, expected none")
+    return LogObject(header, parts)
+
+
+def _require_sum(covered: memoryview, at: int, view: memoryview, where: str) -> None:
+    found, stated = crc32c(covered), _CRC.unpack_from(view, at)[0]
+    if found != stated:
+        raise Corrupt(f"{where}: CRC32C {found:#010x} of {len(covered)} bytes, stated at {at} is {stated:#010x}")

@@ -1,0 +1,94 @@
+"""Manifest of a store in a bucket: the only object that changes.
+
+    {"format": 1, "store_id": …, "epoch": 3, "revision": 17, "nonce": …, "snapshot": {…}, "first": 1200, "window": 8,
+     "broker": {"address": …, "host": …, "secret": …} }
+
+Invariants
+- Every replacement states the etag of the manifest that it replaces, and raises `revision` by one.
+- `epoch`, `first` and `window` never fall. `window` changes only together with `epoch`.
+- The pair of `nonce` and `revision` identifies a replacement, so a broker recognizes its own after a lost answer.
+- The manifest contains no secret. `secret` is the name of an object.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from pyspark_ledger.ledger.errors import Corrupt, Unsupported
+
+FORMAT: Literal[1] = 1
+BYTES_MAX = 64 * 1024
+
+
+class SnapshotName(msgspec.Struct, frozen=True):
+    """Snapshot object, and the number of the first log object whose records the snapshot lacks."""
+
+    key: str
+    records_from: int
+    size: int
+    crc32c: int
+
+
+class BrokerAddress(msgspec.Struct, frozen=True):
+    """Address of the broker, identity of its process, and the name of the object with its credentials."""
+
+    address: str
+    process: str
+    secret: str = ""
+
+
+class StoreManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """State of the store. `first` is the first live number of the log."""
+
+    store_id: str
+    nonce: str
+    format: Literal[1] = FORMAT
+    epoch: int = 0
+    revision: int = 0
+    first: int = 0
+    window: int = 1
+    snapshot: SnapshotName | None = None
+    broker: BrokerAddress | None = None
+
+
+class _Format(msgspec.Struct):
+    format: int
+
+
+_decode = msgspec.json.Decoder(StoreManifest).decode
+_decode_format = msgspec.json.Decoder(_Format).decode
+
+
+def encode_manifest(manifest: StoreManifest) -> bytes:
+    return msgspec.json.encode(manifest)
+
+
+def decode_manifest(data: bytes, where: str) -> StoreManifest:
+    """Return the manifest. Raises Corrupt, and Unsupported for a newer format."""
+    try:
+        found = _decode_format(data).format
+        if found > FORMAT:
+            raise Unsupported(
+                f"{where} has format {found}, this version reads format {FORMAT}",
+                hint="Use a newer version of this package",
+            )
+        return _decode(data)
+    except msgspec.MsgspecError as error:
+        raise Corrupt(f"{where} is not a manifest: {error}", hint="Restore an older version of the object") from error
+
+
+def require_successor(before: StoreManifest, after: StoreManifest, where: str) -> None:
+    """Raise Corrupt unless `after` may replace `before`."""
+    same_epoch = before.epoch == after.epoch
+    kept = (
+        before.store_id == after.store_id
+        and after.revision == before.revision + 1
+        and after.epoch >= before.epoch
+        and after.first >= before.first
+        and after.window >= before.window
+        and (not same_epoch or (after.window == before.window and after.nonce == before.nonce))
+    )
+    if not kept:
+        raise Corrupt(f"{where}: {after} cannot replace {before}")

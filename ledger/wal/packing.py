@@ -1,0 +1,108 @@
+"""Packing of batches into log objects: first in, first out, up to a number of bytes. Pure.
+
+Rules
+- A batch of `records` is never split.
+- A batch of `bytes` is split at any byte: a reader applies a batch only as a whole.
+- An object has at least one part. It exceeds `bytes_max` only by one part of records.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pyspark_ledger.ledger.checksum import Buffer, crc32c
+from pyspark_ledger.ledger.wal.log_object import BYTES, RECORDS, WalPart
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentBytes:
+    """Bytes `[offset, offset + length)` of a segment's file, which has `entries` entries after them.
+
+    `read` returns a range of the file. Reason: the bytes are read when their object is built, so that waiting batches
+    use no memory.
+    """
+
+    segment: int
+    offset: int
+    length: int
+    entries: int
+    read: Callable[[int, int], Buffer]
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataRows:
+    """Encoded rows of one metadata transaction."""
+
+    data: bytes
+
+    @property
+    def length(self) -> int:
+        return len(self.data)
+
+
+Item = SegmentBytes | MetadataRows
+
+
+class Packed(NamedTuple):
+    """Parts of one object, and how many batches end in the object."""
+
+    parts: list[tuple[WalPart, Buffer]]
+    ended: int
+
+
+class Packer:
+    """Queue of batches. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._batches: deque[tuple[Item, ...]] = deque()
+        self._item = 0  # of the first batch
+        self._done = 0  # bytes of that item
+        self.size = 0
+        """Bytes that are not packed yet."""
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    @property
+    def is_inside_batch(self) -> bool:
+        """Whether the last object ended inside a batch."""
+        return bool(self._item or self._done)
+
+    def put(self, batch: Sequence[Item]) -> None:
+        """Queue a batch of at least one item."""
+        self._batches.append(tuple(batch))
+        self.size += sum(item.length for item in batch)
+
+    def pack(self, bytes_max: int) -> Packed:
+        """Remove and return the parts of the next object. Reads the bytes of segments."""
+        parts: list[tuple[WalPart, Buffer]] = []
+        ended, left = 0, bytes_max
+        while self._batches and (left > 0 or not parts):
+            batch = self._batches[0]
+            item = batch[self._item]
+            taken = item.length if isinstance(item, MetadataRows) else min(item.length - self._done, max(left, 1))
+            if parts and isinstance(item, MetadataRows) and taken > left:
+                break
+            is_end = self._done + taken == item.length
+            last = is_end and self._item == len(batch) - 1
+            parts.append(_part(item, self._done, taken, last=last))
+            left -= taken
+            self.size -= taken
+            self._done = 0 if is_end else self._done + taken
+            self._item += is_end
+            if last:
+                self._batches.popleft()
+                self._item = 0
+                ended += 1
+        return Packed(parts, ended)
+
+
+def _part(item: Item, start: int, length: int, *, last: bool) -> tuple[WalPart, Buffer]:
+    if isinstance(item, MetadataRows):
+        return WalPart(RECORDS, length, crc32c(item.data), last), item.data
+    offset = item.offset + start
+    data = item.read(offset, length)
+    return WalPart(BYTES, length, crc32c(data), last, item.segment, offset, item.entries), data

@@ -1,0 +1,144 @@
+"""Requests of the write-ahead log that are repeated until their result is known.
+
+Rules
+- A conditional put is repeated with the same bytes. The answer 412 leads to a read of the object's header.
+- A read is repeated after an error of the moment.
+- Requests end at their deadline with the last error. Refused credentials have a shorter deadline: they may have expired
+  and be renewed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+from pyspark_ledger.ledger.clock import monotonic_ms, pause
+from pyspark_ledger.ledger.errors import AlreadyExists, LedgerError, NotFound, Unauthenticated, Unavailable
+from pyspark_ledger.ledger.wal.bucket import MANIFEST, Bucket, log_key
+from pyspark_ledger.ledger.wal.fence import Slot, is_own_replacement, slot_content
+from pyspark_ledger.ledger.wal.log_object import HEADER_BYTES, Header, decode_header
+from pyspark_ledger.ledger.wal.manifest import (
+    BYTES_MAX,
+    StoreManifest,
+    decode_manifest,
+    encode_manifest,
+    require_successor,
+)
+
+_PAUSE_MS, _PAUSE_MS_MAX = 50, 2_000
+_log = logging.getLogger(__name__)
+
+
+T = TypeVar("T")
+
+
+class FoundManifest(NamedTuple):
+    """StoreManifest of a bucket, and the etag that a replacement states."""
+
+    manifest: StoreManifest
+    etag: str
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLimits:
+    """Limits of a writer and its requests.
+
+    `flush_interval_ms` is the least time between two objects that are not full. `object_bytes` is the size of a full
+    object. `deadline_ms` limits the attempts to put one object. `refused_ms` limits them while S3 refuses the
+    credentials.
+    """
+
+    flush_interval_ms: int = 100
+    object_bytes: int = 8 * 1024 * 1024
+    deadline_ms: int = 300_000
+    refused_ms: int = 30_000
+
+
+def store_object(
+    bucket: Bucket, header: Header, data: bytes, limits: RequestLimits, is_over: Callable[[], bool] = lambda: False
+) -> Slot:
+    """Put a log object, and repeat the put until its result is known. Return the content of the slot.
+
+    Raises the last error after the deadline or if `is_over` returns True.
+    """
+    key = log_key(header.number)
+    retry = _Retry(limits, is_over)
+    while True:
+        try:
+            bucket.put(key, data, only_new=True)
+        except AlreadyExists as error:
+            slot = slot_content(repeated(lambda: _header(bucket, key), limits, is_over), header)
+            if slot is not Slot.FREE:
+                return slot
+            retry.pause(error)
+        except (Unavailable, Unauthenticated) as error:
+            retry.pause(error)
+        else:
+            return Slot.MINE
+
+
+def look(bucket: Bucket, limits: RequestLimits, is_over: Callable[[], bool] = lambda: False) -> FoundManifest:
+    """Return the manifest. Raises NotFound if there is none."""
+    fetched = repeated(lambda: bucket.get(MANIFEST, BYTES_MAX), limits, is_over)
+    return FoundManifest(decode_manifest(fetched.data, f"{MANIFEST} of {bucket.address}"), fetched.head.etag)
+
+
+def replace_manifest(
+    bucket: Bucket, before: FoundManifest, after: StoreManifest, limits: RequestLimits
+) -> FoundManifest:
+    """Replace the manifest, and repeat the put until its result is known.
+
+    Raises AlreadyExists with the manifest unchanged if the bucket has another manifest than `before`.
+    """
+    require_successor(before.manifest, after, f"{MANIFEST} of {bucket.address}")
+    retry = _Retry(limits, lambda: False)
+    while True:
+        try:
+            return FoundManifest(after, bucket.put(MANIFEST, encode_manifest(after), if_match=before.etag))
+        except AlreadyExists:
+            found = look(bucket, limits)
+            if not is_own_replacement(found.manifest, after):
+                raise
+            return found
+        except (Unavailable, Unauthenticated) as error:
+            retry.pause(error)
+
+
+def repeated(call: Callable[[], T], limits: RequestLimits, is_over: Callable[[], bool] = lambda: False) -> T:
+    """Return the result of a request that may be repeated after any error of the moment."""
+    retry = _Retry(limits, is_over)
+    while True:
+        try:
+            return call()
+        except (Unavailable, Unauthenticated) as error:
+            retry.pause(error)
+
+
+def _header(bucket: Bucket, key: str) -> Header | None:
+    try:
+        return decode_header(bucket.get_range(key, 0, HEADER_BYTES), f"{key} of {bucket.address}")[0]
+    except NotFound:
+        return None
+
+
+class _Retry:
+    """Growing pauses between the attempts of one request, up to the deadline."""
+
+    def __init__(self, limits: RequestLimits, is_over: Callable[[], bool]) -> None:
+        self._limits = limits
+        self._is_over = is_over
+        self._started_ms = monotonic_ms()
+        self._attempts = 0
+
+    def pause(self, error: LedgerError) -> None:
+        """Pause, or raise `error` if the time is over."""
+        limits = self._limits
+        most = limits.refused_ms if isinstance(error, Unauthenticated) else limits.deadline_ms
+        if self._is_over() or monotonic_ms() - self._started_ms >= most:
+            raise error
+        if not self._attempts:
+            _log.warning("a request is repeated: %s", error)
+        pause(min(_PAUSE_MS << self._attempts, _PAUSE_MS_MAX))
+        self._attempts = min(self._attempts + 1, 10)

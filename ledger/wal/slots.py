@@ -1,0 +1,61 @@
+"""Slots of one broker in the write-ahead log, from the put to the acknowledgement. Pure.
+
+    number      lowest                                       next
+    ────────────┼────────────────────────────────────────────┼──────────
+    acknowledged│ in flight, or stored and waiting for a look│ not used
+
+Invariants
+- `lowest <= next <= lowest + window`.
+- Acknowledgements come in the order of the numbers.
+- A look acknowledges only numbers that were stored before the look began.
+"""
+
+from __future__ import annotations
+
+from pyspark_ledger.ledger.wal.fence import acknowledged_to, may_put, require_epoch
+from pyspark_ledger.ledger.wal.manifest import StoreManifest
+
+
+class Slots:
+    """Slots of the broker of `epoch`, whose first number is `first`. Not thread-safe."""
+
+    def __init__(self, first: int, epoch: int, window: int) -> None:
+        self.lowest = self.next = first
+        self.epoch = epoch
+        self._window = window
+        self._stored: set[int] = set()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether another put may begin."""
+        return may_put(self.next, self.lowest, self._window)
+
+    @property
+    def in_flight(self) -> int:
+        """The number of slots that are used and not acknowledged."""
+        return self.next - self.lowest
+
+    def take(self) -> int:
+        """Return the number of the next put."""
+        assert self.is_open, (self.lowest, self.next, self._window)  # noqa: S101 — the caller asks `is_open` first
+        number, self.next = self.next, self.next + 1
+        return number
+
+    def store(self, number: int) -> None:
+        """Record that the object of a number is in the bucket."""
+        self._stored.add(number)
+
+    def to_look(self) -> frozenset[int]:
+        """Return the numbers that a look which begins now can acknowledge. Empty if no look is needed."""
+        return frozenset(self._stored) if self.lowest in self._stored else frozenset()
+
+    def looked(self, stored: frozenset[int], manifest: StoreManifest, where: str) -> range:
+        """Return the numbers that a finished look acknowledges. Raises Fenced if the manifest shows another epoch.
+
+        `stored` is the result of `to_look` from before the look.
+        """
+        require_epoch(manifest, self.epoch, where)
+        before, self.lowest = self.lowest, acknowledged_to(self.lowest, stored)
+        done = range(before, self.lowest)
+        self._stored.difference_update(done)
+        return done

@@ -1,0 +1,96 @@
+"""Take-over of a store in a bucket: raise the epoch, read the log, claim the slots of the earlier broker.
+
+    manifest, epoch + 1 ──▶ read to the first free slot ──▶ claim it ──▶ claim the rest of the window ──▶ write
+
+Invariants
+- The epoch is raised before the log is read. So no later put of the earlier broker is acknowledged.
+- The first free slot is claimed, or its object is read. The claim decides which objects of the earlier broker count.
+- All other slots of the window are claimed or have a void object. So a late put cannot reach a number of this broker.
+- A crash between any two steps leaves objects that every later reader skips.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+from pyspark_ledger.ledger.clock import Clock
+from pyspark_ledger.ledger.errors import Corrupt, Unavailable
+from pyspark_ledger.ledger.wal.bucket import MANIFEST, Bucket, log_key
+from pyspark_ledger.ledger.wal.fence import Slot, claimed_slots, require_not_superseded, taken_over
+from pyspark_ledger.ledger.wal.log_object import Header, encode_object
+from pyspark_ledger.ledger.wal.reader import WalReader
+from pyspark_ledger.ledger.wal.requests import FoundManifest, RequestLimits, replace_manifest, store_object
+from pyspark_ledger.ledger.wal.scan import Batch, LogScan
+
+
+class TakeOver:
+    """Take-over by one broker. Use once: `raise_epoch`, then all of `batches`, then `first_number`."""
+
+    def __init__(self, bucket: Bucket, nonce: uuid.UUID, limits: RequestLimits, clock: Clock) -> None:
+        self._bucket = bucket
+        self._nonce = nonce
+        self._limits = limits
+        self._clock = clock
+        self.scan: LogScan | None = None
+        self._found: FoundManifest | None = None
+        self._first_number: int | None = None
+
+    @property
+    def found(self) -> FoundManifest:
+        """The manifest of this broker."""
+        assert self._found is not None, "raise_epoch comes first"  # noqa: S101 — order of calls
+        return self._found
+
+    @property
+    def first_number(self) -> int:
+        """The first number that this broker may put."""
+        assert self._first_number is not None, "batches come first"  # noqa: S101 — order of calls
+        return self._first_number
+
+    def raise_epoch(self, before: FoundManifest, window: int) -> FoundManifest:
+        """Put the manifest of the next epoch. Raises AlreadyExists if the manifest is not `before` any more."""
+        self._found = replace_manifest(
+            self._bucket, before, taken_over(before.manifest, self._nonce, window), self._limits
+        )
+        return self._found
+
+    def batches(self) -> Iterator[Batch]:
+        """Yield the batches of the log from the first live number on, then claim the slots of the window."""
+        manifest = self.found.manifest
+        scan = self.scan = LogScan(manifest.first)
+        reader = WalReader(self._bucket, manifest.store_id, scan, self._limits)
+        yield from reader.batches()
+        while self._claim_first(scan) is Slot.LOST:
+            found = reader.fetch(scan.next)
+            if found is None:
+                raise Unavailable(f"{log_key(scan.next)} of {self._bucket.address} is deleted while it is read")
+            yield from reader.apply(found)
+            yield from reader.batches()
+        reader.require_end(scan.next, manifest.window)
+        claims = claimed_slots(scan.next, manifest.window)
+        for number in claims[1:]:
+            self._claim(number)
+        self._first_number = claims.stop
+
+    def _claim_first(self, scan: LogScan) -> Slot:
+        """Claim the first free slot. Raises Fenced after a later taker, and Corrupt if the manifest is an old one."""
+        epoch, where = self.found.manifest.epoch, self._bucket.address
+        require_not_superseded(scan.epoch, epoch, where)
+        if scan.epoch == epoch:
+            raise Corrupt(
+                f"{log_key(scan.next - 1)} of {where} has epoch {scan.epoch} already, the manifest had {epoch - 1}",
+                hint=f"An older version of {MANIFEST} was restored; restore the newest",
+            )
+        return self._claim(scan.next)
+
+    def _claim(self, number: int) -> Slot:
+        manifest = self.found.manifest
+        header = Header(uuid.UUID(manifest.store_id), manifest.epoch, number, self._nonce, self._clock(), claim=True)
+        return store_object(self._bucket, header, encode_object(header, []), self._limits)
+
+
+def identity_of(found: FoundManifest, first_number: int) -> Header:
+    """Return the header of the broker's first object."""
+    manifest = found.manifest
+    return Header(uuid.UUID(manifest.store_id), manifest.epoch, first_number, uuid.UUID(manifest.nonce), 0)

@@ -1,0 +1,219 @@
+"""Writer of the write-ahead log: packs batches into objects, puts several at once, acknowledges in order.
+
+    append ──▶ waiting ──▶ pack thread ──▶ put threads, up to `window` ──▶ look ──▶ futures, in order
+                 │              an object is due: see `ledger.wal.flush`
+
+Rules
+- The future of a batch is set after the object with its last part is acknowledged (`ledger.wal.fence`).
+- A put is repeated with the same bytes until it has an answer, or until its deadline.
+- After a lost slot, a lost epoch or a passed deadline the writer fails. Pending and later batches get the error, and
+  `on_failure` is called once. Nothing is acknowledged afterwards.
+- The bytes of a segment are read when their object is built. The file must stay open until the future is set.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from time import perf_counter
+from typing import NamedTuple
+
+from pyspark_ledger.ledger.clock import Clock, monotonic_ms
+from pyspark_ledger.ledger.errors import LedgerError, Unavailable
+from pyspark_ledger.ledger.metrics.latencies import Latencies
+from pyspark_ledger.ledger.wal.bucket import Bucket, log_key
+from pyspark_ledger.ledger.wal.fence import require_own
+from pyspark_ledger.ledger.wal.flush import FlushSchedule
+from pyspark_ledger.ledger.wal.log_object import Header, WalRange, encode_object
+from pyspark_ledger.ledger.wal.manifest import StoreManifest
+from pyspark_ledger.ledger.wal.packing import Item, Packed, Packer
+from pyspark_ledger.ledger.wal.requests import RequestLimits, look, store_object
+from pyspark_ledger.ledger.wal.slots import Slots
+
+_log = logging.getLogger(__name__)
+
+
+class _Pending(NamedTuple):
+    """Unacknowledged object: futures of the batches that end in it, its bytes, and the object where its first batch
+    began.
+    """
+
+    futures: list[Future[WalRange]]
+    size: int
+    began: int
+
+
+class WalWriter:
+    """Writer of one broker. `identity` has the epoch, and the first number that the broker may use."""
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        identity: Header,
+        window: int,
+        limits: RequestLimits,
+        clock: Clock,
+        on_failure: Callable[[LedgerError], None] = lambda _: None,
+    ) -> None:
+        self.failed: LedgerError | None = None
+        """The error that ended this writer."""
+        self.latencies = Latencies()
+        """Durations from the first attempt to put an object to its success."""
+        self.bytes = 0
+        """Bytes of the acknowledged objects."""
+        self._bucket = bucket
+        self._identity = identity
+        self._limits = limits
+        self._clock = clock
+        self._on_failure = on_failure
+        self._slots = Slots(identity.number, identity.epoch, window)
+        self._schedule = FlushSchedule(limits.flush_interval_ms, limits.object_bytes)
+        self._packer = Packer()
+        self._waiting: list[tuple[Sequence[Item], Future[WalRange]]] = []
+        self._packed: list[Future[WalRange]] = []  # of the batches in the packer, in order
+        self._pending: dict[int, _Pending] = {}  # by number
+        self._continued: int | None = None  # the object with the first part of a batch that is not packed whole
+        self._looking = self._closing = False
+        self._changed = threading.Condition()
+        self._putters = ThreadPoolExecutor(window, thread_name_prefix="wal-put")
+        self._thread = threading.Thread(target=self._run, name="wal", daemon=True)
+        self._thread.start()
+
+    @property
+    def end(self) -> int:
+        """The lowest number that is not acknowledged."""
+        return self._slots.lowest
+
+    @property
+    def needed(self) -> int:
+        """The lowest number of an object with a part of an unacknowledged batch; `end` if there is none."""
+        with self._changed:
+            needed = [self._slots.lowest, *[pending.began for pending in self._pending.values()]]
+            return min(needed if self._continued is None else [*needed, self._continued])
+
+    def append(self, batch: Sequence[Item]) -> Future[WalRange]:
+        """Queue a batch. The future returns the objects of the batch once they are acknowledged."""
+        future: Future[WalRange] = Future()
+        with self._changed:
+            if self.failed is not None or self._closing:
+                raise self.failed or Unavailable(f"the log of {self._bucket.address} is closed", hint="Connect again")
+            self._waiting.append((batch, future))
+            self._changed.notify_all()
+        return future
+
+    def close(self) -> None:
+        """Acknowledge all queued batches, or fail them, and end the threads. May be repeated."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join()
+        self._putters.shutdown()
+
+    # Pack thread.
+
+    def _run(self) -> None:
+        try:
+            while self._await_due():
+                self._submit(self._packer.pack(self._limits.object_bytes))
+        except Exception as error:  # noqa: BLE001 — every caller that waits is told
+            _log.exception("the log of %s ended with an unexpected error", self._bucket.address)
+            self._fail(Unavailable(f"the log of {self._bucket.address} failed: {error!r}"))
+        with self._changed:
+            self._changed.wait_for(lambda: self.failed is not None or not self._slots.in_flight)
+
+    def _await_due(self) -> bool:
+        """Wait until an object is due and a slot is open. Return False if the writer is closed or has failed."""
+        with self._changed:
+            while True:
+                if self.failed is not None:
+                    return False
+                for batch, future in self._waiting:
+                    self._packer.put(batch)
+                    self._packed.append(future)
+                self._waiting.clear()
+                if self._closing and not len(self._packer):
+                    return False
+                now = monotonic_ms()
+                due = self._schedule.due_ms(now, self._packer, self._slots.in_flight)
+                if due is not None and self._slots.is_open and (due <= now or self._closing):
+                    return True
+                self._changed.wait((due - now) / 1000 if due is not None and due > now else None)
+
+    def _submit(self, packed: Packed) -> None:
+        with self._changed:
+            number = self._slots.take()
+            done, self._packed = self._packed[: packed.ended], self._packed[packed.ended :]
+            began = number if self._continued is None else self._continued
+            self._pending[number] = _Pending(done, sum(part.length for part, _ in packed.parts), began)
+            if not self._packer.is_inside_batch:
+                self._continued = None
+            elif self._continued is None or packed.ended:
+                self._continued = number
+            self._schedule.flushed(monotonic_ms(), packed.ended)
+        header = self._identity._replace(number=number, time_ms=self._clock())
+        self._putters.submit(self._put, header, encode_object(header, packed.parts))
+
+    # Put threads.
+
+    def _put(self, header: Header, data: bytes) -> None:
+        try:
+            started = perf_counter()
+            slot = store_object(self._bucket, header, data, self._limits, self._is_over)
+            require_own(slot, header, self._bucket.address)
+            self.latencies.observe(perf_counter() - started)
+            with self._changed:
+                self._slots.store(header.number)
+            self._look()
+        except LedgerError as error:
+            self._fail(error)
+        except Exception as error:  # noqa: BLE001 — every caller that waits is told
+            _log.exception("%s of %s failed", log_key(header.number), self._bucket.address)
+            self._fail(Unavailable(f"{log_key(header.number)} of {self._bucket.address}: {error!r}"))
+
+    def _look(self) -> None:
+        """Look at the manifest as long as stored objects wait for it, unless another thread does."""
+        while True:
+            with self._changed:
+                stored = self._slots.to_look()
+                if self._looking or not stored or self.failed is not None:
+                    return
+                self._looking = True
+            try:
+                self._acknowledge(stored, look(self._bucket, self._limits, self._is_over).manifest)
+            finally:
+                with self._changed:
+                    self._looking = False
+
+    def _acknowledge(self, stored: frozenset[int], manifest: StoreManifest) -> None:
+        """Set the futures in order: one thread at a time looks and acknowledges."""
+        with self._changed:
+            if self.failed is not None:
+                return
+            done = self._slots.looked(stored, manifest, self._bucket.address)
+            ended = [(number, self._pending.pop(number)) for number in done]
+            self.bytes += sum(pending.size for _, pending in ended)
+            self._changed.notify_all()
+        for number, pending in ended:
+            first = pending.began
+            for future in pending.futures:
+                future.set_result(WalRange(first, number))
+                first = number
+
+    def _is_over(self) -> bool:
+        return self.failed is not None
+
+    def _fail(self, error: LedgerError) -> None:
+        with self._changed:
+            if self.failed is not None:
+                return
+            self.failed = error
+            pending = [future for number in sorted(self._pending) for future in self._pending[number].futures]
+            pending += self._packed + [future for _, future in self._waiting]
+            self._pending, self._packed, self._waiting = {}, [], []
+            self._changed.notify_all()
+        _log.error("the log of %s ends: %s", self._bucket.address, error)
+        self._on_failure(error)
+        for future in pending:
+            future.set_exception(error)

@@ -1,0 +1,68 @@
+"""Brokers of one store in a bucket, as far as the write-ahead log: take over, append, read everything."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+
+from pyspark_ledger.ledger.clock import system_clock_ms
+from pyspark_ledger.ledger.wal.bucket import MANIFEST
+from pyspark_ledger.ledger.wal.manifest import StoreManifest, encode_manifest
+from pyspark_ledger.ledger.wal.packing import Item, MetadataRows
+from pyspark_ledger.ledger.wal.reader import WalReader
+from pyspark_ledger.ledger.wal.requests import RequestLimits, look
+from pyspark_ledger.ledger.wal.scan import LogScan
+from pyspark_ledger.ledger.wal.take_over import TakeOver, identity_of
+from pyspark_ledger.ledger.wal.writer import WalWriter
+from pyspark_ledger.offload.storage.object_store import ObjectStore
+
+LIMITS = RequestLimits(flush_interval_ms=20, object_bytes=64 * 1024, deadline_ms=20_000, refused_ms=1_000)
+
+
+class WalRig:
+    """Store with an empty log. `bucket` is the bucket itself, `through` the same behind a proxy."""
+
+    def __init__(self, bucket: ObjectStore, through: ObjectStore) -> None:
+        self.bucket = bucket
+        self.through = through
+        self.store_id = str(uuid.uuid4())
+        self.writers: list[WalWriter] = []
+        self.failures: list[Exception] = []
+        bucket.put(MANIFEST, encode_manifest(StoreManifest(self.store_id, "made", window=4)), only_new=True)
+
+    def take_over(
+        self, *, window: int = 4, limits: RequestLimits = LIMITS, before: Callable[[str], None] = lambda _: None
+    ) -> tuple[WalWriter, list[bytes]]:
+        """A new broker's writer, and the texts that it found. `before` is called before each step."""
+        taking = TakeOver(self.through, uuid.uuid4(), limits, system_clock_ms)
+        before("look")
+        found = look(self.through, limits)
+        before("raise")
+        found = taking.raise_epoch(found, window)
+        before("read")
+        texts = [text_of(batch.parts) for batch in taking.batches()]
+        before("write")
+        identity = identity_of(found, taking.first_number)
+        writer = WalWriter(self.through, identity, found.manifest.window, limits, system_clock_ms, self.failures.append)
+        self.writers.append(writer)
+        return writer, texts
+
+    def read(self) -> list[bytes]:
+        """The texts of all batches, as any reader finds them."""
+        scan = LogScan(look(self.bucket, LIMITS).manifest.first)
+        return [text_of(batch.parts) for batch in WalReader(self.bucket, self.store_id, scan, LIMITS).batches()]
+
+    def close(self) -> None:
+        for writer in self.writers:
+            writer.close()
+        self.through.close()
+        self.bucket.close()
+
+
+def text(number: int, size: int = 0) -> list[Item]:
+    """A batch of one text."""
+    return [MetadataRows(f"{number}".encode().ljust(size, b"."))]
+
+
+def text_of(parts: list) -> bytes:  # type: ignore[type-arg]
+    return b"".join(bytes(payload) for _, payload in parts).rstrip(b".")
