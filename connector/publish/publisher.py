@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING
 
 from pyspark_ledger.connector.publish.delta_table import DeltaTable, LostRace, spark_tables, tagged_session
 from pyspark_ledger.connector.publish.latest_table import LatestRows
+from pyspark_ledger.connector.publish.reports import PublishReports
 from pyspark_ledger.connector.publish.request import Publishing
 from pyspark_ledger.connector.publish.segment_rows import (
     BY_DATE,
@@ -49,6 +50,7 @@ from pyspark_ledger.connector.publish.segments import (
     segment_source,
 )
 from pyspark_ledger.connector.publish.table_retention import delete_trimmed, require_no_deletion
+from pyspark_ledger.ledger.clock import monotonic_ms
 from pyspark_ledger.ledger.errors import Refused, Unavailable
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.protocol.ledgers import ChangeProperties, PublishedNote
@@ -102,6 +104,7 @@ class Publisher:
             spark_tables()  # raises Unavailable before a segment is published
         self.table = DeltaTable(spark, table)
         self.source: StoreSegments | BucketSegments = segment_source(ledger, options or {}, self.publishing.file_bytes)
+        self._reports = PublishReports(self.source)
         wanted = self.publishing.dead_letters
         self.dead_letters = DeltaTable(spark, wanted) if wanted else None
         self.latest = self._latest(self.publishing) if self.publishing.latest else None
@@ -128,10 +131,14 @@ class Publisher:
             for log in due:
                 self.latest.require_free(log, self.source.columns(log))
         for log in logs:
-            if log in due:
-                new_segments += self._publish_log(log, on_published or _ignore)
-            if self.publishing.follow_retention:
-                self._follow_retention(log)
+            try:
+                if log in due:
+                    new_segments += self._publish_log(log, on_published or _ignore)
+                if self.publishing.follow_retention:
+                    self._follow_retention(log)
+            except Exception:
+                self._reports.failed(log.name)
+                raise
         if new_segments:
             self._optimize()
         return new_segments
@@ -164,6 +171,7 @@ class Publisher:
         up_to, lost_races = self._last_published(log), 0
         while (segment := log.next_after(up_to)) is not None:
             try:
+                started_ms = monotonic_ms()
                 self.source.require_whole(log, up_to)
                 self._publish_segment(log, segment)
             except LostRace as lost:
@@ -176,6 +184,7 @@ class Publisher:
                 continue
             up_to, lost_races = segment.ledger_id, 0
             _log.info("%s: segment %d is in %s", log.name, segment.ledger_id, self.table)
+            self._reports.published(log.name, segment, monotonic_ms() - started_ms)
             new_segments.append(PublishedSegment(log.name, segment.ledger_id, segment.rows, segment.size_bytes))
             on_published(new_segments[-1])
             if len(new_segments) % _REFRESH_EVERY == 0:

@@ -76,6 +76,7 @@ READING = frozenset(
         "offload.status",
         "health",
         "metrics",
+        "publish.report",
         "settings",
         "shutdown",
     }
@@ -164,6 +165,7 @@ class Actions:
             "cache.hint": self._source.prefetch,
             "health": self._health,
             "metrics": self._metrics.collect,
+            "publish.report": self._metrics.report_published,
             "settings": lambda _: self._settings.describe(),
             "settings.change": self._settings.change,
         }

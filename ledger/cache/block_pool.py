@@ -34,6 +34,9 @@ class BlockPool:
         self._clock = clock
         self._evictions = evictions
         self._remove = remove
+        self._remove_for_size, self._remove_for_age = self._removal("size"), self._removal("time")
+        self._remove_unneeded, self._remove_replaced = self._removal("unneeded"), self._removal("replaced")
+        self._remove_newest = self._removal("no room")
 
     @property
     def limits(self) -> CacheLimits:
@@ -54,7 +57,7 @@ class BlockPool:
         """Return whether there is unneeded room, after evicting blocks without expected reads."""
         room = self.limits.trigger - size
         if self._exceeds(room):
-            self.policy.free_unneeded(int(self.size - room) + 1, self._remove)
+            self.policy.free_unneeded(int(self.size - room) + 1, self._remove_unneeded)
         return self.size <= room
 
     def added(self, block: CachedBlock, spans: Sequence[CachedRange]) -> None:
@@ -81,28 +84,42 @@ class BlockPool:
         if self.size > self.limits.size:
             self._evictions.not_kept += 1
             for span in newest:
-                self._remove(span)
+                self._remove_newest(span)
 
     def expire(self) -> None:
         """Run the time pass, then the check of the size."""
         self.pinned.refresh()
-        self.policy.expire(self._clock(), self._remove)
+        self.policy.expire(self._clock(), self._remove_for_age)
         self.evict_when_needed()
 
     def evict_when_needed(self) -> None:
         """Run the size pass if more than `trigger` is in use."""
         while self.policy.due:
-            self._remove(self.policy.due.pop())
+            self._remove_replaced(self.policy.due.pop())
         limits = self.limits
         if not self._exceeds(limits.trigger):
             return
         began, now_ms = time.perf_counter_ns(), self._clock()
         while self.held and self.size > limits.watermark:
             wanted = max(int(self.size - limits.watermark), 1)
-            if self.policy.free(wanted, now_ms, self._remove) <= 0:
+            if self.policy.free(wanted, now_ms, self._remove_for_size) <= 0:
                 break
         self._evictions.passes += 1
         self._evictions.nanoseconds += time.perf_counter_ns() - began
+
+    def decided(self, decision: str, entries: int) -> None:
+        """Count a decision of the policy: see `EvictionCounts`."""
+        self._evictions.decisions[self.policy.settings.cacheEvictionPolicy, decision] += entries
+
+    def _removal(self, decision: str) -> Remove:
+        """Return a function that removes a range, and counts its entries under a decision."""
+
+        def remove(span: CachedRange) -> int:
+            if span.cache is not None:
+                self.decided(decision, span.entries)
+            return self._remove(span)
+
+        return remove
 
     def _exceeds(self, size: float) -> bool:
         """Return whether memory in use exceeds `size`. References to evicted blocks are re-counted only if the answer

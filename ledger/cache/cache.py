@@ -80,6 +80,11 @@ class EntryCache:
         with self._lock:
             return list(self._ledgers.values())
 
+    def decisions(self) -> dict[tuple[str, str], int]:
+        """Return the entries by policy and decision: see `EvictionCounts`."""
+        with self._lock:
+            return dict(self.evictions.decisions)
+
     def fetch(self, name: str, reader: str, ledger_id: int, first: int, end: int, load: Load) -> list[BlockPart]:
         """Return entries `[first, end)` in order, from the cache and, by one read for all concurrent readers, from
         storage.
@@ -256,7 +261,10 @@ class EntryCache:
             wanted = WantedRead(ledger.readers, reader, read.ledger_id, read.first, read.end)
             # A repeated read from object storage costs more than unneeded room.
             pool = self._pool(block)
-            if pool.policy.admits(wanted) or (pool is self.memory and pool.has_spare(block.size)):
+            admitted = pool.policy.admits(wanted)
+            spare = not admitted and pool is self.memory and pool.has_spare(block.size)
+            pool.decided("admit" if admitted else "spare" if spare else "decline", block.end - block.first)
+            if admitted or spare:
                 self._put(ledger, block)
             self.release_uncached(block)
             ledger.pending.settle(read)

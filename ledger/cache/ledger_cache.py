@@ -13,8 +13,9 @@ Rules of the counters
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pyspark_ledger.ledger.cache.block import BlockReference, CachedBlock
@@ -85,11 +86,24 @@ class CacheCounts:
 
 @dataclass(slots=True)
 class EvictionCounts:
-    """Cost of evictions. `passes` counts size passes; times are in nanoseconds."""
+    """Cost of evictions, and the decisions of the policies. `passes` counts size passes; times are in nanoseconds.
+
+    `decisions` counts entries by the policy's name and its decision:
+
+        admit      read from storage and cached, because another reader needs them
+        spare      read from storage and cached, because there is unneeded room
+        decline    read from storage and not cached
+        size       evicted for their room
+        time       evicted for their age
+        unneeded   evicted for their room, because no reader needs them
+        replaced   evicted by the policy when other entries were cached
+        no room    cached, and evicted at once, because the policy keeps all others
+    """
 
     passes: int = 0
     nanoseconds: int = 0
     not_kept: int = 0
+    decisions: Counter[tuple[str, str]] = field(default_factory=Counter)
 
 
 Load = Callable[[int, int], CachedBlock]

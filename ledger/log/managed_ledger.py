@@ -40,13 +40,14 @@ from pyspark_ledger.ledger.log.writer import LogWriter
 from pyspark_ledger.ledger.message.entry import STAMP_BYTES_MAX, entry_rows, is_marker, parse_entry
 from pyspark_ledger.ledger.message.run_marker import CommittedBatch, RunId, run_id
 from pyspark_ledger.ledger.metadata.offload_records import OffloadAttempt
+from pyspark_ledger.ledger.metrics.publish_counter import PublishCounter
 from pyspark_ledger.ledger.position import Position, PositionRange
 from pyspark_ledger.ledger.positions.position_set import PositionSet
 from pyspark_ledger.ledger.proto.pulsar_messages_pb2 import MessageMetadata
 from pyspark_ledger.ledger.protocol.actions import LedgerDescription, LedgerEnd, SegmentDescription
 from pyspark_ledger.ledger.protocol.commits import CommitRun, CommittedRun
 from pyspark_ledger.ledger.protocol.ledgers import TrimReply
-from pyspark_ledger.ledger.protocol.metrics import AppendCounts
+from pyspark_ledger.ledger.protocol.metrics import AppendCounts, LatencyHistogram
 from pyspark_ledger.ledger.protocol.reads import LogStatus, ReadProgress, SplitPart
 from pyspark_ledger.ledger.segment.reader import SegmentBlock
 from pyspark_ledger.ledger.tiering.offloader import LocalSegment
@@ -75,6 +76,7 @@ class ManagedLedger:
         self._on_moved = context.moved
         self.trimmed = (0, 0)
         """Segments and bytes that retention deleted since the log was opened."""
+        self.published = PublishCounter()
 
     @property
     def name(self) -> str:
@@ -100,6 +102,16 @@ class ManagedLedger:
     def appended(self) -> AppendCounts:
         """The appends that were acknowledged since the log was opened."""
         return self._writer.appended.state(self._snapshot.rows)
+
+    @property
+    def append_latency(self) -> LatencyHistogram:
+        """The times from an append to its acknowledgement since the log was opened, one append of each group."""
+        return self._writer.append_latencies.state()
+
+    @property
+    def sync_latency(self) -> LatencyHistogram:
+        """The times of syncs since the log was opened."""
+        return self._writer.sync_latencies.state()
 
     @property
     def properties(self) -> Mapping[str, str]:
@@ -252,7 +264,8 @@ class ManagedLedger:
 
         The metadata record is changed first, then the files are deleted.
         """
-        trimmed = self._change(lambda: changes.trim(self._writer, self._context))
+        with self._context.trim_latencies.timed():
+            trimmed = self._change(lambda: changes.trim(self._writer, self._context))
         self.trimmed = (self.trimmed[0] + len(trimmed.ledgers), self.trimmed[1] + trimmed.size_bytes)
         self._context.unlisted([*trimmed.ledgers, *trimmed.local])
         return trimmed

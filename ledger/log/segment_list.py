@@ -40,7 +40,7 @@ from pyspark_ledger.ledger.message.run_marker import CommittedBatch, closes_run,
 from pyspark_ledger.ledger.metadata.offload_records import OffloadAttempt
 from pyspark_ledger.ledger.metadata.records import KnownSequence, LedgerRecord, Metadata
 from pyspark_ledger.ledger.metadata.segment_records import LedgerInfo, SegmentRecord
-from pyspark_ledger.ledger.metrics.latencies import Latencies
+from pyspark_ledger.ledger.metrics.latencies import LONG_BOUNDS, Latencies
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from pyspark_ledger.ledger.protocol.ledgers import DEDUPLICATION_ENABLED
@@ -81,6 +81,8 @@ class LogContext:
     chunks: ChunkTable = field(default_factory=ChunkTable)
     append_latencies: Latencies = field(default_factory=Latencies)
     """Durations from the call of an append to its acknowledgement, for the first append of each group."""
+    trim_latencies: Latencies = field(default_factory=lambda: Latencies(LONG_BOUNDS))
+    """Durations of passes of retention that had something to delete."""
 
 
 class SegmentList:

@@ -34,9 +34,11 @@ from pyspark_ledger.ledger.log.deduplication import invalidated_error
 from pyspark_ledger.ledger.log.open_segment import OpenSegment
 from pyspark_ledger.ledger.log.segment_list import LogContext, SegmentList
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot
+from pyspark_ledger.ledger.log.sync_pool import SyncedFile
 from pyspark_ledger.ledger.message.entry import BrokerStamp
 from pyspark_ledger.ledger.message.run_marker import CommittedBatch, RunId, RunSummary, encode_marker
 from pyspark_ledger.ledger.metrics.append_counter import AppendCounter
+from pyspark_ledger.ledger.metrics.latencies import Latencies
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.protocol.commits import CommittedRun
 from pyspark_ledger.ledger.segment.writer import SegmentWriter, StampedEntry
@@ -56,6 +58,30 @@ class Written:
     end: int
 
 
+class _TimedFile:
+    """File of a sync stage that counts the duration of its sync."""
+
+    __slots__ = ("_fd", "_file", "_latencies", "_started_s")
+
+    def __init__(self, file: SegmentWriter, latencies: Latencies) -> None:
+        self._file = file
+        self._latencies = latencies
+        self._fd = -1
+        self._started_s = 0.0
+
+    def begin_sync(self) -> int:
+        """Begin the sync of the file: see `SyncedFile`."""
+        self._fd = self._file.begin_sync()
+        self._started_s = perf_counter()
+        return self._fd
+
+    def end_sync(self, error: OSError | None) -> None:
+        """End the sync of the file. A file that is not synced has no duration."""
+        if self._fd >= 0:
+            self._latencies.observe(perf_counter() - self._started_s)
+        self._file.end_sync(error)
+
+
 class LogWriter:
     """Writer of one log. It calls `publish` with every new snapshot that readers may see."""
 
@@ -70,6 +96,7 @@ class LogWriter:
         snapshot = self.list.snapshot(None)
         self._stamp = BrokerStamp(snapshot.last_timestamp_ms(), snapshot.rows)
         self.appended = AppendCounter(snapshot.rows)
+        self.append_latencies, self.sync_latencies = Latencies(), Latencies()
         self._failure: LedgerError | None = None
         self._unsealed = False
         self._queue: AppendQueue[Written] = AppendQueue(context.executor, context.sync_pool, self)
@@ -201,9 +228,9 @@ class LogWriter:
 
     # Sync stage.
 
-    def file(self, written: list[Written]) -> SegmentWriter | None:
+    def file(self, written: list[Written]) -> SyncedFile | None:
         """Return the file that contains the groups, None if earlier entries of the file were not acknowledged."""
-        return written[0].ledger.file if _follows(written) else None
+        return _TimedFile(written[0].ledger.file, self.sync_latencies) if _follows(written) else None
 
     def settle(self, written: list[Written], failed: Exception | None) -> list[PendingAppend]:
         """Acknowledge the groups and complete their futures. Return the appends to retry in a new segment.
@@ -241,7 +268,9 @@ class LogWriter:
         """Count acknowledged groups."""
         now_s, latencies = perf_counter(), self._context.append_latencies
         for part in written:
-            latencies.observe(now_s - part.group[0].queued_s)
+            waited_s = now_s - part.group[0].queued_s
+            latencies.observe(waited_s)
+            self.append_latencies.observe(waited_s)
             entries = part.end - part.firsts[0].entry_id
             self.appended.add(len(part.group), entries, sum(item.size for item in part.group))
 
@@ -355,7 +384,9 @@ class LogWriter:
     def _make_durable(self, log: OpenSegment, end: int, batch: CommittedBatch | None = None) -> None:
         started_s = perf_counter()
         log.file.sync()
-        self._context.sync_pool.latencies.observe(perf_counter() - started_s)
+        seconds = perf_counter() - started_s
+        self._context.sync_pool.latencies.observe(seconds)
+        self.sync_latencies.observe(seconds)
         self._require_epoch()
         log.acknowledge(end)
         if batch is not None:

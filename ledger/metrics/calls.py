@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from time import perf_counter
+from contextlib import AbstractContextManager
 
 from pyspark_ledger.ledger.errors import LedgerError
 from pyspark_ledger.ledger.metrics.counters import Counters
@@ -20,14 +18,9 @@ class CallMetrics:
         self.errors = Counters()
         self._latencies = {name: Latencies() for name in ACTIONS}
 
-    @contextmanager
-    def timed(self, action: str) -> Iterator[None]:
-        """Count the duration of a call, also if it fails."""
-        started_s = perf_counter()
-        try:
-            yield
-        finally:
-            self._latencies[action].observe(perf_counter() - started_s)
+    def timed(self, action: str) -> AbstractContextManager[None]:
+        """Return a context that counts the duration of a call, also if it fails."""
+        return self._latencies[action].timed()
 
     def count_error(self, error: BaseException) -> None:
         """Count an error by its code. An unexpected error has the code of `LedgerError`."""

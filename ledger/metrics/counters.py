@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 
+from pyspark_ledger.ledger.metrics.latencies import Latencies
 from pyspark_ledger.ledger.protocol.metrics import RequestCount
 
 
@@ -31,22 +32,28 @@ class Counters:
 
 
 class RequestCounters:
-    """Requests by operation, with the failed ones. Any thread may call."""
+    """Requests by operation, with the failed ones and the durations of all. Any thread may call."""
 
     def __init__(self) -> None:
-        self._sent = Counters()
+        self._lock = threading.Lock()
+        self._sent: dict[str, Latencies] = {}
         self._failed = Counters()
 
-    def add(self, name: str, *, failed: bool) -> None:
+    def add(self, name: str, seconds: float, *, failed: bool) -> None:
         """Count one request."""
-        self._sent.add(name)
+        with self._lock:
+            latencies = self._sent.setdefault(name, Latencies())
+        latencies.observe(seconds)
         if failed:
             self._failed.add(name)
 
     def state(self) -> list[RequestCount]:
         """Return the counts, sorted by operation."""
         failed = self._failed.state()
-        return [RequestCount(name, count, failed.get(name, 0)) for name, count in self._sent.state().items()]
+        with self._lock:
+            sent = sorted(self._sent.items())
+        states = [(name, latencies.state()) for name, latencies in sent]
+        return [RequestCount(name, state.count, failed.get(name, 0), state) for name, state in states]
 
 
 OBJECT_REQUESTS = RequestCounters()

@@ -341,6 +341,7 @@ ACTIONS: dict[str, tuple[type[msgspec.Struct], type[msgspec.Struct]]] = {
     "cache.hint": (reads.PrefetchRequest, reads.PrefetchReply),
     "health": (Empty, Health),
     "metrics": (metrics.AskMetrics, metrics.BrokerMetrics),
+    "publish.report": (metrics.ReportPublished, Empty),
     "settings": (Empty, SettingStates),
     "settings.change": (ChangeSetting, SettingStates),
     "shutdown": (Empty, Empty),

@@ -109,6 +109,14 @@ class ServiceSettings:
         "Ledgers whose metrics are listed one by one. The others are summed.",
         AT_ONCE,
     )
+    metricsCursorsMax: int = whole(
+        100,
+        "cursors",
+        0,
+        100_000,
+        "Cursors of one ledger whose metrics are listed one by one. The others are summed.",
+        AT_ONCE,
+    )
     tlsCertificateFilePath: str = text("path", "Certificate of the broker and the certificates that signed it, PEM.")
     tlsKeyFilePath: str = text("path", "Key of the certificate, PEM, mode 600.")
     tlsTrustCertsFilePath: str = text(

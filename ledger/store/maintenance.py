@@ -56,6 +56,8 @@ class BackgroundTasks:
         self._sealed: set[str] = set()
         self._stopped = False
         self._thread: threading.Thread | None = None
+        self.failures = 0
+        """Work on a ledger that failed since the start; each is tried again."""
 
     def start(self) -> None:
         """Run a round every `retentionCheckIntervalInSeconds`, and check a ledger at once after it sealed a segment."""
@@ -79,8 +81,8 @@ class BackgroundTasks:
     def round(self) -> None:
         """Seal due segments and trim."""
         for ledger in list(self._opened()):
-            _guarded(ledger.name, ledger.roll_over_if_due)
-        _guarded("what was deleted", self._forget_deleted)
+            self._guarded(ledger.name, ledger.roll_over_if_due)
+        self._guarded("what was deleted", self._forget_deleted)
         with self._arrival:
             self._sealed.clear()
         stated = self._metadata.policies.scopes()
@@ -88,7 +90,7 @@ class BackgroundTasks:
             return
         for name in self._metadata.names():
             if not self._default_keeps or not stated.keys().isdisjoint((namespace_of(name), *scopes_of(name))):
-                _guarded(name, lambda name=name: self._look_after(name))  # type: ignore[misc]
+                self._guarded(name, lambda name=name: self._look_after(name))  # type: ignore[misc]
 
     @property
     def _default_keeps(self) -> bool:
@@ -137,20 +139,21 @@ class BackgroundTasks:
                     return
                 names, self._sealed = self._sealed, set()
             if monotonic_ms() >= due_ms:
-                _guarded("the store", self.round)
+                self._guarded("the store", self.round)
                 due_ms = monotonic_ms() + interval_ms
             for name in names:
-                _guarded(name, lambda name=name: self._look_after_open(name))  # type: ignore[misc]
+                self._guarded(name, lambda name=name: self._look_after_open(name))  # type: ignore[misc]
 
-
-def _guarded(what: str, work: Callable[[], object]) -> None:
-    try:
-        work()
-    except Fenced:
-        _log.info("%s: the store was taken over, its upkeep is the taker's", what)
-    except NotFound as gone:
-        _log.info("%s: %s", what, gone)
-    except (LedgerError, OSError) as error:
-        _log.warning("the upkeep of %s failed and is tried again in the next round: %s", what, error)
-    except Exception:  # noqa: BLE001 — the others go on, and a person reads of this one
-        _log.exception("the upkeep of %s failed with an unexpected error", what)
+    def _guarded(self, what: str, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except Fenced:
+            _log.info("%s: the store was taken over, its upkeep is the taker's", what)
+        except NotFound as gone:
+            _log.info("%s: %s", what, gone)
+        except (LedgerError, OSError) as error:
+            self.failures += 1
+            _log.warning("the upkeep of %s failed and is tried again in the next round: %s", what, error)
+        except Exception:  # noqa: BLE001 — the others go on, and a person reads of this one
+            self.failures += 1
+            _log.exception("the upkeep of %s failed with an unexpected error", what)

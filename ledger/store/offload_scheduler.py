@@ -30,6 +30,7 @@ from pyspark_ledger.ledger.log.policy import LedgerPolicy
 from pyspark_ledger.ledger.metadata.offload_records import OffloadAttempt
 from pyspark_ledger.ledger.metadata.records import Metadata
 from pyspark_ledger.ledger.metadata.segment_records import attempts_of
+from pyspark_ledger.ledger.metrics.latencies import LONG_BOUNDS, Latencies
 from pyspark_ledger.ledger.names import pulsar_path
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.protocol.ledgers import OffloadPrefix, OffloadStatus
@@ -95,6 +96,7 @@ class OffloadScheduler:
         self._runs: dict[str, _Run] = {}
         self._running: set[uuid.UUID] = set()
         self._offloaded_segments = self._offloaded_bytes = self._failures = 0
+        self._latencies = Latencies(LONG_BOUNDS)
         self._stopped = False
         self._thread: threading.Thread | None = None
 
@@ -190,6 +192,7 @@ class OffloadScheduler:
                 self._offloaded_segments,
                 self._offloaded_bytes,
                 self._failures,
+                self._latencies.state(),
             )
 
     def round(self) -> None:
@@ -312,7 +315,8 @@ class OffloadScheduler:
             self.sweep()
             if local is None:
                 return False
-            self._copy(run, log, offloader, attempt, local)
+            with self._latencies.timed():
+                self._copy(run, log, offloader, attempt, local)
         finally:
             self._running.discard(attempt)
         return True

@@ -168,6 +168,11 @@ class Store:
         return self._context.append_latencies
 
     @property
+    def trim_latencies(self) -> Latencies:
+        """The durations of passes of retention over single ledgers."""
+        return self._context.trim_latencies
+
+    @property
     def sync_latencies(self) -> Latencies:
         """The durations of the store's syncs."""
         return self._sync_pool.latencies

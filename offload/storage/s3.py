@@ -20,6 +20,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from itertools import islice
+from time import perf_counter
 from typing import Any, TypeVar
 
 from pyspark_ledger.ledger.checksum import Buffer
@@ -104,6 +105,7 @@ def _error_of_botocore(error: Any, what: str) -> LedgerError:
 
 
 _DELETE_AT_ONCE = 1000
+_STARTED = "ledger.started"
 _PAUSE_MS, _PAUSE_MS_MAX = 100, 5_000
 _TYPE = "application/octet-stream"
 T = TypeVar("T")
@@ -301,7 +303,9 @@ class S3Store:
                 session = self._options.session(self.address)
                 self._credential_source = getattr(session.get_credentials(), "method", "")
                 self._clients[once] = self._options.client_of(session, once=once)
-                self._clients[once].meta.events.register("response-received.s3", _count_request)
+                events = self._clients[once].meta.events
+                events.register("request-created.s3", _note_start)
+                events.register("response-received.s3", _count_request)
             return self._clients[once]
 
     @contextmanager
@@ -348,10 +352,18 @@ class S3Store:
             raise Corrupt(f"{self._url(upload.key)} has {head.size} bytes, its parts had {size}")
 
 
-def _count_request(event_name: str, parsed_response: Mapping[str, Any] | None = None, **_: Any) -> None:
-    """Count a request, a retried one each time. A request without an answer has failed."""
+def _note_start(request: Any, **_: Any) -> None:
+    """Record the start of a request, a retried one each time. boto3 passes the context to `_count_request`."""
+    request.context[_STARTED] = perf_counter()
+
+
+def _count_request(
+    event_name: str, context: Mapping[str, Any], parsed_response: Mapping[str, Any] | None = None, **_: Any
+) -> None:
+    """Count a request up to the head of its answer, a retried one each time. One without an answer has failed."""
     status = (parsed_response or {}).get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    OBJECT_REQUESTS.add(event_name.rpartition(".")[2], failed=not 0 < status < 400)
+    seconds = perf_counter() - context[_STARTED]
+    OBJECT_REQUESTS.add(event_name.rpartition(".")[2], seconds, failed=not 0 < status < 400)
 
 
 def _etag(answer: Mapping[str, Any]) -> str:

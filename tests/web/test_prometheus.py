@@ -61,7 +61,7 @@ def test_prometheus_scrapes_a_broker(rig: Rig, make_entry: Callable[..., bytes],
         (scraped,) = query(url, "/api/v1/targets")["activeTargets"]
         assert (scraped["health"], scraped["lastError"]) == ("up", "")
         wait_until(lambda: all(rule["health"] == "ok" for rule in rules(url)), "each rule was evaluated")
-        assert len(rules(url)) == 10
+        assert len(rules(url)) == 13
         client.call("cursor.skip", SkipEntries("orders", "billing", -1, EARLIEST, LATEST))
         wait_until(lambda: value(url, 'ledger_subscription_back_log{subscription="billing"}') == 0, "the backlog falls")
 

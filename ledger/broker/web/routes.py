@@ -9,13 +9,13 @@ import msgspec
 
 from pyspark_ledger.ledger.broker.live_settings import LiveSettings
 from pyspark_ledger.ledger.broker.metrics import MetricsCollector
+from pyspark_ledger.ledger.broker.telemetry.openmetrics import exposition
 from pyspark_ledger.ledger.broker.web.history import History
-from pyspark_ledger.ledger.broker.web.openmetrics import exposition
 from pyspark_ledger.ledger.broker.web.page import page_routes
 from pyspark_ledger.ledger.broker.web.server import Answer, Request, Route
 from pyspark_ledger.ledger.clock import monotonic_ms
 from pyspark_ledger.ledger.errors import LedgerError
-from pyspark_ledger.ledger.protocol.metrics import AskMetrics
+from pyspark_ledger.ledger.protocol.metrics import AskMetrics, BrokerMetrics
 from pyspark_ledger.ledger.store.store import Store
 
 _OPENMETRICS = "application/openmetrics-text"
@@ -26,9 +26,12 @@ def routes_of(
 ) -> dict[str, Route]:
     """Return the routes by path."""
 
+    def collect() -> BrokerMetrics:
+        return collector.collect(AskMetrics(settings.now.metricsLedgersMax, settings.now.metricsCursorsMax))
+
     def metrics(request: Request) -> Answer:
         openmetrics = _OPENMETRICS in request.headers.get("accept", "")
-        found = collector.collect(AskMetrics(settings.now.metricsLedgersMax))
+        found = collect()
         kind = f"{_OPENMETRICS}; version=1.0.0" if openmetrics else "text/plain; version=0.0.4"
         return Answer(exposition(found, openmetrics=openmetrics), f"{kind}; charset=utf-8")
 
@@ -45,7 +48,7 @@ def routes_of(
             return _json({"ready": False, "reason": "the broker is leaving"}, HTTPStatus.SERVICE_UNAVAILABLE)
         return _json({"ready": True, "given_up": refusing})
 
-    history = History(lambda: collector.collect(AskMetrics(settings.now.metricsLedgersMax)), monotonic_ms)
+    history = History(collect, monotonic_ms)
     return {"/metrics": metrics, "/health": health, "/ready": ready, **page_routes(store, history)}
 
 

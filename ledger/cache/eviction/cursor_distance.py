@@ -42,6 +42,11 @@ class CursorDistancePolicy(EvictionPolicy):
         super().__init__(limits)
         self._caches: dict[RangeCache, int] = {}
         self._order: OrderedDict[CachedRange, RangeCache] = OrderedDict()
+        self._requeues = 0
+
+    @property
+    def requeues(self) -> int:
+        return self._requeues
 
     def admits(self, wanted: WantedRead) -> bool:
         return expects_others(wanted)
@@ -67,6 +72,7 @@ class CursorDistancePolicy(EvictionPolicy):
                 # Checked again after the same time once more, so that passes do not walk the same ranges each time.
                 span.timestamp_ms = now_ms
                 span.requeues += 1
+                self._requeues += 1
                 self._order.move_to_end(span)
             else:
                 freed += remove(span)

@@ -9,15 +9,25 @@ import pytest
 from pyspark_ledger.ledger.api.store import LedgerStore
 from pyspark_ledger.ledger.errors import NotFound
 from pyspark_ledger.ledger.protocol.actions import DescribeLedger
-from pyspark_ledger.ledger.protocol.metrics import AskMetrics, BrokerMetrics, LatencyHistogram, LedgerMetrics
+from pyspark_ledger.ledger.protocol.ledgers import ChangeProperties, PublishedNote
+from pyspark_ledger.ledger.protocol.metrics import (
+    AskMetrics,
+    BrokerMetrics,
+    LatencyHistogram,
+    LedgerMetrics,
+    PublishCounts,
+    ReportPublished,
+)
 from tests.rigs.broker_process import served
 from tests.rigs.broker_process import served_store as store
+from tests.rigs.deadline import wait_until
 
 __all__ = ["store"]
 
 
-def metrics_of(store: LedgerStore, ledgers: int = 1000) -> BrokerMetrics:
-    return store.client.call("metrics", AskMetrics(ledgers))
+def metrics_of(store: LedgerStore, ledgers: int = 1000, cursors: int = 100) -> BrokerMetrics:
+    found: BrokerMetrics = store.client.call("metrics", AskMetrics(ledgers, cursors))
+    return found
 
 
 def rows(count: int) -> list[dict[str, int]]:
@@ -50,10 +60,99 @@ def test_every_synced_append_has_a_latency(store: LedgerStore) -> None:
     orders = store.create("orders")
     for _ in range(5):
         orders.append(rows(1))
+    # An append is counted after its producer has the answer.
+    wait_until(lambda: metrics_of(store).append_latency.count == 5, "the last append is counted")
     metrics = metrics_of(store)
-    assert metrics.append_latency.count >= 5
     assert metrics.sync_latency.count >= 5
     assert metrics.append_latency.total >= metrics.sync_latency.total / 2 > 0
+
+
+def test_latencies_of_a_ledger_are_its_own(store: LedgerStore) -> None:
+    for name, appends in (("a", 3), ("b", 2), ("c", 0)):
+        ledger = store.create(name)
+        for _ in range(appends):
+            ledger.append(rows(1))
+    metrics = metrics_of(store)
+    counts = {name: of(metrics, name).sync_latency for name in "abc"}
+    assert counts["c"] is None, "nothing was appended"
+    assert [latency.count for latency in counts.values() if latency] == [3, 2]
+    assert not metrics.has_others
+    summed = metrics_of(store, ledgers=1)
+    assert summed.others.sync_latency is not None
+    (listed,) = summed.ledgers
+    assert listed.sync_latency is not None
+    assert listed.sync_latency.plus(summed.others.sync_latency).count == 5
+
+
+def test_a_lag_covers_what_is_acknowledged_beyond_a_hole(store: LedgerStore) -> None:
+    orders = store.create("orders")
+    for _ in range(4):
+        orders.append(rows(2))
+    cursor = orders.cursor("billing")
+    (segment,) = orders.describe().segments
+    cursor.acknowledge_rows([(segment.ledger_id, 1), (segment.ledger_id, 3)])
+    (billing,) = of(metrics_of(store), "orders").cursors
+    assert (billing.backlog_rows, billing.lag_rows, billing.holes) == (4, 8, 2)
+    assert billing.lag_bytes > billing.backlog_bytes > 0
+    assert billing.lag_ms >= 0
+
+
+def test_cursors_beyond_the_limit_are_summed_and_the_listed_ones_stay(store: LedgerStore) -> None:
+    orders = store.create("orders")
+    orders.append(rows(3))
+    for name in ("b", "c", "others"):
+        orders.cursor(name)
+    found = of(metrics_of(store, cursors=1), "orders")
+    assert ([cursor.name for cursor in found.cursors], found.other_cursors) == (["b"], found.other_cursors)
+    assert found.other_cursors is not None
+    assert (found.other_cursors.backlog_rows, found.other_cursors.name) == (6, "others")
+    orders.cursor("a")
+    assert [cursor.name for cursor in of(metrics_of(store, cursors=1), "orders").cursors] == ["b"]
+    summed = metrics_of(store, ledgers=0).others.other_cursors
+    assert summed is not None
+    assert (summed.backlog_rows, summed.leases) == (12, 0)
+
+
+def test_publications_and_the_distance_of_the_table_are_counted(store: LedgerStore) -> None:
+    orders = store.create("orders")
+    assert of(metrics_of(store), "orders").unpublished is None
+    for number in range(3):
+        orders.append(rows(2))
+        if number < 2:
+            orders.seal()
+    first, second, _ = (segment.ledger_id for segment in orders.describe().segments)
+
+    def note(segment: int) -> None:
+        properties = PublishedNote("table-id", segment).properties("/tables/orders")
+        store.client.call("properties", ChangeProperties(orders.name, properties))
+
+    note(first - 1)
+    behind = of(metrics_of(store), "orders").unpublished
+    assert behind is not None
+    assert (behind.rows, behind.segments) == (6, 2)
+    note(second)
+    behind = of(metrics_of(store), "orders").unpublished
+    assert behind is not None
+    assert (behind.rows, behind.segments, behind.age_ms) == (2, 0, 0)
+    assert behind.size_bytes > 0
+    store.client.call("publish.report", ReportPublished(orders.name, 2, 100, 3000))
+    store.client.call("publish.report", ReportPublished(orders.name, -1, 50, 400_000))
+    store.client.call("publish.report", ReportPublished(orders.name, failed=True))
+    metrics = metrics_of(store)
+    assert of(metrics, "orders").published == PublishCounts(2, 2, 150, 1)
+    assert (metrics.publish_latency.count, metrics.publish_latency.total) == (2, 403.0)
+
+
+def test_retention_is_counted_with_its_time(store: LedgerStore) -> None:
+    orders = store.create("orders")
+    orders.append(rows(2))
+    orders.seal()
+    orders.set_policy(retentionTimeInMinutes=0, retentionSizeInMB=0)
+    orders.trim()
+    metrics = metrics_of(store)
+    assert of(metrics, "orders").trimmed_segments == 1
+    assert metrics.trim_latency.count >= 1
+    assert metrics.trim_failures == 0
 
 
 def test_requests_and_errors_are_counted_by_name(store: LedgerStore) -> None:

@@ -9,11 +9,12 @@ from dataclasses import asdict
 import msgspec
 
 from pyspark_ledger.ledger.cache.cache import EntryCache
+from pyspark_ledger.ledger.cache.eviction.cursor_distance import CursorDistancePolicy
 from pyspark_ledger.ledger.cache.eviction.yardsticks import LruPolicy
 from pyspark_ledger.ledger.cache.ledger_cache import CacheCounts
 from pyspark_ledger.ledger.cache.metrics import CacheSums, cache_report
 from pyspark_ledger.ledger.position import Position
-from tests.rigs.cache import HandClock, block, cache_limits
+from tests.rigs.cache import HandClock, block, cache_limits, cache_of
 
 _SAID = {"mapped": "mapped_entries"}
 
@@ -33,3 +34,24 @@ def test_totals_are_the_sums_of_the_ledgers_and_progress_tells_the_same() -> Non
     assert [ledger.expected_reads for ledger in report.ledgers] == [10, 40]
     told = msgspec.structs.asdict(CacheSums(cache, HandClock()).now())
     assert told == {name: value for name, value in msgspec.structs.asdict(report).items() if name in told}
+
+
+def test_each_decision_of_a_policy_is_counted_in_entries() -> None:
+    clock = HandClock()
+    cache = cache_of(CursorDistancePolicy, cache_limits(10_000, 100), clock)
+    with cache.moving("orders") as readers:
+        readers.follow("slow", Position(1, 5), 10**12)
+    name = cache.limits.settings.cacheEvictionPolicy
+    for first in (0, 5, 10):
+        cache.fetch("orders", "fast", 1, first, first + 5, lambda first, end: block(first, end, size=6))
+    assert cache.decisions() == {(name, "decline"): 5, (name, "admit"): 10}
+    cache.append("orders", block(15, 20, size=8))  # the pool of 100 bytes is full
+    clock.pass_ms(10**9)
+    with cache.moving("orders") as readers:
+        readers.follow("slow", Position(2, 0), 10**12)
+    cache.expire()
+    found = {decision: entries for (_, decision), entries in cache.decisions().items()}
+    assert found.pop("decline") + found.pop("admit") == 15
+    assert sum(found.values()) == cache_report(cache, name).evicted == 15
+    assert set(found) <= {"size", "time"}
+    assert found["time"] > 0

@@ -20,6 +20,7 @@ from pyspark_ledger.ledger.errors import LedgerError, Refused
 from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, PositionRange
 from pyspark_ledger.ledger.protocol.actions import PROTOCOL_VERSION, AppendCommand, AskEnd, CreateLedger, Empty, Hello
+from pyspark_ledger.ledger.protocol.cursors import OpenCursor
 from pyspark_ledger.ledger.protocol.reads import ReadRequest
 from tests.rigs.certificates import certificates, tls
 from tests.rigs.driven_broker import Drive, DrivenBroker, Drives
@@ -175,6 +176,20 @@ def listed_ledgers(broker: DrivenBroker) -> int:
     return sum(f'ledger_segments{{ledger="{log.name}"}}' in text.decode() for log in logs)
 
 
+def listed_cursors(broker: DrivenBroker) -> int:
+    """The number of cursors that have metrics of their own, of two."""
+    log = broker.log()
+    for name in ("a", "b"):
+        broker.client.open_cursor(OpenCursor(log.name, name, EARLIEST))
+    server = broker.servers[0]
+    text = routes_of(broker.store, server.metrics, broker.opened[2], server.stopping)["/metrics"](
+        Request("/metrics", {})
+    ).body
+    assert isinstance(text, bytes)
+    series = 'ledger_subscription_back_log{ledger="%s",subscription="%s"}'
+    return sum(series % (log.name, name) in text.decode() for name in ("a", "b"))
+
+
 DRIVES: Drives = {
     "maxInFlightAppendBytes": [Drive(in_flight_max, [64 << 20], {2 << 20: [2 << 20]})],
     "maxMessagePublishBufferSizeInMB": [Drive(waits_for_room, False, {1: True})],
@@ -203,6 +218,7 @@ DRIVES: Drives = {
     ],
     "webServiceAddress": [Drive(web_scheme, "", {"http://127.0.0.1:0": "http", "http://0.0.0.0:0": "refused"})],
     "metricsLedgersMax": [Drive(listed_ledgers, 2, {1: 1})],
+    "metricsCursorsMax": [Drive(listed_cursors, 2, {1: 1, 0: 0})],
     "authenticationTokens": [
         Drive(answer, "", {"{token}": "Unauthenticated"}, {"bindAddress": "grpc://127.0.0.1:0"}),
     ],

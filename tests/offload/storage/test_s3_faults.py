@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from pyspark_ledger.ledger.errors import Unavailable
+from pyspark_ledger.ledger.metrics.counters import OBJECT_REQUESTS
 from pyspark_ledger.offload.storage.factory import open_object_store
 from streaming_examples.s3_server import S3Server
 from tests.rigs.fault_proxy import FaultProxy
@@ -135,3 +136,16 @@ def test_a_read_that_goes_on_failing_is_unavailable_and_works_afterwards(rig: Of
         rig.contents()
     proxy.heal()
     assert rig.contents() == payloads
+
+
+def test_each_request_is_counted_with_its_time(rig: OffloadRig, proxy: FaultProxy) -> None:
+    before = {request.name: request for request in OBJECT_REQUESTS.state()}
+    rig.fill(1)
+    proxy.on(*CALLS["index"], "lost")
+    assert rig.offload().state == "done"
+    after = {request.name: request for request in OBJECT_REQUESTS.state()}
+    assert {"CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload", "PutObject"} <= set(after)
+    assert all(request.latency.count == request.count for request in after.values())
+    assert after["UploadPart"].latency.total > 0
+    failed = {name: request.failed - (before[name].failed if name in before else 0) for name, request in after.items()}
+    assert failed["PutObject"] == 1, "the lost answer"

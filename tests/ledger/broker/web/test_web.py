@@ -19,7 +19,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as plain_text
 
-from pyspark_ledger.ledger.broker.web.reference import metrics_reference
+from pyspark_ledger.ledger.broker.telemetry.reference import metrics_reference
 from pyspark_ledger.ledger.position import EARLIEST
 from pyspark_ledger.ledger.protocol.actions import CreateLedger
 from pyspark_ledger.ledger.protocol.cursors import OpenCursor
@@ -83,8 +83,8 @@ def test_a_scrape_has_the_numbers_of_the_log(rig: Rig, make_entry: Callable[...,
     ledger, cursor = ("ledger", ORDERS), ("subscription", 'bil"ling')
     assert found["ledger_in_messages_total", (ledger,)] == 7
     assert found["ledger_subscription_back_log", (ledger, cursor)] == 7
-    assert found["ledger_storage_sync_latency_seconds_count", ()] >= 1
-    assert found["ledger_storage_write_latency_seconds_bucket", (("le", "+Inf"),)] >= 1
+    assert found["ledger_storage_sync_latency_seconds_count", (ledger,)] >= 1
+    assert found["ledger_storage_write_latency_seconds_bucket", (("le", "+Inf"), ledger)] >= 1
     assert found["ledger_request_latency_seconds_count", (("action", "create"),)] == 1
     assert found["ledger_ledgers", ()] == 1
     _, headers, text = ask(url, "/metrics")
@@ -93,7 +93,7 @@ def test_a_scrape_has_the_numbers_of_the_log(rig: Rig, make_entry: Callable[...,
 
 
 def test_every_family_is_there_without_a_ledger(rig: Rig) -> None:
-    from pyspark_ledger.ledger.broker.web import openmetrics as module
+    from pyspark_ledger.ledger.broker.telemetry import families as module
 
     _, _, text = ask(started(rig), "/metrics", Accept=OPENMETRICS)
     named = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}

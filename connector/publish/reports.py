@@ -1,0 +1,43 @@
+"""Reports of a publisher to the log's broker, which counts them for its metrics.
+
+Rules
+- A report never fails or delays a publication: it is sent once, and an error is logged.
+- A ledger that is read from its bucket has no broker, so nothing is reported.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from pyspark_ledger.connector.publish.segments import BucketSegments, PublishableSegment, StoreSegments
+from pyspark_ledger.ledger.errors import LedgerError
+from pyspark_ledger.ledger.protocol.metrics import ReportPublished
+
+_DEADLINE_MS = 0
+_ANSWER_SECONDS = 5.0
+_log = logging.getLogger(__name__)
+
+
+class PublishReports:
+    """Reports about the segments of one source."""
+
+    def __init__(self, source: StoreSegments | BucketSegments) -> None:
+        self._source = source
+
+    def published(self, log: str, segment: PublishableSegment, milliseconds: int) -> None:
+        """Report a segment after its commit."""
+        self._send(ReportPublished(log, segment.rows, segment.size_bytes, milliseconds))
+
+    def failed(self, log: str) -> None:
+        """Report a pass that raised an error."""
+        self._send(ReportPublished(log, failed=True))
+
+    def _send(self, report: ReportPublished) -> None:
+        if isinstance(self._source, BucketSegments):
+            return
+        try:
+            self._source.connection.client.call(
+                "publish.report", report, deadline_ms=_DEADLINE_MS, attempt_seconds=_ANSWER_SECONDS
+            )
+        except LedgerError as error:  # of an older broker, too
+            _log.info("the broker does not count a publication of %s: %s", report.name, error)
