@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from pyspark_ledger.connector.options.table import options_reference
-from pyspark_ledger.ledger.broker.web.reference import metrics_reference
+from pyspark_ledger.ledger.broker.telemetry.reference import metrics_reference
 from pyspark_ledger.ledger.settings.broker import broker_toml, settings_reference
 from tools.reference.command_line import command_line_reference
 from tools.reference.progress import progress_reference
