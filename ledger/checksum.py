@@ -1,7 +1,7 @@
-"""CRC32C of any buffer, without a copy.
+"""CRC32C of any buffer, without a copy of its bytes.
 
-`google_crc32c` accepts only objects whose buffer needs no release, which excludes `memoryview` and `bytearray`. An
-array over the same bytes is accepted.
+`google_crc32c` refuses `memoryview` and `bytearray`. It accepts a NumPy array over the same bytes, so the functions
+here pass such an array.
 """
 
 from __future__ import annotations
@@ -21,13 +21,16 @@ Buffer: TypeAlias = "bytes | bytearray | memoryview | pa.Buffer"
 
 
 def crc32c(buffer: Buffer, start: int = 0) -> int:
-    """Return the CRC32C of a buffer, or of one that follows bytes whose CRC32C is `start`."""
+    """Return the CRC32C of a buffer.
+
+    If `start` is the CRC32C of earlier bytes, the result covers them and the buffer.
+    """
     if isinstance(buffer, bytes):
         return int(google_crc32c.extend(start, buffer))
     return int(google_crc32c.extend(start, np.frombuffer(buffer, dtype=np.uint8)))
 
 
 def crc32c_of_ranges(data: npt.NDArray[np.uint8], starts: Iterable[int], ends: Iterable[int]) -> Iterator[int]:
-    """Yield the CRC32C of each range `[start, end)` of one buffer, without a view of each."""
+    """Yield the CRC32C of each range `[start, end)` of one buffer."""
     extend = google_crc32c.extend
     return (extend(0, data[start:end]) for start, end in zip(starts, ends, strict=True))

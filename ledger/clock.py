@@ -1,7 +1,7 @@
-"""Wall clock, local zone and random ids. No other module of the package reads the clock or draws random numbers.
+"""Wall clock, local time zone and random ids. No other module of the package reads the wall clock or draws a random id.
 
-All code below the shells takes a clock as an argument (`Clock`: milliseconds since the epoch). So tests move time by
-hand, and no test sleeps.
+All other code takes a clock as an argument (`Clock`: milliseconds since the Unix epoch). So a test sets the time
+itself, and never sleeps.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def system_clock_ms() -> int:
 
 
 def monotonic_ms() -> int:
-    """Return milliseconds of a clock that never goes backwards; only differences have a meaning."""
+    """Return milliseconds of a clock that never goes backwards. Only the difference of two values has a meaning."""
     return time.monotonic_ns() // 1_000_000
 
 
@@ -30,14 +30,14 @@ def new_id() -> str:
 
 
 def pause(milliseconds: int) -> None:
-    """Sleep, in a shell that polls something outside of this process."""
+    """Sleep between two polls of something outside this process."""
     time.sleep(milliseconds / 1000)
 
 
 class ForwardClock:
-    """Clock for ages that continues while another clock is set back. Not for dates.
+    """Clock that measures ages and continues when the system's clock is set back. Its values are not dates.
 
-    `at_least` is the newest recorded time, so no age is negative after a restart either.
+    Callers pass the newest recorded time as `at_least`. So no age is negative, also after a restart.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -45,7 +45,7 @@ class ForwardClock:
         self._last = self._now = clock()
 
     def __call__(self, at_least: int = 0) -> int:
-        """Return milliseconds, never less than before."""
+        """Return milliseconds, at least `at_least` and never less than the previous call."""
         last, self._last = self._last, self._clock()
         self._now = max(self._now + max(self._last - last, 0), at_least)
         return self._now

@@ -1,12 +1,13 @@
-"""File system: the only module that calls the operating system for files, space and durability.
+"""File system: the log's calls to the operating system for files, space and durability.
 
 Rules
 - A file is created once (`O_EXCL`), never through a symbolic link (`O_NOFOLLOW`), readable by its owner only (0600);
   directories are 0700.
-- Data may be acknowledged after `sync_data` returned. A name is durable after `sync_directory` of its folder.
-- A full disk is `Unavailable` with the path and the sizes. Every other failure of the device stays an `OSError`, so
-  that a caller can tell a bad file from a full disk.
-- `write_all` returns after the last byte or raises.
+- Written data are durable once `sync_data` has returned. A file's name is durable once `sync_directory` of its
+  directory has returned.
+- A full disk raises `Unavailable` with the path and the offset. Every other failure of the device stays an `OSError`,
+  so that a caller can distinguish a failing device from a full disk.
+- `write_all` writes every byte or raises.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ DIRECTORY_MODE = 0o700
 _COPY_BYTES = 1024 * 1024
 IOV_MAX = os.sysconf("SC_IOV_MAX")
 _FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC
-_RANGE_WRITE = 2  # SYNC_FILE_RANGE_WRITE; it consumes no error of the device, which the next sync must report
-# Linux has it. Elsewhere the log cannot be written, but what only reads must be able to import this.
+# SYNC_FILE_RANGE_WRITE starts write-back. An error of the device stays pending, and the next sync reports it.
+_RANGE_WRITE = 2
+# Only Linux has this call. Other systems cannot write a log, but a reader there imports this module.
 _SYNC_FILE_RANGE = getattr(ctypes.CDLL(None), "sync_file_range", None)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 # fmt: off
@@ -71,12 +73,12 @@ def open_file(path: Path, *, writable: bool = False) -> int:
     try:
         return os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | _FLAGS)
     except FileNotFoundError:
-        raise NotFound(f"{path} is not there", hint="Restore it, or look whether the store was moved") from None
+        raise NotFound(f"{path} is missing", hint="Restore it, or check whether the store was moved") from None
 
 
 @contextmanager
 def opened(path: Path, *, writable: bool = False) -> Iterator[int]:
-    """Open a file as `open_file`, and close it at the end."""
+    """Open a file as `open_file` does, and close it at the end."""
     fd = open_file(path, writable=writable)
     try:
         yield fd
@@ -85,24 +87,26 @@ def opened(path: Path, *, writable: bool = False) -> Iterator[int]:
 
 
 def hold(fd: int) -> None:
-    """Lock a file as being written by this process while `fd` is open; the kernel releases the lock with the process.
+    """Lock a file for writing by this process until `fd` is closed or the process ends.
 
-    Raises BlockingIOError if another process writes it.
+    Raises BlockingIOError if another process has the lock.
     """
     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def take_from_writer(path: Path, beside: Path) -> bool:
-    """Take the files of these names away from another writer. Return whether there could have been one.
+    """Replace two files by copies if another process still has them open for writing. Return whether one had.
 
-    A writer locks the first file and writes both. A live writer, suspended or slow, keeps its files, which then have no
-    names. The names go to copies, which are durable on return. The second file may be missing.
+    The writer of both files has the lock of the first (`hold`). It may be suspended or slow, and write later. The
+    copies take over the names, so such a write reaches only files without a name. The copies are durable on return. The
+    file `beside` may be missing.
     """
     with opened(path) as source:
         try:
             hold(source)
         except BlockingIOError:
-            # The locked file last: after a crash before that, all of this is repeated.
+            # The locked file is replaced last. After an earlier crash its lock is still taken, and all steps are
+            # repeated.
             with suppress(NotFound), opened(beside) as second:
                 _replace_by_copy(second, beside)
             sync_directory(path.parent)
@@ -114,12 +118,15 @@ def take_from_writer(path: Path, beside: Path) -> bool:
 
 
 def make_directory(path: Path) -> None:
-    """Create a private directory. An existing one is unchanged."""
+    """Create a private directory. An existing directory stays unchanged."""
     path.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
 
 
 def preallocate(fd: int, offset: int, length: int, path: Path | None = None) -> None:
-    """Reserve space, which reads as zeros. Raises Unavailable if there is none. The file grows."""
+    """Reserve space for a file, which grows to `offset + length`. New bytes read as zeros.
+
+    Raises Unavailable if the disk is full.
+    """
     if length <= 0:
         return
     try:
@@ -130,14 +137,14 @@ def preallocate(fd: int, offset: int, length: int, path: Path | None = None) -> 
 
 
 def sync_data(fd: int) -> None:
-    """Return when all written data, and the metadata to find it, are on the device."""
+    """Wait until all written data, and the file's length, are on the device."""
     os.fdatasync(fd)
 
 
 def begin_sync(fd: int, offset: int = 0, length: int = 0) -> None:
-    """Make the kernel start write-back of a file's pages, by default of all; returns without waiting for them.
+    """Ask the kernel to start write-back of a range of a file, by default of the whole file, without waiting for it.
 
-    This is a hint: it promises nothing and reports no error.
+    The call is a hint: nothing is durable after it, and it reports no error.
     """
     if _SYNC_FILE_RANGE is not None:
         _SYNC_FILE_RANGE(fd, ctypes.c_int64(offset), ctypes.c_int64(length), _RANGE_WRITE)
@@ -153,9 +160,9 @@ def sync_directory(path: Path) -> None:
 
 
 def sync_names_above(path: Path) -> None:
-    """Make the path to a directory durable, because it is unknown which process created its parents, and when.
+    """Make the names of a directory and of its parents durable. Another process may have created a parent just before.
 
-    Ends at the mount point: another file system existed before. A directory that may not be read is left out.
+    Stops at the mount point, because a mounted directory existed before. Skips a directory that this user cannot read.
     """
     device = path.stat().st_dev
     for folder in path.parents:
@@ -168,9 +175,9 @@ def sync_names_above(path: Path) -> None:
 def write_all(
     fd: int, buffers: Sequence[ReadableBuffer], offset: int, path: Path | None = None, length: int = -1
 ) -> int:
-    """Write buffers one after another from `offset`. Return the bytes written, which are all of them.
+    """Write all buffers one after another from `offset`. Return the number of bytes.
 
-    A known total `length` saves the inspection of each buffer.
+    A caller that knows the total `length` passes it, which saves the sum over the buffers.
     """
     start = offset
     try:
@@ -192,7 +199,10 @@ def read_exact(fd: int, length: int, offset: int) -> bytes:
 
 
 def read_into(fd: int, target: memoryview, offset: int) -> int:
-    """Fill `target` from `offset`. Return the bytes read, fewer than requested only at the end of the file."""
+    """Fill `target` from `offset`.
+
+    Return the number of bytes read, smaller than `target` only at the end of the file.
+    """
     done = 0
     while done < len(target):
         got = os.preadv(fd, [target[done:]], offset + done)
@@ -203,32 +213,35 @@ def read_into(fd: int, target: memoryview, offset: int) -> int:
 
 
 def mapped(fd: int) -> memoryview:
-    """Map a whole file for reading, until its last view is released. The file must not shrink meanwhile."""
+    """Map a whole file for reading, until its last view is released. The file must not shrink before that."""
     size = os.fstat(fd).st_size
     return memoryview(mmap.mmap(fd, size, prot=mmap.PROT_READ)) if size else memoryview(b"")
 
 
 @contextmanager
 def mapping(fd: int) -> Iterator[memoryview]:
-    """Map a file as `mapped`, and unmap it at the end, unless a raised error references a part of it."""
+    """Map a file as `mapped` does, and unmap it at the end. It stays mapped if a raised error refers to its bytes."""
     view = mapped(fd)
-    held = view.obj
+    file_map = view.obj
     try:
         yield view
     finally:
         with suppress(BufferError):
             view.release()
-            if isinstance(held, mmap.mmap):
-                held.close()
+            if isinstance(file_map, mmap.mmap):
+                file_map.close()
 
 
 def data_ranges(fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield the parts of `[start, end)` that may contain data. Known holes of preallocated space are left out."""
+    """Yield the parts of `[start, end)` that can contain data.
+
+    Skips holes: space that is reserved and never written.
+    """
     while start < end:
         try:
             start = os.lseek(fd, start, os.SEEK_DATA)
         except OSError as error:
-            if error.errno != errno.ENXIO:  # only holes up to the end
+            if error.errno != errno.ENXIO:  # ENXIO: no data up to the end of the file
                 raise
             return
         stop = min(os.lseek(fd, start, os.SEEK_HOLE), end)
@@ -238,7 +251,7 @@ def data_ranges(fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def raise_if_full(error: OSError, what: str) -> None:
-    """Raise Unavailable for "no space left"; return for any other error."""
+    """Raise Unavailable if `error` is a full disk or an exceeded disk quota; return for any other error."""
     if error.errno in _FULL:
         raise Unavailable(f"{what}: {error.strerror}", hint="Free space on the store's disk; retry") from error
 
@@ -246,9 +259,9 @@ def raise_if_full(error: OSError, what: str) -> None:
 def require_suitable(directory: Path, *, mounts: str | None = None) -> None:
     """Refuse a directory whose file system cannot keep a store's guarantees.
 
-    Network file systems are refused by type, because another machine does their locks and syncs. Other file systems are
-    tried: space can be reserved, data synced, a lock excludes, a directory can be synced. `mounts` replaces the text of
-    /proc/mounts.
+    A network file system is refused by its type, because another machine performs its locks and syncs. Any other file
+    system is tested with a probe file. The probe reserves space, syncs the file and its directory, and takes an
+    exclusive lock. `mounts` replaces the text of /proc/mounts.
     """
     text = Path("/proc/mounts").read_text(encoding="utf-8") if mounts is None else mounts
     point, kind = mount_of(directory.resolve(), text)
@@ -257,7 +270,7 @@ def require_suitable(directory: Path, *, mounts: str | None = None) -> None:
     try:
         _probe(directory)
     except OSError as error:
-        raise_if_full(error, f"{directory} cannot take a store")
+        raise_if_full(error, f"{directory} cannot keep a store")
         raise Refused(f"{directory} on {point} ({kind}) cannot keep a store: {error}", hint=_LOCAL_HINT) from error
 
 
@@ -276,6 +289,7 @@ def _replace_by_copy(source: int, path: Path) -> None:
 
 
 def _write_batch(fd: int, batch: Sequence[ReadableBuffer], offset: int, wanted: int) -> int:
+    """Write `wanted` bytes, at most `IOV_MAX` buffers. Return the offset after the last byte."""
     written = os.pwritev(fd, batch, offset)
     offset += written
     while written < wanted:
@@ -283,7 +297,7 @@ def _write_batch(fd: int, batch: Sequence[ReadableBuffer], offset: int, wanted: 
         wanted -= written
         written = os.pwritev(fd, batch, offset)
         if not written:
-            raise OSError(errno.EIO, f"wrote nothing of {wanted} bytes at {offset}")
+            raise OSError(errno.EIO, f"pwritev wrote 0 of {wanted} bytes at {offset}")
         offset += written
     return offset
 
@@ -300,21 +314,22 @@ def _after(buffers: Sequence[ReadableBuffer], skip: int) -> list[memoryview]:
 
 
 def mount_of(path: Path, mounts: str) -> tuple[str, str]:
-    """Return the deepest mount point that contains `path`, and its type. A later mount covers an earlier one."""
+    """Return the deepest mount point that contains `path`, and its type. A later mount hides an earlier one."""
     found, kind = "/", "unknown"
     for line in mounts.splitlines():
         fields = line.split(" ")
         if len(fields) < 3:
             continue
-        point = fields[1].encode().decode("unicode_escape")  # a space is written \040
+        point = fields[1].encode().decode("unicode_escape")  # the kernel writes a space as \040
         if path.is_relative_to(point) and len(point) >= len(found):
             found, kind = point, fields[2]
     return found, kind
 
 
 def _probe(directory: Path) -> None:
-    """Try the operations that a store relies on. If the file system cannot reserve space, the C library writes it
-    instead.
+    """Try the operations that a store relies on. Raises OSError if an operation fails.
+
+    On a file system that cannot reserve space, `posix_fallocate` writes zeros instead and succeeds.
     """
     path = directory / f".probe-{os.getpid()}-{id(directory):x}"
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS, FILE_MODE)
@@ -324,7 +339,7 @@ def _probe(directory: Path) -> None:
         os.fdatasync(fd)
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if not _is_locked(path):
-            raise OSError(errno.ENOLCK, "a second lock was granted beside an exclusive one")
+            raise OSError(errno.ENOLCK, "a second lock was granted beside an exclusive lock")
         sync_directory(directory)
     finally:
         path.unlink()

@@ -1,8 +1,8 @@
-"""Error types, divided by what the caller can do about them.
+"""Error types. Each type stands for one reaction of the caller.
 
 Rules
-- A message names the thing, the two values that disagree and, if a person must act, a hint.
-- A code is stable and sent over the wire, so that a client raises the class that the broker raised.
+- A message names the thing and the two values that disagree. If a person must act, a hint says how.
+- A code never changes. The broker sends the code, and the client raises the class of that code.
 - No message contains an option value that may be a secret.
 """
 
@@ -30,7 +30,7 @@ class LedgerError(Exception):
 
 
 class NotFound(LedgerError):
-    """The ledger, cursor or object does not exist: check the name, create it, or wait for it."""
+    """The ledger, cursor or object does not exist. Check the name, create the object, or wait until it exists."""
 
     code = "LEDGER_NOT_FOUND"
 
@@ -42,37 +42,37 @@ class AlreadyExists(LedgerError):
 
 
 class Refused(LedgerError):
-    """The request itself is wrong; nothing was changed. Correct it and call again."""
+    """The request is wrong, and changed nothing. Correct the request and call again."""
 
     code = "LEDGER_REFUSED"
 
 
 class Unauthenticated(LedgerError):
-    """A token or certificate is missing, wrong or expired. Nothing was done."""
+    """A token or certificate is missing, wrong or expired. The request changed nothing."""
 
     code = "LEDGER_UNAUTHENTICATED"
 
 
 class Corrupt(LedgerError):
-    """Stored or received bytes contradict each other. Nothing was cut or repaired."""
+    """Stored or received bytes are damaged or contradict each other. Nothing was deleted or repaired."""
 
     code = "LEDGER_CORRUPT"
 
 
 class Fenced(LedgerError):
-    """Another broker has taken this store over; this one acknowledges nothing more."""
+    """Another broker has taken over the store. The broker that raised this error acknowledges no further request."""
 
     code = "LEDGER_FENCED"
 
 
 class Terminated(LedgerError):
-    """The managed ledger was terminated: it can be read, and appends are refused."""
+    """The managed ledger was closed for good: reads work, and appends are refused."""
 
     code = "LEDGER_TERMINATED"
 
 
 class Unavailable(LedgerError):
-    """The broker or the disk cannot answer now; the outcome of the request is unknown. Retry."""
+    """The broker or the disk cannot serve the request now. The outcome of the request is unknown. Retry."""
 
     code = "LEDGER_UNAVAILABLE"
 
@@ -84,7 +84,7 @@ class DataLoss(LedgerError):
 
 
 class Unsupported(LedgerError):
-    """The data were written by a newer version, or in a way that this version does not read."""
+    """A newer version wrote the data, or the data have a format that this version cannot read."""
 
     code = "LEDGER_UNSUPPORTED"
 
@@ -108,5 +108,5 @@ _BY_CODE: dict[str, type[LedgerError]] = {
 
 
 def error_for(code: str, message: str, hint: str = "") -> LedgerError:
-    """Return the error of that code, as it was raised on the other side of a wire or a pickle."""
+    """Return the error of a code that was received from a broker or from a pickle. Unknown codes give a LedgerError."""
     return _BY_CODE.get(code, LedgerError)(message, hint=hint)

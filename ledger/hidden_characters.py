@@ -1,7 +1,8 @@
-"""Characters that a new name must not have: invisible ones, or ones that change the look of their neighbours.
+"""Hidden characters: invisible characters, and characters that change how their neighbours look. No new name has one.
 
-Refused are control and format characters (bidirectional controls, zero-width ones), line and paragraph separators, and
-lone surrogates, which UTF-8 cannot encode. An error shows such a character as its code point.
+Hidden characters are control characters, format characters (bidirectional controls, zero-width characters), line and
+paragraph separators, and lone surrogates. UTF-8 cannot encode a lone surrogate. An error shows a hidden character as
+its code point.
 """
 
 from __future__ import annotations
@@ -14,21 +15,21 @@ _KINDS = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 
 def hidden_in(text: str) -> str:
-    """Return the first hidden character, such as `U+202E RIGHT-TO-LEFT OVERRIDE`; an empty text if there is none."""
+    """Return the first hidden character, such as `U+202E RIGHT-TO-LEFT OVERRIDE`, or an empty text."""
     if text.isascii() and text.isprintable():
         return ""
     return next((code_point(char) for char in text if unicodedata.category(char) in _KINDS), "")
 
 
 def visible(text: str) -> str:
-    """Return text with each hidden character as Python's escape, so that a terminal shows the real text."""
+    """Return the text with each hidden character as the escape that Python prints."""
     if not hidden_in(text):
         return text
     return "".join(repr(char)[1:-1] if unicodedata.category(char) in _KINDS else char for char in text)
 
 
 def require_encodable(text: str, what: str) -> None:
-    """Refuse text with a lone surrogate before anything encodes the text."""
+    """Raise Refused if UTF-8 cannot encode the text, because of a lone surrogate. `what` names the text."""
     try:
         text.encode()
     except UnicodeEncodeError as wrong:

@@ -1,4 +1,4 @@
-"""Errors of JSON decoders, which raise one of two kinds for foreign text."""
+"""Errors that a JSON decoder raises for text that it cannot decode: invalid JSON, or values nested too deeply."""
 
 from __future__ import annotations
 

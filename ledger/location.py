@@ -1,8 +1,9 @@
-"""Locations as users write them: a store's directory or a broker's address, and the check of a path's text.
+"""Location of a store as a user writes it: the store's directory, or the address of its broker.
 
 Rules
-- A given location precedes `LEDGER_STORE`, and `LEDGER_STORE` precedes `./ledger-store`. A directory is made absolute.
-- A path is measured and checked before a system call gets its text.
+- The caller's location is used first, then the environment variable `LEDGER_STORE`, then `./ledger-store`. A directory
+  is made absolute.
+- The length and the characters of a path are checked before any system call with the path.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ _SHOWN = 40
 
 
 def require_path(text: str, what: str) -> None:
+    """Raise Refused if the text cannot be a path. `what` names the path in the message."""
     if len(text) > _CHARS_MAX:
         raise Refused(
             f"{what} has {len(text)} characters, at most {_CHARS_MAX} are allowed; the first are {text[:_SHOWN]!r}",
@@ -27,7 +29,7 @@ def require_path(text: str, what: str) -> None:
         )
     require_encodable(text, what)
     if "\0" in text:
-        raise Refused(f"{what} {text!r} has the character U+0000, which no path can have", hint="Correct the path")
+        raise Refused(f"{what} {text!r} has the character U+0000, which a path cannot have", hint="Correct the path")
 
 
 _HOST = re.compile(r"[A-Za-z0-9._~%:-]+")
@@ -35,7 +37,10 @@ _SCHEMES = ("grpc://", "grpc+tcp://", "grpc+tls://", "grpc+unix://")
 
 
 def store_location(given: str | os.PathLike[str] | None = None) -> str:
-    """Return the store's location: `given`, else `LEDGER_STORE`, else `./ledger-store`. Directories become absolute."""
+    """Return the store's location: `given`, else `LEDGER_STORE`, else `./ledger-store`.
+
+    A directory is made absolute.
+    """
     if given is not None and not isinstance(given, str | os.PathLike):
         raise Refused(f"the store is {given!r}, expected a directory or a broker's address")
     text = os.fspath(given) if given else os.environ.get("LEDGER_STORE") or "ledger-store"
@@ -43,7 +48,7 @@ def store_location(given: str | os.PathLike[str] | None = None) -> str:
     require_path(text, "the store's location")
     if "://" in text and "@" in urlsplit(text).netloc:
         raise Refused(
-            "the store's address holds a user or a password, which is not shown here",
+            "the store's address contains a user or a password, which is not shown here",
             hint="Write grpc+tls://HOST:PORT, and name the token by reference",
         )
     if is_address(text):
@@ -58,21 +63,21 @@ def store_location(given: str | os.PathLike[str] | None = None) -> str:
 
 
 def is_address(location: str) -> bool:
-    """Return whether a location is a broker's address; otherwise it is a directory."""
+    """Return whether a location is a broker's address. Any other location is a directory."""
     return location.startswith(_SCHEMES)
 
 
 def _require_address(text: str) -> None:
-    """Refuse an address that no connection can be made to."""
+    """Raise Refused if an address has no valid host or no port."""
     if text.startswith("grpc+unix://"):
         return
     try:
         parts = urlsplit(text)
-        whole = _HOST.fullmatch(parts.hostname or "") is not None and bool(parts.port)
+        complete = _HOST.fullmatch(parts.hostname or "") is not None and bool(parts.port)
     except ValueError:
-        whole = False
-    if not whole:
+        complete = False
+    if not complete:
         raise Refused(
-            f"the broker's address {text!r} has no host or no port that is a number",
+            f"the broker's address {text!r} needs a valid host and a numeric port",
             hint="Write grpc://HOST:PORT or grpc+tls://HOST:PORT",
         )

@@ -1,18 +1,19 @@
 """Names of managed ledgers, as Pulsar writes them (`tenant/namespace/persistent/topic`), and of their partitions.
 
 Rules of names
-- Short names (`orders`), `tenant/namespace/topic` and `persistent://…` are understood and mean the same ledger. Every
-  part is kept as the user wrote it.
-- A name is never part of a path on disk. It is refused if it could not be one in another store. That excludes empty
-  parts, `.` and `..`, control characters, and more than 255 bytes in a part.
+- A user writes `orders`, `public/default/orders` or `persistent://public/default/orders` for the same ledger.
+  Upper and lower case stay as the user wrote them.
+- No path on this disk contains a ledger's name, but an object store or another system may need a path with it. So a
+  name with an empty part, `.`, `..`, a control character or a part of more than 255 bytes is refused.
 - The length of a name is checked before any code scans the text.
-- Hidden characters (`ledger.hidden_characters`) are refused in new names only. An existing ledger with one is opened,
-  read and deleted by its name.
+- Hidden characters (`ledger.hidden_characters`) are refused in new names only. So an existing ledger whose name has one
+  can still be opened, read and deleted.
 
 Rules of partitions
 - Partition n of `orders` is the ledger `orders-partition-n`, as in Pulsar.
-- The ledger `orders` itself holds nothing. Its record has the property `ledger.partitions`, the number of partitions.
-- Partitions are numbered from 0, without a gap. Their number only grows: with fewer, keys would lose their history.
+- The ledger `orders` itself has no entries. Its record has the property `ledger.partitions`, the number of partitions.
+- Partitions are numbered from 0, without a gap. Their number never decreases, because messages of a removed partition
+  would be lost.
 """
 
 from __future__ import annotations
@@ -35,13 +36,18 @@ _HINT = "Use a name such as orders, or tenant/namespace/orders"
 
 
 def canonical_name(text: str) -> str:
-    """Return the full name of a user's spelling. Raises Refused with the bad value."""
+    """Return the full name, with four parts, of a name as a user writes it. Raises Refused with an invalid value."""
     _require_measured(text, "a ledger's name")
     return _canonical(text)
 
 
 def topic_text(spelled_path: str) -> str:
-    """Return the topic of a managed ledger as Pulsar's clients write it. Other names are returned unchanged."""
+    """Return a full name as Pulsar's clients write it, `persistent://tenant/namespace/topic`.
+
+    Other names stay unchanged.
+
+    A name may also have a cluster after the tenant, as the names of Pulsar's first version have.
+    """
     parts = spelled_path.split("/")
     for place in (2, 3):
         if len(parts) > place + 1 and parts[place] == _DOMAIN:
@@ -50,7 +56,7 @@ def topic_text(spelled_path: str) -> str:
 
 
 def require_new_name(canonical: str) -> None:
-    """Refuse a name that no new ledger may have. Raises Refused with the code point."""
+    """Raise Refused with the code point if the name of a new ledger has a hidden character."""
     _require_seen(canonical, f"ledger name {canonical!r}")
 
 
@@ -59,7 +65,7 @@ def _canonical(text: str) -> str:
     local = text.removeprefix("persistent://")
     parts = local.split("/")
     if "://" in local:
-        raise Refused(f"ledger name {text!r} is of another domain than persistent://", hint=_HINT)
+        raise Refused(f"ledger name {text!r} has another domain than persistent://", hint=_HINT)
     if text.startswith("persistent://") and len(parts) != 3:
         raise Refused(f"ledger name {text!r} has {len(parts)} parts after persistent://, expected 3", hint=_HINT)
     for part in parts:
@@ -82,7 +88,7 @@ def namespace_of(canonical: str) -> str:
 
 
 def require_namespace(text: str) -> str:
-    """Return the namespace of a user's text. Raises Refused with the bad value."""
+    """Return the namespace that a user wrote. Raises Refused with an invalid value."""
     _require_measured(text, "a namespace")
     parts = text.split("/")
     if len(parts) != 2:
@@ -93,21 +99,21 @@ def require_namespace(text: str) -> str:
 
 
 def require_cursor_name(text: str, ledger: str) -> None:
-    """Refuse a name that no cursor can have. Raises Refused with the bad value."""
+    """Raise Refused with the value if it cannot be a cursor's name."""
     _require_measured(text, f"a cursor's name for {ledger!r}")
     where = f"cursor name {text!r} of {ledger!r}"
     if text in ("", ".", ".."):
-        raise Refused(f"{where} is none", hint="Name the subscription")
+        raise Refused(f"{where} is not a valid name", hint="Name the subscription")
     _require_text(text, where)
 
 
 def require_new_cursor_name(text: str, ledger: str) -> None:
-    """Refuse a name that no new cursor may have. Raises Refused with the code point."""
+    """Raise Refused with the code point if the name of a new cursor has a hidden character."""
     _require_seen(text, f"cursor name {text!r} of {ledger!r}")
 
 
 def require_property_names(names: Iterable[str], where: str) -> None:
-    """Refuse names that no new property may have. Raises Refused with the bad value."""
+    """Raise Refused with the first name that is not text, is too long or has a hidden character."""
     for name in names:
         _require_measured(name, f"a property's name of {where!r}")
         _require_seen(name, f"property name {name!r} of {where!r}")
@@ -119,17 +125,17 @@ def short_name(canonical: str) -> str:
 
 
 def pulsar_path(canonical: str) -> str:
-    """Return the name in Pulsar's metadata and offloaded objects: the last part is encoded as Java's URLEncoder does.
+    """Return the name as Pulsar's metadata and offloaded objects contain it.
 
-    Java encodes the tilde and leaves the asterisk; Python never encodes the tilde. A tenant or namespace that Pulsar
-    would refuse is encoded, too, because user metadata of an object are ASCII.
+    The last part is encoded like Java's URLEncoder, which encodes the tilde and not the asterisk. Characters that
+    Pulsar forbids in a tenant or namespace are encoded too, because an object's user metadata are ASCII.
     """
     prefix, _, topic = canonical.rpartition("/")
     return f"{quote(prefix, safe='/=:')}/{quote_plus(topic, safe='*').replace('~', '%7E')}"
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str | None:
-    """Return the most likely candidate for a typed `name`; None for a name that is too long to compare."""
+    """Return the candidate most similar to a mistyped `name`. Returns None if none is similar or `name` is too long."""
     if len(name) > _CHARS_MAX:
         return None
     by_folded = {candidate.casefold(): candidate for candidate in candidates}
@@ -138,9 +144,9 @@ def nearest(name: str, candidates: Iterable[str]) -> str | None:
 
 
 def nearest_ledger(name: str, names: Iterable[str]) -> str | None:
-    """Return the short name of the most likely ledger for a typed `name`, of the same namespace if possible.
+    """Return the short name of the ledger that is most similar to a mistyped `name`, of the same namespace if possible.
 
-    Only the last parts are compared: names of one namespace have most of their characters in common.
+    Only the last parts are compared, because whole names of one namespace are always similar.
     """
     namespace, _, topic = name.rpartition("/")
     by_topic = {
@@ -162,7 +168,7 @@ def _require_measured(given: object, what: str) -> None:
 
 def _require_seen(text: str, where: str) -> None:
     if hidden := hidden_in(text):
-        raise Refused(f"{where} has the character {hidden}, which nobody sees", hint="Leave the character out")
+        raise Refused(f"{where} has the hidden character {hidden}", hint="Leave the character out")
 
 
 def _require_part(part: str, text: str) -> None:
@@ -190,12 +196,12 @@ def partition_name(name: str, partition: int) -> str:
 
 
 def partition_names(name: str, partitions: int, first: int = 0) -> list[str]:
-    """Return the ledgers of the partitions from `first` on."""
+    """Return the names of the partitions from number `first` on."""
     return [partition_name(name, partition) for partition in range(first, partitions)]
 
 
 def partition_of(name: str) -> tuple[str, int] | None:
-    """Return the partitioned ledger and the partition's number in a name; None for any other name."""
+    """Split a partition's name into the partitioned ledger and the number. Returns None for any other name."""
     whole, suffix, number = name.rpartition(_SUFFIX)
     if not (suffix and whole and number.isascii() and number.isdecimal() and str(int(number)) == number):
         return None
@@ -208,19 +214,20 @@ def partition_count(properties: Mapping[str, str]) -> int:
 
 
 def require_partitions(partitions: int) -> None:
-    if not isinstance(partitions, int) or not 1 <= partitions <= PARTITIONS_MAX:  # type: ignore[redundant-expr]  # a user's
-        raise Refused(f"{partitions!r} partitions were asked for, a ledger has 1 to {PARTITIONS_MAX}")
+    """Raise Refused if a user's number of partitions is not from 1 to `PARTITIONS_MAX`."""
+    if not isinstance(partitions, int) or not 1 <= partitions <= PARTITIONS_MAX:  # type: ignore[redundant-expr]
+        raise Refused(f"{partitions!r} partitions were requested, a ledger has 1 to {PARTITIONS_MAX}")
 
 
 def logs_among(names: Iterable[str]) -> list[str]:
-    """Return the names of logs: partitions, and names that have no partitions."""
+    """Return the names of ledgers with entries of their own: partitions, and ledgers without partitions."""
     listed = list(names)
     wholes = {part[0] for name in listed if (part := partition_of(name)) is not None}
     return [name for name in listed if name not in wholes]
 
 
 def without_partitions(names: Iterable[str]) -> list[str]:
-    """Return the names without the partitions of others among them."""
+    """Return the names, except each partition whose partitioned ledger is among them."""
     listed = list(names)
     wholes = set(listed)
     return [name for name in listed if (part := partition_of(name)) is None or part[0] not in wholes]

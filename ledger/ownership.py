@@ -1,11 +1,11 @@
 """Identity of this host and of processes, and the lock of a store.
 
 Rules
-- A store belongs to one host and one directory on it: machine id, device and inode are recorded when it is created.
-- The lock is a `flock` on `<store>/lock`, held as long as the broker lives; the kernel releases it at its death.
-- A take-over replaces the lock file. The old owner keeps a lock on an unused file, and the epoch tells it that it has
-  lost the store.
-- A process is named by host, pid and start time, so that a reused pid is not mistaken for it.
+- A store belongs to one host and one directory: its metadata record the machine id, the device and the inode.
+- The lock is a `flock` on `<store>/lock`. The kernel releases the lock when the broker's process ends.
+- A broker that takes a store over replaces the lock file. The previous broker keeps the lock of the replaced file. It
+  learns from the store's epoch, which rises with each start of a broker, that it has lost the store.
+- A process is identified by host, pid and start time, because the kernel reuses pids.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ _STARTTIME_FIELD = 19  # in /proc/<pid>/stat, counted after the command's closin
 
 
 def machine_id() -> str:
-    """Return the machine id of this host; its name if the system has none, as in many containers."""
+    """Return the machine id of this host.
+
+    A system without a machine id, as in many containers, returns the host's name.
+    """
     for name in _MACHINE_ID_FILES:
         try:
             text = Path(name).read_text().strip()
@@ -39,21 +42,22 @@ def machine_id() -> str:
 
 
 def host_identity(store: Path) -> str:
-    """Return the host and directory of a store, as its metadata record them."""
+    """Return `machine:device:inode` of a store's directory, as the store's metadata record it."""
     status = store.stat()
     return f"{machine_id()}:{status.st_dev}:{status.st_ino}"
 
 
 def process_identity(pid: int | None = None) -> str:
-    """Return `machine/pid/start time` of a process, this one by default."""
+    """Return `machine/pid/start time` of a process, by default of the calling process."""
     pid = os.getpid() if pid is None else pid
     return f"{machine_id()}/{pid}/{_start_time(pid)}"
 
 
 def is_gone(identity: str) -> bool:
-    """Return whether a process is known to be dead: it was of this host, and its pid is free or reused.
+    """Return whether a process of this host has ended: its pid is free or reused.
 
-    Anything after the third part of the identity is ignored. A process of another host is never known to be dead.
+    Returns False for a process of another host, because this host cannot know. Text after the third part of the
+    identity is ignored.
     """
     parts = identity.split("/")
     if len(parts) < 3 or parts[0] != machine_id() or not parts[1].isdecimal():
@@ -62,15 +66,16 @@ def is_gone(identity: str) -> bool:
 
 
 def run_directory() -> Path:
-    """Return a short, private directory for sockets. It is created if missing, and refused unless it is this user's
-    alone.
+    """Return a short, private directory for sockets, and create it if it is missing.
+
+    Raises Refused if another user owns the directory or has access to it.
     """
     path = run_directory_path()
-    with suppress(FileExistsError):  # an existing file or link is checked below
+    with suppress(FileExistsError):  # the checks below refuse a file or a link of this name
         path.mkdir(mode=0o700)
     status = path.lstat()
     if not stat.S_ISDIR(status.st_mode):
-        raise Refused(f"{path} is no directory", hint="Remove it, or set XDG_RUNTIME_DIR to a private directory")
+        raise Refused(f"{path} is not a directory", hint="Remove it, or set XDG_RUNTIME_DIR to a private directory")
     if status.st_uid != os.getuid() or status.st_mode & 0o77:
         raise Refused(
             f"{path} has owner {status.st_uid} and mode {status.st_mode & 0o777:o}, expected {os.getuid()} and 700",
@@ -80,16 +85,18 @@ def run_directory() -> Path:
 
 
 def run_directory_path() -> Path:
-    """Return the path of the run directory, which need not exist."""
+    """Return the path of the run directory, which may be missing."""
     base = os.environ.get("XDG_RUNTIME_DIR")
     shared = Path(f"/tmp/pyspark-ledger-{os.getuid()}")  # noqa: S108 — `run_directory` checks owner and mode
     return Path(base) / "pyspark-ledger" if base and Path(base).is_dir() else shared
 
 
 def require_private(store: Path) -> None:
-    """Refuse a store that others can write to, and close it to readers.
+    """Raise Refused if another user owns a file of the store or can write to it.
 
-    Checks the directory and its content before any of it is used.
+    Then make the store's directory private.
+
+    The broker calls this before it reads any file of the store.
     """
     for path in [store, *sorted(store.iterdir())]:
         status = path.lstat()
@@ -97,28 +104,26 @@ def require_private(store: Path) -> None:
         if path.is_symlink() or status.st_uid != os.getuid() or mode & 0o022:
             kind = "a link" if path.is_symlink() else f"owner {status.st_uid} and mode {mode:o}"
             raise Refused(
-                f"{path} has {kind}, expected owner {os.getuid()} and a mode that lets nobody else write",
-                hint="Somebody else could have changed it. If nobody has: chown it, chmod -R go-w it",
+                f"{path} has {kind}, expected owner {os.getuid()} and a mode that lets only the owner write",
+                hint="Another user could have changed it. If that did not happen: chown it, chmod -R go-w it",
             )
     mode = stat.S_IMODE(store.stat().st_mode)
     if mode & 0o077:
-        _log.warning("%s has mode %o, has %o from now on: what a ledger holds is its owner's", store, mode, 0o700)
+        _log.warning("%s had mode %o and has %o from now on: only the owner reads a ledger's data", store, mode, 0o700)
         store.chmod(0o700)
 
 
 def require_open_to_us(store: Path) -> None:
-    """Raise Refused if the store directory belongs to another user. Other users must connect through the broker's
-    address.
-    """
+    """Raise Refused if this user cannot read the store's directory. Other users connect to the broker's address."""
     if not os.access(store, os.R_OK | os.X_OK, effective_ids=True):
         raise Refused(
-            f"the store {store} is closed to user {os.geteuid()}, its owner is {store.stat().st_uid}",
-            hint="A store is its owner's alone: connect to the address that its broker is served at",
+            f"user {os.geteuid()} cannot read the store {store}, its owner is user {store.stat().st_uid}",
+            hint="Only the owner can open a store's directory: connect to the address of its broker",
         )
 
 
 class StoreLock:
-    """Lock of a store's broker."""
+    """Exclusive lock of a store, acquired by its broker."""
 
     def __init__(self, path: Path, fd: int) -> None:
         self._path = path
@@ -126,7 +131,10 @@ class StoreLock:
 
     @classmethod
     def acquire(cls, store: Path, *, take_over: bool = False) -> Self:
-        """Take the lock. Raises Refused naming the holder's process if another broker has it."""
+        """Acquire the lock. Raises Refused with the owner's process if another broker has the lock.
+
+        `take_over` acquires the lock of a new file, and replaces the lock file of a broker that may still be alive.
+        """
         path = store / "lock"
         if take_over:
             scratch = store / f"lock.{os.getpid()}"
@@ -138,7 +146,7 @@ class StoreLock:
             lock = cls(path, cls._locked(path))
             if os.fstat(lock._fd).st_ino != path.stat().st_ino:
                 lock.release()
-                raise Refused(f"the store at {store} was taken over while {process_identity()} asked for its lock")
+                raise Refused(f"another broker took over the store {store} while {process_identity()} locked it")
         os.ftruncate(lock._fd, 0)
         os.pwrite(lock._fd, process_identity().encode(), 0)
         return lock
@@ -157,14 +165,17 @@ class StoreLock:
             holder = os.pread(fd, 256, 0).decode(errors="replace")
             os.close(fd)
             raise Refused(
-                f"the store at {path.parent} is held by the broker {holder}, this is {process_identity()}",
-                hint="Connect to that broker; a store has one",
+                f"the store {path.parent} is in use by the broker {holder}, this is {process_identity()}",
+                hint="A store has one broker: connect to that broker",
             ) from None
         return fd
 
 
 def _start_time(pid: int) -> str:
-    """Return a process's start, in clock ticks since boot; empty if there is none of that pid, or a zombie."""
+    """Return a process's start, in clock ticks since boot.
+
+    Returns an empty text if no process, or a zombie, has the pid.
+    """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,11 +1,11 @@
 """Routing of messages to partitions, as in Pulsar's Java client. Pure.
 
 Rules
-- The partition of a key is its hash without the sign bit, modulo the number of partitions. The hash is of the key's
-  text on the wire; for a key of bytes that is its base64.
-- `murmur3_32` is MurmurHash3 x86 32 with seed 0 over UTF-8, which all of Pulsar's clients have. `java_string` is Java's
-  `String.hashCode`, over UTF-16.
-- A message without a key: round-robin by batch; see `ledger.client.partitioned_producer`.
+- The partition of a key is the key's hash without the sign bit, modulo the number of partitions. The hash covers the
+  key's text in the message. A key of bytes is written in base64.
+- `murmur3_32` is MurmurHash3 x86 32 with seed 0 over UTF-8. All of Pulsar's clients have it. `java_string` is Java's
+  `String.hashCode` over UTF-16.
+- Messages without a key go to the partitions in turn, batch by batch (`ledger.client.partitioned_producer`).
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _U32 = npt.NDArray[np.uint32]
 
 
 def murmur3_32(key: str) -> int:
-    """Return MurmurHash3 of a text, 31 bits."""
+    """Return the MurmurHash3 of a key without the sign bit, 31 bits."""
     data = key.encode()
     return int(_murmur3(np.frombuffer(data, np.uint8), np.array([0, len(data)], np.int64))[0])
 
 
 def java_string(key: str) -> int:
-    """Return Java's hash of a text, 31 bits."""
+    """Return the `String.hashCode` of a key without the sign bit, 31 bits."""
     units = np.frombuffer(key.encode("utf-16-le", "surrogatepass"), dtype="<u2")
     value = 0
     for unit in units.tolist():
@@ -44,7 +44,7 @@ HASHES: dict[str, Callable[[str], int]] = {"murmur3_32": murmur3_32, "java_strin
 
 def require_hashing_scheme(name: str) -> None:
     if name not in HASHES:
-        raise Refused(f"hashing scheme {name!r} is not known", hint=f"Known are {', '.join(HASHES)}")
+        raise Refused(f"hashing scheme {name!r} is unknown", hint=f"Use one of {', '.join(HASHES)}")
 
 
 def partition_for_key(key: str | bytes, partitions: int, hashing_scheme: str) -> int:
@@ -53,7 +53,7 @@ def partition_for_key(key: str | bytes, partitions: int, hashing_scheme: str) ->
 
 
 def partitions_for_keys(keys: pa.Array, partitions: int, hashing_scheme: str) -> npt.NDArray[np.int64]:
-    """Return the partition of each key; -1 for null. Murmur3 of text keys runs without Python for each key."""
+    """Return the partition of each key, or -1 for null. Murmur3 of text keys is computed for all keys at once."""
     texts = keys
     if not (pa.types.is_string(keys.type) or pa.types.is_large_string(keys.type)):
         texts = pa.array([None if key is None else base64.b64encode(key).decode("ascii") for key in keys.to_pylist()])
@@ -70,19 +70,19 @@ def partitions_for_keys(keys: pa.Array, partitions: int, hashing_scheme: str) ->
 
 
 def _murmur3(data: npt.NDArray[np.uint8], edges: npt.NDArray[np.int64]) -> _U32:
-    """Return the hash of each `data[edges[i]:edges[i + 1]]`, word by word for all keys at once; wraps as 32 bits do."""
+    """Return the hash of each `data[edges[i]:edges[i + 1]]`. Step n mixes word n of all keys, modulo 2**32."""
     starts, sizes = edges[:-1], np.diff(edges)
     hashes = np.zeros(len(sizes), np.uint32)
     padded = np.concatenate([data, np.zeros(4, np.uint8)])
     with np.errstate(over="ignore"):
         for word in range(int(sizes.max(initial=0)) // 4):
-            there = np.flatnonzero(sizes >= 4 * (word + 1))
-            mixed = hashes[there] ^ _mixed(_word(padded, starts[there] + 4 * word, 4))
-            hashes[there] = _rotated(mixed, 13) * np.uint32(5) + np.uint32(0xE6546B64)
+            keys = np.flatnonzero(sizes >= 4 * (word + 1))
+            mixed = hashes[keys] ^ _mixed(_word(padded, starts[keys] + 4 * word, 4))
+            hashes[keys] = _rotated(mixed, 13) * np.uint32(5) + np.uint32(0xE6546B64)
         tails = np.zeros(len(sizes), np.uint32)
         for rest in (1, 2, 3):
-            there = np.flatnonzero(sizes % 4 == rest)
-            tails[there] = _word(padded, starts[there] + sizes[there] - rest, rest)
+            keys = np.flatnonzero(sizes % 4 == rest)
+            tails[keys] = _word(padded, starts[keys] + sizes[keys] - rest, rest)
         hashes ^= _mixed(tails)
         hashes ^= sizes.astype(np.uint32)
         hashes ^= hashes >> np.uint32(16)

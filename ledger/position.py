@@ -1,12 +1,14 @@
-"""Position of an entry: `(ledger_id, entry_id)`, ordered as the log is.
+"""Position of an entry: `(ledger_id, entry_id)`, in the order of the log. `ledger_id` is the id of a segment.
+
+A segment is one file of a managed ledger. Pulsar calls a segment a ledger, hence the name of the field.
 
 Invariants
-- Segment ids rise along a managed ledger and are never reused in a store. Entry ids count from 0 in each segment.
+- Segment ids rise along a managed ledger, and a store never reuses one. Entry ids count from 0 in each segment.
 - A range is half-open, `[start, end)`. A reader's offset is the position *after* its last entry, `last.next()`. The
   end of an empty log is `Position(-1, 0)`.
 
-A message is printed as by Pulsar's clients: `ledger:entry:partition[:batch index]`. A batch index of -1 is an unbatched
-message; a partition of -1 is a ledger without partitions.
+A message id is printed as Pulsar's clients print it: `ledger:entry:partition[:batch index]`. A batch index of -1 stands
+for a message that is an entry of its own. A partition of -1 stands for a ledger without partitions.
 """
 
 from __future__ import annotations
@@ -20,13 +22,13 @@ _Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=_MAX)]
 
 
 class Position(msgspec.Struct, frozen=True, order=True, array_like=True):
-    """Position of an entry of a managed ledger. Compares lexicographically."""
+    """Position of an entry. Positions compare by segment id, then by entry id."""
 
     ledger_id: _Int64
     entry_id: _Int64
 
     def next(self) -> Position:
-        """Return the next position in the same segment, which need not exist."""
+        """Return the next position in the same segment. The segment may end before it."""
         return Position(self.ledger_id, self.entry_id + 1)
 
     def __str__(self) -> str:
@@ -42,7 +44,7 @@ class Position(msgspec.Struct, frozen=True, order=True, array_like=True):
 
     @classmethod
     def parse(cls, text: str) -> Position:
-        """Parse a position. The inverse of `str`. Raises ValueError naming the text."""
+        """Parse the text that `str` returns. Raises ValueError with any other text."""
         ledger, separator, entry = text.partition(":")
         if not separator:
             raise ValueError(f"position {text!r} is not of the form SEGMENT:ENTRY")
@@ -75,7 +77,7 @@ class PositionRange(msgspec.Struct, frozen=True, order=True, array_like=True):
 
 
 class MessageId(msgspec.Struct, frozen=True, order=True, array_like=True):
-    """Position of one message. Compares in the order of one partition's log."""
+    """Position of one message. Ids of one partition compare in the order of its log."""
 
     ledger_id: int
     entry_id: int
@@ -89,7 +91,7 @@ class MessageId(msgspec.Struct, frozen=True, order=True, array_like=True):
 
     @property
     def is_duplicate(self) -> bool:
-        """Whether the log had the message before. Then it was not written, and its position is unknown."""
+        """Whether de-duplication dropped the message, because the log has it already. Then its position is unknown."""
         return self.ledger_id < 0
 
     def __str__(self) -> str:

@@ -1,16 +1,18 @@
-"""Times that a person writes, as milliseconds since 1970, and such milliseconds as text. Pure.
+"""Conversion of times that a person writes to milliseconds since 1970, and back to text. Pure.
 
     1763806500123                    milliseconds since 1970, as the log stores a time
     2026-11-22T10:15:00Z             ISO 8601 in UTC; a space may replace the T
-    2026-11-22T10:15:00.123+01:00    with an offset, and with milliseconds
-    2026-11-22 10:15                 without a zone: in the zone that the caller names
-    2026-11-22                       the first moment of a day, in that zone
+    2026-11-22T10:15:00.123+01:00    ISO 8601 with milliseconds and an offset from UTC
+    2026-11-22 10:15                 without a zone: a time in the caller's zone
+    2026-11-22                       the start of a day in the caller's zone
 
 Rules
-- A date is of the years 1970 to 9998: some zones have no last day of 9999. Milliseconds have no bounds here.
-- A fraction below a millisecond is refused, because the log stores milliseconds.
-- A time without a zone is refused if the caller names none. So is one that its zone has twice or skips.
-- Only these forms are read, although `fromisoformat` reads more: later Pythons read 24:00, and cut long fractions.
+- The year is 1970 to 9998, because Python cannot convert the last day of 9999 to every zone. A number of milliseconds
+  has no bounds.
+- A fraction of a millisecond is refused, because the log stores milliseconds.
+- A time without a zone is refused if the caller has no zone. It is also refused if a change of daylight saving time
+  skips or repeats it.
+- `fromisoformat` is called for these forms only. Newer Pythons also accept 24:00, and truncate long fractions.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ _FINEST = "whole milliseconds, because the log stores milliseconds: at most thre
 
 
 class NotATime(ValueError):
-    """Value that is no time. The message states what is expected instead."""
+    """Invalid time. The message states the expected form."""
 
 
 def milliseconds_of(time: Time, zone: tzinfo | None) -> int:
@@ -52,7 +54,7 @@ def milliseconds_of(time: Time, zone: tzinfo | None) -> int:
     if isinstance(time, bool):
         raise NotATime(_forms(zone))
     try:
-        return index(time)  # also an integer of NumPy
+        return index(time)  # accepts an integer of NumPy, too
     except TypeError:
         raise NotATime(_forms(zone)) from None
 
@@ -67,7 +69,10 @@ def require_time(what: str, time: Time, zone: tzinfo | None) -> int:
 
 
 def iso_text(milliseconds: int) -> str:
-    """Return a time in UTC, such as `2026-11-22T10:15:00.123Z`; outside of the years 1 to 9999 the number itself."""
+    """Return a time in UTC, such as `2026-11-22T10:15:00.123Z`.
+
+    Returns the number as text outside the years 1 to 9999.
+    """
     try:
         at = _EPOCH + timedelta(milliseconds=milliseconds)
     except OverflowError:
@@ -109,7 +114,7 @@ def _of_datetime(at: datetime, zone: tzinfo | None) -> int:
 
 
 def _placed(local: datetime, zone: tzinfo | None) -> datetime:
-    """Return a local time in its zone. Raises NotATime with both readings if the zone has it twice or skips it."""
+    """Return a local time with its zone. Raises NotATime with both possible times if the zone repeats or skips it."""
     text = _local_text(local)
     if zone is None:
         raise NotATime(f"a time with its zone, {text}Z in UTC or {text}+01:00 with an offset")
@@ -117,7 +122,7 @@ def _placed(local: datetime, zone: tzinfo | None) -> datetime:
     before, after = first.utcoffset(), second.utcoffset()
     if before == after or before is None or after is None:
         return first
-    why = "comes twice" if before > after else "is skipped"
+    why = "occurs twice" if before > after else "is skipped"
     raise NotATime(f"{_local_text(first)} or {_local_text(second)}, because {text} {why} in {zone}")
 
 

@@ -1,4 +1,4 @@
-"""Version of the package, in a module that is cheap to import."""
+"""Version of the package. This module imports nothing, so that every module can import it."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def test_where_the_store_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     with pytest.raises(Refused, match="'s3://bucket' is neither a directory"):
         store_location("s3://bucket")
     for address in ("grpc+tls://me:S3CRET@broker:6650", "s3://S3CRET@bucket"):
-        with pytest.raises(Refused, match="holds a user or a password") as refused:
+        with pytest.raises(Refused, match="contains a user or a password") as refused:
             store_location(address)
         assert "S3CRET" not in str(refused.value)
 

@@ -149,7 +149,7 @@ def test_a_full_disk_is_not_an_unsuitable_one(tmp_path: Path, monkeypatch: pytes
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr("os.posix_fallocate", full)
-    with pytest.raises(Unavailable, match=f"{tmp_path} cannot take a store: No space left"):
+    with pytest.raises(Unavailable, match=f"{tmp_path} cannot keep a store: No space left"):
         disk.require_suitable(tmp_path)
     assert list(tmp_path.iterdir()) == []
 

@@ -137,6 +137,6 @@ def test_what_is_no_directory_of_ours_is_refused(tmp_path: Path, monkeypatch: py
         path.symlink_to(target)
         if there == "link":
             target.mkdir(mode=0o700)
-    with pytest.raises(Refused, match="is no directory"):
+    with pytest.raises(Refused, match="is not a directory"):
         run_directory()
     assert not target.is_dir() or not any(target.iterdir())

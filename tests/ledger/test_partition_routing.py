@@ -57,5 +57,5 @@ def test_a_column_of_keys_goes_where_each_of_them_goes(
 
 
 def test_an_unknown_scheme_is_refused() -> None:
-    with pytest.raises(Refused, match="hashing scheme 'boost' is not known"):
+    with pytest.raises(Refused, match="hashing scheme 'boost' is unknown"):
         require_hashing_scheme("boost")

@@ -94,7 +94,7 @@ def test_a_time_without_a_zone_is_refused_where_none_is_known(written: Time) -> 
     [
         (
             "2026-10-25 02:30",
-            "2026-10-25T02:30:00+02:00 or 2026-10-25T02:30:00+01:00, because 2026-10-25T02:30:00 comes twice",
+            "2026-10-25T02:30:00+02:00 or 2026-10-25T02:30:00+01:00, because 2026-10-25T02:30:00 occurs twice",
         ),
         (
             "2026-03-29 02:30",

@@ -192,7 +192,7 @@ def test_what_is_no_name_is_refused(store: LedgerStore, given: Any) -> None:
 
 @pytest.mark.parametrize("given", [0, -1, "3", 2.5, 10_001])
 def test_a_number_of_partitions_that_no_ledger_has_makes_none(store: LedgerStore, given: Any) -> None:
-    with pytest.raises(Refused, match="partitions were asked for, a ledger has 1 to 10000"):
+    with pytest.raises(Refused, match="partitions were requested, a ledger has 1 to 10000"):
         store.create_partitioned("parted", given)
     assert store.names() == []
 
@@ -201,8 +201,8 @@ def test_a_number_of_partitions_that_no_ledger_has_makes_none(store: LedgerStore
     ("given", "said"),
     [
         (5, "the store is 5, expected a directory"),
-        ("grpc://localhost:port", "'grpc://localhost:port' has no host or no port"),
-        ("grpc+tls://", "has no host or no port"),
+        ("grpc://localhost:port", "'grpc://localhost:port' needs a valid host and a numeric port"),
+        ("grpc+tls://", "needs a valid host and a numeric port"),
         ("grpc://localhost", "grpc://HOST:PORT"),
     ],
 )

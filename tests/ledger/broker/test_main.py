@@ -203,7 +203,7 @@ def test_a_second_broker_is_refused_while_the_first_lives(rig: Rig) -> None:
     second = rig.spawn()
     assert second.wait(60) != 0
     assert f"/{first.pid}/" in rig.log()
-    assert "is held by the broker" in rig.log()
+    assert "is in use by the broker" in rig.log()
     assert rig.client().hello().pid == first.pid
 
 

@@ -238,7 +238,7 @@ def test_a_store_of_another_user_is_refused_by_name() -> None:
         os.seteuid(65534)
         try:
             for connected in (connect_store, open_read_only):
-                with pytest.raises(Refused, match=rf"{store} is closed to user 65534, its owner is 0"):
+                with pytest.raises(Refused, match=rf"user 65534 cannot read the store {store}, its owner is user 0"):
                     connected(store)
         finally:
             os.seteuid(0)

@@ -109,7 +109,7 @@ def test_what_does_not_hold_is_refused_and_left_alone(rig: LogRig, kind: str, tm
         said = "entries up to .* were acknowledged"
     elif kind == "sidecar":
         index.write_bytes(b"\0" + index.read_bytes()[1:])
-        said = "begins with 00494458, a sidecar with"
+        said = "starts with 00494458, expected"
     elif kind == "other store":
         other = LogRig(tmp_path / "other")
         theirs = lose_one(other)
@@ -147,7 +147,7 @@ def test_a_person_names_the_ledger_where_the_file_does_not(rig: LogRig) -> None:
 def test_a_store_that_is_served_is_looked_at_and_not_repaired(rig: LogRig) -> None:
     rig.append(*values(0, 4))
     assert find(rig.path).unknown == []
-    with pytest.raises(Refused, match="is held by the broker"):
+    with pytest.raises(Refused, match="is in use by the broker"):
         fix(rig)
 
 

@@ -46,7 +46,7 @@ def crash(store: Store) -> None:
 
 
 def test_a_second_broker_is_refused_naming_the_first_and_nothing_changes(store: Store, store_path: Path) -> None:
-    with pytest.raises(Refused, match=rf"held by the broker .*/{os.getpid()}/"):
+    with pytest.raises(Refused, match=rf"in use by the broker .*/{os.getpid()}/"):
         open_store(store_path)
     assert store._metadata._file.epoch() == 1
     fill(store, "log", [b"still mine"])
