@@ -1,4 +1,5 @@
-"""Segment file: format, index, writer, reader, recovery of a torn tail, verification.
+"""Segment file: format, index, writer, reader, recovery after a crash, verification.
 
-One file contains one segment (a ledger in Pulsar). A sealed file is byte for byte the data object of its offload.
+One file contains one segment, which Pulsar calls a ledger. A segment that is complete is sealed, and never changes
+again. A sealed file is byte for byte the object that an offload copies to object storage.
 """

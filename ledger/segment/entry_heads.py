@@ -1,13 +1,15 @@
-"""Heads of entries (frame and stamp) in bulk, compared with the rows of a sidecar.
+"""Comparison of the first bytes of many entries, their heads, with the rows of a sidecar.
+
+A sidecar is a small file beside a segment, with one row for each entry. A head is the frame's length and entry id, and
+the stamp, which is Pulsar's broker metadata (`BrokerEntryMetadata`: time and row number).
 
     frame  length u32  entry id i64 | 0x0e02  size u32  BrokerEntryMetadata | 0x0e01  crc32c u32 | …
-                                                                              ^ the checksum covers what follows
+                                                                              the checksum covers ^ the rest
 
 Rules
-- No Python steps from entry to entry. The heads of many entries are gathered at once, and compared column by column
-  with the heads that the rows imply.
-- A head agrees if each byte up to the stated checksum is what a writer makes of the row. That checksum covers the bytes
-  behind it, which are not read here.
+- The heads of many entries are compared at once, column by column, and not in a Python loop over entries.
+- A head agrees with a row if a writer would write exactly these bytes for the row. The bytes after the magic number
+  0x0e01 are not read here: the checksum protects them.
 """
 
 from __future__ import annotations
@@ -32,10 +34,10 @@ _TIMESTAMP_TAG, _INDEX_TAG = 0x08, 0x10
 
 
 def agreeing(data: memoryview, block_start: int, block_end: int, rows: Rows, first: int, before: BrokerStamp) -> int:
-    """Count the leading rows that are contiguous from the start of a block and whose heads agree.
+    """Count the rows at the start of `rows` that follow each other without a gap and agree with their heads.
 
-    `rows[0]` is of entry `first`, the first of the block. `before` is the stamp of the entry before it. An entry near
-    the end of `data` is left out if the longest head would not fit.
+    `rows[0]` belongs to entry `first`, the first entry of the block. `before` is the stamp of the entry before it. The
+    count stops before an entry so near to the end of `data` that the longest head would not fit.
     """
     at, taken = block_start + HEADER_BYTES, 0
     while taken < len(rows):
@@ -51,6 +53,7 @@ def agreeing(data: memoryview, block_start: int, block_end: int, rows: Rows, fir
 
 
 def _agreeing(data: memoryview, at: int, block_end: int, rows: Rows, first: int, before: BrokerStamp) -> int:
+    """Count as `agreeing` does, for one slice of rows whose first frame must start at `at`."""
     offsets, lengths = rows["offset"].astype(np.int64), rows["length"].astype(np.int64)
     timestamps, row_ends = rows["timestamp"].astype(np.int64), rows["row_end"].astype(np.int64)
     ends = offsets + lengths + FRAME_BYTES
@@ -68,7 +71,7 @@ def _agreeing(data: memoryview, at: int, block_end: int, rows: Rows, first: int,
 
 
 def _same(data: memoryview, offsets: Integers, expected: npt.NDArray[np.uint8], width: int) -> npt.NDArray[np.bool_]:
-    """Return whether the `width` bytes at each offset are the expected ones, compared by words."""
+    """Return for each offset whether the `width` bytes there equal the expected bytes. Compares words of 8 bytes."""
     size = expected.shape[1]
     windows: npt.NDArray[np.void] = np.ndarray((len(data) - size + 1,), dtype=f"V{size}", buffer=data, strides=(1,))
     shape = (len(offsets), size // _WORD)
@@ -81,7 +84,10 @@ def _same(data: memoryview, offsets: Integers, expected: npt.NDArray[np.uint8], 
 
 
 def _same_widths(timestamps: Integers, row_ends: Integers) -> Iterator[tuple[int, int, tuple[int, int]]]:
-    """Yield runs of rows whose stamps have the same layout: the bytes of time and of index, 0 if it is left out."""
+    """Yield ranges of rows whose stamps have the same layout: start, end, and the bytes of the time and of the index.
+
+    A stamp without rows before it has no index, which counts as 0 bytes.
+    """
     if not len(timestamps):
         return
     times = np.searchsorted(_VARINT_STEPS, timestamps, side="right") + 1
@@ -96,7 +102,10 @@ def _same_widths(timestamps: Integers, row_ends: Integers) -> Iterator[tuple[int
 def _heads(
     lengths: Integers, first: int, timestamps: Integers, row_ends: Integers, time_bytes: int, index_bytes: int
 ) -> tuple[npt.NDArray[np.uint8], int]:
-    """Return frame, stamp and checksum magic of each row, as a writer makes them, padded to words; and their width."""
+    """Return the frame, the stamp and the magic number 0x0e01 that a writer makes of each row, and their width.
+
+    The bytes are padded to words of 8 bytes.
+    """
     body = 1 + time_bytes + (1 + index_bytes if index_bytes else 0)
     fixed = bytes(FRAME_BYTES) + STAMP_MAGIC + body.to_bytes(4, "big") + bytes(body) + CHECKSUM_MAGIC
     heads = np.empty((len(lengths), -(-len(fixed) // _WORD) * _WORD), dtype=np.uint8)
@@ -114,7 +123,7 @@ def _heads(
 
 
 def _put_varints(target: npt.NDArray[np.uint8], values: Integers) -> None:
-    """Write values of exactly as many bytes as `target` has columns, seven bits in each, lowest first."""
+    """Write each value as a varint with as many bytes as `target` has columns: seven bits a byte, lowest first."""
     width = target.shape[1]
     words = values & 0x7F
     for column in range(1, width):
@@ -124,4 +133,5 @@ def _put_varints(target: npt.NDArray[np.uint8], values: Integers) -> None:
 
 
 def _leading(sound: npt.NDArray[np.bool_]) -> int:
+    """Return the number of true values before the first false value."""
     return len(sound) if sound.all() else int(np.argmin(sound))

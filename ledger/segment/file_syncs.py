@@ -1,15 +1,15 @@
-"""Sync of many files by two calls of the kernel, without a thread for each file.
+"""Sync of many files with two system calls, without a thread for each file.
 
-    io_submit     one FDSYNC for each file          each is what `fdatasync` does, in a worker of the kernel
-    io_getevents  until all have ended              each with a result of its own
+    io_submit     submits one FDSYNC request for each file     a kernel thread performs each, like `fdatasync`
+    io_getevents  waits until all requests have ended          each request has its own result
 
-This is Linux's asynchronous I/O (`io_setup(2)`), which containers allow by default, unlike `io_uring`. Where it is not
-available, the kernel starts to write all files, and then they are synced one after another.
+This is Linux's asynchronous I/O (`io_setup(2)`). Containers allow it by default, unlike `io_uring`. On a system without
+it, the kernel starts to write all files, and then the files are synced one after another.
 
 Invariants
-- Every file has its own result, and no result is guessed: a request without a result has failed.
-- No file is synced again after an error. The device may have dropped data, and reports that only once.
-- One thread at a time uses it.
+- Every file has its own result. A request without a result counts as failed.
+- No file is synced again after an error. The device may have dropped data, and reports the loss only once.
+- Only one thread at a time uses a `FileSyncs`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _IOCB = struct.Struct("<QIIHhIQQqQII")
 _EVENT = struct.Struct("<QQqq")
 _SYSCALL = ctypes.CDLL(None, use_errno=True).syscall
 _SYSCALL.restype = ctypes.c_long
-_UNKNOWN = "the kernel was asked to sync this file and did not say what became of it"
+_UNKNOWN = "the kernel did not return the result of the sync of this file"
 
 
 class FileSyncs:
@@ -50,7 +50,7 @@ class FileSyncs:
 
     def __init__(self) -> None:
         self._calls = _CALLS.get(platform.machine())
-        self._begun = False  # the kernel's context, created on first use
+        self._set_up = False  # true once the kernel's context was requested, at the first use
         self._context = ctypes.c_ulong(0)
         self._requests = ctypes.create_string_buffer(_IOCB.size * FILES_MAX)
         self._events = ctypes.create_string_buffer(_EVENT.size * FILES_MAX)
@@ -59,10 +59,11 @@ class FileSyncs:
 
     @property
     def together(self) -> bool:
+        """Whether the kernel syncs several files at the same time."""
         return self._kernel() is not None
 
     def sync(self, files: Sequence[int]) -> list[OSError | None]:
-        """Sync the files. Return for each None, or the error of the device."""
+        """Sync the files. Return None or the error of the device for each file."""
         answers: list[OSError | None] = []
         for at in range(0, len(files), FILES_MAX):
             answers += self._sync(files[at : at + FILES_MAX])
@@ -74,33 +75,34 @@ class FileSyncs:
             return _one_by_one(files)
         for number, fd in enumerate(files):
             _IOCB.pack_into(self._requests, number * _IOCB.size, number, 0, 0, _FDSYNC, 0, fd, 0, 0, 0, 0, 0, 0)
-        asked = self._submit(calls.submit, len(files))
-        answers: list[OSError | None] = [OSError(errno.EIO, _UNKNOWN) for _ in range(asked)]
-        results = self._results(calls.getevents, asked)
-        if len(results) < asked:
-            self.close()  # late results would be taken for those of the next files
+        submitted = self._submit(calls.submit, len(files))
+        answers: list[OSError | None] = [OSError(errno.EIO, _UNKNOWN) for _ in range(submitted)]
+        results = self._results(calls.getevents, submitted)
+        if len(results) < submitted:
+            self.close()  # otherwise a late result would count for a file of the next call
         for number, result in results:
             if result == -errno.EINVAL:  # this file system does not support FDSYNC
                 answers[number] = _one_by_one([files[number]])[0]
             else:
                 answers[number] = OSError(-result, os.strerror(-result)) if result < 0 else None
-        return answers + _one_by_one(files[asked:])
+        return answers + _one_by_one(files[submitted:])
 
     def close(self) -> None:
         """Release the kernel's context."""
-        if self._calls is not None and self._begun:
+        if self._calls is not None and self._set_up:
             _call(self._calls.destroy, self._context.value)
         self._calls = None
 
     def _kernel(self) -> _Calls | None:
-        if self._calls is not None and not self._begun:
-            self._begun = True
+        """Return the numbers of the system calls, or None if this system does not have them."""
+        if self._calls is not None and not self._set_up:
+            self._set_up = True
             if _call(self._calls.setup, FILES_MAX, ctypes.addressof(self._context)) < 0:
                 self._calls = None
         return self._calls
 
     def _submit(self, call: int, count: int) -> int:
-        """Return how many of the requests the kernel accepted, from the first on."""
+        """Submit the first `count` requests. Return how many the kernel accepted, always the first ones."""
         done = 0
         while done < count:
             taken = _call(call, self._context.value, count - done, ctypes.addressof(self._pointers) + done * 8)
@@ -110,7 +112,7 @@ class FileSyncs:
         return done
 
     def _results(self, call: int, count: int) -> list[tuple[int, int]]:
-        """Return number and result of ended requests; fewer than `count` only if the kernel fails."""
+        """Wait for `count` requests. Return the number and the result of each; fewer only if the kernel fails."""
         results: list[tuple[int, int]] = []
         while len(results) < count:
             left = count - len(results)

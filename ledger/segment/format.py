@@ -1,6 +1,6 @@
-"""Bytes of a segment file, which are those of the data object that Pulsar offloads (PIP-17, version 1).
+"""Bytes of a segment file. They equal the data object of an offload by Pulsar (PIP-17, version 1).
 
-    file     block block … block      each block_bytes long, but for the last, which ends with its last entry
+    file     block block … block      each is block_bytes long, except the last, which ends with its last entry
 
     block    0       4            12             20               28               128
              +-------+------------+--------------+----------------+----------------+-------+---+---------+
@@ -12,15 +12,15 @@
              | length u32| entry id i64 | entry (length) |
              +-----------+--------------+----------------+
 
-    padding  FE DC DE AD FE DC …        begins with FE at its first byte, cut where the block ends
+    padding  FE DC DE AD FE DC …        starts with FE and ends at the end of the block, also within the four bytes
 
-All integers are big-endian.
+All integers are big-endian. A frame is an entry with its length and its id.
 
 Invariants
-- An entry never straddles blocks. Entry ids are consecutive through the file and count from 0.
-- A length whose top bit is set is no length: the padding begins there.
-- While a segment is open, its last block states `block_bytes`, and zeros follow the last frame: preallocated space.
-  A frame of 0 bytes does not exist (an entry begins with 0x0e02 or 0x0e01), so a zero length there is the end.
+- An entry is never split between blocks. Entry ids count from 0 and are consecutive in the file.
+- In place of a frame's length, a number with the top bit set is the start of the padding.
+- While a segment is open, the header of its last block has the length `block_bytes`. Preallocated zeros follow the last
+  frame. No entry has 0 bytes, so a frame with length 0 marks the end.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ HEADER_BYTES = 128
 FRAME_BYTES = 12
 PADDING = b"\xfe\xdc\xde\xad"
 BLOCK_BYTES_DEFAULT = 64 * 1024 * 1024
-BLOCK_BYTES_MIN = 256  # the format's minimum for one small entry; settings require more, because S3 does for a part
+BLOCK_BYTES_MIN = 256  # enough for one small entry; the settings require more, because S3 has a minimum for parts
 BLOCK_BYTES_MAX = 2**31  # a frame's length has 31 bits
 FRAME = struct.Struct(">Iq")
 
@@ -46,7 +46,7 @@ _PADDING_PIECE = PADDING * (256 * 1024)
 
 
 class BlockHeader(NamedTuple):
-    """Header of a block: its length in bytes, header and padding included, and its first entry."""
+    """Header of a block: the block's length in bytes, with header and padding, and the id of its first entry."""
 
     block_bytes: int
     first_entry: int
@@ -58,14 +58,14 @@ def pack_header(header: BlockHeader) -> bytes:
 
 
 def parse_header(data: bytes | bytearray | memoryview, where: str) -> BlockHeader:
-    """Read a block header and compare every bit, the zeros too. Raises Corrupt or Unsupported."""
+    """Read a block header and compare every byte, also the zeros. Raises Corrupt or Unsupported."""
     if len(data) < HEADER_BYTES:
         raise Corrupt(f"{where}: a block header has {HEADER_BYTES} bytes, {len(data)} are left")
     magic, header_bytes, block_bytes, first_entry, zeros = _HEADER.unpack_from(data)
     if magic == STREAMING_BLOCK_MAGIC:
         raise Unsupported(
-            f"{where}: block magic {magic:#010x} is that of Pulsar's streaming offload (version 2)",
-            hint=f"Only blocks with magic {BLOCK_MAGIC:#010x} (version 1) are read",
+            f"{where}: block magic {magic:#010x} belongs to Pulsar's streaming offload (version 2)",
+            hint=f"Only blocks with magic {BLOCK_MAGIC:#010x} (version 1) can be read",
         )
     if magic != BLOCK_MAGIC:
         raise Corrupt(f"{where}: block magic is {magic:#010x}, expected {BLOCK_MAGIC:#010x}")
@@ -75,17 +75,17 @@ def parse_header(data: bytes | bytearray | memoryview, where: str) -> BlockHeade
         at = next(i for i, byte in enumerate(zeros) if byte)
         raise Corrupt(f"{where}: byte {28 + at} of the block header is {zeros[at]:#04x}, expected 0x00")
     if block_bytes < HEADER_BYTES:
-        raise Corrupt(f"{where}: block states {block_bytes} bytes, its header alone has {HEADER_BYTES}")
+        raise Corrupt(f"{where}: block states {block_bytes} bytes, expected at least the {HEADER_BYTES} of its header")
     return BlockHeader(block_bytes, first_entry)
 
 
 def entry_bytes_max(block_bytes: int) -> int:
-    """Return the size of the largest entry of a block, broker metadata included."""
+    """Return the size of the largest entry that fits into a block, with broker metadata."""
     return block_bytes - HEADER_BYTES - FRAME_BYTES
 
 
 def require_block_bytes(block_bytes: int) -> None:
-    """Raise Refused for a block size outside of the format."""
+    """Raise Refused for a block size that the format does not allow."""
     if not BLOCK_BYTES_MIN <= block_bytes < BLOCK_BYTES_MAX:
         raise Refused(
             f"a block of {block_bytes} bytes is outside [{BLOCK_BYTES_MIN}, {BLOCK_BYTES_MAX})",
@@ -101,7 +101,7 @@ def padding(length: int) -> list[memoryview]:
 
 
 def find_wrong_padding(data: memoryview) -> int:
-    """Return the offset of the first byte that is not padding; -1 if there is none."""
+    """Return the offset of the first byte that is not padding, or -1 if all bytes are."""
     for start in range(0, len(data), len(_PADDING_PIECE)):
         part = data[start : start + len(_PADDING_PIECE)]
         if part != memoryview(_PADDING_PIECE)[: len(part)]:

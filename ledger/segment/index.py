@@ -1,26 +1,26 @@
-"""Sidecar of a segment, `<id>.index`: offset, time and last row of each entry.
+"""Sidecar of a segment: the file `<id>.index` beside it, with the offset, the time and the last row of each entry.
 
-    0        header  magic "LIDX", version, ledger id, block bytes, first row, store id, crc32c
-    128      owner   incarnation of the managed ledger, crc32c; zeros where nobody said it
+    0        header  magic "LIDX", version, segment id, block bytes, first row, store id, crc32c
+    128      owner   incarnation (id of this creation of the managed ledger), crc32c; zeros if unknown
     512      acknowledged end, slot 0   sequence, entries, end offset, row end, crc32c
-    1024     acknowledged end, slot 1   (writes alternate, so a torn one leaves the other)
+    1024     acknowledged end, slot 1   (writes alternate, so an incomplete write leaves the other slot intact)
     1536     seal    entries, data bytes, size bytes, row end, crc32c of all rows, crc32c of this record
     2048     rows    offset i64, length u32, check u32, timestamp i64 (ms), row end i64     32 bytes each
 
 All integers are little-endian.
 
 Invariants
-- `offsets[i]` is the file offset of the 12-byte frame header of entry `i`; its bytes are the `lengths[i]` after that.
-- `row_ends[i]` counts the rows of the managed ledger up to and including entry `i`. Timestamps and row ends never
+- `offsets[i]` is the file offset of the 12-byte frame header of entry `i`. The entry's `lengths[i]` bytes follow it.
+- `row_ends[i]` is the number of rows of the managed ledger up to the end of entry `i`. Timestamps and row ends never
   decrease.
-- While the segment is open, rows and slots are written after the data are synced, and are not synced themselves. They
-  are exact after the death of the process, and a lower bound after a loss of power.
-- Each row has a checksum. Recovery uses nothing of a sidecar that the data do not confirm. A sealed index is synced and
-  checked as a whole.
-- The open sidecar is written through a mapping of preallocated space. So no system call is needed, and the journal,
-  which each sync of the data waits for, has nothing of the sidecar.
+- While the segment is open, rows and slots are written after the sync of their entries, and are not synced themselves.
+  They are exact after a crash of the process. After a loss of power they may lack the newest entries.
+- Each row has a checksum. Recovery compares each row with the data before it uses the row. A sealed index is synced and
+  has a checksum over all rows.
+- The sidecar of an open segment is written through a mapping of preallocated space, without a system call. So the file
+  system's journal has no change of the sidecar that a sync of the data would wait for.
 - In memory one thread extends the index, and any thread reads it without a lock. Arrays are replaced before `count` is
-  raised, and entries below `count` never change.
+  increased, and entries below `count` never change.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _MIX_FACTORS = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6
 
 
 class EntryPlace(NamedTuple):
-    """Row of the index: offset of the frame, bytes of the entry, broker's time in ms, row end."""
+    """Row of the index: offset of the frame, size of the entry in bytes, broker's time in ms, row end."""
 
     offset: int
     length: int
@@ -74,7 +74,7 @@ class EntryPlace(NamedTuple):
 
 
 class EntryIndex:
-    """Fine index of one segment, in memory."""
+    """Index of one segment in memory."""
 
     def __init__(self, ledger_id: int, first_row: int = 0) -> None:
         self.ledger_id = ledger_id
@@ -90,7 +90,7 @@ class EntryIndex:
 
     @property
     def count(self) -> int:
-        """Committed entries, which never change."""
+        """The number of acknowledged entries. Their rows never change."""
         return self._count
 
     @property
@@ -101,41 +101,41 @@ class EntryIndex:
 
     @property
     def lengths(self) -> Integers:
-        """Bytes of the entries, broker metadata included, frame header not."""
+        """Bytes of the entries, with broker metadata, without the frame header."""
         count = self._count
         return self._lengths[:count]
 
     @property
     def timestamps(self) -> Integers:
-        """Broker timestamps in milliseconds since the epoch."""
+        """Broker timestamps in milliseconds since 1970."""
         count = self._count
         return self._timestamps[:count]
 
     @property
     def row_ends(self) -> Integers:
-        """Rows of the managed ledger up to and including each entry."""
+        """Number of rows of the managed ledger up to the end of each entry."""
         count = self._count
         return self._row_ends[:count]
 
     @property
     def row_end(self) -> int:
-        """Rows of the managed ledger up to the last committed entry."""
+        """The number of rows of the managed ledger up to the last acknowledged entry."""
         count = self._count
         return int(self._row_ends[count - 1]) if count else self.first_row
 
     @property
     def size_bytes(self) -> int:
-        """Sum of the entries' bytes, which BookKeeper calls the ledger's length."""
+        """The sum of the entries' bytes, which Apache BookKeeper, Pulsar's storage, calls the ledger's length."""
         return int(self.lengths.sum())
 
     def end_offset(self, entry: int) -> int:
-        """Return the file offset after the last byte of an entry; for entry -1, that of the first frame."""
+        """Return the file offset after the last byte of an entry. Entry -1 ends at the offset of the first frame."""
         if entry < 0:
             return HEADER_BYTES
         return int(self._offsets[entry]) + FRAME_BYTES + int(self._lengths[entry])
 
     def extend(self, rows: Rows) -> None:
-        """Commit entries. Called by one thread at a time."""
+        """Add acknowledged entries. Called by one thread at a time."""
         count = self._count
         end = count + len(rows)
         self.reserve(end)
@@ -144,7 +144,7 @@ class EntryIndex:
         self._count = end
 
     def append(self, places: Sequence[EntryPlace]) -> None:
-        """Commit a few entries, as `extend` does, without the cost of an array."""
+        """Add a few acknowledged entries as `extend` does, without the cost of an array."""
         end = self._count
         self.reserve(end + len(places))
         for place in places:
@@ -158,7 +158,7 @@ class EntryIndex:
         return make_rows(table[0], table[1], table[2], table[3])
 
     def reserve(self, entries: int) -> None:
-        """Allocate room for this many entries at once instead of by many calls of `extend`."""
+        """Allocate memory for this number of entries, so that `extend` need not do so in many steps."""
         if entries > self._table.shape[1]:
             grown = np.empty((4, max(entries, 2 * self._table.shape[1])), dtype=np.int64)
             grown[:, : self._count] = self._table[:, : self._count]
@@ -183,7 +183,7 @@ class AcknowledgedEnd:
 
 @dataclass(frozen=True, slots=True)
 class OpenSidecar:
-    """Sidecar of an unsealed segment: its newest acknowledged end, its rows up to there or to an unsound one.
+    """Sidecar of an unsealed segment. `rows` end at the newest acknowledged end, or before the first damaged row.
 
     The rows are a view of the file. `owner` is the incarnation of the managed ledger, empty if unknown.
     """
@@ -210,18 +210,18 @@ class IndexFile:
     def create(
         cls, path: Path, ledger_id: int, *, store_id: str, block_bytes: int, first_row: int, owner: str = ""
     ) -> IndexFile:
-        """Create the sidecar of a segment without entries, synced. An `owner` that does not fit is left out."""
+        """Create and sync the sidecar of an empty segment. An `owner` longer than 64 bytes is not stored."""
         name = store_id.encode()
         if len(name) > 64:
-            raise Refused(f"store id {store_id!r} has {len(name)} bytes, at most 64 fit a sidecar")
-        header = _sealed_by_crc(_HEADER.pack(_MAGIC, _VERSION, ledger_id, block_bytes, first_row, name))
+            raise Refused(f"store id {store_id!r} has {len(name)} bytes, a sidecar has space for 64")
+        header = _with_crc(_HEADER.pack(_MAGIC, _VERSION, ledger_id, block_bytes, first_row, name))
         fd = disk.create_file(path)
         try:
             file = cls(path, fd)
             file._map[: len(header)] = header
             if owner and len(owner.encode()) <= _OWNER.size:
-                said = _sealed_by_crc(_OWNER.pack(owner.encode()))
-                file._map[_OWNER_AT : _OWNER_AT + len(said)] = said
+                record = _with_crc(_OWNER.pack(owner.encode()))
+                file._map[_OWNER_AT : _OWNER_AT + len(record)] = record
             file.acknowledge(AcknowledgedEnd(0, HEADER_BYTES, first_row))
             disk.sync_data(fd)
         except BaseException:
@@ -240,11 +240,11 @@ class IndexFile:
         self._rows += len(places)
 
     def acknowledge(self, end: AcknowledgedEnd) -> None:
-        """Publish the acknowledged end, without a sync."""
+        """Write the acknowledged end to the next slot, without a sync."""
         self._sequence += 1
         record = _SLOT.pack(self._sequence, end.entries, end.end_offset, end.row_end)
         at = _SLOTS_AT + (self._sequence & 1) * _SLOT_STRIDE
-        self._map[at : at + _SLOT.size + _CRC.size] = _sealed_by_crc(record)
+        self._map[at : at + _SLOT.size + _CRC.size] = _with_crc(record)
 
     def seal(self, index: EntryIndex, file_bytes: int) -> None:
         """Write the whole index with its checksum, and sync it."""
@@ -263,7 +263,7 @@ class IndexFile:
 
 
 def pack_rows(places: Sequence[EntryPlace]) -> bytes:
-    """Return sidecar rows as bytes. A few are faster without arrays."""
+    """Return sidecar rows as bytes. A few rows are packed without arrays, which is faster."""
     if len(places) > _FEW:
         columns = np.array(places, dtype=np.int64).T
         return make_rows(columns[0], columns[1], columns[2], columns[3]).tobytes()
@@ -289,7 +289,7 @@ def make_rows(offsets: Integers, lengths: Integers, timestamps: Integers, row_en
 
 
 def write_sealed(path: Path, index: EntryIndex, *, store_id: str, block_bytes: int, file_bytes: int) -> None:
-    """Replace the sidecar by a sealed one, in one step."""
+    """Replace the sidecar by a sealed sidecar, in one step."""
     scratch = path.with_name(path.name + ".new")
     scratch.unlink(missing_ok=True)
     file = IndexFile.create(
@@ -304,59 +304,60 @@ def write_sealed(path: Path, index: EntryIndex, *, store_id: str, block_bytes: i
 
 
 def sealed_bytes(index: EntryIndex, *, store_id: str, block_bytes: int, file_bytes: int) -> bytes:
-    """Return a sealed sidecar as bytes, without a file; its slots are empty."""
-    head = _sealed_by_crc(
-        _HEADER.pack(_MAGIC, _VERSION, index.ledger_id, block_bytes, index.first_row, store_id.encode())
-    )
+    """Return a sealed sidecar as bytes, without a file. Its slots are empty."""
+    head = _with_crc(_HEADER.pack(_MAGIC, _VERSION, index.ledger_id, block_bytes, index.first_row, store_id.encode()))
     rows = index.rows().tobytes()
     seal = _SEAL.pack(index.count, file_bytes, index.size_bytes, index.row_end, crc32c(rows))
-    return b"".join([head.ljust(_SEAL_AT, b"\0"), _sealed_by_crc(seal).ljust(_ROWS_AT - _SEAL_AT, b"\0"), rows])
+    return b"".join([head.ljust(_SEAL_AT, b"\0"), _with_crc(seal).ljust(_ROWS_AT - _SEAL_AT, b"\0"), rows])
 
 
 def seal_in_place(path: Path, index: EntryIndex, written: Rows, file_bytes: int) -> None:
-    """Complete the existing sidecar, whose first rows are the `written` ones of the index, and sync it.
+    """Complete the existing sidecar, which has the first rows of the index, `written`, and sync it.
 
-    A crash in between leaves the sidecar of an open segment, with its acknowledged end.
+    After a crash before the end, the file is still the sidecar of an open segment, with its acknowledged end.
     """
     with disk.opened(path, writable=True) as fd:
         _write_seal(fd, path, index, written, file_bytes)
 
 
 def load_index(path: Path, ledger_id: int, entries: int) -> EntryIndex:
-    """Return the index of a sealed segment. Raises NotFound or Corrupt; a rebuild from the data mends both."""
+    """Return the index of a sealed segment. Raises NotFound or Corrupt if it must be rebuilt from the data."""
     with disk.opened(path) as fd:
         return parse_sealed(disk.read_exact(fd, _ROWS_AT + entries * ROW.itemsize, 0), path, ledger_id, entries)
 
 
 def parse_sealed(sidecar: bytes, path: Path, ledger_id: int, entries: int) -> EntryIndex:
-    """Return the index of a sealed sidecar's bytes. Errors name `path`, the origin of the bytes."""
+    """Return the index from the bytes of a sealed sidecar. Errors name `path`, the origin of the bytes."""
     _, first_row, _ = _parse_header(sidecar[: _HEADER.size + _CRC.size], path, ledger_id)
     seal = sidecar[_SEAL_AT : _SEAL_AT + _SEAL.size + _CRC.size]
     stated, _, size_bytes, row_end, crc = _SEAL.unpack(_sum_checked(seal, path, _SEAL_AT, _SEAL.size, "seal"))
     if stated != entries:
-        raise Corrupt(f"{path}: sealed with {stated} entries, the metadata says {entries}")
+        raise Corrupt(f"{path}: the seal has {stated} entries, the metadata state {entries}")
     data = sidecar[_ROWS_AT : _ROWS_AT + entries * ROW.itemsize]
     found = crc32c(data)
     if found != crc:
-        raise Corrupt(f"{path}: rows have CRC32C {found:#010x}, the seal says {crc:#010x}")
+        raise Corrupt(f"{path}: rows have CRC32C {found:#010x}, the seal states {crc:#010x}")
     index = EntryIndex.of_rows(ledger_id, first_row, np.frombuffer(data, dtype=ROW))
     if (index.size_bytes, index.row_end) != (size_bytes, row_end):
         raise Corrupt(
-            f"{path}: rows sum to {index.size_bytes} bytes and end at row {index.row_end}, "
-            f"the seal says {size_bytes} and {row_end}"
+            f"{path}: rows have {index.size_bytes} bytes in total and end at row {index.row_end}, "
+            f"the seal states {size_bytes} and {row_end}"
         )
     return index
 
 
 def load_open(path: Path, ledger_id: int) -> OpenSidecar:
-    """Return the sidecar of an unsealed segment. Raises NotFound, or Corrupt if it contradicts itself."""
+    """Return the sidecar of an unsealed segment.
+
+    Raises NotFound, or Corrupt if the header or both slots are damaged.
+    """
     with disk.opened(path) as fd:
         block_bytes, first_row, store_id = _read_header(fd, path, ledger_id)
         owner = _read_owner(fd)
         data = disk.mapped(fd)[_ROWS_AT:]
         ends = [end for end in (_read_slot(fd, path, slot) for slot in (0, 1)) if end is not None]
     if not ends:
-        raise Corrupt(f"{path}: neither slot of the acknowledged end has its checksum")
+        raise Corrupt(f"{path}: both slots of the acknowledged end have a wrong checksum")
     rows: Rows = np.frombuffer(data, dtype=ROW, count=len(data) // ROW.itemsize)
     acknowledged = max(ends, key=lambda end: end[0])[1]
     return OpenSidecar(store_id, block_bytes, first_row, acknowledged, _sound(rows[: acknowledged.entries]), owner)
@@ -367,7 +368,7 @@ def _write_seal(fd: int, path: Path, index: EntryIndex, written: Rows, file_byte
     crc = crc32c(more, crc32c(written.view(np.uint8)))
     record = _SEAL.pack(index.count, file_bytes, index.size_bytes, index.row_end, crc)
     end = disk.write_all(fd, [more], _ROWS_AT + written.nbytes, path) + _ROWS_AT + written.nbytes
-    disk.write_all(fd, [_sealed_by_crc(record)], _SEAL_AT, path)
+    disk.write_all(fd, [_with_crc(record)], _SEAL_AT, path)
     os.ftruncate(fd, end)
     disk.sync_data(fd)
 
@@ -385,13 +386,13 @@ def _read_header(fd: int, path: Path, ledger_id: int) -> tuple[int, int, str]:
 
 def _parse_header(raw: bytes, path: Path, ledger_id: int) -> tuple[int, int, str]:
     if raw[:4] != _MAGIC:
-        raise Corrupt(f"{path}: begins with {raw[:4].hex()}, a sidecar with {_MAGIC.hex()}")
+        raise Corrupt(f"{path}: starts with {raw[:4].hex()}, expected {_MAGIC.hex()} of a sidecar")
     checked = _sum_checked(raw, path, 0, _HEADER.size, "header")
     _, version, stated, block_bytes, first_row, store_id = _HEADER.unpack(checked)
     if version != _VERSION:
         raise Unsupported(f"{path}: sidecar of version {version}, this code reads {_VERSION}", hint="Upgrade")
     if stated != ledger_id:
-        raise Corrupt(f"{path}: is the sidecar of ledger {stated}, expected {ledger_id}")
+        raise Corrupt(f"{path}: is the sidecar of segment {stated}, expected {ledger_id}")
     return block_bytes, first_row, store_id.rstrip(b"\0").decode()
 
 
@@ -399,12 +400,12 @@ def _read_slot(fd: int, path: Path, slot: int) -> tuple[int, AcknowledgedEnd] | 
     try:
         raw = _checked(fd, path, _SLOTS_AT + slot * _SLOT_STRIDE, _SLOT.size, f"slot {slot}")
     except Corrupt:
-        return None  # torn or not written yet: the other slot is older
+        return None  # not written yet or written incompletely: the other slot has an earlier end
     sequence, entries, end_offset, row_end = _SLOT.unpack(raw)
     return sequence, AcknowledgedEnd(entries, end_offset, row_end)
 
 
-def _sealed_by_crc(record: bytes) -> bytes:
+def _with_crc(record: bytes) -> bytes:
     return record + _CRC.pack(crc32c(record))
 
 
@@ -418,12 +419,12 @@ def _sum_checked(raw: bytes, path: Path, offset: int, length: int, what: str) ->
     record = raw[:length]
     (stated,), found = _CRC.unpack(raw[length:]), crc32c(record)
     if found != stated:
-        raise Corrupt(f"{path}: {what} at {offset} has CRC32C {found:#010x}, stated is {stated:#010x}")
+        raise Corrupt(f"{path}: {what} at {offset} has CRC32C {found:#010x}, the file states {stated:#010x}")
     return record
 
 
 def _check_of(offset: int, length: int, timestamp: int, row_end: int) -> int:
-    """Return the checksum of one row, as `_checks` does."""
+    """Return the same checksum of one row as `_checks`, without arrays."""
     by_offset, by_length, by_timestamp, by_row_end = _MIX_FACTORS
     mixed = (_MIX_START + offset * by_offset) & _U64_MAX
     mixed = ((mixed ^ mixed >> 29) + length * by_length) & _U64_MAX
@@ -433,6 +434,7 @@ def _check_of(offset: int, length: int, timestamp: int, row_end: int) -> int:
 
 
 def _sound(rows: Rows) -> Rows:
+    """Return the rows before the first row with a wrong checksum or without a length."""
     for start in range(0, len(rows), _SLICE):
         part = rows[start : start + _SLICE]
         unsound = (part["check"] != _checks(part)) | (part["length"] == 0)
@@ -442,7 +444,10 @@ def _sound(rows: Rows) -> Rows:
 
 
 def _checks(rows: Rows) -> npt.NDArray[np.uint32]:
-    """Return a multiply-and-add checksum of each row, cheap in bulk. A row of zeros does not pass."""
+    """Return the checksum of each row: 32 bits of a hash by multiplication.
+
+    A row of zeros has another checksum than 0.
+    """
     mixed = np.full(len(rows), _MIX_START, dtype=np.uint64)
     for name, factor in zip(("offset", "length", "timestamp", "row_end"), _MIX_FACTORS, strict=True):
         mixed += rows[name].astype(np.uint64) * np.uint64(factor)

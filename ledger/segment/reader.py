@@ -1,12 +1,14 @@
-"""Reader of segments: the locations of entries, and the entries of bytes that were mapped, sent or fetched.
+"""Reader of segments: the locations of entries in files, and the entries in bytes that were mapped, sent or fetched.
+
+A frame is an entry with its length and id.
 
 Rules
-- A `SegmentBlock` is a run of whole frames inside one physical block, without header and padding. It never reaches
-  beyond the committed end, because the index does not.
-- `iter_frames` and `frame_table` check that lengths and consecutive ids account for every byte of the buffer. The
-  reader of an entry verifies its checksum.
-- `walk_segment` reads a whole object, of this project or of Pulsar, and compares every byte outside of entries:
-  headers with their zeros, ids, padding.
+- A `SegmentBlock` is a series of whole frames inside one block of the file, without header and padding. It ends at the
+  acknowledged end of the log or earlier, because the index ends there.
+- `iter_frames` and `frame_table` check that frames with consecutive ids fill the buffer exactly. The reader of an entry
+  verifies the entry's checksum.
+- `walk_segment` reads a whole object, written by this project or by Pulsar. It compares every byte outside of entries:
+  headers, ids and padding.
 """
 
 from __future__ import annotations
@@ -35,24 +37,24 @@ _NEGATIVE = 0x80000000
 
 
 class FrameSource(Protocol):
-    """Source of a block's frames beside its file."""
+    """Object storage as a source of a block's frames, besides the local file."""
 
     @property
     def mappable(self) -> bool:
-        """True if the file exists and is preferred."""
+        """Whether readers map the local file: it exists, and object storage is not preferred."""
 
     def read_with(
         self, local: Callable[[], pa.Buffer], first_entry: int, entries: int, *, alone: bool = False
     ) -> pa.Buffer:
-        """Return the frames of these entries, from this source or by `local`, which maps the file.
+        """Return the frames of these entries from this source, or from `local`, which maps the file.
 
-        With `alone` nothing else is fetched.
+        With `alone`, no other entries are fetched in advance.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentBlock:
-    """Run of `entries` whole frames from entry `first_entry` on: the bytes `[offset, offset + length)` of `path`."""
+    """Series of `entries` whole frames from entry `first_entry` on: bytes `[offset, offset + length)` of `path`."""
 
     ledger_id: int
     first_entry: int
@@ -61,11 +63,11 @@ class SegmentBlock:
     offset: int
     length: int
     source: FrameSource | None = None
-    """Of a ledger in object storage. Its frames need not have the length that they have in the file."""
+    """Set for a segment in object storage. There, the same frames may have another total length than in the file."""
 
 
 class WalkedFrame(NamedTuple):
-    """Entry of an object and the offset of its frame header."""
+    """Entry of an object, with the offset of its frame header."""
 
     entry_id: int
     offset: int
@@ -73,11 +75,11 @@ class WalkedFrame(NamedTuple):
 
 
 def blocks(index: EntryIndex, path: Path, ledger_id: int, first: int, end: int, max_bytes: int) -> list[SegmentBlock]:
-    """Return entries `[first, end)` as blocks of at most `max_bytes`, or one larger entry, in order."""
+    """Return the blocks of the entries `[first, end)`, in order. A block has at most `max_bytes`, or one entry."""
     if not 0 <= first <= end <= index.count:
-        raise Refused(f"{path}: entries [{first}, {end}) were asked for, it holds [0, {index.count})")
+        raise Refused(f"{path}: entries [{first}, {end}) were requested, the segment has [0, {index.count})")
     if first < end:
-        # Most ranges of a thousand ledgers are one small block each, which needs no five columns.
+        # A fast path for a range that is one small block, the usual case with many ledgers.
         offset, stop = int(index.offsets[first]), index.end_offset(end - 1)
         packed = end - first == 1 or stop - offset == int(index.lengths[first:end].sum()) + (end - first) * FRAME_BYTES
         if packed and stop - offset <= max_bytes:
@@ -99,7 +101,7 @@ def blocks(index: EntryIndex, path: Path, ledger_id: int, first: int, end: int, 
 
 
 def iter_frames(buffer: Buffer, ledger_id: int, first_entry: int, entries: int) -> Iterator[tuple[int, memoryview]]:
-    """Yield the entries of a block as `(entry id, view)`. Raises Corrupt unless they are exactly the block."""
+    """Yield the entries of a block as `(entry id, view)`. Raises Corrupt unless they fill the block exactly."""
     view = memoryview(buffer)
     unpack, size, offset = FRAME.unpack_from, len(view), 0
     for number in range(first_entry, first_entry + entries):
@@ -116,16 +118,16 @@ def iter_frames(buffer: Buffer, ledger_id: int, first_entry: int, entries: int) 
 
 
 def frame_table(buffer: Buffer, ledger_id: int, first_entry: int, entries: int) -> tuple[Integers, Integers]:
-    """Return offsets and lengths of the entries in a block, checked as `iter_frames` does.
+    """Return offsets and lengths of the entries in a block, with the checks of `iter_frames`.
 
-    Entries of one length, such as records of one shape, need no Python step each.
+    If all entries have the same length, they are checked without a Python step for each.
     """
     view = memoryview(buffer)
     if entries and len(view) % entries == 0:
         table = _uniform_table(view, first_entry, entries)
         if table is not None:
             return table
-    # A counter would stop before the generator compares the end.
+    # `count` is not passed to `fromiter`: it would stop before the generator compares the end of the block.
     lengths = np.fromiter(
         (len(entry) for _, entry in iter_frames(view, ledger_id, first_entry, entries)), dtype=np.int64
     )
@@ -133,12 +135,13 @@ def frame_table(buffer: Buffer, ledger_id: int, first_entry: int, entries: int) 
 
 
 def walk_segment(buffer: Buffer, ledger_id: int, *, where: str, entries: int | None = None) -> Iterator[WalkedFrame]:
-    """Yield every entry of a whole data object, of this project or of Pulsar.
+    """Yield every entry of a whole data object, written by this project or by Pulsar.
 
-    `entries`, if given, is the count in the metadata: a shorter or longer object is Corrupt, because an offload by
-    Pulsar may have stopped silently. Raises Unsupported for the blocks of a streaming offload. A damaged length may
-    include padding, by a multiple of 4 bytes. Only the entry's checksum detects that, and the entry's reader verifies
-    it.
+    `entries` is the number of entries in the metadata. Raises Corrupt if the object has more or fewer, because an
+    offload by Pulsar can stop without an error. Raises Unsupported for the blocks of a streaming offload.
+
+    A damaged length may include some padding in the last entry of a block. Only the entry's checksum reveals this. The
+    reader of the entry verifies the checksum.
     """
     view = memoryview(buffer)
     offset = number = 0
@@ -156,11 +159,11 @@ def walk_segment(buffer: Buffer, ledger_id: int, *, where: str, entries: int | N
             number += 1
         offset = end
     if entries is not None and number != entries:
-        raise Corrupt(f"{where}: ledger {ledger_id} holds entries up to {number - 1}, the metadata says {entries - 1}")
+        raise Corrupt(f"{where}: segment {ledger_id} ends with entry {number - 1}, the metadata state {entries - 1}")
 
 
 def walk_block(view: memoryview, offset: int, end: int, number: int, where: str) -> Iterator[WalkedFrame]:
-    """Yield the frames of one block, which its padding follows. `offset` is that of the first frame."""
+    """Yield the frames of one block, and check the padding after them. The first frame starts at `offset`."""
     while end - offset >= FRAME_BYTES:
         length, entry_id = FRAME.unpack_from(view, offset)
         if length >= _NEGATIVE:
@@ -178,7 +181,7 @@ def walk_block(view: memoryview, offset: int, end: int, number: int, where: str)
 
 
 def padding_fault(rest: memoryview) -> str:
-    """Describe the fault of a block's rest as padding; empty without one."""
+    """Describe the first wrong byte of a block's padding. Returns an empty text if the padding is right."""
     wrong = find_wrong_padding(rest)
     if wrong < 0:
         return ""
@@ -186,6 +189,7 @@ def padding_fault(rest: memoryview) -> str:
 
 
 def _uniform_table(view: memoryview, first_entry: int, entries: int) -> tuple[Integers, Integers] | None:
+    """Return offsets and lengths if all entries have the same length, else None."""
     stride = len(view) // entries
     length = stride - FRAME_BYTES
     if length < 0:
@@ -200,11 +204,11 @@ def _uniform_table(view: memoryview, first_entry: int, entries: int) -> tuple[In
 
 
 def _short(ledger_id: int, number: int, offset: int, size: int) -> str:
-    return f"block of ledger {ledger_id}: entry {number} should begin at byte {offset}, the block has {size}"
+    return f"block of segment {ledger_id}: entry {number} should start at byte {offset}, the block has {size} bytes"
 
 
 def _unfit(ledger_id: int, number: int, entry_id: int, length: int, start: int, size: int) -> str:
     return (
-        f"block of ledger {ledger_id}: frame of entry {entry_id} with {length} bytes at "
+        f"block of segment {ledger_id}: frame of entry {entry_id} with {length} bytes at "
         f"byte {start - FRAME_BYTES}, expected entry {number} with at most {size - start} bytes"
     )

@@ -1,22 +1,26 @@
-"""Recovery of a segment whose writer died before sealing it: find the end of the sound entries, cut the rest.
+"""Recovery of a segment whose writer died before the seal: finds the end of the sound entries, and removes the rest.
 
-    blocks … [ acknowledged entries | entries that nobody acknowledged | torn bytes | zeros ]
-                                    ^ the sidecar's slot               ^ the end that is found
+    blocks … [ acknowledged entries | unacknowledged entries | torn bytes | zeros ]
+                                    ^ stated in the sidecar  ^ found by the recovery
+
+Torn bytes are an entry that a crash left incomplete. The sidecar is the file `<id>.index` beside the segment, with one
+row for each entry and the acknowledged end. A run is the entries of one committed batch, and a marker is its last
+entry.
 
 Rules
-- `recover_segment` only reads. Damage below the acknowledged end is `Corrupt`, naming file, offset and both values.
-- `seal_recovered` moves damaged bytes above the acknowledged end into `<id>.torn` and cuts them. Both functions log
-  what they find.
-- A run at the tail without its marker was never committed, and is cut too. Below the acknowledged end it is `Corrupt`.
-- Without a sidecar the acknowledged end is unknown. A sound entry beyond the damage then proves that the damage is not
-  the tail: `Corrupt`.
-- A segment without syncs (`synced=False`) may lack any of its pages after a loss of power, also of acknowledged
-  entries, and its sidecar proves nothing. Every entry is verified, and the segment is cut at the first damage. The log
-  states how many acknowledged entries were lost.
-- Recovery compares the bytes without a checksum: header zeros, padding, lengths, ids, stamps. Readers and verification
-  check the checksum of an acknowledged entry. Recovery verifies that of any other entry, because it determines the end
-  of the log.
-- A recovered segment is sealed and never written again. Both steps may be repeated after a crash in either.
+- `recover_segment` only reads. If an acknowledged entry is damaged, it raises `Corrupt` with file, offset and both
+  values.
+- `seal_recovered` moves the bytes after the sound entries to `<id>.torn`. Both functions log the damage.
+- A run at the end without its marker was not committed. It is moved, too. Below the acknowledged end it is `Corrupt`.
+- Without a sidecar the acknowledged end is unknown. Then damage with a sound entry after it is `Corrupt`, because a
+  crash damages only the end of a file.
+- A segment with `synced=False` was acknowledged without syncs. A loss of power can damage any part of it, and its
+  sidecar is not used. Every entry is verified, and the segment ends before the first damage. The program's log states
+  how many acknowledged entries are lost.
+- Recovery compares all bytes that have no checksum: headers, padding, lengths, ids, stamps. It verifies the checksum of
+  each unacknowledged entry, because these entries determine the end of the log. Readers and the verification of a store
+  verify the checksums of acknowledged entries.
+- A recovered segment is sealed and never written again. After a crash, both steps can be repeated.
 """
 
 from __future__ import annotations
@@ -52,9 +56,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RecoveredSegment:
-    """Sound part of an unsealed segment. `torn_bytes` follow it, with `torn_entries` whole entries.
+    """Sound part of an unsealed segment. The `torn_bytes` after it contain `torn_entries` whole entries.
 
-    `rows_in_sidecar` are the leading rows of the index that the sidecar already has; none if the sidecar is unusable.
+    `rows_in_sidecar` are the first rows of the index, which the sidecar has already. Empty if the sidecar is unusable.
     """
 
     path: Path
@@ -75,12 +79,12 @@ class RecoveredSegment:
 
     @property
     def row_end(self) -> int:
-        """Rows of the managed ledger up to the last sound entry."""
+        """The number of rows of the managed ledger up to the last sound entry."""
         return self.index.row_end
 
     @property
     def torn_path(self) -> Path:
-        """File for the cut bytes."""
+        """The file to which the torn bytes are moved."""
         return self.path.with_suffix(".torn")
 
 
@@ -103,8 +107,8 @@ def recover_segment(
         fd = disk.open_file(path)
     except NotFound:
         raise DataLoss(
-            f"{path} is gone; {end.entries if sidecar else 'unknown'} entries were acknowledged in it",
-            hint="Restore it from a copy of the store",
+            f"{path} is missing; it had {end.entries if sidecar else 'an unknown number of'} acknowledged entries",
+            hint="Restore the file from a copy of the store",
         ) from None
     try:
         with disk.mapping(fd) as data:
@@ -113,7 +117,7 @@ def recover_segment(
             _require_acknowledged(scan, end)
             torn_end = _last_byte(fd, scan)
             if torn_end > scan.end and not scan.damage:
-                scan.damage = f"{path} at {scan.end}: bytes that are no entry, expected zeros"
+                scan.damage = f"{path} at {scan.end}: bytes that are not an entry, expected zeros"
             if synced and sidecar is None and torn_end > scan.end and not scan.closed:
                 _require_nothing_beyond(scan)
     finally:
@@ -127,11 +131,11 @@ def recover_segment(
     torn_bytes = max(torn_end, scan.end) - cut
     if acknowledged is not None and index.count < acknowledged:
         _log.error(
-            "%s: %d of %d acknowledged entries are lost; the ledger is not synced (durability os): %s",
+            "%s: %d of %d acknowledged entries are lost; the ledger has no syncs (durability os): %s",
             path,
             acknowledged - index.count,
             acknowledged,
-            scan.damage or "they are not there",
+            scan.damage or "the file ends before them",
         )
     return RecoveredSegment(
         path,
@@ -149,7 +153,7 @@ def recover_segment(
 
 
 def seal_recovered(recovered: RecoveredSegment) -> SealedSegment:
-    """Move the torn bytes aside, cut them, and seal the rest; durable on return. May be repeated."""
+    """Move the torn bytes to a `.torn` file, and seal the rest. Durable on return. May be repeated."""
     path, index = recovered.path, recovered.index
     with disk.opened(path, writable=True) as fd:
         if recovered.torn_bytes:
@@ -183,8 +187,8 @@ def _sidecar_of(path: Path, ledger_id: int, block_bytes: int, first_row: int) ->
     stated = (sidecar.block_bytes, sidecar.first_row)
     if stated != (block_bytes, first_row):
         raise Corrupt(
-            f"{name}: states blocks of {stated[0]} bytes from row {stated[1]}, "
-            f"the metadata says {block_bytes} bytes from row {first_row}"
+            f"{name}: states blocks of {stated[0]} bytes and first row {stated[1]}, "
+            f"the metadata state {block_bytes} bytes and row {first_row}"
         )
     return sidecar
 
@@ -195,7 +199,7 @@ def _require_acknowledged(scan: Scan, end: AcknowledgedEnd) -> None:
         why = scan.damage or f"{scan.path} at {scan.end}: zeros, expected entry {scan.index.count}"
         raise Corrupt(
             f"{why}; {end.entries} entries up to {end.end_offset} were acknowledged",
-            hint="Nothing was cut. Restore the file from a copy",
+            hint="No file was changed. Restore the file from a copy",
         )
     last = end.entries - 1
     found = (scan.index.end_offset(last), int(scan.index.row_ends[last]) if end.entries else end.row_end)
@@ -211,7 +215,7 @@ def _require_acknowledged(scan: Scan, end: AcknowledgedEnd) -> None:
 
 
 def _last_byte(fd: int, scan: Scan) -> int:
-    """Return the offset after the last non-zero byte behind the scan's end; that end if all are zero."""
+    """Return the offset after the last non-zero byte of the file, or the scan's end if only zeros follow the scan."""
     found = scan.end
     for start, end in disk.data_ranges(fd, scan.end, scan.size):
         for at in range(start, end, _CHUNK_BYTES):
@@ -222,24 +226,24 @@ def _last_byte(fd: int, scan: Scan) -> int:
 
 
 def _require_nothing_beyond(scan: Scan) -> None:
-    """Raise Corrupt if a sound entry lies beyond the damage."""
+    """Raise Corrupt if a sound entry follows the damage."""
     start = scan.end // scan.block_bytes * scan.block_bytes
     while start < scan.size:
         data = bytes(scan.data[start : start + scan.block_bytes])
         at = data.find(_STAMP_MAGIC, max(scan.end - start, 0) + FRAME_BYTES)
         while at >= 0:
             length, entry_id = FRAME.unpack_from(data, at - FRAME_BYTES)
-            if entry_id >= scan.index.count and length and _holds(memoryview(data)[at : at + length], length, scan):
+            if entry_id >= scan.index.count and length and _is_sound(memoryview(data)[at : at + length], length, scan):
                 raise Corrupt(
-                    f"{scan.damage}; entry {entry_id} at {start + at - FRAME_BYTES} beyond it holds, "
-                    f"and without a sidecar nobody knows what was acknowledged",
-                    hint="Nothing was cut. Restore the file or its sidecar from a copy",
+                    f"{scan.damage}; the later entry {entry_id} at {start + at - FRAME_BYTES} is sound, "
+                    f"and without a sidecar the acknowledged end is unknown",
+                    hint="No file was changed. Restore the file or its sidecar from a copy",
                 )
             at = data.find(_STAMP_MAGIC, at + 1)
         start += scan.block_bytes
 
 
-def _holds(entry: memoryview, length: int, scan: Scan) -> bool:
+def _is_sound(entry: memoryview, length: int, scan: Scan) -> bool:
     if len(entry) != length:
         return False
     try:
@@ -250,7 +254,7 @@ def _holds(entry: memoryview, length: int, scan: Scan) -> bool:
 
 
 def _set_aside(fd: int, recovered: RecoveredSegment) -> None:
-    """Copy the cut bytes to the `.torn` file, completely or not at all."""
+    """Copy the torn bytes to the `.torn` file, completely or not at all."""
     path = recovered.torn_path
     scratch = path.with_suffix(".torn.new")
     scratch.unlink(missing_ok=True)
@@ -266,12 +270,12 @@ def _set_aside(fd: int, recovered: RecoveredSegment) -> None:
     disk.sync_directory(path.parent)
     lost = (recovered.acknowledged or 0) > recovered.entries
     _log.warning(
-        "%s: %d bytes after %d, of which %d whole entries, %s; cut and kept in %s (%s)",
+        "%s: %d bytes after %d, with %d whole entries, %s; moved to %s (%s)",
         recovered.path,
         recovered.torn_bytes,
         recovered.end_offset,
         recovered.torn_entries,
-        "do not hold" if lost else "were never acknowledged",
+        "are damaged" if lost else "were never acknowledged",
         path,
         recovered.damage,
     )

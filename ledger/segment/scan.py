@@ -1,11 +1,14 @@
-"""Scan of the data of an unsealed segment: the sound entries, their end, and the reason for it.
+"""Scan of the data of an unsealed segment: its sound entries, their end, and the damage at that end.
+
+A sidecar is the file beside the segment with one row for each acknowledged entry. A run is the entries of one committed
+batch; a marker, its last entry, closes it. A stamp is the broker's time and row number before each entry.
 
 Rules
-- Of an acknowledged entry with a row in the sidecar, all bytes without a checksum are compared: header zeros, padding,
-  length, id, stamp. Its reader verifies the checksum, as in every sealed segment.
-- Every other entry is parsed and its checksum verified: an unacknowledged one, and one without a sound row. If row and
-  bytes disagree, that is reported. The last acknowledged entry is parsed too, because it may be inside a run.
-- The scan passes once through a mapping of the file, and changes nothing.
+- For an acknowledged entry with a sound row in the sidecar, the scan compares all bytes that have no checksum: headers,
+  padding, length, id, stamp. The reader of the entry verifies the checksum, as in every sealed segment.
+- The scan parses every other entry and verifies its checksum. If the entry has a row that disagrees, the scan stops
+  there. The last acknowledged entry is also parsed, because it may belong to an unfinished run.
+- The scan reads a mapping of the file once, and changes nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +32,10 @@ _STAMP_MAGIC = b"\x0e\x02"
 
 @dataclass(frozen=True, slots=True)
 class EntryTraits:
-    """Properties of an entry for recovery: its rows, the run that it is in or closes, its stamp."""
+    """Properties of an entry for recovery: its rows, the run to which it belongs or which it closes, its stamp.
+
+    `txn` is the id of the run.
+    """
 
     rows: int
     txn: tuple[int, int] | None
@@ -38,11 +44,14 @@ class EntryTraits:
 
 
 Describe = Callable[[memoryview], EntryTraits]
-"""Parses one whole entry, stamp included, verifies its checksum, or raises Corrupt. The view is lent."""
+"""Parses one entry with its stamp, and verifies its checksum. Raises Corrupt. Must not keep the view."""
 
 
 def checked_traits(entry: memoryview, describe: Describe, before: BrokerStamp) -> EntryTraits:
-    """Describe an entry and compare its stamp, which its checksum does not cover. Raises Corrupt."""
+    """Parse an entry and compare its stamp, which the checksum does not cover, with the stamp `before`.
+
+    Raises Corrupt.
+    """
     traits = describe(entry)
     stamp = traits.stamp
     if stamp is None:
@@ -52,15 +61,18 @@ def checked_traits(entry: memoryview, describe: Describe, before: BrokerStamp) -
         raise Corrupt(f"broker metadata is {bytes(entry[: len(prefix)]).hex()}, expected {prefix.hex()}")
     if stamp.timestamp_ms < before.timestamp_ms:
         raise Corrupt(
-            f"broker timestamp {stamp.timestamp_ms} is before that of the entry before, {before.timestamp_ms}"
+            f"broker timestamp {stamp.timestamp_ms} is earlier than {before.timestamp_ms} of the previous entry"
         )
     if stamp.row_end != before.row_end + traits.rows:
-        raise Corrupt(f"entry of {traits.rows} rows after row {before.row_end} is stamped with row {stamp.row_end}")
+        raise Corrupt(
+            f"entry of {traits.rows} rows has last row {stamp.row_end} in its broker metadata, "
+            f"expected {before.row_end + traits.rows}"
+        )
     return traits
 
 
 class Scan:
-    """Pass over a file: `index` has the sound entries, `end` is their end, `damage` the reason."""
+    """Scan of one file. `index` has the sound entries, `end` is their end, `damage` describes the damage after it."""
 
     def __init__(
         self,
@@ -73,13 +85,13 @@ class Scan:
     ) -> None:
         self.path, self.index, self.describe = path, index, describe
         self.data, self.size, self.block_bytes = data, len(data), block_bytes
-        # Rows of acknowledged entries without the last one, which is described because it may be inside a run.
+        # Rows of acknowledged entries. The last one is parsed nevertheless, because it may be inside a run.
         self.trusted: Rows = sidecar.rows if sidecar else NO_ROWS
         index.reserve(len(self.trusted))
         self.stamp = BrokerStamp(0, index.first_row)
         self.end = HEADER_BYTES
         self.damage, self.damage_at = "", -1
-        self.closed = False  # an interrupted seal stated the end
+        self.closed = False  # true if an interrupted seal has written the end into the block's header
         self.open_run: tuple[int, int] | None = None
         self.run_start: int | None = None
 
@@ -87,7 +99,7 @@ class Scan:
         self.damage, self.damage_at = f"{self.path} at {offset}: {message}", offset
 
     def run(self) -> None:
-        """Scan block after block until one is unsound or missing."""
+        """Scan block after block, up to the end of the file or the first damage."""
         start = 0
         while start == 0 or start < self.size:
             head = self.data[start : start + HEADER_BYTES]
@@ -107,21 +119,21 @@ class Scan:
         if header.first_entry != self.index.count or header.block_bytes > self.block_bytes:
             self.stop_at(
                 start,
-                f"block of {header.block_bytes} bytes from entry {header.first_entry}, "
-                f"expected one of {self.block_bytes} from entry {self.index.count}",
+                f"block of {header.block_bytes} bytes with first entry {header.first_entry}, "
+                f"expected {self.block_bytes} bytes and entry {self.index.count}",
             )
             return None
         return header
 
     def _block(self, start: int, header: BlockHeader) -> bool:
-        """Take the entries of one block. Return whether another block may follow."""
+        """Add the sound entries of one block to the index. Return whether another block may follow."""
         view = self.data[start : start + self.block_bytes]
         limit = min(header.block_bytes, len(view))
         first, before = self.index.count, (self.end, self.stamp, self.open_run, self.run_start)
         at = self._take_trusted(start, limit)
-        at, whole = self._take_described(view, start, at, limit)
+        at, complete = self._take_parsed(view, start, at, limit)
         if header.block_bytes == self.block_bytes or self.damage:
-            return whole
+            return complete
         if at != header.block_bytes:  # the seal writes the true length into the header
             self.end, self.stamp, self.open_run, self.run_start = before
             self.index = EntryIndex.of_rows(self.index.ledger_id, self.index.first_row, self.index.rows()[:first])
@@ -131,7 +143,7 @@ class Scan:
         return False
 
     def _take_trusted(self, start: int, limit: int) -> int:
-        """Take acknowledged entries whose rows and heads agree. Return the offset after them."""
+        """Add the acknowledged entries whose rows and first bytes agree. Return the offset after them in the block."""
         first = self.index.count
         rows = self.trusted[first : max(first, len(self.trusted) - 1)]
         rows = rows[: int(np.searchsorted(rows["offset"], start + limit))]
@@ -141,17 +153,17 @@ class Scan:
         self._adopt(rows, BrokerStamp(int(rows[-1]["timestamp"]), int(rows[-1]["row_end"])))
         return self.end - start
 
-    def _take_described(self, view: memoryview, start: int, at: int, limit: int) -> tuple[int, bool]:
-        """Take entries one by one. Return their end, and whether the block is whole after them."""
+    def _take_parsed(self, view: memoryview, start: int, at: int, limit: int) -> tuple[int, bool]:
+        """Parse entries one by one and add them. Return their end, and whether the block is complete with padding."""
         found: list[tuple[int, int, int, int]] = []
-        number, stamp, whole = self.index.count, self.stamp, False
+        number, stamp, complete = self.index.count, self.stamp, False
         while True:
             if limit - at < FRAME_BYTES:
-                whole = self._is_padded(view, start, at, limit)
+                complete = self._is_padded(view, start, at, limit)
                 break
             length, entry_id = FRAME.unpack_from(view, at)
             if length >= _PADDING_BIT:
-                whole = self._is_padded(view, start, at, limit)
+                complete = self._is_padded(view, start, at, limit)
                 break
             if not length:
                 break
@@ -163,18 +175,19 @@ class Scan:
                     f"expected entry {number} with at most {limit - begin} bytes",
                 )
                 break
-            stamp_now = self._described(view[begin : begin + length], start + at, number, stamp)
-            if stamp_now is None:
+            next_stamp = self._parse(view[begin : begin + length], start + at, number, stamp)
+            if next_stamp is None:
                 break
-            stamp = stamp_now
+            stamp = next_stamp
             found.append((start + at, length, stamp.timestamp_ms, stamp.row_end))
             at, number = begin + length, number + 1
         if found:
             columns = np.array(found, dtype=np.int64).T
             self._adopt(make_rows(columns[0], columns[1], columns[2], columns[3]), stamp)
-        return at, whole
+        return at, complete
 
-    def _described(self, entry: memoryview, offset: int, number: int, before: BrokerStamp) -> BrokerStamp | None:
+    def _parse(self, entry: memoryview, offset: int, number: int, before: BrokerStamp) -> BrokerStamp | None:
+        """Return the stamp of a sound entry. Record the damage and return None otherwise."""
         try:
             traits = checked_traits(entry, self.describe, before)
         except Corrupt as error:
@@ -183,15 +196,17 @@ class Scan:
         stamp = traits.stamp
         if stamp is not None and number < len(self.trusted):
             row = self.trusted[number]
-            said = (int(row["offset"]), int(row["length"]), int(row["timestamp"]), int(row["row_end"]))
-            here = (offset, len(entry), stamp.timestamp_ms, stamp.row_end)
-            if said != here:
-                self.stop_at(offset, f"entry {number} is (offset, length, time, row) {here}, the sidecar says {said}")
+            stated = (int(row["offset"]), int(row["length"]), int(row["timestamp"]), int(row["row_end"]))
+            found = (offset, len(entry), stamp.timestamp_ms, stamp.row_end)
+            if stated != found:
+                message = f"entry {number} is (offset, length, time, row) {found}, the sidecar states {stated}"
+                self.stop_at(offset, message)
                 return None
         self._follow_run(traits, number)
         return stamp
 
     def _follow_run(self, traits: EntryTraits, number: int) -> None:
+        """Record the start or the end of a run."""
         if self.open_run is None:
             if traits.txn is not None and not traits.closes_run:
                 self.open_run, self.run_start = traits.txn, number
@@ -199,6 +214,7 @@ class Scan:
             self.open_run, self.run_start = None, None
 
     def _is_padded(self, view: memoryview, start: int, at: int, limit: int) -> bool:
+        """Return whether only padding follows in the block. False for zeros; records other bytes as damage."""
         rest = view[at:limit]
         if rest and not any(rest):
             return False

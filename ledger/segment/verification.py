@@ -1,8 +1,10 @@
 """Verification of a sealed segment against its metadata, byte by byte, and rebuild of its sidecar.
 
+The sidecar is the file `<id>.index` beside the segment, with the place of each entry.
+
 Rules
-- A sealed segment is never cut. A disagreement is `Corrupt`, naming file, offset and both values.
-- A missing or damaged sidecar is rebuilt from the data, and the log says so.
+- A sealed segment is never changed. A disagreement raises `Corrupt` with file, offset and both values.
+- A missing or damaged sidecar is rebuilt from the data. The rebuild is logged.
 """
 
 from __future__ import annotations
@@ -39,22 +41,22 @@ def verify_segment(
     index: EntryIndex | None = None,
     progress: Callable[[int], object] | None = None,
 ) -> EntryIndex:
-    """Compare everything in a sealed segment, also the index if given. Return the index of the data.
+    """Verify every byte of a sealed segment, and compare `index` if it is passed. Return the index of the data.
 
-    With an index, headers, frames, stamps and padding are compared in bulk and each entry's checksum is verified,
-    without parsing. If that fails, the segment is walked entry by entry to name the fault. `progress` receives the
-    number of further sound entries.
+    With an index, headers, frames, stamps and padding are compared for many entries at once, and each entry's checksum
+    is verified. If they disagree, the segment is read entry by entry, to name the fault. `progress` is called with the
+    number of sound entries since its last call.
     """
     view = _mapped(path, file_bytes)
-    told = 0
+    reported = 0
 
-    def tell(more: int) -> None:
-        nonlocal told
-        told += more
+    def report(more: int) -> None:
+        nonlocal reported
+        reported += more
         if progress is not None:
             progress(more)
 
-    if index is not None and index.first_row == first_row and _holds(view, index, entries, tell):
+    if index is not None and index.first_row == first_row and _agrees(view, index, entries, report):
         return index
     found: list[tuple[int, int, int, int]] = []
     stamp = BrokerStamp(0, first_row)
@@ -69,7 +71,7 @@ def verify_segment(
     walked = EntryIndex.of_rows(ledger_id, first_row, make_rows(columns[0], columns[1], columns[2], columns[3]))
     if index is not None:
         _require_same(path, walked, index)
-    tell(walked.count - told)
+    report(walked.count - reported)
     return walked
 
 
@@ -84,7 +86,7 @@ def load_or_rebuild_index(
     block_bytes: int,
     describe: Describe,
 ) -> EntryIndex:
-    """Return the index of a sealed segment. A missing or damaged sidecar is rebuilt from the data, and logged."""
+    """Return the index of a sealed segment. Rebuild a missing or damaged sidecar from the data, and log the rebuild."""
     sidecar = path.with_suffix(".index")
     try:
         return _loaded(sidecar, ledger_id, entries, first_row)
@@ -97,8 +99,8 @@ def load_or_rebuild_index(
     return index
 
 
-def _holds(view: memoryview, index: EntryIndex, entries: int, tell: Callable[[int], object]) -> bool:
-    """Return whether a segment is exactly what its index says, without a reason."""
+def _agrees(view: memoryview, index: EntryIndex, entries: int, report: Callable[[int], object]) -> bool:
+    """Return whether a segment agrees with its index in every byte."""
     rows, start, first, stamp = index.rows(), 0, 0, BrokerStamp(0, index.first_row)
     while start < len(view):
         try:
@@ -107,26 +109,27 @@ def _holds(view: memoryview, index: EntryIndex, entries: int, tell: Callable[[in
             return False
         end = start + header.block_bytes
         last = int(np.searchsorted(index.offsets, end))
-        mine = rows[first:last]
-        if header.first_entry != first or end > len(view) or not len(mine):
+        block_rows = rows[first:last]
+        if header.first_entry != first or end > len(view) or not len(block_rows):
             return False
-        if agreeing(view, start, end, mine, first, stamp) < len(mine) or not _sum_up(view, mine):
+        agreeing_rows = agreeing(view, start, end, block_rows, first, stamp)
+        if agreeing_rows < len(block_rows) or not _checksums_agree(view, block_rows):
             return False
-        stamp = BrokerStamp(int(mine[-1]["timestamp"]), int(mine[-1]["row_end"]))
+        stamp = BrokerStamp(int(block_rows[-1]["timestamp"]), int(block_rows[-1]["row_end"]))
         if padding_fault(view[index.end_offset(last - 1) : end]):
             return False
-        tell(len(mine))
+        report(len(block_rows))
         start, first = end, last
     return first == index.count == entries
 
 
-def _sum_up(view: memoryview, rows: Rows) -> bool:
+def _checksums_agree(view: memoryview, rows: Rows) -> bool:
     """Return whether every entry has the checksum that it states."""
     data = np.frombuffer(view, dtype=np.uint8)
     offsets = rows["offset"].astype(np.int64) + FRAME_BYTES
     ends = offsets + rows["length"]
     sizes = data[offsets[:, None] + np.arange(2, 6)].astype(np.int64)
-    sums = offsets + 6 + (sizes @ np.array([1 << 24, 1 << 16, 1 << 8, 1])) + 2  # behind the stamp and the magic
+    sums = offsets + 6 + (sizes @ np.array([1 << 24, 1 << 16, 1 << 8, 1])) + 2  # after the stamp and the magic number
     stated = np.ascontiguousarray(data[sums[:, None] + np.arange(4)]).view(">u4")[:, 0]
     found = crc32c_of_ranges(data, (sums + 4).tolist(), ends.tolist())
     return bool((np.fromiter(found, np.uint32, len(rows)) == stated).all())
@@ -135,7 +138,7 @@ def _sum_up(view: memoryview, rows: Rows) -> bool:
 def _loaded(sidecar: Path, ledger_id: int, entries: int, first_row: int) -> EntryIndex:
     index = load_index(sidecar, ledger_id, entries)
     if index.first_row != first_row:
-        raise Corrupt(f"{sidecar}: begins at row {index.first_row}, the metadata says {first_row}")
+        raise Corrupt(f"{sidecar}: first row is {index.first_row}, the metadata state {first_row}")
     return index
 
 
@@ -143,24 +146,24 @@ def _mapped(path: Path, file_bytes: int) -> memoryview:
     try:
         fd = disk.open_file(path)
     except NotFound:
-        raise DataLoss(f"{path} of {file_bytes} bytes is gone", hint="Restore it from a copy of the store") from None
+        raise DataLoss(f"{path} of {file_bytes} bytes is missing", hint="Restore it from a copy of the store") from None
     try:
         size = os.fstat(fd).st_size
         if size != file_bytes:
-            raise Corrupt(f"{path} has {size} bytes, the metadata says {file_bytes}")
+            raise Corrupt(f"{path} has {size} bytes, the metadata state {file_bytes}")
         return memoryview(mmap.mmap(fd, size, prot=mmap.PROT_READ))
     finally:
         os.close(fd)
 
 
 def _require_same(path: Path, walked: EntryIndex, index: EntryIndex) -> None:
-    here, said = walked.rows(), index.rows()
-    if len(here) != len(said):
-        raise Corrupt(f"{path}: holds {len(here)} entries, its sidecar {len(said)}")
-    wrong = np.flatnonzero(here != said)
+    found, stated = walked.rows(), index.rows()
+    if len(found) != len(stated):
+        raise Corrupt(f"{path}: has {len(found)} entries, its sidecar has {len(stated)}")
+    wrong = np.flatnonzero(found != stated)
     if len(wrong):
         entry = int(wrong[0])
         raise Corrupt(
-            f"{path} at {int(here[entry]['offset'])}: entry {entry} is (offset, length, check, time, row) "
-            f"{here[entry].item()}, the sidecar says {said[entry].item()}"
+            f"{path} at {int(found[entry]['offset'])}: entry {entry} is (offset, length, check, time, row) "
+            f"{found[entry].item()}, the sidecar states {stated[entry].item()}"
         )

@@ -1,17 +1,20 @@
-"""Writer of one open segment: frames into blocks, and the end that readers may see.
+"""Writer of one open segment: writes entries into blocks, and publishes the end up to which readers may read.
 
-    write        frames to the file                 invisible
-    sync         the device has them                up to what was written when it began
-    acknowledge  rows, count and slot published     only what was synced
-    seal         header, truncate, index            nothing is written after it
+    write        writes frames to the file                       readers do not see them
+    sync         makes them durable                              all frames written before its start
+    acknowledge  writes the sidecar and extends the index        only synced frames; readers see them
+    seal         writes the last header and the final sidecar    the file never changes again
+
+A frame is an entry with its length and id. A stamp is the broker's time and row number, written before the entry. The
+sidecar is the file `<id>.index`, with the place of each entry.
 
 Invariants
-- The kernel gets the callers' buffers without a copy. Between two entries are 12 bytes of header and the stamp.
-- A refused or failed `write` leaves segment and file unchanged.
-- Only zeros follow the last written frame: `truncate_to` erases the data on disk.
-- After a failed sync nothing more is written, synced or acknowledged here, because the device may have dropped data.
+- The kernel gets the callers' buffers without a copy. The frame's header and the stamp are written before each entry.
+- A refused or failed `write` leaves the segment and the file unchanged.
+- Only zeros follow the last written frame, because `truncate_to` erases the data on disk.
+- After a failed sync, the segment accepts no write, sync or acknowledgement, because the device may have dropped data.
   The acknowledged part can still be sealed.
-- One thread writes, while another may be inside `sync`.
+- One thread writes, while another thread may be inside `sync`.
 - The file is locked (`disk.hold`) until it is closed, so that recovery detects a live writer.
 """
 
@@ -42,13 +45,13 @@ from pyspark_ledger.ledger.segment.format import (
 from pyspark_ledger.ledger.segment.index import AcknowledgedEnd, EntryIndex, EntryPlace, IndexFile
 
 PREALLOCATE_BYTES_MIN = 1024 * 1024
-# Write-back of a write of this size starts at once, because the sync may be busy with the write before. A smaller
-# transfer costs less than the system call.
+# After a write of this size, write-back starts at once, because the sync stage may still sync the previous write. For a
+# smaller write, the system call costs more than it saves.
 _WRITE_BACK_BYTES_MIN = 256 * 1024
 
 
 class StampedEntry(NamedTuple):
-    """Original entry of `size` bytes in its buffers, and the stamp that the broker puts before it."""
+    """Entry of `size` bytes as the producer sent it, in buffers, and the stamp that the broker writes before it."""
 
     stamp: BrokerStamp
     size: int
@@ -107,9 +110,10 @@ class SegmentWriter:
         sync: bool = True,
         owner: str = "",
     ) -> SegmentWriter:
-        """Create a segment without entries, durable on return. On failure no file is left.
+        """Create an empty segment, durable on return. After a failure no file is left.
 
-        `owner` is the incarnation of the managed ledger, which identifies files without a record.
+        `owner` is the incarnation of the managed ledger: the id of this creation of the ledger. It tells to which
+        ledger a file belongs if the metadata do not list the file.
         """
         require_block_bytes(block_bytes)
         index = EntryIndex(ledger_id, first_row)
@@ -143,17 +147,17 @@ class SegmentWriter:
 
     @property
     def entries(self) -> int:
-        """Written entries, acknowledged or not; the id of the next one."""
+        """The number of written entries, acknowledged or not. The next entry gets this id."""
         return self._written
 
     @property
     def acknowledged(self) -> int:
-        """Entries that readers may see."""
+        """The number of entries that readers may see."""
         return self.index.count
 
     @property
     def failed(self) -> bool:
-        """True after a failed sync of this file. Then the segment accepts no more writes."""
+        """Whether a sync of this file has failed. Then the segment accepts no more writes."""
         return self._failed is not None
 
     @property
@@ -162,7 +166,7 @@ class SegmentWriter:
         return self._end
 
     def fits(self, entry_bytes: int) -> bool:
-        """Return whether a segment can store an entry of this size, stamp prefix included."""
+        """Return whether an entry of this size, with its stamp, fits into a block."""
         return entry_bytes <= entry_bytes_max(self.block_bytes)
 
     def preallocate(self, length: int) -> None:
@@ -171,7 +175,7 @@ class SegmentWriter:
         self._reserve(min(self._end + length, block_end))
 
     def write(self, entries: Sequence[StampedEntry]) -> int:
-        """Write entries with consecutive ids. Return the first id. The entries are not yet durable or visible."""
+        """Write entries with consecutive ids. Return the first id. The entries are neither durable nor visible yet."""
         self._require_sound()
         first = self.entries
         buffers, places, end = self._lay_out(entries, first)
@@ -189,7 +193,7 @@ class SegmentWriter:
         return first
 
     def sync(self) -> None:
-        """Make everything written so far durable. Raises OSError if the device refuses, without a retry."""
+        """Make all written entries durable. Raises OSError if the device fails. Never repeats a failed sync."""
         fd = self.begin_sync()
         try:
             if fd >= 0:
@@ -200,26 +204,33 @@ class SegmentWriter:
         self.end_sync(None)
 
     def begin_sync(self) -> int:
-        """Return the file that the caller syncs instead of `sync`, up to the present end; -1 for none."""
+        """Return the file descriptor that the caller syncs, instead of `sync`.
+
+        Returns -1 for a segment without syncs.
+        """
         self._require_sound()
         self._syncing = self.entries
         return self._fd if self._sync else -1
 
     def end_sync(self, error: OSError | None) -> None:
-        """Record the result of the sync that `begin_sync` started; after an error the file has failed."""
+        """Record the result of the sync that `begin_sync` started. After an error, `failed` is true."""
         if error is not None:
             self._failed = error
         else:
             self._synced = self._syncing
 
     def acknowledge(self, entries: int | None = None) -> int:
-        """Make the first `entries` entries visible, by default all synced ones. Return the bytes of the new ones."""
+        """Make the first `entries` entries visible, by default all synced entries.
+
+        Return the bytes of the entries that became visible.
+        """
         self._require_sound()
         entries = self._synced if entries is None else entries
         count = self.index.count
         if not count <= entries <= self._synced:
             raise Refused(
-                f"{self.path}: {entries} entries cannot be acknowledged: {count} are already, {self._synced} are synced"
+                f"{self.path}: {entries} entries cannot be acknowledged: {count} are acknowledged already, "
+                f"{self._synced} are synced"
             )
         if entries == count:
             return 0
@@ -231,11 +242,12 @@ class SegmentWriter:
         return sum(place.length for place in places)
 
     def truncate_to(self, entries: int) -> None:
-        """Remove entries from `entries` on, none of which may be acknowledged."""
+        """Keep only the first `entries` entries. Raises Refused if a removed entry is acknowledged."""
         count = self.index.count
         if not count <= entries <= self.entries:
             raise Refused(
-                f"{self.path}: cannot be cut to {entries} entries: {count} are acknowledged, {self.entries} written"
+                f"{self.path}: cannot be truncated to {entries} entries: {count} are acknowledged, {self.entries} are "
+                "written"
             )
         keep = self._pending[: entries - count]
         end = _end_of(keep[-1]) if keep else self.index.end_offset(count - 1)
@@ -247,7 +259,7 @@ class SegmentWriter:
         self._last = BrokerStamp(keep[-1].timestamp_ms, keep[-1].row_end) if keep else self._acknowledged_stamp()
 
     def seal(self) -> SealedSegment:
-        """Write the last block's true length, cut reserved space, write the index; durable on return."""
+        """Write the last block's length, remove reserved space, and write the index. Durable on return."""
         if self._pending:
             raise Refused(
                 f"{self.path}: {self.index.count} entries are acknowledged, {self.entries} are written",
@@ -259,14 +271,14 @@ class SegmentWriter:
         return SealedSegment(self.index.count, self.index.size_bytes, self._end, self.index.row_end)
 
     def close(self) -> None:
-        """Close the files without a change."""
+        """Close both files without writing."""
         self._file.close()
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
     def _lay_out(self, entries: Sequence[StampedEntry], first: int) -> tuple[list[Buffer], list[EntryPlace], int]:
-        """Return the buffers to write at the end, the locations of the entries, and the new end. Changes nothing."""
+        """Return the buffers to write, the places of the entries, and the new end. Changes nothing."""
         buffers: list[Buffer] = []
         places: list[EntryPlace] = []
         end, block_end, block_bytes = self._end, self._block_start() + self.block_bytes, self.block_bytes
@@ -290,17 +302,17 @@ class SegmentWriter:
     def _not_storable(self, number: int, size: int, stamp: BrokerStamp, last: BrokerStamp) -> Refused:
         if not self.fits(size):
             return Refused(
-                f"{self.path}: entry {number} has {size} bytes with its stamp, a block of "
-                f"{self.block_bytes} bytes holds {entry_bytes_max(self.block_bytes)}",
+                f"{self.path}: entry {number} has {size} bytes with its stamp, at most "
+                f"{entry_bytes_max(self.block_bytes)} fit into a block of {self.block_bytes} bytes",
                 hint="Send smaller entries, or create the ledger with larger blocks",
             )
-        return Refused(f"{self.path}: entry {number} is stamped {stamp}, the one before it {last}")
+        return Refused(f"{self.path}: entry {number} has stamp {stamp}, lower than {last} of the entry before it")
 
     def _require_sound(self) -> None:
         if self._failed is not None:
             raise Unavailable(
-                f"{self.path}: the device failed: {self._failed}",
-                hint="Seal this ledger and write to a new one",
+                f"{self.path}: a sync failed: {self._failed}",
+                hint="Seal this segment and write to a new segment",
             )
 
     def _write(self, buffers: Sequence[Buffer], offset: int, end: int) -> None:
@@ -310,7 +322,7 @@ class SegmentWriter:
             disk.begin_sync(self._fd, offset, end - offset)
 
     def _reserve(self, upto: int) -> None:
-        """Reserve at least `upto`, and ahead of it in growing steps that stop at the end of its block."""
+        """Reserve space up to `upto` or further, in growing steps, at most to the end of the block of `upto`."""
         if upto <= self._reserved:
             return
         block_end = -(-upto // self.block_bytes) * self.block_bytes
@@ -320,7 +332,7 @@ class SegmentWriter:
         self._step = min(2 * self._step, self.block_bytes)
 
     def _erase_from(self, end: int) -> None:
-        """Erase everything beyond `end`, durably."""
+        """Truncate the file to `end`, durably. A failure marks the file as failed."""
         try:
             os.ftruncate(self._fd, end)
             disk.sync_data(self._fd)
@@ -338,7 +350,7 @@ class SegmentWriter:
 
 
 def seal_data(fd: int, path: Path, index: EntryIndex, block_bytes: int) -> None:
-    """Rewrite the last block's header with its true length, then cut behind the last entry, then sync."""
+    """Write the real length into the last block's header, and truncate the file after the last entry. Syncs both."""
     end = index.end_offset(index.count - 1)
     start = (end - 1) // block_bytes * block_bytes
     first = int(np.searchsorted(index.offsets, start))

@@ -88,7 +88,7 @@ def test_unreported_syncs_have_failed_and_untaken_ones_are_done_here(
     monkeypatch.setattr(file_syncs, "_call", refusing)
     answers = syncs.sync(files[:3])
     assert [answer and answer.errno for answer in answers] == [errno.EIO] * 3
-    assert "did not say" in str(answers[0])
+    assert "did not return the result" in str(answers[0])
     assert not syncs.together, "what it has not told must not answer for the next files"
     assert syncs.sync(files[:3]) == [None] * 3
     for refused[:] in ([calls.submit], [calls.setup]):

@@ -88,9 +88,9 @@ def test_a_sealed_sidecar_round_trips_and_shrinks(tmp_path: Path) -> None:
     write_sealed(path, index, store_id="a-store", block_bytes=4096, file_bytes=9)
     assert path.stat().st_size == 2048 + 100 * 32
     assert load_index(path, 7, 100).rows().tolist() == index.rows().tolist()
-    with pytest.raises(Corrupt, match="sealed with 100 entries, the metadata says 99"):
+    with pytest.raises(Corrupt, match="the seal has 100 entries, the metadata state 99"):
         load_index(path, 7, 99)
-    with pytest.raises(Corrupt, match="ledger 7, expected 8"):
+    with pytest.raises(Corrupt, match="segment 7, expected 8"):
         load_index(path, 8, 100)
 
 
@@ -125,7 +125,7 @@ def test_both_slots_gone(tmp_path: Path) -> None:
     data = bytearray((tmp_path / "7.index").read_bytes())
     data[512:1536] = bytes(1024)
     (tmp_path / "7.index").write_bytes(data)
-    with pytest.raises(Corrupt, match="neither slot"):
+    with pytest.raises(Corrupt, match="both slots"):
         load_open(tmp_path / "7.index", 7)
 
 

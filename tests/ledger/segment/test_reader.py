@@ -91,7 +91,7 @@ def test_an_object_that_is_cut_anywhere_is_refused() -> None:
 def test_a_block_without_entries_shows_when_the_count_is_known() -> None:
     short = block(0, [b"a"], 256) + block(1, [], 256)
     assert len(list(walk_segment(short, 1, where="x"))) == 1
-    with pytest.raises(Corrupt, match="ledger 1 holds entries up to 0, the metadata says 4"):
+    with pytest.raises(Corrupt, match="segment 1 ends with entry 0, the metadata state 4"):
         list(walk_segment(short, 1, where="x", entries=5))
 
 
@@ -129,7 +129,7 @@ def test_blocks_are_runs_of_whole_frames(rig: SegmentRig, max_bytes: int) -> Non
 def test_blocks_never_reach_beyond_the_committed_end(rig: SegmentRig) -> None:
     rig.fill(2)
     rig.write(rig.entry(b"unseen"))
-    with pytest.raises(Refused, match=r"entries \[0, 3\) were asked for, it holds \[0, 2\)"):
+    with pytest.raises(Refused, match=r"entries \[0, 3\) were requested, the segment has \[0, 2\)"):
         blocks(rig.writer.index, rig.data, 7, 0, 3, 100)
 
 

@@ -221,7 +221,7 @@ def test_without_a_sidecar_an_entry_beyond_the_damage_forbids_the_cut(rig: Segme
     rig.writer.close()
     rig.sidecar.unlink()
     overwrite(rig.data, at + 30, b"\0\0")
-    with pytest.raises(Corrupt, match="beyond it holds, and without a sidecar"):
+    with pytest.raises(Corrupt, match="is sound, and without a sidecar"):
         rig.recover()
 
 
@@ -229,7 +229,7 @@ def test_a_missing_file(rig: SegmentRig) -> None:
     rig.fill(3)
     rig.writer.close()
     rig.data.unlink()
-    with pytest.raises(DataLoss, match=r"7\.ledger is gone; 3 entries were acknowledged"):
+    with pytest.raises(DataLoss, match=r"7\.ledger is missing; it had 3 acknowledged entries"):
         rig.recover()
 
 
@@ -307,5 +307,5 @@ def test_the_metadata_disagrees_with_the_sidecar(make_rig: Callable[..., Segment
     rig.fill(1)
     rig.writer.close()
     rig.first_row = 11
-    with pytest.raises(Corrupt, match="from row 10, the metadata says 256 bytes from row 11"):
+    with pytest.raises(Corrupt, match="first row 10, the metadata state 256 bytes and row 11"):
         rig.recover()

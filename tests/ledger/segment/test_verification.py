@@ -87,9 +87,9 @@ def test_an_index_that_says_otherwise_is_named(rig: SegmentRig) -> None:
     sealed = rig.writer.seal()
     rows = load_index(rig.sidecar, 7, 6).rows()
     rows["timestamp"][3] += 1
-    with pytest.raises(Corrupt, match=r"entry 3 is .* the sidecar says"):
+    with pytest.raises(Corrupt, match=r"entry 3 is .* the sidecar states"):
         verify(rig, sealed, EntryIndex.of_rows(7, 0, rows))
-    with pytest.raises(Corrupt, match="holds 6 entries, its sidecar 5"):
+    with pytest.raises(Corrupt, match="has 6 entries, its sidecar has 5"):
         verify(rig, sealed, EntryIndex.of_rows(7, 0, load_index(rig.sidecar, 7, 6).rows()[:5]))
 
 
@@ -98,7 +98,7 @@ def test_a_file_of_another_length(rig: SegmentRig) -> None:
     sealed = rig.writer.seal()
     with rig.data.open("ab") as file:
         file.write(b"x")
-    with pytest.raises(Corrupt, match=f"has {sealed.file_bytes + 1} bytes, the metadata says {sealed.file_bytes}"):
+    with pytest.raises(Corrupt, match=f"has {sealed.file_bytes + 1} bytes, the metadata state {sealed.file_bytes}"):
         verify(rig, sealed, None)
 
 
@@ -106,7 +106,7 @@ def test_fewer_entries_than_the_metadata_says(rig: SegmentRig) -> None:
     rig.fill(3)
     sealed = rig.writer.seal()
     more = SealedSegment(4, sealed.size_bytes, sealed.file_bytes, sealed.row_end)
-    with pytest.raises(Corrupt, match="holds entries up to 2, the metadata says 3"):
+    with pytest.raises(Corrupt, match="ends with entry 2, the metadata state 3"):
         verify(rig, more, None)
 
 
@@ -144,5 +144,5 @@ def test_a_missing_file(rig: SegmentRig) -> None:
     rig.fill(2)
     sealed = rig.writer.seal()
     rig.data.unlink()
-    with pytest.raises(DataLoss, match=r"7\.ledger of \d+ bytes is gone"):
+    with pytest.raises(DataLoss, match=r"7\.ledger of \d+ bytes is missing"):
         verify(rig, sealed, None)

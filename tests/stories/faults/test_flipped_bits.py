@@ -82,7 +82,7 @@ def all_but(pattern: str) -> Callable[[str, list[str]], list[str]]:
 def is_named(name: str, said: str) -> bool:
     """Return whether an error names the file: an object by its key (its file name here), a segment by its id."""
     path = Path(name)
-    if path.suffix == ".ledger" and f"block of ledger {path.stem}:" in said:
+    if path.suffix == ".ledger" and f"block of segment {path.stem}:" in said:
         return True
     return Path(name).name.removesuffix("-wal").removesuffix(".meta.json") in said
 
