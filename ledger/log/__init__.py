@@ -1,4 +1,4 @@
 """Managed ledger: append queue, writer, segments, snapshot, retention, de-duplication.
 
-`append_queue` is group commit, `writer` writes and rolls over, `sync_pool` syncs. Readers use a `snapshot`.
+`append_queue` groups appends, `writer` writes them to segment files, `sync_pool` syncs. Readers use a `snapshot`.
 """

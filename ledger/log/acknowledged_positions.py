@@ -1,15 +1,17 @@
-"""Acknowledged positions of a request: the wire format, and its conversion to a validated set.
+"""Positions that a client acknowledges: the columns of the request, and their conversion to a checked set.
 
-    ledger_id int64 · entry_id int64 · rows large_binary     one line for an entry; `rows` are words of bits, row `n` is
-                                                              bit `n`, little-endian; null: the whole entry
+    ledger_id int64 · entry_id int64 · rows large_binary     one line for each entry; bit n of `rows` is row n, in
+                                                              little-endian 64-bit words; null: the whole entry
+
+`ledger_id` is the id of a segment, which Pulsar calls a ledger.
 
 Rules
-- An entry may occur more than once; its rows are merged. The order of lines has no meaning.
-- The request is checked against the log before any position is used. An entry after the last entry is refused, and so
-  is a row that its entry does not have, or a segment of another log. The error names the value.
-- Trimmed entries count as acknowledged. The metadata list the trimmed segments. Reason: segment ids are unique per
-  store, so a lower id may belong to another log.
-- The log gives the number of rows of an entry. An entry with all rows acknowledged is acknowledged as a whole.
+- An entry may have several lines; their rows are merged. The order of lines has no meaning.
+- All positions are checked against the log before any is acknowledged. The request is refused if a segment belongs to
+  another log, an entry does not exist, or an entry has fewer rows. The error names the value.
+- A trimmed entry counts as acknowledged. The metadata list the trimmed segments of each log. A comparison of ids is not
+  enough: segment ids are unique per store, so a lower id may belong to another log.
+- An entry whose rows are all acknowledged is acknowledged as a whole. The log's index has the number of rows.
 """
 
 from __future__ import annotations
@@ -33,8 +35,8 @@ Gone = Callable[[], Sequence[SegmentDescription]]
 """Returns the trimmed segments of a log."""
 
 
-class _Given(NamedTuple):
-    """Record batch as arrays. The words of line `i` are `words[starts[i]:starts[i + 1]]`."""
+class _Request(NamedTuple):
+    """Record batch as arrays. `whole` marks lines without rows. Line `i` has `words[starts[i]:starts[i + 1]]`."""
 
     ledgers: Integers
     entries: Integers
@@ -45,16 +47,16 @@ class _Given(NamedTuple):
 
 def positions_given(batches: Iterable[pa.RecordBatch], snapshot: LogSnapshot, gone: Gone) -> PositionSet:
     """Return the set of positions that the batches acknowledge. Raises Refused if any line is invalid."""
-    given = PositionSet()
+    positions = PositionSet()
     for batch in batches:
-        read = _read(batch)
-        for ledger_id in np.unique(read.ledgers).tolist():
+        request = _request_of(batch)
+        for ledger_id in np.unique(request.ledgers).tolist():
             segment = snapshot.segments.find(ledger_id)
             if segment is None:
                 _require_trimmed(ledger_id, snapshot, gone)
                 continue
-            _add(given, segment, read, read.ledgers == ledger_id, snapshot)
-    return given
+            _add(positions, segment, request, request.ledgers == ledger_id, snapshot)
+    return positions
 
 
 def entry_sizes(segment: LogSegment) -> Integers:
@@ -64,41 +66,43 @@ def entry_sizes(segment: LogSegment) -> Integers:
     return sizes
 
 
-def _add(given: PositionSet, segment: LogSegment, read: _Given, chosen: Flags, snapshot: LogSnapshot) -> None:
-    entries = read.entries[chosen]
+def _add(positions: PositionSet, segment: LogSegment, request: _Request, lines: Flags, snapshot: LogSnapshot) -> None:
+    """Add the marked lines of a request, all of one segment. Raises Refused if an entry or a row does not exist."""
+    entries = request.entries[lines]
     wrong = entries[(entries < 0) | (entries >= segment.entries)]
     if len(wrong):
         raise Refused(
             f"position {segment.ledger_id}:{int(wrong[0])} is beyond the last entry of {snapshot.name!r}: "
-            f"ledger {segment.ledger_id} has {segment.entries} entries, the log ends at {snapshot.end}",
+            f"segment {segment.ledger_id} has {segment.entries} entries, the log ends at {snapshot.end}",
             hint="Acknowledge only positions that were read from this ledger",
         )
     sizes = entry_sizes(segment)
-    given.add_entries(segment.ledger_id, entries[read.whole[chosen]])
-    partly = np.flatnonzero(chosen & ~read.whole)
+    positions.add_entries(segment.ledger_id, entries[request.whole[lines]])
+    partly = np.flatnonzero(lines & ~request.whole)
     if not len(partly):
         return
-    counts = np.diff(read.starts)[partly]
-    words = read.words[np.repeat(read.starts[partly] - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())]
-    left, lacking = BatchRows.remaining_of_words(read.entries[partly], sizes, counts, words)
-    if lacking >= 0:
+    counts = np.diff(request.starts)[partly]
+    starts = request.starts[partly]
+    words = request.words[np.repeat(starts - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())]
+    left, too_short = BatchRows.remaining_of_words(request.entries[partly], sizes, counts, words)
+    if too_short >= 0:
         raise Refused(
-            f"entry {segment.ledger_id}:{lacking} of {snapshot.name!r} has {int(sizes[lacking])} rows, "
-            "a row beyond them was acknowledged",
+            f"entry {segment.ledger_id}:{too_short} of {snapshot.name!r} has {int(sizes[too_short])} rows, "
+            "the request acknowledges a later row",
             hint="Acknowledge only rows that were read from this ledger",
         )
-    given.add_rows(segment.ledger_id, left)
+    positions.add_rows(segment.ledger_id, left)
 
 
 def _require_trimmed(ledger_id: int, snapshot: LogSnapshot, gone: Gone) -> None:
     if all(ledger_id != trimmed.ledger_id for trimmed in gone()):
         raise Refused(
-            f"{snapshot.name!r} has no ledger {ledger_id}: it begins at {snapshot.start} and ends at {snapshot.end}",
+            f"{snapshot.name!r} has no segment {ledger_id}: it begins at {snapshot.start} and ends at {snapshot.end}",
             hint="Acknowledge only positions that were read from this ledger",
         )
 
 
-def _read(batch: pa.RecordBatch) -> _Given:
+def _request_of(batch: pa.RecordBatch) -> _Request:
     if not batch.schema.equals(ACKNOWLEDGE_SCHEMA):
         raise Refused(f"an acknowledgement has the columns {batch.schema}, expected {ACKNOWLEDGE_SCHEMA}")
     column = batch.column(2)
@@ -107,8 +111,8 @@ def _read(batch: pa.RecordBatch) -> _Given:
     data = column.buffers()[2]
     lengths = np.diff(offsets)
     if (lengths & 7).any() or (lengths[whole] > 0).any() or (lengths < 0).any():
-        raise Refused("an acknowledgement has rows that are no words of 64 bits")
-    words = np.frombuffer(data, dtype=np.uint8) if data is not None else np.zeros(0, np.uint8)
-    held = np.ascontiguousarray(words[int(offsets[0]) : int(offsets[-1])]).view(np.uint64)
+        raise Refused("the column rows of an acknowledgement has a length that is not a multiple of 8 bytes")
+    octets = np.frombuffer(data, dtype=np.uint8) if data is not None else np.zeros(0, np.uint8)
+    words = np.ascontiguousarray(octets[int(offsets[0]) : int(offsets[-1])]).view(np.uint64)
     ledgers, entries = (np.asarray(batch.column(number)) for number in (0, 1))
-    return _Given(ledgers, entries, whole, (offsets - offsets[0]) >> 3, held)
+    return _Request(ledgers, entries, whole, (offsets - offsets[0]) >> 3, words)

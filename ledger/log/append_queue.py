@@ -2,21 +2,22 @@
 
 Appends pass two stages. One thread at a time runs each stage.
 
-- Write stage: takes all queued appends that fit into the open segment and writes them. An append to an idle log may run
-  the write stage on its own thread. After 8 groups the stage is rescheduled on the executor.
-- Sync stage: syncs everything written so far with one sync and completes the futures. The stage repeats until nothing
-  is left to sync. It runs on the store's `SyncPool`, and the write stage continues meanwhile.
+- Write stage: takes queued appends that fit into the open segment, which are a group, and writes the group. If the log
+  is idle, the thread that appends may run this stage. Otherwise the executor runs it.
+- Sync stage: performs one sync for everything written so far, and completes the futures. The stage repeats until
+  all written groups are synced. It runs on the store's `SyncPool` while the write stage writes the next groups.
 
 Invariants
 - Entries are written and acknowledged in the order of arrival.
-- A group contains either appends, or one run, or one change of the log (rollover, trim, termination). A run or a change
-  starts only when no other group is in flight.
+- A group contains either appends, or one run, or one change of the log. A run has all entries of one committed Spark
+  batch. A change is a rollover, a trim or a termination. A run or a change starts only when no other group is in
+  flight.
 - After a failed sync, the failed groups and all groups written after them are retried before later appends.
-- If the write stage waits for a sync that no thread has started, it performs the sync itself. Reason: if all executor
-  threads waited, no thread would be left to sync.
+- If the write stage needs a sync that no thread has started, the write stage performs the sync. Reason: if all threads
+  waited for a sync, no thread would be left to sync.
 - After 8 groups the write stage goes to the end of the executor's queue. Reason: a busy log must not starve other logs.
 - An unhandled error closes the log for writes. Each stage fails its own appends and all queued appends. Later appends
-  are refused. The last stage to end seals the open segment at the acknowledged end. No thread waits for an ended stage.
+  are refused. The stage that ends last seals the open segment at the acknowledged end. So no caller waits for ever.
 """
 
 from __future__ import annotations
@@ -60,16 +61,17 @@ class Pending(Generic[T]):
         self.future.set_running_or_notify_cancel()
 
     def fail(self, error: LedgerError) -> None:
-        """Complete the future with `error`. The item was not written, or its result is unknown."""
+        """Complete the future with `error`."""
         self.future.set_exception(error)
 
 
 @dataclass(slots=True, eq=False)
 class PendingAppend(Pending[Position]):
-    """Entries that get consecutive ids in one segment.
+    """Append: entries that get consecutive ids in one segment.
 
-    `retried` is set after the first failed write or sync. Entries with a `claim` are written only while it is valid.
-    `queued_s` is the time of the call, by `perf_counter`.
+    `retried` is true after the first failed write or sync. `claim` claims the sequence ids of the entries for
+    de-duplication. Entries with a claim are written only while the claim is valid. `queued_s` is the time of the call,
+    by `perf_counter`.
     """
 
     entries: Sequence[CheckedEntry]
@@ -81,7 +83,10 @@ class PendingAppend(Pending[Position]):
 
 @dataclass(slots=True, eq=False)
 class PendingRun(Pending[CommittedRun]):
-    """Run: the verified entries of a batch, which a marker will close. `size` is in bytes and includes frames."""
+    """Run: the verified entries of a batch. The writer adds the marker, the entry that ends a run.
+
+    `size` is in bytes and includes the header of each entry in the file.
+    """
 
     request: CommitRun
     entries: Sequence[CheckedEntry]
@@ -97,7 +102,7 @@ class PendingChange(Pending[Any]):
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Entries and bytes that a group may add before the segment is full. At least one item always fits."""
+    """Number of entries and bytes that fit before the segment is full. The first item of a group is always written."""
 
     entries: int
     size: int
@@ -108,22 +113,22 @@ Group = list[PendingAppend] | PendingRun | PendingChange
 Written = TypeVar("Written")
 _GROUPS_IN_A_ROW = 8
 _UNTIL_RESTART = (
-    "Stop the store's broker and connect again: the log is recovered. broker.log in the store has the cause"
+    "Stop the store's broker and connect again, which recovers the log. The store's broker.log has the cause"
 )
 _log = logging.getLogger(__name__)
 
 
 class Log(Protocol[Written]):
-    """Log that the queue writes to. The write stage calls all methods except where the sync stage is named."""
+    """Log that the queue writes to. The write stage calls the methods, unless a method names the sync stage."""
 
     name: str
 
     def room(self) -> Room:
-        """Return the room left in the open segment."""
+        """Return the free room of the open segment."""
         ...
 
     def write(self, group: list[PendingAppend]) -> Written | None:
-        """Write a group. The returned value waits for its sync. Returns None if all appends of the group failed.
+        """Write a group, and return the written group. Returns None if all appends of the group failed.
 
         May call `wait_settled` and `reclaim` of the queue.
         """
@@ -134,26 +139,26 @@ class Log(Protocol[Written]):
         ...
 
     def file(self, written: list[Written]) -> SyncedFile | None:
-        """Return the file that contains the written groups. Returns None to skip the sync. Called in the sync stage."""
+        """Return the file of the written groups, or None if they must not be synced. Called in the sync stage."""
         ...
 
     def settle(self, written: list[Written], error: Exception | None) -> list[PendingAppend]:
         """Complete the futures after the sync. Return, in order, the appends to retry in a new segment.
 
-        If `error` is set, the groups are not durable, or another broker owns the store. Called in the sync stage.
+        `error` is set if the sync failed or another broker owns the store. Called in the sync stage.
         """
         ...
 
     def commit_run(self, run: PendingRun) -> None:
-        """Write and sync a run, and complete its future. Nothing else is in flight."""
+        """Write and sync a run, and complete its future. No other group is in flight."""
         ...
 
     def make_change(self, change: PendingChange) -> None:
-        """Perform a change of the log and complete its future. Nothing is in flight."""
+        """Perform a change of the log and complete its future. No other group is in flight."""
         ...
 
     def give_up(self, error: LedgerError) -> None:
-        """Seal the open segment at its acknowledged end. Nothing is in flight, now or later. Never raises."""
+        """Seal the open segment at its acknowledged end. No group is in flight or follows. Never raises."""
         ...
 
 
@@ -170,10 +175,10 @@ class AppendQueue(Generic[Written]):
         self._written: list[Written] = []
         self._syncing_groups: list[Written] = []
         self._retries: list[PendingAppend] = []
-        self._in_progress: list[Item] = []  # items that only the write stage refers to
+        self._in_progress: list[Item] = []  # items that the write stage has taken and not yet handed on
         self._writing = self._syncing = False
-        self._write_submitted = False  # submitted to the executor, not started
-        self._sync_submitted = False  # submitted to the pool, not started
+        self._write_submitted = False  # the executor has the write stage and has not started it
+        self._sync_submitted = False  # the pool has the sync stage and has not started it
         self._syncer = 0  # id of the thread in the sync stage
         self._closed: Unavailable | None = None
         self._given_up: Unavailable | None = None
@@ -181,8 +186,8 @@ class AppendQueue(Generic[Written]):
     def put(self, item: Item, *, here: bool = False) -> None:
         """Queue an item and start the write stage if no thread runs it. Raises Unavailable after `close`.
 
-        With `here` the calling thread runs the write stage. The caller must not hold a lock that a callback of a
-        future may need.
+        With `here` the calling thread runs the write stage, which may call the callbacks of futures. So the caller
+        must not hold a lock that a callback acquires.
         """
         with self._lock:
             if self._closed is not None:
@@ -203,7 +208,7 @@ class AppendQueue(Generic[Written]):
             self._changed.wait_for(lambda: not self._writing and not self._syncing)
 
     def wait_settled(self) -> list[PendingAppend]:
-        """Wait until everything written is synced, and return the appends to retry. Called in the write stage.
+        """Wait until all written groups are synced, and return the appends to retry. Called in the write stage.
 
         Raises Unavailable if the log was closed after an unhandled error.
         """
@@ -217,10 +222,10 @@ class AppendQueue(Generic[Written]):
             return retries
 
     def reclaim(self) -> list[PendingAppend]:
-        """Take back the written groups that no sync has started on, and wait for the sync in flight.
+        """Take back the written groups whose sync has not started, and wait for the sync in flight.
 
-        Returns all appends to retry, in order. Called in the write stage. Raises Unavailable if the log was closed
-        after an unhandled error.
+        Returns, in order, the appends of these groups and of failed syncs: all must be written again. Called in the
+        write stage. Raises Unavailable if the log was closed after an unhandled error.
         """
         with self._lock:
             unsynced, self._written = self._log.items(self._written), []
@@ -233,10 +238,10 @@ class AppendQueue(Generic[Written]):
             self._write_submitted = True
         try:
             self._executor.submit(self._write_if_submitted)
-        except Exception as error:  # noqa: BLE001 — no thread would run the write stage
+        except Exception as error:  # noqa: BLE001 — any error leaves no thread for the write stage
             with self._lock:
                 submitted, self._write_submitted = self._write_submitted, False
-            if submitted:  # false if an executor thread started the stage although `submit` raised
+            if submitted:  # false if the executor started the stage although `submit` raised
                 self._fail_all(error)
 
     def _write_if_submitted(self) -> None:
@@ -249,7 +254,7 @@ class AppendQueue(Generic[Written]):
         try:
             more = self._write_groups()
         except BaseException as error:
-            self.fail(error)  # if a sync on this thread raised it
+            self.fail(error)  # does nothing unless this thread runs the sync stage, too
             self._fail_all(error)
             if not isinstance(error, Exception):
                 raise
@@ -258,7 +263,7 @@ class AppendQueue(Generic[Written]):
                 self._submit_write_stage()
 
     def _write_groups(self) -> bool:
-        """Write up to 8 groups. Return False if the write stage has ended."""
+        """Write up to 8 groups. Return whether more groups wait; then the write stage must be submitted again."""
         for _ in range(_GROUPS_IN_A_ROW):
             group = self._next_group()
             if isinstance(group, PendingRun):
@@ -281,6 +286,7 @@ class AppendQueue(Generic[Written]):
         return False
 
     def _submit_sync(self, part: Written | None) -> None:
+        """Hand a written group on to the sync stage. Appends of a failed sync are written first."""
         while part is not None:
             with self._lock:
                 if self._given_up is not None:
@@ -294,14 +300,14 @@ class AppendQueue(Generic[Written]):
                     self._syncing = self._sync_submitted = True
                     break
                 self._in_progress = retries + self._in_progress
-            # The segment of this group has failed. The group goes to the next segment, after the appends to retry.
+            # A sync of this group's segment has failed. The appends to retry and this group go to the next segment.
             part = self._log.write(retries + self._log.items([part]))
         else:
             return
         self._pool.submit(self)
 
     def take(self) -> bool:
-        """Start the sync stage with everything written. Return False if another thread has started it."""
+        """Start the sync stage with all written groups. Return False if another thread has started the stage."""
         with self._lock:
             if not self._sync_submitted:
                 return False
@@ -311,11 +317,11 @@ class AppendQueue(Generic[Written]):
             return True
 
     def file(self) -> SyncedFile | None:
-        """Return the file of the groups in the sync stage, None if there is nothing to sync."""
+        """Return the file of the groups in the sync stage, or None if no group needs a sync."""
         return self._log.file(self._syncing_groups) if self._syncing_groups else None
 
     def answer(self, error: Exception | None) -> bool:
-        """Complete the synced groups and take the groups written since. Return False if the sync stage has ended."""
+        """Complete the synced groups and take the groups written since. Return False if there is no such group."""
         retries = self._log.settle(self._syncing_groups, error) if self._syncing_groups else []
         with self._lock:
             if retries:
@@ -348,13 +354,13 @@ class AppendQueue(Generic[Written]):
         with self._lock:
             first = self._given_up is None
             if first:
-                message = f"{self._log.name!r} is given up until its broker is started again: {error!r}"
+                message = f"{self._log.name!r} accepts no append until its broker is restarted: {error!r}"
                 self._given_up = Unavailable(message, hint=_UNTIL_RESTART)
                 self._closed = self._closed or self._given_up
-            if self._sync_submitted:  # no thread will start the sync
+            if self._sync_submitted:  # prevents a thread from starting the sync
                 self._sync_submitted = self._syncing = False
         if first:
-            _log.error("%s is given up, an error was not handled", self._log.name, exc_info=error)
+            _log.error("%s is closed for appends because of an unhandled error", self._log.name, exc_info=error)
         self._end_given_up(syncing=syncing)
 
     def _end_given_up(self, *, syncing: bool) -> None:
@@ -369,7 +375,7 @@ class AppendQueue(Generic[Written]):
             self._retries, self._written = [], []
             self._waiting.clear()
             last = not (self._writing if syncing else self._syncing)
-        message = f"{self._given_up.message}; whether this append or change is in the log is not known"
+        message = f"{self._given_up.message}; it is unknown whether the log has this append or change"
         try:
             for item in items:
                 if not item.future.done():
@@ -385,13 +391,13 @@ class AppendQueue(Generic[Written]):
                 self._changed.notify_all()
 
     def _sync_if_submitted(self) -> None:
-        """Run the sync stage to its end, unless another thread has started it."""
+        """Run the sync stage to its end on this thread, unless another thread has started the stage."""
         more = self.take()
         while more:
             more = self._pool.run_inline(self)
 
     def _next_group(self) -> Group:
-        """Return the appends to retry, else the next queued group. Before a run or a change, wait for all syncs."""
+        """Return the appends to retry, else the next queued group. Waits for all syncs before a run or a change."""
         with self._lock:
             retries, self._retries = self._retries, []
             self._in_progress = list(retries)
@@ -404,6 +410,7 @@ class AppendQueue(Generic[Written]):
         return group
 
     def _next_queued(self) -> Group:
+        """Return the next run or change, or as many queued appends as fit. Called with the lock held."""
         if not self._waiting:
             return []
         head = self._waiting.popleft()

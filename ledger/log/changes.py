@@ -1,8 +1,11 @@
 """Changes of a log other than appends: rollover, trim, offload attempts, termination, properties.
 
+A rollover seals the open segment: the segment never changes again, and the next append creates a new one. A trim
+deletes segments by the policies of retention. An attempt is one upload of a sealed segment to object storage.
+
 Invariants
-- Each change runs in the write stage with nothing in flight. Reason: no append can race with it.
-- Each change is durable in the metadata record before readers see it.
+- Each change runs in the write stage (`ledger.log.append_queue`) while no append is in flight.
+- Each change is durable in the ledger's metadata record before readers see the change.
 - A repeated change has no further effect.
 """
 
@@ -26,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 def is_due(writer: LogWriter, context: LogContext) -> bool:
-    """Return whether the open segment has an entry and its maximum age is reached. Any thread may call this."""
+    """Return whether the open segment has an entry and has reached its maximum age. Any thread may call this."""
     log = writer.opened
     if log is None or not log.index.count:
         return False
@@ -34,7 +37,7 @@ def is_due(writer: LogWriter, context: LogContext) -> bool:
 
 
 def roll_over_if_due(writer: LogWriter, context: LogContext) -> bool:
-    """Seal the open segment if it is due. The next append opens a new segment."""
+    """Seal the open segment if `is_due`. Return whether it was sealed."""
     if not is_due(writer, context):
         return False
     writer.seal()
@@ -42,10 +45,7 @@ def roll_over_if_due(writer: LogWriter, context: LogContext) -> bool:
 
 
 def roll_over(writer: LogWriter, context: LogContext, older_than_ms: int) -> bool:
-    """Seal the open segment if it has an entry and is at least `older_than_ms` old.
-
-    The next append opens a new segment.
-    """
+    """Seal the open segment if it has an entry and is at least `older_than_ms` old. Return whether it was sealed."""
     log = writer.opened
     if log is None or not log.index.count or log.age(context.clock()) < older_than_ms:
         return False
@@ -54,7 +54,7 @@ def roll_over(writer: LogWriter, context: LogContext, older_than_ms: int) -> boo
 
 
 def may_trim(snapshot: LogSnapshot, writer: LogWriter, context: LogContext) -> bool:
-    """Return whether retention allows to delete a segment or a local copy. Any thread may call this."""
+    """Return whether the policies allow the deletion of a segment or of a local copy. Any thread may call this."""
     slowest = context.metadata.cursors.slowest(snapshot.name)
     copies = map(_retained, writer.list.local_copies())
     policy, now = writer.list.policy, context.clock()
@@ -62,12 +62,12 @@ def may_trim(snapshot: LogSnapshot, writer: LogWriter, context: LogContext) -> b
 
 
 def trim(writer: LogWriter, context: LogContext) -> TrimReply:
-    """Remove the segments that retention allows from the list. The caller deletes their files.
+    """Remove from the list all segments that retention does not keep. The caller deletes their files.
 
-    Local copies of offloaded segments are removed after the lag of the policy.
+    Also removes the local copies of segments that were offloaded longer ago than the policy's deletion lag.
     """
     snapshot = writer.list.snapshot(writer.opened)
-    # Keep the first chunk of each message that a cursor is inside of or that is unfinished.
+    # Keep all chunks of a message that is unfinished, or between whose chunks the slowest cursor stands.
     needed = context.metadata.cursors.slowest(snapshot.name)
     unread = context.chunks.floor(snapshot, snapshot.end if needed is None else needed, context.clock())
     slowest = unread if needed is not None or unread < snapshot.end else None
@@ -88,7 +88,7 @@ def trim(writer: LogWriter, context: LogContext) -> TrimReply:
 
 
 def prepare_offload(writer: LogWriter, ledger_id: int, attempt: OffloadAttempt) -> LocalSegment | None:
-    """Record a new attempt to offload a sealed segment. Returns None if the segment is offloaded."""
+    """Record a new attempt to offload a sealed segment, and return the segment. Returns None if it is offloaded."""
     return writer.list.prepare_offload(ledger_id, attempt)
 
 
@@ -111,7 +111,7 @@ def terminate(writer: LogWriter) -> Position:
 
 
 def change_properties(writer: LogWriter, values: Mapping[str, str], remove: Collection[str]) -> dict[str, str]:
-    """Set and remove properties of the record. Return all properties."""
+    """Set and remove properties of the ledger. Return all properties."""
     remaining = {name: value for name, value in writer.list.properties.items() if name not in remove}
     writer.list.set_properties({**remaining, **values})
     writer.list.refresh_policy()

@@ -3,23 +3,25 @@
     append ─▶ admit ─▶ queued (in flight) ─▶ synced: its ids are durable
                                           └▶ failed: the entry and all later entries of its producer are dropped
 
-As in Pulsar, a producer is identified by its name and numbers its messages in ascending order. An entry whose sequence
-ids are not above the highest known id is a duplicate. A duplicate is acknowledged and never written. Known ids are as
-durable as the log: each seal saves them in the metadata, and recovery reads the entries after the last seal.
+As in Pulsar, a producer has a name and numbers its messages in ascending order. The number is the sequence id. An entry
+is a duplicate if its sequence ids are not above the producer's highest known id. A duplicate is acknowledged and not
+written. Known ids are as durable as the log: each seal of a segment saves them in the metadata. After a crash, recovery
+reads them from the entries after the last seal.
 
 Invariants
-- Claims are admitted in the order of the queue. A caller holds `lock` while it queues an append.
-- A duplicate of an entry in flight gets that entry's result. "Duplicate" therefore always means durable.
-- When an entry fails, later entries of its producer are not written (`SequenceClaim.valid`). Reason: the log would have
-  a gap, and a retry of the failed entry would look like a duplicate and be lost.
-- A batch that is a duplicate in part is refused. Reason: its messages can be neither dropped nor written twice.
-- A chunked message is known only once its last chunk is. Its other chunks are written unless the message is known, and
-  make no id known. So a message that a crash cut off is new when it is sent again. Its repeated first chunk makes
-  readers forget the earlier chunks.
-- A chunk is refused unless it follows the chunk before it in the same session. Therefore a last chunk is never written
-  without the chunks before it, and two sessions of one producer's name cannot mix their chunks.
-- Recovery trusts the heads of acknowledged entries and leaves their checksums to readers. `sequences_in` verifies the
-  checksum of every entry, because sequence ids decide which later appends are duplicates.
+- Each append in flight has a claim of its sequence ids. A caller holds `lock` while it queues an append and admits its
+  claim. So claims have the order of the queue.
+- A duplicate of an entry in flight gets the result of that entry. So a duplicate is acknowledged only if it is durable.
+- If an entry fails, the later entries of its producer are not written (`SequenceClaim.valid`). Reason: after a later
+  entry, a retry of the failed entry would be dropped as a duplicate.
+- A batch with old and new messages is refused, because an entry is either written or dropped as a whole.
+- A message too large for one entry is sent as several entries, its chunks. Only the last chunk makes the message's id
+  known. So a message whose last chunk is missing after a crash is not a duplicate when it is sent again. When readers
+  meet its first chunk again, they discard the earlier chunks.
+- A chunk is refused unless it follows the previous chunk in the same session. So no message lacks a chunk, and two
+  sessions with one producer's name cannot mix their chunks.
+- Recovery of a log without de-duplication does not verify the checksums of acknowledged entries. `sequences_in`
+  verifies every checksum, because a damaged sequence id would drop or repeat later appends.
 """
 
 from __future__ import annotations
@@ -45,13 +47,13 @@ from pyspark_ledger.ledger.segment.index import EntryIndex
 
 _SEQUENCE_MAX = 2**63 - 1
 DUPLICATE = EARLIEST
-"""The position that answers a duplicate, as in Pulsar: (-1, -1)."""
+"""The position that the producer of a duplicate gets, as in Pulsar: (-1, -1)."""
 
 
 class EntrySequence(NamedTuple):
     """Sequence ids of the messages of an entry: `lowest` to `highest`, inclusive, of one producer.
 
-    An entry may be chunk number `chunk` of the `chunks` chunks of one message.
+    An entry that is a chunk has the chunk's number from 0 and the number of chunks of its message.
     """
 
     producer: str
@@ -62,7 +64,7 @@ class EntrySequence(NamedTuple):
 
     @property
     def completes(self) -> bool:
-        """Whether the entry ends its messages: it is no chunk, or the last chunk."""
+        """Whether the entry is the last chunk of a message, or has complete messages."""
         return self.chunk == self.chunks - 1
 
 
@@ -75,7 +77,7 @@ class AppendSession:
 
 @dataclass(slots=True, eq=False)
 class SequenceClaim:
-    """Claim of an append in flight: the highest sequence id per producer.
+    """Claim of the sequence ids of an append in flight: the highest id of each producer.
 
     `valid` becomes false when an earlier entry of one of the producers fails.
     """
@@ -87,7 +89,7 @@ class SequenceClaim:
 
 
 class _NextChunk(NamedTuple):
-    """Chunk with which a session continues its unfinished message."""
+    """Chunk that a session must send next, because its message is unfinished."""
 
     session: AppendSession
     sequence: EntrySequence
@@ -105,9 +107,10 @@ class _Producer:
 
 
 class SequenceRange(NamedTuple):
-    """Entries `[start, end)` of an append, either new or duplicates.
+    """Entries `[start, end)` of an append: new entries, or one duplicate.
 
-    `original` is the future of the entry in flight that a duplicate repeats, None if that entry is durable.
+    `original` is the future of the entry in flight that a duplicate repeats. It is None if the repeated entry is
+    durable.
     """
 
     start: int
@@ -117,25 +120,29 @@ class SequenceRange(NamedTuple):
 
 
 def entry_sequence(metadata: MessageMetadata, where: str) -> EntrySequence | None:
-    """Return the sequence ids of an entry, None for a marker or an entry of a run.
+    """Return the sequence ids of an entry, or None for a marker or an entry of a run.
 
-    A run is de-duplicated by its query and batch. Raises Refused if a sequence id exceeds 2**63 - 1.
+    A run is the output of one batch of a Spark query, and a marker ends it. Runs are de-duplicated by query and batch
+    instead. Raises Refused if a sequence id exceeds 2**63 - 1.
     """
     if is_marker(metadata) or metadata.HasField("txnid_most_bits"):
         return None
     lowest = metadata.sequence_id
     highest = max(lowest, metadata.highest_sequence_id)
     if highest > _SEQUENCE_MAX:
-        raise Refused(f"{where} has sequence id {highest}, at most {_SEQUENCE_MAX} are known")
+        raise Refused(f"{where} has sequence id {highest}, the largest allowed is {_SEQUENCE_MAX}")
     if metadata.num_chunks_from_msg <= 1:
         return EntrySequence(str(metadata.producer_name), lowest, highest)
     if not 0 <= metadata.chunk_id < metadata.num_chunks_from_msg:
-        raise Refused(f"{where} is chunk {metadata.chunk_id} of {metadata.num_chunks_from_msg}, which count from 0")
+        raise Refused(
+            f"{where} has chunk id {metadata.chunk_id}, expected 0 to {metadata.num_chunks_from_msg - 1}: "
+            f"its message has {metadata.num_chunks_from_msg} chunks"
+        )
     return EntrySequence(str(metadata.producer_name), lowest, highest, metadata.chunk_id, metadata.num_chunks_from_msg)
 
 
 class Deduplication:
-    """Sequence ids of the producers of one log. Hold `lock` across `split`, the queueing and `admit`."""
+    """Sequence ids of the producers of one log. A caller holds `lock` from `split` until after `admit`."""
 
     def __init__(self, known: Iterable[KnownSequence], clock: Clock) -> None:
         self.lock = threading.RLock()
@@ -148,8 +155,8 @@ class Deduplication:
     ) -> list[SequenceRange]:
         """Split an append into ranges of new entries and duplicates, in order. Changes nothing.
 
-        Raises Refused if an entry is a duplicate in part or a chunk out of order. Raises Unavailable if an earlier
-        entry of the session failed.
+        Raises Refused if an entry has old and new messages, or is not the expected chunk. Raises Unavailable if an
+        earlier entry of the session failed.
         """
         if session.broken:
             raise invalidated_error(where)
@@ -165,14 +172,14 @@ class Deduplication:
                         new_ids[sequence.producer] = sequence.highest
                 elif sequence.highest > last:
                     raise Refused(
-                        f"entry {at} of {where} holds messages {sequence.lowest} to {sequence.highest} of producer "
-                        f"{sequence.producer!r}, of which {last} is the last that came",
-                        hint="Send messages again in the batches in which they were sent, or number new ones higher",
+                        f"entry {at} of {where} has messages {sequence.lowest} to {sequence.highest} of producer "
+                        f"{sequence.producer!r}, whose last sequence id is {last}",
+                        hint="Send old messages again in the same batches, or give new messages higher sequence ids",
                     )
                 elif sequence.producer in new_ids:
                     raise Refused(
                         f"entry {at} of {where} repeats messages {sequence.lowest} to {sequence.highest} of producer "
-                        f"{sequence.producer!r} behind {last}, which came with it",
+                        f"{sequence.producer!r}, an earlier entry of the same append has message {last}",
                         hint="Send messages in the order of their sequence ids",
                     )
                 else:
@@ -199,7 +206,7 @@ class Deduplication:
         future.add_done_callback(lambda _: self._settle(claim))
 
     def record_chunks(self, session: AppendSession, sequences: Iterable[EntrySequence | None]) -> None:
-        """Record which chunk follows these entries of a session. Called for duplicates, too."""
+        """Record which chunk must follow these entries of a session. Called for new entries and for duplicates."""
         last = {sequence.producer: sequence for sequence in sequences if sequence is not None}
         for name, sequence in last.items():
             self._producers.setdefault(name, _Producer()).next_chunk = _chunk_after(session, sequence)
@@ -207,24 +214,24 @@ class Deduplication:
     def _require_chunks_in_order(
         self, session: AppendSession, sequences: Sequence[EntrySequence | None], where: str
     ) -> None:
-        seen: dict[str, _NextChunk | None] = {}
+        next_chunks: dict[str, _NextChunk | None] = {}
         for at, sequence in enumerate(sequences):
             if sequence is None:
                 continue
             name = sequence.producer
-            known = self._producers.get(name)
-            following = seen.get(name, known.next_chunk if known is not None else None)
-            if sequence.chunk and following != _NextChunk(session, sequence):
+            producer = self._producers.get(name)
+            expected = next_chunks.get(name, producer.next_chunk if producer is not None else None)
+            if sequence.chunk and expected != _NextChunk(session, sequence):
                 raise Refused(
                     f"entry {at} of {where} is chunk {sequence.chunk} of {sequence.chunks} of message "
-                    f"{sequence.highest} of producer {name!r}, expected {_expected(session, following)}",
-                    hint="Send the message again from its first chunk, and give a producer's name to one process at a "
-                    "time",
+                    f"{sequence.highest} of producer {name!r}, expected {_expected(session, expected)}",
+                    hint="Send the message again from its first chunk. Only one process at a time may use the name of "
+                    "a producer",
                 )
-            seen[name] = _chunk_after(session, sequence)
+            next_chunks[name] = _chunk_after(session, sequence)
 
     def _settle(self, claim: SequenceClaim) -> None:
-        """Record a completed append: durable, or failed with all in-flight appends behind it."""
+        """Record a completed append. If it failed, drop the later appends in flight of its producers."""
         with self.lock:
             failed = claim.future.exception() is not None
             claim.session.broken |= failed
@@ -232,7 +239,7 @@ class Deduplication:
             for name, highest in claim.highest.items():
                 producer = self._producers.get(name)
                 if producer is None:
-                    continue  # a recovery removed the claim, and the producer was forgotten since
+                    continue  # a recovery dropped the claim, and a later snapshot forgot the producer
                 if failed:
                     _drop_from(producer, claim)
                 elif claim in producer.in_flight:
@@ -241,7 +248,7 @@ class Deduplication:
             self._settled.notify_all()
 
     def last_sequence_id(self, name: str, timeout_ms: int) -> int:
-        """Return the highest durable sequence id of a producer, -1 if none is known.
+        """Return the highest durable sequence id of a producer, or -1 for an unknown producer.
 
         Waits up to `timeout_ms` until no entry of the producer is in flight.
         """
@@ -250,7 +257,7 @@ class Deduplication:
             return self._producers[name].last_id if name in self._producers else -1
 
     def learn(self, found: Iterable[KnownSequence]) -> None:
-        """Merge the sequence ids found by recovery. Invalidate in-flight entries of a producer whose last id grew."""
+        """Merge the sequence ids that recovery found. If a producer's last id grew, drop its entries in flight."""
         with self.lock:
             for last in found:
                 producer = self._producers.setdefault(last.producer, _Producer())
@@ -260,15 +267,16 @@ class Deduplication:
                         _drop_from(producer, producer.in_flight[0])
 
     def snapshot(self, *, inactive_ms: int, producers_max: int) -> list[KnownSequence]:
-        """Return the durable ids, most recent producer first.
+        """Return the durable ids, the most recently active producer first.
 
-        Forget producers without entries in flight that were inactive for `inactive_ms` or exceed `producers_max`.
+        Forgets the producers without entries in flight that were inactive for `inactive_ms`, or are not among the
+        first `producers_max`.
         """
         with self.lock:
             oldest = self._clock() - inactive_ms
             newest = sorted(self._producers.items(), key=lambda item: item[1].last_ms, reverse=True)
-            for place, (name, producer) in enumerate(newest):
-                if not producer.in_flight and (producer.last_ms < oldest or place >= producers_max):
+            for rank, (name, producer) in enumerate(newest):
+                if not producer.in_flight and (producer.last_ms < oldest or rank >= producers_max):
                     del self._producers[name]
             return [
                 KnownSequence(name, producer.last_id, producer.last_ms)
@@ -284,7 +292,7 @@ class Deduplication:
         return -1 if producer is None else producer.last_queued(name)
 
     def _in_flight_future(self, sequence: EntrySequence) -> Future[Position] | None:
-        """Return the future of the in-flight entry with these sequence ids, None if they are durable."""
+        """Return the future of the in-flight entry with these sequence ids, or None if the ids are durable."""
         producer = self._producers[sequence.producer]
         if sequence.highest <= producer.last_id:
             return None
@@ -313,10 +321,10 @@ def duplicate_of(original: Future[Position] | None) -> Future[Position]:
 
 
 def invalidated_error(name: str) -> LedgerError:
-    """Return the error of an entry that was dropped because an earlier one failed."""
+    """Return the error of an entry that was dropped because an earlier entry of its producer failed."""
     return Unavailable(
-        f"an append to {name!r} was dropped because one before it of the same producer failed",
-        hint="Make a new producer and send again, in order, what was not acknowledged",
+        f"an append to {name!r} was dropped because an earlier append of the same producer failed",
+        hint="Create a new producer and send all unacknowledged messages again, in order",
     )
 
 
@@ -333,22 +341,22 @@ def _chunk_after(session: AppendSession, sequence: EntrySequence) -> _NextChunk 
     return None if sequence.completes else _NextChunk(session, sequence._replace(chunk=sequence.chunk + 1))
 
 
-def _expected(session: AppendSession, following: _NextChunk | None) -> str:
-    if following is None:
+def _expected(session: AppendSession, expected: _NextChunk | None) -> str:
+    if expected is None:
         return "a first chunk"
-    of = "" if following.session is session else ", which another producer of that name sends"
-    return f"chunk {following.sequence.chunk} of message {following.sequence.highest}{of}"
+    sender = "" if expected.session is session else " from another producer of that name"
+    return f"chunk {expected.sequence.chunk} of message {expected.sequence.highest}{sender}"
 
 
 def _drop_from(producer: _Producer, claim: SequenceClaim) -> None:
-    """Remove a claim and all claims behind it from those in flight, and invalidate them."""
+    """Remove a claim and all later claims of its producer from the claims in flight, and invalidate them."""
     while claim in producer.in_flight:
         producer.in_flight.pop().valid = False
         producer.next_chunk = None
 
 
 def sequences_in(path: Path, index: EntryIndex) -> Iterator[EntrySequence | None]:
-    """Yield the sequence ids of every entry of the index, in order; raises Corrupt naming file, offset and values."""
+    """Yield the sequence ids of every entry of the index, in order. Raises Corrupt with the file, offset and values."""
     if not index.count:
         return
     end = index.end_offset(index.count - 1)
@@ -356,5 +364,5 @@ def sequences_in(path: Path, index: EntryIndex) -> Iterator[EntrySequence | None
         for entry_id, (offset, length) in enumerate(zip(index.offsets.tolist(), index.lengths.tolist(), strict=True)):
             where = f"{path} at {offset}: entry {entry_id}"
             begin = offset + FRAME_BYTES
-            # A copy: a view in the traceback of an error would keep the file mapped.
+            # The slice is a copy. A view in the traceback of an error would keep the file mapped.
             yield entry_sequence(parse_entry(data[begin : begin + length], where).metadata, where)

@@ -1,12 +1,14 @@
-"""Ordered segments of a managed ledger with prefix sums: the sum of a range of segments costs two look-ups.
+"""Ordered segments of a managed ledger with prefix sums: the sum over a range of segments is one subtraction.
+
+A segment is a file of the ledger. Only the last segment is open for appends; all others are sealed and never change.
 
 Invariants
-- `LogSegments` is an immutable view. All views share append-only lists of sealed segments. A view has its own start,
-  end and open segment.
-- An append or a rollover creates a new view without a copy of the lists. A trim moves the start of the view. The lists
-  are copied when the trimmed part is larger than the rest, or when a segment is replaced.
-- The metadata records the bytes in the file and the entries with rows of each sealed segment. If an earlier version did
-  not record them, they are read once from the segment's index.
+- `LogSegments` is an immutable view. All views of a log share append-only lists of its sealed segments. A view has its
+  own start, end and open segment.
+- An append or a rollover creates a new view and does not copy the lists. A trim moves the start of the view. The lists
+  are copied if the trimmed part is larger than the rest, or if a segment is replaced.
+- The metadata record two counts of each sealed segment: the bytes in its file and its entries with rows. A segment of
+  an earlier version has no such record, so its counts are read once from its index.
 """
 
 from __future__ import annotations
@@ -30,10 +32,10 @@ UNKNOWN = -1
 
 @dataclass(frozen=True, slots=True)
 class LogSegment:
-    """Segment of a managed ledger. `size_bytes` is the sum of its entries' bytes; `close_ms` is 0 while it is open.
+    """Segment of a managed ledger. `size_bytes` is the sum of its entries' bytes. `close_ms` is 0 while it is open.
 
-    `stored_bytes` is the number of bytes from its first frame to the end of its last frame. `row_entries` is the number
-    of entries that deliver rows. Both may be `UNKNOWN`.
+    A frame is an entry with its header in the file. `stored_bytes` counts from the first frame to the end of the last
+    frame. `row_entries` is the number of entries that deliver rows to readers. Both may be `UNKNOWN`.
     """
 
     ledger_id: int
@@ -50,11 +52,11 @@ class LogSegment:
 
     @property
     def row_end(self) -> int:
-        """The number of rows of the log up to and including this segment."""
+        """The number of rows of the log up to the end of this segment."""
         return self.first_row + self.rows
 
     def blocks(self, first: int, end: int, max_block_bytes: int) -> list[SegmentBlock]:
-        """Return the blocks that have entries `[first, end)`, in order."""
+        """Return the blocks with the entries `[first, end)`, in order."""
         found = blocks(self.index(), self.path, self.ledger_id, first, end, max_block_bytes)
         return found if self.offloaded is None else [replace(block, source=self.offloaded) for block in found]
 
@@ -69,7 +71,7 @@ class Slice:
 
 
 def bytes_between(segment: LogSegment, first: int, end: int) -> int:
-    """Return the bytes from the frame of entry `first` to the end of entry `end - 1`, with headers and padding."""
+    """Return the bytes of the entries `[first, end)` in the file, with headers and padding."""
     index = segment.index()
     return index.end_offset(end - 1) - int(index.offsets[first])
 
@@ -98,7 +100,7 @@ class _Sealed:
             self.append(segment)
 
     def append(self, segment: LogSegment) -> None:
-        """Add a segment. Only one thread at a time may call this."""
+        """Add a segment. Only one thread at a time calls this."""
         self.ids.append(segment.ledger_id)
         self.entries.append(self.entries[-1] + segment.entries)
         self.sizes.append(self.sizes[-1] + segment.size_bytes)
@@ -110,7 +112,7 @@ class _Sealed:
                     sums.append(sums[-1] + more)
 
     def is_counted(self, upto: int) -> bool:
-        """Return whether the sums of the first `upto` segments are available without reading an index."""
+        """Return whether all sums of the first `upto` segments are known, so that no index must be read."""
         return min(len(self._stored), len(self._delivering)) > upto
 
     def stored(self, upto: int) -> list[int]:
@@ -167,18 +169,18 @@ class LogSegments(Sequence[LogSegment]):
             yield self._open
 
     def at(self, ledger_id: int) -> int:
-        """Return the number of the first segment whose id is at least `ledger_id`."""
+        """Return the place in this view of the first segment whose id is at least `ledger_id`."""
         found = bisect_left(self._sealed.ids, ledger_id, self._first, self._end) - self._first
         beyond = self._open is not None and found == self._end - self._first and self._open.ledger_id < ledger_id
         return found + beyond
 
     def find(self, ledger_id: int) -> LogSegment | None:
-        """Return the segment with this id, None if the log does not have it."""
+        """Return the segment with this id, or None if the view does not have it."""
         at = self.at(ledger_id)
         return self[at] if at < len(self) and self[at].ledger_id == ledger_id else None
 
     def closed_before(self, ms: int, end: int) -> int:
-        """Return how many of the first `end` segments, all sealed, and all before them were sealed before `ms`."""
+        """Return the length of the longest prefix whose segments were all sealed before `ms`, at most `end`."""
         closed = self._sealed.closed
         return bisect_left(closed, ms, self._first + 1, self._first + 1 + end) - self._first - 1
 
@@ -191,7 +193,7 @@ class LogSegments(Sequence[LogSegment]):
         return self._between(self._sealed.sizes, first, end, lambda segment: segment.size_bytes)
 
     def stored_bytes(self, first: int, end: int) -> int:
-        """Return the bytes in files of the segments `[first, end)`, from the first to the last frame of each."""
+        """Return the sum of `stored_bytes` of the segments `[first, end)`."""
         return self._between(self._sealed.stored(self._sealed_upto(end)), first, end, _stored_bytes)
 
     def row_entries(self, first: int, end: int) -> int:
@@ -215,9 +217,9 @@ class LogSegments(Sequence[LogSegment]):
         return LogSegments(lists, first, len(lists.segments))
 
     def without_first(self, count: int) -> LogSegments:
-        """Return a view of the sealed segments without the first `count`."""
+        """Return a view of the sealed segments without the first `count` segments."""
         first = self._first + count
-        # A sum that needs the index of a deleted segment cannot be computed.
+        # A sum over the trimmed segments may need their indexes, which are deleted. New lists do not need it.
         if 2 * first > self._end or not self._sealed.is_counted(first):
             return LogSegments.of(self._sealed.segments[first : self._end])
         return LogSegments(self._sealed, first, self._end)

@@ -1,8 +1,11 @@
-"""Managed ledger: one durable log made of segments. The last segment may be open.
+"""Managed ledger: one durable log made of segments, which are its files. Only the last segment may be open for appends.
 
 `append` and `commit_run` run on the caller's thread. They verify each entry's checksum, count its rows and queue the
 entry with the log's writer (`ledger.log.writer`). Readers use a snapshot. The writer publishes a new snapshot whenever
-the committed end moves.
+the acknowledged end moves.
+
+A run is the output of one batch of a Spark query: entries that become visible together. A part is a staged file with
+the entries of one Spark task. With de-duplication, an append may also be split into parts.
 
 Invariants
 - Queued entries are complete and verified.
@@ -56,7 +59,7 @@ T = TypeVar("T")
 
 
 class AppendAck(NamedTuple):
-    """Future of a part of an append, with the number of its entries and their bytes."""
+    """Part of an append: its future, the number of its entries, and their size in bytes."""
 
     future: Future[Position]
     entries: int
@@ -70,12 +73,12 @@ class ManagedLedger:
         self._snapshot = LogSnapshot.of(name, ())
         self._context = context
         self._moved = threading.Condition()
-        # Set after the writer is created: the first snapshot is not reported as a change.
+        # Set after the writer has published the first snapshot, which is not a change.
         self._on_moved: Callable[[LogSnapshot, LogSnapshot], None] | None = None
         self._writer = LogWriter(name, context, self._publish)
         self._on_moved = context.moved
         self.trimmed = (0, 0)
-        """Segments and bytes that retention deleted since the log was opened."""
+        """The number of segments and bytes that trims have deleted since the log was opened."""
         self.published = PublishCounter()
 
     @property
@@ -95,12 +98,12 @@ class ManagedLedger:
 
     @property
     def given_up(self) -> LedgerError | None:
-        """The error that closed the log for writes, None while the log accepts appends."""
+        """The error that closed the log for writes, or None while the log accepts appends."""
         return self._writer.given_up
 
     @property
     def appended(self) -> AppendCounts:
-        """The appends that were acknowledged since the log was opened."""
+        """The counts of the appends that were acknowledged since the log was opened."""
         return self._writer.appended.state(self._snapshot.rows)
 
     @property
@@ -119,13 +122,13 @@ class ManagedLedger:
         return self._writer.list.properties
 
     def append(self, entries: Sequence[Buffer]) -> Future[Position]:
-        """Append entries with consecutive ids. The future returns the first entry's position once all are durable.
+        """Append entries with consecutive ids. The future gives the first entry's position once all are durable.
 
         Raises Corrupt or Refused if an entry is invalid, and Refused if an entry is a duplicate.
         """
         parts = self.append_parts(entries, AppendSession())
         if len(parts) != 1:
-            raise Refused(f"an append to {self.name!r} is made of {len(parts)} parts: it holds duplicates")
+            raise Refused(f"an append to {self.name!r} has new entries and duplicates, {len(parts)} parts")
         return parts[0].future
 
     def append_parts(self, entries: Sequence[Buffer], session: AppendSession) -> list[AppendAck]:
@@ -135,7 +138,7 @@ class ManagedLedger:
         Raises Corrupt or Refused if an entry is invalid, and Terminated if the log was terminated.
         """
         if not entries:
-            raise Refused(f"an append to {self.name!r} holds no entry", hint="Send at least one")
+            raise Refused(f"an append to {self.name!r} has no entry", hint="Send at least one entry")
         self._writer.refuse_terminated()
         checked = self._check(entries)
         deduplication = self._writer.list.deduplication
@@ -171,7 +174,7 @@ class ManagedLedger:
         return AppendAck(item.future, len(entries), size)
 
     def last_sequence_id(self, producer: str, timeout_ms: int) -> int | None:
-        """Return the highest durable sequence id of a producer, -1 if there is none.
+        """Return the highest durable sequence id of a producer, or -1 for an unknown producer.
 
         Waits up to `timeout_ms` until no entry of the producer is in flight. Returns None for a log without
         de-duplication.
@@ -185,7 +188,7 @@ class ManagedLedger:
         self._run_entries(request, parts)
 
     def commit_run(self, request: CommitRun, parts: Sequence[OpenedPart]) -> Future[CommittedRun]:
-        """Append the parts as one run, unless the log contains this batch of the query already.
+        """Append the parts as one run, unless the log contains this batch of the query already. Does not wait.
 
         Raises Refused if an entry belongs to another run, and Terminated if the log was terminated.
         """
@@ -195,7 +198,7 @@ class ManagedLedger:
         return item.future
 
     def committed_batch(self, query: str) -> CommittedBatch | None:
-        """Return the newest committed batch of a query, None if there is none."""
+        """Return the newest committed batch of a query, or None before its first commit."""
         return self._writer.list.committed.get(query)
 
     def end(self, since: Position | None = None) -> LedgerEnd:
@@ -208,7 +211,7 @@ class ManagedLedger:
             self._moved.wait_for(lambda: self._snapshot.end > position or self._snapshot.terminated, timeout_ms / 1000)
 
     def describe(self, *, lists: bool = True) -> LedgerDescription:
-        """Return the description of the log. With `lists` it contains every segment."""
+        """Return the description of the log. With `lists` it includes every segment."""
         listed = self._writer.list
         return self._query(
             lambda snapshot: log_description(
@@ -217,7 +220,7 @@ class ManagedLedger:
         )
 
     def blocks(self, range_: PositionRange, max_block_bytes: int) -> list[SegmentBlock]:
-        """Return the blocks that contain the entries of a range."""
+        """Return the blocks with the entries of a range. A block is a part of a segment file with whole entries."""
         return self._query(lambda snapshot: snapshot.blocks(range_, max_block_bytes))
 
     def split(self, range_: PositionRange, target_bytes: int, max_parts: int) -> list[SplitPart]:
@@ -247,12 +250,15 @@ class ManagedLedger:
         return self._query(lambda snapshot: snapshot.seek_time(timestamp_ms))
 
     def roll_over_if_due(self) -> bool:
-        """Seal the open segment if it has an entry and its maximum age is reached. Return whether it was sealed."""
+        """Seal the open segment if it has an entry and has reached its maximum age. Return whether it was sealed."""
         due = changes.is_due(self._writer, self._context)
         return due and self._change(lambda: changes.roll_over_if_due(self._writer, self._context))
 
     def roll_over(self, older_than_ms: int = 0) -> bool:
-        """Seal the open segment if it has an entry and is at least `older_than_ms` old. Return whether it did."""
+        """Seal the open segment if it has an entry and is at least `older_than_ms` old.
+
+        Return whether it was sealed.
+        """
         return self._change(lambda: changes.roll_over(self._writer, self._context, older_than_ms))
 
     def may_trim(self) -> bool:
@@ -271,20 +277,20 @@ class ManagedLedger:
         return trimmed
 
     def prepare_offload(self, ledger_id: int, attempt: OffloadAttempt) -> LocalSegment | None:
-        """Record a new attempt to offload a sealed segment, and return the segment to copy.
+        """Record a new attempt to offload a sealed segment to object storage, and return the segment to copy.
 
-        Returns None if the segment is offloaded. Raises NotFound if the log has no such segment.
+        Returns None if the segment is offloaded already. Raises NotFound if the log has no such segment.
         """
         return self._change(lambda: changes.prepare_offload(self._writer, ledger_id, attempt))
 
     def complete_offload(self, ledger_id: int, attempt: uuid.UUID) -> None:
-        """Record that an attempt is complete. Raises Refused if a newer attempt was recorded."""
+        """Record that an offload attempt is complete. Raises Refused if a newer attempt was recorded."""
         self._change(lambda: changes.complete_offload(self._writer, ledger_id, attempt))
 
     def terminate(self) -> Position:
-        """Terminate the log and return the position of its last entry, `(-1, -1)` if it never had one.
+        """Close the log for appends for good, and return the position of its last entry. May be repeated.
 
-        No entry can be appended afterwards. May be repeated.
+        Returns `(-1, -1)` if the log never had an entry.
         """
         return self._change(lambda: changes.terminate(self._writer))
 
@@ -308,13 +314,13 @@ class ManagedLedger:
             stamp, metadata, _ = parse_entry(entry, f"entry {i} {where}")
             if run_id(metadata) is not None or is_marker(metadata):
                 raise Refused(
-                    f"entry {i} {where} carries a transaction or marker field",
-                    hint="Commit a run instead: such an entry alone would be taken for an unfinished run",
+                    f"entry {i} {where} has a transaction or marker field",
+                    hint="Commit a run instead. Without a run, recovery would treat the entry as an unfinished run",
                 )
             if stamp is not None:
                 raise Refused(
-                    f"entry {i} {where} carries broker metadata already",
-                    hint="Send the entry as the producer made it; the broker stamps it",
+                    f"entry {i} {where} has broker metadata already",
+                    hint="Send the entry without broker metadata; the broker adds them",
                 )
             checked.append((self._check_size(entry, entry_rows(metadata), most), metadata))
         return checked
@@ -331,7 +337,7 @@ class ManagedLedger:
         metadata = parse_entry(entry, where).metadata
         found = run_id(metadata)
         if found != run:
-            raise Refused(f"{where} belongs to run {found}, the commit is of run {run}")
+            raise Refused(f"{where} belongs to run {found}, the commit is for run {run}")
         return self._check_size(entry, entry_rows(metadata), most)
 
     @property
@@ -342,14 +348,14 @@ class ManagedLedger:
         size = memoryview(entry).nbytes
         if size > most:
             raise Refused(
-                f"an entry of {size} bytes for {self.name!r} exceeds the {most} bytes that a block of "
-                f"{self._writer.list.policy.block_bytes} bytes holds",
+                f"an entry for {self.name!r} has {size} bytes, at most {most} fit into a block of "
+                f"{self._writer.list.policy.block_bytes} bytes",
                 hint="Send smaller entries, or create the ledger with larger blocks",
             )
         return CheckedEntry(entry, size, rows)
 
     def _query(self, query: Callable[[LogSnapshot], T]) -> T:
-        """Run a query on the current snapshot. Repeat it if files of the snapshot were trimmed meanwhile."""
+        """Run a query on the current snapshot. Repeat the query if it failed and the log was trimmed since."""
         while True:
             snapshot = self._snapshot
             try:

@@ -1,9 +1,9 @@
-"""Open segment of a managed ledger: the writer of its file, its fill level and its age.
+"""Open segment of a managed ledger, the file that takes the appends: its writer, its size and its age.
 
 Invariants
 - Readers see acknowledged entries only.
-- The write stage writes. The sync stage syncs and acknowledges concurrently. All other changes require that no thread
-  is in the sync stage (see `ledger.log.append_queue`).
+- The write stage writes, while the sync stage may sync and acknowledge. All other changes require that no thread is in
+  the sync stage (`ledger.log.append_queue` explains both stages).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class OpenSegment:
         self.created_ms = created_ms
         self._age_from = created_ms
         self.size = 0
-        # Set after an error beyond the acknowledged end: no entry may be added to this segment.
+        # Set after a failed write or sync: no entry may be added to this segment.
         self.given_up = False
         self._acknowledged_size = 0
 
@@ -49,19 +49,19 @@ class OpenSegment:
         self.file.preallocate(length)
 
     def acknowledge(self, entries: int) -> None:
-        """Show the first `entries` entries to readers. The caller has synced all of them."""
+        """Make the first `entries` entries visible to readers. The caller has synced them."""
         self._acknowledged_size += self.file.acknowledge(entries)
 
     def forget_unacknowledged(self) -> None:
-        """Remove the entries that were written and not acknowledged."""
+        """Truncate the file after its last acknowledged entry."""
         self.file.truncate_to(self.file.acknowledged)
 
     def seal(self) -> SealedSegment:
-        """Seal the file: no entry can be added afterwards."""
+        """Seal the file, so that no entry can be added."""
         return self.file.seal()
 
     def close(self) -> None:
-        """Close the file without a seal. Used if another broker owns the file or the device has failed."""
+        """Close the file without a seal, because another broker owns it or the device has failed."""
         self.file.close()
 
     def is_full(self, policy: LedgerPolicy, now_ms: int) -> bool:
@@ -79,9 +79,10 @@ class OpenSegment:
         return now_ms - self._age_from
 
     def left(self, policy: LedgerPolicy, now_ms: int) -> tuple[int, int]:
-        """Return the entries and bytes that fit before the segment is full.
+        """Return the number of entries and bytes that fit before the segment is full.
 
-        A filled segment that is too young to be sealed reports the limits of a new segment.
+        A segment that has reached its limits may be too young to be sealed. Then the limits of a new segment are
+        returned, because entries are still added to it.
         """
         if self._is_filled(policy) and not self.is_full(policy, now_ms):
             return policy.entries_max, policy.size_max

@@ -1,12 +1,12 @@
 """Policy of a managed ledger: block size, rollover, retention and offload.
 
 Rules
-- A value comes from the first of these that sets it: the ledger's policy, its namespace's policy, the broker's
-  settings. The two values of retention are set together. If only one is set, the other is -1 (keep everything).
-- The block size, entries and bytes given at creation are properties of the ledger's record. Reason: they must not
-  change with the broker's defaults. A policy of the ledger itself overrides entries and bytes. The block size never
-  changes.
-- An unknown name, a value out of range and two contradicting values are refused with an error that names them.
+- Each value comes from the first of these that sets it: the ledger's policy, its namespace's policy, the broker's
+  settings. The two values of retention are set together. If only one is set, the other is -1 (no limit).
+- Block size, entries and bytes of a segment can be set when the ledger is created. Its record keeps them as properties,
+  so that the broker's defaults do not change them. A policy of the ledger overrides entries and bytes. The block size
+  never changes.
+- An unknown name, a value out of range or a contradiction of two values is refused. The error names it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pyspark_ledger.ledger.settings.broker import SETTINGS, Settings
 
 RESERVED_PREFIX = "ledger."
 DURABILITY = "ledger.durability"
-"""Property with the value "os" if entries are acknowledged before they are synced to the device."""
+"""Property with the value "os" if entries are acknowledged without a sync to the device."""
 _BLOCK_BYTES, _ENTRIES_MAX, _SIZE_MAX = (
     "ledger.blockBytes",
     "ledger.maxEntriesPerLedger",
@@ -56,9 +56,9 @@ POLICIES = {
     _OFFLOAD_WAIT: _OFFLOAD_WAIT,
     _DELETE_PUBLISHED: _DELETE_PUBLISHED,
 }
-"""The policies by name, each with the broker's setting that is its default and gives its range."""
+"""The policies by name, each with the broker's setting of its default value and its range."""
 
-# Names of PIP-17, with other units. Their values are stored under the later names.
+# Older names in Pulsar, with other units. Their values are stored under the newer names.
 _EARLIER = {"offloadTimeInMinutes": (OFFLOAD_SECONDS, 60), "offloadSizeInMB": (OFFLOAD_BYTES, _MB)}
 
 Stated = Mapping[str, int]
@@ -69,13 +69,14 @@ Stated = Mapping[str, int]
 class LedgerPolicy:
     """Effective policy of a managed ledger.
 
-    - Size: a segment is full at `entries_max` entries or `size_max` bytes. A block has `block_bytes`.
-    - Rollover: a segment is due at the age `rollover_max_ms` (0: never). It is never sealed by size or age before it is
+    - Size: a segment is full at `entries_max` entries or `size_max` bytes. A block has `block_bytes` bytes.
+    - Rollover: a segment is sealed at the age `rollover_max_ms` (0: no maximum). A full segment is sealed when it is
       older than `rollover_min_ms` (0: no minimum).
-    - Retention: a segment expires after `retention_ms`. It also expires if `retention_bytes` remain without it.
-      -1 disables a limit. Segments up to the id `published` may be deleted at once (-1: none).
+    - Retention: a segment expires `retention_ms` after its seal. It also expires if the later segments have at least
+      `retention_bytes`. -1 disables a limit. Segments up to the id `published` are in all tables of the ledger and may
+      be deleted at once (-1: none).
     - Offload: a segment is offloaded `offload_ms` after its seal, or when it and all later segments exceed
-      `offload_bytes`. -1 disables a threshold. Its local copy is deleted `offload_lag_ms` later (-1: never).
+      `offload_bytes`. -1 disables a threshold. Its local copy is deleted `offload_lag_ms` after that (-1: never).
     """
 
     block_bytes: int
@@ -93,17 +94,17 @@ class LedgerPolicy:
 
     @property
     def entry_bytes_max(self) -> int:
-        """The maximum size of an entry in a block, broker metadata included."""
+        """The maximum size of an entry, with the broker's metadata, so that it fits into a block."""
         return entry_bytes_max(self.block_bytes)
 
     @property
     def keeps_everything(self) -> bool:
-        """True if no segment is ever trimmed."""
+        """Whether no segment is ever trimmed."""
         return self.retention_ms < 0 and self.retention_bytes < 0 and self.published == NOT_PUBLISHED
 
     @property
     def offloads(self) -> bool:
-        """True if segments are offloaded automatically."""
+        """Whether segments are offloaded automatically."""
         return self.offload_ms >= 0 or self.offload_bytes >= 0
 
     def may_roll_over(self, age_ms: int) -> bool:
@@ -113,15 +114,15 @@ class LedgerPolicy:
     def is_due(self, ledger_id: int, age_ms: int) -> bool:
         """Return whether a segment must be sealed because of its age.
 
-        The due time is spread by the segment's id over 5 % of `rollover_max_ms`. Reason: segments should not all be
-        sealed at the same time.
+        A number that depends on the segment's id adds up to 5 % to `rollover_max_ms`. Reason: segments of many ledgers
+        that were created together are then not sealed at the same time.
         """
         spread = self.rollover_max_ms * _spread(ledger_id) // 20_000
         return 0 < self.rollover_max_ms <= age_ms - spread and self.may_roll_over(age_ms)
 
     @classmethod
     def of(cls, info: ManagedLedgerInfo, ledger: Stated, namespace: Stated, settings: Settings) -> Self:
-        """Return the effective policy from a record, the policies of its ledger and namespace, and the settings."""
+        """Return the policy of a ledger from its record, its own and its namespace's policies, and the settings."""
         created_with = {pair.key: int(pair.value) for pair in info.properties if pair.key in _NAMES}
         value = effective(ledger, namespace, settings)
         published = published_everywhere({pair.key: pair.value for pair in info.properties})
@@ -144,7 +145,7 @@ class LedgerPolicy:
 
     @staticmethod
     def properties(request: CreateLedger, settings: Settings) -> dict[str, str]:
-        """Return the properties of a new ledger's record. The block size is always among them."""
+        """Return the properties of a new ledger's record. They always include the block size."""
         stated = {
             _BLOCK_BYTES: request.block_bytes or settings.ledgerBlockSizeBytes,
             _ENTRIES_MAX: request.max_entries_per_ledger,
@@ -155,14 +156,14 @@ class LedgerPolicy:
 
 def effective(ledger: Stated, namespace: Stated, settings: Settings) -> dict[str, int]:
     """Return the effective value of every policy: the ledger's, else the namespace's, else the broker's."""
-    ledger, namespace = _whole(ledger), _whole(namespace)
+    ledger, namespace = _with_retention(ledger), _with_retention(namespace)
     return {
         name: ledger.get(name, namespace.get(name, getattr(settings, setting))) for name, setting in POLICIES.items()
     }
 
 
 def require_policies(stated: Mapping[str, int], where: str) -> None:
-    """Raise Refused for an unknown name, a value out of range, or a retention with 0 in only one of its values."""
+    """Raise Refused for an unknown name, a value out of range, or a retention with 0 in only one of its two values."""
     for name, value in stated.items():
         _require_known(name, where)
         allowed = SETTINGS[POLICIES[name]]
@@ -171,12 +172,12 @@ def require_policies(stated: Mapping[str, int], where: str) -> None:
                 f"policy {name!r} of {where} is {value!r}, expected an integer from {allowed.least} to "
                 f"{allowed.most} {allowed.unit}"
             )
-    whole = _whole(stated)
-    time, size = whole.get(RETENTION_TIME, -1), whole.get(RETENTION_SIZE, -1)
+    policies = _with_retention(stated)
+    time, size = policies.get(RETENTION_TIME, -1), policies.get(RETENTION_SIZE, -1)
     if (time == 0) != (size == 0):
         raise Refused(
-            f"retention of {where} is {time} minutes and {size} MiB: 0 in one of them only",
-            hint="Say 0 in both to delete what every cursor has read, or -1 to keep without that limit",
+            f"retention of {where} is {time} minutes and {size} MiB, only one of them is 0",
+            hint="Set both to 0 to delete segments that every cursor has read, or set one to -1 to disable its limit",
         )
 
 
@@ -186,23 +187,23 @@ def require_offload(values: Stated, where: str) -> None:
         least, most = values[offload], values[retention] * unit
         if values[retention] >= 0 and least >= 0 and least >= most:
             raise Refused(
-                f"{where} would be offloaded at {offload} {least}, and deleted before at {retention} "
-                f"{values[retention]} ({most} in the same unit)",
+                f"{where} would be deleted before the offload: {retention} is {values[retention]} ({most} in the unit "
+                f"of {offload}), {offload} is {least}",
                 hint=f"Set {offload} below {retention}, or {retention} to -1",
             )
 
 
 def in_later_names(values: Mapping[str, int], where: str) -> dict[str, int]:
-    """Return the policies with names and units of PIP-17 replaced by the later ones.
+    """Return the policies with Pulsar's older names and units replaced by the newer ones.
 
-    Raises Refused if the earlier and the later name have different values.
+    Raises Refused if the older and the newer name have different values.
     """
     found: dict[str, int] = {}
     for name, value in values.items():
         later, unit = _EARLIER.get(name, (name, 1))
         scaled = value * unit if type(value) is int and value > 0 else value
         if found.setdefault(later, scaled) != scaled:
-            raise Refused(f"{where} states {later} twice, as {found[later]} and, by {name!r}, as {scaled}")
+            raise Refused(f"{where} has two values of {later}: {found[later]}, and {scaled} under the name {name!r}")
     return found
 
 
@@ -211,24 +212,24 @@ def require_rollover(values: Stated, where: str) -> None:
     most, least = values[_ROLLOVER_MAX], values[_ROLLOVER_MIN]
     if 0 < most < least:
         raise Refused(
-            f"{where} would roll over after {most} minutes and not before {least}",
+            f"{where} has a maximum rollover age of {most} minutes, below its minimum of {least} minutes",
             hint=f"Set {_ROLLOVER_MAX} to 0 or to at least {_ROLLOVER_MIN}",
         )
 
 
 def require_properties(values: Iterable[str], remove: Iterable[str], where: str) -> None:
-    """Raise Refused for property names that are reserved for the broker or not allowed."""
+    """Raise Refused for property names that are invalid or reserved for the broker."""
     require_property_names(values, where)
     wrong = sorted(name for name in (*values, *remove) if not name or name.startswith(RESERVED_PREFIX))
     if wrong:
         raise Refused(
-            f"properties {wrong} of {where!r} cannot be set: {RESERVED_PREFIX}… are the broker's",
+            f"properties {wrong} of {where!r} cannot be set: names with the prefix {RESERVED_PREFIX} are the broker's",
             hint="Choose another name, or set a policy",
         )
 
 
 def require_settings(settings: Settings) -> None:
-    """Raise Refused if settings of the broker contradict each other, by the rules for policies."""
+    """Raise Refused if the broker's settings of policies contradict each other."""
     values = effective({}, {}, settings)
     require_policies(values, "the broker's settings")
     require_rollover(values, "the broker")
@@ -244,12 +245,12 @@ def require_names(names: Iterable[str], where: str) -> None:
 def _require_known(name: str, where: str) -> None:
     if name not in POLICIES:
         near = nearest(name, POLICIES)
-        hint = f"Did you mean {near!r}?" if near else f"There are {', '.join(POLICIES)}"
-        raise Refused(f"there is no policy {name!r} to set for {where}", hint=hint)
+        hint = f"Did you mean {near!r}?" if near else f"The policies are {', '.join(POLICIES)}"
+        raise Refused(f"{name!r} is not a policy that can be set for {where}", hint=hint)
 
 
-def _whole(stated: Stated) -> Stated:
-    """Return the policies with both values of retention set, if one is set."""
+def _with_retention(stated: Stated) -> Stated:
+    """Return the policies. If only one value of retention is set, the other is added as -1."""
     if not any(name in stated for name in _RETENTION):
         return stated
     return {**dict.fromkeys(_RETENTION, -1), **stated}
@@ -260,5 +261,5 @@ def _scaled(value: int, unit: int) -> int:
 
 
 def _spread(ledger_id: int) -> int:
-    """Return a number below 1000 that is spread evenly over consecutive ids."""
+    """Return a number below 1000. Consecutive ids have evenly distributed numbers."""
     return (ledger_id * 2_654_435_761 & 0xFFFF_FFFF) * 1000 >> 32

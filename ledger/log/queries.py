@@ -1,22 +1,23 @@
 """Queries on one snapshot of a log: backlogs, read progress, prefixes within a read limit, end and description.
 
-If some positions of a range are skipped, rows and bytes are counted entry by entry:
+A backlog is the number of entries, rows and bytes that a reader has not read. A reader may skip positions, for example
+acknowledged rows. Then rows and bytes are counted entry by entry:
 
     entry with     no row skipped   some rows skipped                             all rows skipped
     counts rows    all              remaining rows                                0
     counts bytes   all              share of remaining rows, at least 1/8         0
 
 Rules
-- Every answer depends only on one snapshot and the arguments.
-- Trimmed entries are always reported. A position that the log never had raises DataLoss.
-- An entry without rows (the marker that closes a run) is never the head of a read. The head extends to the first entry
-  with rows. A limit of rows includes the entries without rows that follow.
-- A counted backlog excludes entries without rows, because every reader skips them.
-- An estimated backlog reads no file. Its entries are counted from positions alone and include markers. A partly covered
-  segment contributes its share of rows and bytes. Fully covered segments are exact in both.
-- With skipped positions, entries that count nothing, such as markers, are included with the entries before them.
-- A batch limit therefore bounds the delivered rows and bytes, not the skipped ones. The bytes read from partly skipped
-  entries are at most eight times the counted bytes.
+- A result depends only on one snapshot and the arguments.
+- Trimmed entries in a range are always reported. A position that the log never had raises DataLoss.
+- An entry can have no rows, for example the marker that ends a run (the entries of one committed batch). Every reader
+  skips such an entry, so a counted backlog excludes it.
+- The head of a read ends after the first entry with rows. The longest prefix with n rows ends before the first entry
+  that would exceed n. So it includes the entries without rows that follow its last row.
+- An estimated backlog reads no file. Its number of entries includes entries without rows. A segment that the range
+  covers in part contributes a proportional share of its rows and bytes.
+- A limit of a batch counts only the rows that are delivered. The bytes read from partly skipped entries are at most
+  eight times the counted bytes.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Backlog(NamedTuple):
 
 
 def backlog(snapshot: LogSnapshot, left: PositionRange) -> Backlog:
-    """Return the entries that deliver rows, the rows, and the bytes in segment files."""
+    """Return the exact backlog of a range: its entries with rows, its rows, and its bytes in segment files."""
     if not left:
         return Backlog(0, 0, 0)
     _, rows, size = snapshot.measure(left)
@@ -71,18 +72,19 @@ def estimated_backlog(snapshot: LogSnapshot, left: PositionRange) -> Backlog:
 
 
 def unacknowledged(
-    left_of: PositionSet, snapshot: LogSnapshot, left: PositionRange, all_of_it: Backlog, *, precise: bool = True
+    positions: PositionSet, snapshot: LogSnapshot, left: PositionRange, total: Backlog, *, precise: bool = True
 ) -> Backlog:
-    """Return the backlog of a range without the acknowledged positions, counted by entry and by row.
+    """Return `total`, the backlog of the range `left`, minus the acknowledged `positions`.
 
-    If not `precise`, rows and bytes of an entry are its segment's average. Partly acknowledged entries count fully.
+    If not `precise`, each acknowledged entry subtracts the average of its segment, and an entry with only some
+    acknowledged rows subtracts nothing.
     """
-    entries, rows, size = all_of_it
+    entries, rows, size = total
     if not left:
-        return all_of_it
-    for part in _touched(left_of, snapshot, left):
+        return total
+    for part in _slices_with(positions, snapshot, left):
         ledger_id, segment = part.segment.ledger_id, part.segment
-        acknowledged = members(left_of.words(ledger_id))
+        acknowledged = members(positions.words(ledger_id))
         acknowledged = acknowledged[(acknowledged >= part.first) & (acknowledged < part.end)]
         if not precise:
             entries -= len(acknowledged)
@@ -90,7 +92,7 @@ def unacknowledged(
             size -= segment.size_bytes * len(acknowledged) // segment.entries
             continue
         index = segment.index()
-        partly = left_of.rows(ledger_id)
+        partly = positions.rows(ledger_id)
         partly = partly.selected((partly.entries >= part.first) & (partly.entries < part.end))
         sizes = np.diff(index.row_ends[: part.end], prepend=part.segment.first_row)
         entries -= int(np.count_nonzero(sizes[acknowledged]))
@@ -99,8 +101,8 @@ def unacknowledged(
     return Backlog(entries, rows, max(size, 0))
 
 
-def _touched(positions: PositionSet, snapshot: LogSnapshot, left: PositionRange) -> Iterator[Slice]:
-    """Yield the slices of a range in segments that have positions in the set."""
+def _slices_with(positions: PositionSet, snapshot: LogSnapshot, left: PositionRange) -> Iterator[Slice]:
+    """Yield the parts of the range `left` in those segments that have entries in `positions`."""
     for ledger_id in positions.ledgers():
         if left.start.ledger_id <= ledger_id <= left.end.ledger_id and snapshot.segments.find(ledger_id) is not None:
             within = PositionRange(Position(ledger_id, 0), Position(ledger_id + 1, 0))
@@ -111,7 +113,10 @@ _LEAST_SHARE = 8
 
 
 class Head(NamedTuple):
-    """First entry with remaining rows: its remaining rows, bytes, broker timestamp in ms, and end position."""
+    """First entry of a read with remaining rows: these rows, its broker timestamp in ms, and the position after it.
+
+    `size_bytes` includes the entries before it.
+    """
 
     rows: int
     size_bytes: int
@@ -127,7 +132,7 @@ class _Left(NamedTuple):
 
 
 def measure_left(snapshot: LogSnapshot, range_: PositionRange, skipped: PositionSet) -> tuple[int, int, int]:
-    """Return the number of entries with remaining rows, the remaining rows, and the counted bytes."""
+    """Return the number of entries with remaining rows, their remaining rows, and their counted bytes."""
     entries = rows = size = 0
     for part in snapshot.slices(range_) if range_ else ():
         left = _left(part, skipped)
@@ -138,7 +143,7 @@ def measure_left(snapshot: LogSnapshot, range_: PositionRange, skipped: Position
 
 
 def head_left(snapshot: LogSnapshot, range_: PositionRange, skipped: PositionSet) -> Head | None:
-    """Return the head of a range without `skipped`; None if no row is left."""
+    """Return the first entry of a range with a row that is not in `skipped`, or None."""
     for part in snapshot.slices(range_) if range_ else ():
         left = _left(part, skipped)
         with_rows = np.flatnonzero(left.rows)
@@ -153,9 +158,9 @@ def head_left(snapshot: LogSnapshot, range_: PositionRange, skipped: PositionSet
 def prefix_left(
     snapshot: LogSnapshot, range_: PositionRange, skipped: PositionSet, rows: int, size_bytes: int
 ) -> SplitPart:
-    """Return the longest prefix of a range with at most `rows` remaining rows and `size_bytes` counted bytes.
+    """Return the longest prefix of a range with at most `rows` rows and `size_bytes` bytes. Omits `skipped` rows.
 
-    Its counts exclude `skipped` positions.
+    The file's head defines the counted bytes.
     """
     entries, taken_rows, taken_bytes, reached = 0, 0, 0, range_.start
     for part in snapshot.slices(range_) if range_ else ():
@@ -197,7 +202,7 @@ Gone = Callable[[], Sequence[SegmentDescription]]
 def reading_left(
     snapshot: LogSnapshot, incarnation: str, reading: ReadProgress, gone: Gone, skipped: PositionSet | None = None
 ) -> LogStatus:
-    """Return the state of the log, and what `reading` has left of it without `skipped`.
+    """Return the state of the log, and the entries that `reading` has not read, without the `skipped` positions.
 
     Raises DataLoss if `reading` is at a position that the log never had.
     """
@@ -249,6 +254,7 @@ def prefix(snapshot: LogSnapshot, range_: PositionRange, rows: int, size_bytes: 
 
 
 def _begin(snapshot: LogSnapshot, reading: ReadProgress, gone: Gone) -> tuple[Position, TrimmedEntries | None]:
+    """Return the first position to read, and the trimmed entries before it that were not read."""
     if reading.from_ms is not None:
         return snapshot.seek_time(reading.from_ms), None
     if reading.position is None or reading.position == EARLIEST:
@@ -262,13 +268,14 @@ def _begin(snapshot: LogSnapshot, reading: ReadProgress, gone: Gone) -> tuple[Po
     if reading.position > snapshot.end:
         raise DataLoss(
             f"ledger {snapshot.name!r} ends at {snapshot.end}, the reader has read up to {reading.position}",
-            hint="The store was restored from an older copy, or the position is of another log: start with a new "
+            hint="The store was restored from an older copy, or the position belongs to another log. Start with a new "
             "checkpoint",
         )
     return reading.position, None
 
 
 def _trimmed(lost: PositionRange, gone: Sequence[SegmentDescription]) -> TrimmedEntries:
+    """Count the trimmed entries in a range. Rows and bytes of a partly trimmed segment are estimated."""
     entries = rows = size = 0
     for ledger in gone:
         if lost.start.ledger_id <= ledger.ledger_id <= lost.end.ledger_id:
@@ -278,7 +285,7 @@ def _trimmed(lost: PositionRange, gone: Sequence[SegmentDescription]) -> Trimmed
             entries += count
             rows += ledger.rows * count // max(ledger.entries, 1)
             size += ledger.size_bytes * count // max(ledger.entries, 1)
-    # If the log was empty at the last read, all entries since then are lost.
+    # A negative id means that the log was empty at the last read. Then all trimmed segments are lost entries.
     known = any(ledger.ledger_id == lost.start.ledger_id for ledger in gone) or (lost.start.ledger_id < 0 < len(gone))
     return TrimmedEntries(lost, entries, rows, size, known)
 
@@ -288,7 +295,7 @@ def _measured(snapshot: LogSnapshot, left: PositionRange, skipped: PositionSet |
 
 
 def _head(snapshot: LogSnapshot, left: PositionRange, skipped: PositionSet | None) -> tuple[int, int, int]:
-    """Return the rows, bytes and timestamp of the first entry with rows. Bytes include the entries before it."""
+    """Return the rows and the timestamp of the first entry with rows, and the bytes up to its end."""
     if skipped:
         head = head_left(snapshot, left, skipped)
         return (0, 0, 0) if head is None else head[:3]
@@ -316,7 +323,7 @@ def _by_bytes(part: Slice, size_bytes: int) -> int:
     offsets = index.offsets[part.first : part.end]
     limit = int(offsets[0]) + size_bytes
     count = int(np.searchsorted(offsets, limit, side="left"))
-    # The last counted entry starts within the limit. Exclude it if it ends after the limit.
+    # The last of the `count` entries starts within the limit. It is excluded if it ends after the limit.
     return count - 1 if count and index.end_offset(part.first + count - 1) > limit else count
 
 
@@ -357,7 +364,7 @@ def log_description(
     *,
     lists: bool = True,
 ) -> LedgerDescription:
-    """Return the description of the log, with `lists` segment by segment; the store adds cursors and schema."""
+    """Return the description of the log. With `lists` it includes every segment. The store adds cursors and schema."""
     return LedgerDescription(
         name=snapshot.name,
         incarnation=incarnation,

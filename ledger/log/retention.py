@@ -1,19 +1,22 @@
 """Retention of a managed ledger: the segments and local copies that may be deleted, and the mark of the last trim.
 
-As in Pulsar, sealed segments that every durable cursor has read are checked, oldest first. A segment is deleted if it
-has expired *or* if the remaining segments still have at least the quota of bytes. Any other segment ends the check.
+A trim deletes the oldest segments. As in Pulsar, it checks sealed segments that every durable cursor has read, oldest
+first. A segment is deleted if it has expired *or* if the later segments have at least the quota of bytes. The check
+ends at the first segment that stays.
 
     property "ledger.trimmed" of the record:  SEGMENT:ENTRY ROWS
 
 Invariants
-- With -1 in both limits, no segment is deleted for its age or size. Without durable cursors, only the policy decides.
+- If both limits are -1, no segment is deleted for its age or size. Without durable cursors, only the limits decide.
 - With `deleteAfterPublish`, a segment is deleted once it is in all tables that its log is published to.
-- The open segment is never deleted, nor a segment that the slowest cursor has not read to its end.
-- A clock that moves back makes segments younger, so it never causes a deletion.
-- A local copy is deleted only after the segment has been complete in object storage for the lag (0: at once).
+- The open segment is never deleted. A segment that the slowest cursor has not read to its end is never deleted.
+- If the clock moves back, segments get younger. So this never causes a deletion.
+- An offloaded segment is copied to object storage. Its local copy is deleted when the copy has been complete for the
+  policy's deletion lag (0: at once).
 - With `retentionWaitsForOffload`, no segment is deleted before it is offloaded.
-- `TrimMark` has the first position after the trimmed segments, and the rows before it. Reason: trimmed segments are not
-  in the list. A reader before the mark has lost entries, a reader at the mark has not. Row counts continue from it.
+- `TrimMark` has the first position after the trimmed segments, and the number of rows before that position. It is
+  needed because trimmed segments are not in the list. A reader before the mark has lost entries. Row counts continue
+  from the mark.
 - `expendable` and `local_expendable` are pure.
 """
 
@@ -30,7 +33,7 @@ from pyspark_ledger.ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
 
 
 class RetainedSegment(NamedTuple):
-    """Segment of the list. `close_ms` is 0 while it is open. `attempt` is the newest offload attempt."""
+    """Segment in the log's list. `close_ms` is 0 while it is open. `attempt` is the newest upload to object storage."""
 
     ledger_id: int
     entries: int
@@ -40,14 +43,14 @@ class RetainedSegment(NamedTuple):
 
     @property
     def offloaded(self) -> bool:
-        """True if the segment is complete in object storage."""
+        """Whether the segment is complete in object storage."""
         return self.attempt is not None and self.attempt.complete
 
 
 def expendable(
     segments: Iterable[RetainedSegment], size_bytes: int, slowest: Position | None, policy: LedgerPolicy, now_ms: int
 ) -> list[RetainedSegment]:
-    """Return the segments that may be deleted, oldest first. The check ends at the first segment that must stay.
+    """Return the segments that may be deleted, oldest first.
 
     `size_bytes` is the size of all segments. `slowest` is the first position that any durable cursor still needs.
     """
@@ -67,7 +70,7 @@ def expendable(
 
 
 def local_expendable(segments: Iterable[RetainedSegment], policy: LedgerPolicy, now_ms: int) -> list[int]:
-    """Return the ids of segments with a local copy that were offloaded at least the lag ago."""
+    """Return the ids of segments whose local copy may be deleted: their offload is older than the deletion lag."""
     return [
         segment.ledger_id
         for segment in segments
@@ -86,7 +89,7 @@ _PROPERTY = "ledger.trimmed"
 
 
 class TrimMark(NamedTuple):
-    """Mark of a trim: all entries before `position` are deleted. They had `rows` rows since the log was created."""
+    """Mark of a trim: all entries before `position` were deleted. `rows` counts the rows of all deleted entries."""
 
     position: Position
     rows: int
@@ -100,11 +103,11 @@ class TrimMark(NamedTuple):
                 try:
                     return cls(Position.parse(position), int(rows))
                 except ValueError as wrong:
-                    raise Corrupt(f"{where} states {pair.value!r} as {_PROPERTY}: {wrong}") from wrong
+                    raise Corrupt(f"{where} has {_PROPERTY} {pair.value!r}, expected POSITION ROWS: {wrong}") from wrong
         return cls(*NOTHING_TRIMMED)
 
     def put(self, info: ManagedLedgerInfo) -> None:
-        """Set the mark in a record, replacing an earlier mark."""
+        """Set the mark in a record. Replaces an earlier mark."""
         for pair in info.properties:
             if pair.key == _PROPERTY:
                 pair.value = str(self)

@@ -1,13 +1,15 @@
-"""Segment list of a managed ledger: the metadata record, and the files that it names.
+"""Segment list of a managed ledger: the metadata record, and the segment files that it names.
 
 Invariants
-- A file exists before the list names it. The list names a segment before its first entry is written.
-- At most the last segment of the list is open (close time 0). If it is open at start, a dead broker left it open. It is
-  recovered and sealed, and the first append creates a new segment.
-- A fenced broker may continue to write until it reads the epoch. Its writes must reach no reader. A segment that its
-  writer still has open is therefore recovered from a copy, which replaces the file.
+- A file exists before the list names it. The list names a segment before the segment's first entry is written.
+- Only the last segment of the list can be open (close time 0). An open segment at the start of a broker was left by a
+  broker that ended without a seal. It is recovered and sealed, and the first append creates a new segment.
+- Each start of a broker raises the store's epoch, which fences the previous broker. A fenced broker may continue to
+  write until it reads the epoch. No reader may see these writes. If it still has the segment open, the segment is
+  recovered from a copy, which replaces the file.
 - A seal writes entries, sizes, rows and the newest committed batches to the metadata in one transaction. An empty
   segment is removed from the list instead.
+- An offload is a copy of a sealed segment in object storage, and an attempt is one upload of the copy.
 """
 
 from __future__ import annotations
@@ -69,20 +71,20 @@ class LogContext:
     executor: Executor
     sync_pool: SyncPool
     sealed: Callable[[str], None]
-    """Called with the name of a managed ledger that has just sealed a segment. Must not block."""
+    """Called with the name of a managed ledger after it has sealed a segment. Must not block."""
     unlisted: Callable[[Collection[int]], None]
-    """Called with the ids of segments that were removed from the list, or whose local copy was. Deletes their files."""
+    """Called with the ids of segments that were trimmed, or whose local copy was removed. Deletes their files."""
     moved: Callable[[LogSnapshot, LogSnapshot], None] = lambda _before, _now: None
-    """Called with the snapshots before and after a change. Called by the changing thread; must not wait for the log."""
+    """Called with the snapshots before and after a change, on the thread of the change. Must not wait for the log."""
     offloader: Callable[[], LedgerOffloader] = NoOffloader
     """Returns the current offloader."""
     prefer_remote: Callable[[], bool] = lambda: False
-    """Returns whether a segment with a local copy and an offloaded copy is read from object storage."""
+    """Returns whether a segment that has both copies is read from object storage instead of the local disk."""
     chunks: ChunkTable = field(default_factory=ChunkTable)
     append_latencies: Latencies = field(default_factory=Latencies)
-    """Durations from the call of an append to its acknowledgement, for the first append of each group."""
+    """Durations from the call of an append to its acknowledgement. Only the first append of each group counts."""
     trim_latencies: Latencies = field(default_factory=lambda: Latencies(LONG_BOUNDS))
-    """Durations of passes of retention that had something to delete."""
+    """Durations of trims that deleted something."""
 
 
 class SegmentList:
@@ -114,12 +116,12 @@ class SegmentList:
 
     @property
     def _is_synced(self) -> bool:
-        """True if an entry is synced before it is acknowledged. A sealed segment is always synced."""
+        """Whether an entry is synced before it is acknowledged. A sealed segment is synced in any case."""
         return self.properties.get(DURABILITY) != "os"
 
     @property
     def terminated(self) -> Position | None:
-        """The position of the last entry of a terminated log, None if the log is not terminated."""
+        """The position of the last entry of a terminated log, or None. A terminated log accepts no more appends."""
         if not self._record.info.HasField("terminatedPosition"):
             return None
         last = self._record.info.terminatedPosition
@@ -133,16 +135,16 @@ class SegmentList:
 
     @classmethod
     def recover(cls, name: str, context: LogContext, deduplication: Deduplication | None = None) -> SegmentList:
-        """Read the list from the metadata. Recover and seal a segment that a dead broker left open.
+        """Read the list from the metadata. Recover and seal a segment that an earlier broker left open.
 
-        `deduplication` is the state of this broker if it opens the log again.
+        `deduplication` is passed if this broker opens the log again, so that the ids in memory are kept.
         """
         ledgers = cls(context.metadata.ledger(name), context, deduplication)
         ledgers._seal_left_open()
         return ledgers
 
     def open_next(self, first_row: int) -> OpenSegment:
-        """Create a segment at the end of the list. The segment is durable and listed before this returns."""
+        """Create a segment at the end of the list. On return, the segment is durable and the metadata list it."""
         context, policy = self._context, self.policy
         ledger_id = context.metadata.allocate_ledger_id()
         writer = SegmentWriter.create(
@@ -160,7 +162,8 @@ class SegmentList:
         try:
             self._save(put=[SegmentRecord(ledger_id, policy.block_bytes, first_row, 0, 0, now, info=listed)])
         except BaseException:
-            # The segment may be listed or not, so its file stays. The next start deletes files that are not listed.
+            # It is unknown whether the metadata list the segment, so its file stays. The next start deletes the file
+            # if it is not listed.
             with suppress(OSError):
                 log.forget_unacknowledged()
             log.close()
@@ -173,7 +176,10 @@ class SegmentList:
         self._close(log.ledger_id, sealed, log.index, log.created_ms)
 
     def remember(self, batch: CommittedBatch) -> None:
-        """Remember a batch that was just committed. Its marker is in the open segment; the next seal records it."""
+        """Remember a batch after its commit. The next seal saves it. Until then, recovery finds its marker in the file.
+
+        The marker is the entry that ends the run of a batch.
+        """
         self.committed[batch.query] = batch
         self._unsaved[batch.query] = batch
         if batch.once:
@@ -185,12 +191,12 @@ class SegmentList:
         return LogSnapshot(self.name, segments, self.trimmed, self.terminated is not None)
 
     def local_copies(self) -> list[LogSegment]:
-        """Return the segments with a local copy and an offloaded copy, in order."""
+        """Return the offloaded segments that still have a local copy, in order."""
         found = map(self._sealed.find, sorted(self._copied))
         return [segment for segment in found if segment is not None]
 
     def trim(self, gone: Sequence[int]) -> None:
-        """Remove the first segments, all sealed, from the list. The caller then deletes their files."""
+        """Remove segments from the start of the list. All are sealed. The caller then deletes their files."""
         last = self._sealed[len(gone) - 1]
         info = self._info()
         mark = TrimMark(Position(last.ledger_id, last.entries), last.row_end)
@@ -201,7 +207,7 @@ class SegmentList:
         self._copied = self._copied.difference(gone)
 
     def prepare_offload(self, ledger_id: int, attempt: OffloadAttempt) -> LocalSegment | None:
-        """Record a new attempt to offload a sealed segment. Objects of an earlier attempt become unwanted.
+        """Record a new attempt to offload a sealed segment. The objects of an earlier attempt will be deleted.
 
         Returns None if the segment is offloaded. Raises Refused if it is open, NotFound if it is not listed.
         """
@@ -211,7 +217,7 @@ class SegmentList:
         if before is not None and before.complete:
             return None
         if not listed.timestamp:
-            raise Refused(f"ledger {ledger_id} of {self.name!r} is open", hint="It is offloaded once it is sealed")
+            raise Refused(f"segment {ledger_id} of {self.name!r} is open", hint="Offload it after it is sealed")
         segment = self._sealed.find(ledger_id)
         assert segment is not None  # noqa: S101 — the segment is listed and sealed
         self._save(put=[_with_attempt(row, attempt)])
@@ -232,8 +238,8 @@ class SegmentList:
         row = self._row(ledger_id)
         stated = OffloadAttempt.of(row.listed())
         if stated is None or stated.attempt != attempt:
-            found = "no attempt" if stated is None else f"attempt {stated.attempt}"
-            raise Refused(f"ledger {ledger_id} of {self.name!r} states {found}, {attempt} was to be completed")
+            found = "not attempted" if stated is None else f"attempt {stated.attempt}"
+            raise Refused(f"the offload of segment {ledger_id} of {self.name!r} is {found}, {attempt} was completed")
         if stated.complete:
             return
         done = stated.completed(max(self._context.clock(), 1))
@@ -243,8 +249,8 @@ class SegmentList:
     def delete_local(self, ledger_ids: Collection[int]) -> None:
         """Record that the local data files of offloaded segments are deleted. The caller then deletes the files.
 
-        Index sidecars stay. Reason: a log is opened, measured and split without a request to object storage.
-        Raises Refused if a segment is not offloaded.
+        The index file beside each segment stays. So a log is opened, measured and split without a request to object
+        storage. Raises Refused if a segment is not offloaded.
         """
         put, done = [], {}
         for ledger_id in ledger_ids:
@@ -252,7 +258,7 @@ class SegmentList:
             attempt = OffloadAttempt.of(row.listed())
             if attempt is None or not attempt.complete:
                 raise Refused(
-                    f"ledger {ledger_id} of {self.name!r} is in no object storage: its local copy is the only"
+                    f"segment {ledger_id} of {self.name!r} is not in object storage: its only copy is the local file"
                 )
             done[ledger_id] = attempt.without_local()
             put.append(_with_attempt(row, done[ledger_id]))
@@ -261,7 +267,7 @@ class SegmentList:
             self._replace_attempt(ledger_id, attempt)
 
     def terminate(self, last: Position) -> None:
-        """Record `last` as the last entry of the log."""
+        """Record that the log is closed for good after the entry `last`."""
         info = self._info()
         info.terminatedPosition.ledgerId, info.terminatedPosition.entryId = last.ledger_id, last.entry_id
         self._save(info)
@@ -275,7 +281,7 @@ class SegmentList:
         self._save(info)
 
     def _replace_attempt(self, ledger_id: int, attempt: OffloadAttempt) -> None:
-        """Replace the offload attempt of a segment. Snapshots with the earlier attempt stay usable."""
+        """Replace the offload attempt of a segment in new snapshots. Earlier snapshots stay usable."""
         context = self._context
         segment = self._sealed.find(ledger_id)
         if segment is not None:
@@ -286,16 +292,17 @@ class SegmentList:
             self._copied = self._copied - {ledger_id} | ({ledger_id} if _is_copied(segment) else set())
 
     def _seal_left_open(self) -> None:
+        """Recover and seal the segment that an earlier broker left open, if there is one."""
         if not self.left_open:
             return
         (row,) = self.left_open
         ledger_id = row.ledger_id
         context = self._context
-        # The list was read before this check. If the epoch is unchanged, no new owner writes the listed segment.
+        # Raises Fenced if another broker took over the store after the list was read, and may write the segment.
         context.metadata.require_epoch(context.epoch)
         path = data_path(context.directory, ledger_id)
         if path.exists() and disk.take_from_writer(path, index_path(context.directory, ledger_id)):
-            _log.warning("%s is still open in a broker that lost the store: a copy is recovered", path)
+            _log.warning("%s is still open in a fenced broker: its copy is recovered", path)
         recovered = recover_segment(
             path,
             ledger_id,
@@ -310,10 +317,11 @@ class SegmentList:
         if self.deduplication is not None:
             self.deduplication.learn(highest_of(sequences_in(path, recovered.index), context.clock()))
         sealed, index = seal_recovered(recovered), recovered.index
-        del recovered  # a traceback would keep the mapping of the sidecar open
+        del recovered  # otherwise the traceback of an error keeps the index file mapped
         self._close(ledger_id, sealed, index, row.created_ms)
 
     def _close(self, ledger_id: int, sealed: SealedSegment, index: EntryIndex, created_ms: int) -> None:
+        """Record a sealed segment, or remove an empty segment from the list."""
         if not sealed.entries:
             self._save(gone=[ledger_id])
             self._context.unlisted([ledger_id])
@@ -337,7 +345,7 @@ class SegmentList:
     def _row(self, ledger_id: int) -> SegmentRecord:
         found = self._context.metadata.segments.get(self.name, ledger_id)
         if found is None:
-            raise NotFound(f"{self.name!r} has no ledger {ledger_id} any more")
+            raise NotFound(f"{self.name!r} has no segment {ledger_id}", hint="Retention may have deleted it")
         return found
 
     def _info(self) -> ManagedLedgerInfo:
@@ -346,7 +354,7 @@ class SegmentList:
         return info
 
     def _sequences(self) -> list[KnownSequence] | None:
-        """Return the sequence ids to save with the seal, None without de-duplication."""
+        """Return the sequence ids to save with a seal, or None without de-duplication."""
         if self.deduplication is None:
             return None
         settings = self._context.settings
@@ -383,7 +391,10 @@ class SegmentList:
             self._once.popleft()
 
     def _expired_batches(self) -> list[CommittedBatch]:
-        """Return the batch writes to forget. Their staged parts are swept, so no client can commit them again."""
+        """Return the batches of writes outside a stream that are older than staged files are kept.
+
+        They can be forgotten: their staged files are deleted, so no client can commit them again.
+        """
         oldest = self._context.clock() - self._context.settings.stagingRetentionSeconds * 1000
         return list(takewhile(lambda batch: batch.committed_ms < oldest, self._once))
 

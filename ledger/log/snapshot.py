@@ -1,14 +1,14 @@
-"""Snapshot of the readable entries of a managed ledger, and entry numbers for distances between readers.
+"""Snapshot of the readable entries of a managed ledger: positions, counts, blocks and splits of ranges.
 
 Invariants
 - A snapshot is immutable. A new snapshot replaces it when the log changes.
-- Segments are ordered by ledger id. `first_row` of a segment is the number of rows in all segments before it.
-- `entries` of the open segment is the number of committed entries. Later entries are never read.
-- A position is *between* entries: `(L, E)` is before entry E of segment L. `(L, entries of L)` and `(next, 0)` are
-  the same position. The log's end always has the first form, so a rollover alone does not change it.
-- Trimmed entries end at `trimmed`, which is the same position as the first readable position.
-- Entry numbers may be compared only within one snapshot. A trim removes entries at the start, so number 7 may become
-  number 3. Distances between entries do not change.
+- Segments are ordered by id. `first_row` of a segment is the number of rows in all earlier segments.
+- `entries` of the open segment is the number of committed entries. Readers never see a later entry of its file.
+- A position is *between* entries: `(S, E)` is before entry E of segment S. `(S, entries of S)` and `(next segment, 0)`
+  are the same position. The log's end always has the first form, so that a rollover does not change it.
+- Retention has trimmed (deleted) all entries before the position `trimmed`. The first readable entry follows it.
+- The number of entries before a position is valid only within one snapshot, because a trim removes entries at the
+  start. The distance of two positions is the same in all snapshots.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from pyspark_ledger.ledger.protocol.reads import SplitPart
 from pyspark_ledger.ledger.segment.index import Integers
 from pyspark_ledger.ledger.segment.reader import SegmentBlock
 
-_LONGER_LOG = "The offset was written by a longer log: the store was restored from an older copy"
+_LONGER_LOG = "The offset was written when the log was longer: the store was restored from an older copy"
 
 
 @dataclass(frozen=True, slots=True)
 class Cover:
-    """Range of a log: the slices of partly covered segments, and the fully covered segments `[first, end)`."""
+    """Segments of a range: slices of those that the range covers in part, and `[first, end)`, which it covers fully."""
 
     cut: list[Slice]
     first: int
@@ -52,7 +52,7 @@ class LogSnapshot:
 
     @classmethod
     def of(cls, name: str, segments: Iterable[LogSegment]) -> LogSnapshot:
-        """Return the snapshot of a log with these segments that was never trimmed."""
+        """Return the snapshot of a log that was never trimmed and has these segments."""
         return cls(name, LogSegments.of(segments))
 
     @property
@@ -72,11 +72,11 @@ class LogSnapshot:
 
     @property
     def rows(self) -> int:
-        """The number of committed rows since the log was created, trimmed rows included."""
+        """The number of committed rows since the log was created, with trimmed rows."""
         return self.segments[-1].row_end if self.segments else self.trimmed.rows
 
     def require_left(self, position: Position) -> None:
-        """Raise DataLoss if entries that follow a position were trimmed."""
+        """Raise DataLoss if an entry after a position was trimmed."""
         if position.ledger_id >= 0:
             self._require_not_trimmed(position, self.end)
 
@@ -90,10 +90,7 @@ class LogSnapshot:
                 yield part
 
     def cover(self, range_: PositionRange) -> Cover:
-        """Return the partly and fully covered segments of a range, found by bisection.
-
-        Raises DataLoss if the log does not contain the range.
-        """
+        """Return the segments of a range, by bisection. Raises DataLoss if the log does not contain the range."""
         self._require_contains(range_)
         start, end, segments = range_.start, min(range_.end, self.end), self.segments
         first, stop = segments.at(start.ledger_id), segments.at(end.ledger_id + 1)
@@ -113,7 +110,7 @@ class LogSnapshot:
         return before
 
     def rows_before(self, position: Position) -> int:
-        """Return the rows of all entries before a position, trimmed rows included."""
+        """Return the number of rows before a position, with trimmed rows."""
         at = self.segments.at(position.ledger_id + 1) - 1
         if at < 0:
             return self.segments[0].first_row if self.segments else self.trimmed.rows
@@ -123,7 +120,7 @@ class LogSnapshot:
         return int(segment.index().row_ends[position.entry_id - 1]) if position.entry_id > 0 else segment.first_row
 
     def measure(self, range_: PositionRange) -> tuple[int, int, int]:
-        """Return the entries, rows and bytes in segment files of a range."""
+        """Return the number of entries, rows and bytes in segment files of a range."""
         cover = self.cover(range_)
         entries = self.segments.entries(cover.first, cover.end) + sum(part.end - part.first for part in cover.cut)
         if not entries:
@@ -133,14 +130,14 @@ class LogSnapshot:
         return entries, self.rows_before(min(range_.end, self.end)) - self.rows_before(range_.start), size
 
     def blocks(self, range_: PositionRange, max_block_bytes: int) -> list[SegmentBlock]:
-        """Return the blocks of a range's entries, in order. A block has at most `max_block_bytes`, or one entry."""
+        """Return blocks with the entries of a range, in order. A block has at most `max_block_bytes`, or one entry."""
         found: list[SegmentBlock] = []
         for part in self.slices(range_):
             found += part.segment.blocks(part.first, part.end, max_block_bytes)
         return found
 
     def split(self, range_: PositionRange, target_bytes: int, max_parts: int) -> list[SplitPart]:
-        """Split a range at entries into parts of about `target_bytes`. The parts cover exactly the range."""
+        """Split a range between entries into at most `max_parts` parts of about `target_bytes`."""
         if not range_:
             return []
         _, _, total = self.measure(range_)
@@ -153,7 +150,7 @@ class LogSnapshot:
         return parts
 
     def seek_time(self, timestamp_ms: int) -> Position:
-        """Return the first entry whose broker timestamp is at or after `timestamp_ms`, the log's end if none is."""
+        """Return the position of the first entry stored at or after `timestamp_ms`, or the log's end."""
         segments = self.segments
         count = segments.at(self.end.ledger_id + 1)  # without an empty last segment
         at = bisect_left(range(count), timestamp_ms, key=lambda at: _last_ms(segments, at))
@@ -163,13 +160,13 @@ class LogSnapshot:
         return Position(segments[at].ledger_id, int(np.searchsorted(stamps, timestamp_ms, side="left")))
 
     def first_timestamp_ms(self, range_: PositionRange) -> int:
-        """Return the broker timestamp of the first entry of a range, 0 if the range is empty."""
+        """Return the broker timestamp of the first entry of a range, or 0 for an empty range."""
         for part in self.slices(range_):
             return int(_stamps(part.segment)[part.first])
         return 0
 
     def last_timestamp_ms(self) -> int:
-        """Return the broker timestamp of the last committed entry, 0 if the log is empty."""
+        """Return the broker timestamp of the last committed entry, or 0 for an empty log."""
         return _last_ms(self.segments, len(self.segments) - 1)
 
     def _split_points(self, range_: PositionRange, target_bytes: int) -> Iterator[Position]:
@@ -195,14 +192,14 @@ class LogSnapshot:
             self._require_not_trimmed(start, end)
             if self.trimmed == NOTHING_TRIMMED:
                 raise DataLoss(
-                    f"{self.name!r} begins at {self.start}, entries from {start} were asked for",
-                    hint="The offset is of another log, or the store was restored from another copy",
+                    f"{self.name!r} begins at {self.start}, entries from {start} were requested",
+                    hint="The offset belongs to another log, or the store was restored from another copy",
                 )
         if self.end < start < end and not self._is_at_end(start):
-            raise DataLoss(f"{self.name!r} ends at {self.end}, entries from {start} were asked for", hint=_LONGER_LOG)
+            raise DataLoss(f"{self.name!r} ends at {self.end}, entries from {start} were requested", hint=_LONGER_LOG)
         if end != LATEST and end > self.end:
             raise DataLoss(
-                f"{self.name!r} ends at {self.end}, entries up to {end} were asked for",
+                f"{self.name!r} ends at {self.end}, entries up to {end} were requested",
                 hint=_LONGER_LOG,
             )
 
@@ -212,11 +209,11 @@ class LogSnapshot:
             raise DataLoss(
                 f"entries {PositionRange(start, min(trimmed, end))} of {self.name!r} were trimmed by its retention, "
                 f"the log begins at {self.start}",
-                hint="Start from the beginning of what is left, or restore the store from a copy",
+                hint="Start at the first remaining entry, or restore the store from a copy",
             )
 
     def _is_at_end(self, position: Position) -> bool:
-        """Return whether a position equals the log's end: before the first entry of an empty last segment."""
+        """Return whether a position after `end` is the same place, before entry 0 of an empty segment."""
         return position.entry_id <= 0 and self.segments.find(position.ledger_id) is not None
 
 
@@ -225,7 +222,7 @@ def _stamps(segment: LogSegment) -> Integers:
 
 
 def _last_ms(segments: LogSegments, at: int) -> int:
-    """Return the broker timestamp of the last entry of segments 0 to `at`, 0 if they have no entries."""
+    """Return the broker timestamp of the last entry of the segments 0 to `at`, or 0 if these segments are empty."""
     for number in range(at, -1, -1):
         if segments[number].entries:
             return int(_stamps(segments[number])[-1])
@@ -233,7 +230,7 @@ def _last_ms(segments: LogSegments, at: int) -> int:
 
 
 def _part(segment: LogSegment, start: Position, end: Position) -> Slice | None:
-    """Return the slice of a segment between two positions, None if it is empty."""
+    """Return the slice of a segment between two positions, or None if the slice is empty."""
     first = max(start.entry_id, 0) if segment.ledger_id == start.ledger_id else 0
     last = min(end.entry_id, segment.entries) if segment.ledger_id == end.ledger_id else segment.entries
     return Slice(segment, first, last) if first < last else None

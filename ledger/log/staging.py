@@ -1,4 +1,4 @@
-"""Staged parts: entries that Spark tasks have written and no batch has committed yet.
+"""Staged parts: files with entries that Spark tasks have written, and that wait for the commit of their batch.
 
     <store>/staging/<query digest>/<batch>/<uuid>.part        frames, one after another:
 
@@ -7,12 +7,12 @@
     +-----------+--------------+-----------------+
 
 Rules
-- One task attempt writes a part, once. The commit carries the part's number of entries, its length and the CRC32C of
-  the whole file. A part that differs in any of them is refused. A commit reads a part through one mapping.
-- Parts of a committed run are deleted at once. Parts of other attempts are deleted when a later batch of the same query
-  is committed, or after the staging retention.
-- A missing part fails the commit. The commit never omits a part.
-- The folder name is a digest of the query's name. Reason: the name may be any text, and no path is built from it.
+- One attempt of a Spark task writes a part, once. The commit states the part's number of entries, its length and the
+  CRC32C of the whole file. The broker refuses a part that differs in one of them.
+- After a commit, its parts are deleted at once. Parts that no commit named are deleted when a later batch of the same
+  query is committed, or at the age of the setting `stagingRetentionSeconds`.
+- If a part is missing, the commit fails.
+- The name of the query's directory is a digest of the query's name, because the query's name may be any text.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PART_NAME = re.compile(r"[0-9a-f]{32}/\d{1,19}/[0-9a-f-]{36}\.part")
 
 
 class OpenedPart:
-    """Verified part: its entries, in order, as views of one mapping."""
+    """Verified part with its entries, in order. The entries are views of the mapped file."""
 
     def __init__(self, part: StagedPart, entries: list[memoryview]) -> None:
         self.part = part
@@ -43,7 +43,7 @@ class OpenedPart:
 
 
 class StagingArea:
-    """Folder of the staged parts of one store."""
+    """Directory of the staged parts of one store."""
 
     def __init__(self, directory: Path, new_id: Callable[[], str]) -> None:
         self._directory = directory
@@ -63,7 +63,7 @@ class StagingArea:
     def path(self, part: str) -> Path:
         """Return the path of a part. Raises Refused if the name does not have the form that `place` returns."""
         if not _PART_NAME.fullmatch(part):
-            raise Refused(f"{part!r} is not the name of a staged part", hint="Use the name that staging answered")
+            raise Refused(f"{part!r} is not the name of a staged part", hint="Use the name that the broker returned")
         return self._directory / part
 
     def open(self, part: StagedPart) -> OpenedPart:
@@ -75,14 +75,14 @@ class StagingArea:
         view = _mapped(path, part)
         found = crc32c(view)
         if found != part.crc32c:
-            raise Corrupt(f"staged part {path} has CRC32C {found:#010x}, its writer said {part.crc32c:#010x}")
+            raise Corrupt(f"staged part {path} has CRC32C {found:#010x}, its writer reported {part.crc32c:#010x}")
         entries = list(_entries(view, path))
         if len(entries) != part.entries:
-            raise Corrupt(f"staged part {path} holds {len(entries)} entries, its writer said {part.entries}")
+            raise Corrupt(f"staged part {path} has {len(entries)} entries, its writer reported {part.entries}")
         return OpenedPart(part, entries)
 
     def sync(self, parts: Sequence[StagedPart]) -> None:
-        """Fsync parts and their folders."""
+        """Fsync parts and their directories."""
         folders: set[Path] = set()
         for part in parts:
             path = self.path(part.part)
@@ -93,7 +93,7 @@ class StagingArea:
             disk.sync_directory(folder)
 
     def remove(self, parts: Sequence[str]) -> None:
-        """Delete parts. Parts that do not exist are ignored."""
+        """Delete parts. Ignores missing parts."""
         for part in parts:
             self.path(part).unlink(missing_ok=True)
 
@@ -104,7 +104,7 @@ class StagingArea:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def sweep_older(self, cutoff_ms: int) -> list[str]:
-        """Delete every batch folder without a new part since `cutoff_ms`. Return the names of the folders."""
+        """Delete the directory of each batch without a new part since `cutoff_ms`. Return the deleted directories."""
         swept = []
         for query in sorted(self._directory.iterdir()):
             for folder in _batch_folders(query):
@@ -129,13 +129,13 @@ def _mapped(path: Path, part: StagedPart) -> memoryview:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
         raise NotFound(
-            f"staged part {part.part} of {part.entries} entries is gone from {path.parent}",
-            hint="It was swept after the staging retention or by a later batch; run the batch again",
+            f"staged part {part.part} with {part.entries} entries is missing in {path.parent}",
+            hint="A later batch or stagingRetentionSeconds deleted it. Run the batch again",
         ) from None
     try:
         length = os.fstat(fd).st_size
         if length != part.length:
-            raise Corrupt(f"staged part {path} has {length} bytes, its writer said {part.length}")
+            raise Corrupt(f"staged part {path} has {length} bytes, its writer reported {part.length}")
         return memoryview(mmap.mmap(fd, length, prot=mmap.PROT_READ)) if length else memoryview(b"")
     finally:
         os.close(fd)

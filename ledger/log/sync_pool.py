@@ -1,18 +1,19 @@
-"""Thread pool that syncs the logs of a store. A thread syncs many logs together if no other thread is idle.
+"""Thread pool that syncs the logs of a store. A thread syncs several logs together if no other thread is idle.
 
     queue   A B C D E F …         one thread: A              sync A · check epoch · complete A
                                   another:    B C D E F …    sync all together · check epoch · complete B, C, D, E, F …
 
-The pool performs all syncs of appends. A job names its file and gets the result of the sync. A single file is synced
-with one call. Many files are synced by the kernel together (`ledger.segment.file_syncs`). Reason: the device is as busy
-as with one thread per file, and the threads do not compete for the interpreter. After the last sync and before the
-first answer, the thread checks once that this broker still owns the store.
+The pool performs the syncs of appends. A job is the sync stage of one log (`ledger.log.append_queue`). It names its
+file and gets the result of the sync. One system call syncs a single file. The kernel syncs several files together
+(`ledger.segment.file_syncs`). Reason: the device is as busy as with one thread per file, and the threads do not compete
+for the interpreter. After the syncs and before the acknowledgements, the thread checks once that this broker still owns
+the store.
 
 Invariants
 - One thread at a time works on a log. The append queue submits its job again only after its sync stage has ended.
-- A job reports whether there is still something to sync. Another thread may have synced it already.
-- A thread that continues with a log also takes waiting jobs. Reason: a busy log must not starve other logs.
-- A job that raises is failed (`SyncJob.fail`). The thread and the other jobs continue.
+- `SyncJob.take` returns False if another thread has already started the job.
+- A thread that syncs a log again also takes waiting jobs. Reason: a busy log must not starve other logs.
+- If a job raises, only this job fails (`SyncJob.fail`). The thread and the other jobs continue.
 """
 
 from __future__ import annotations
@@ -35,15 +36,15 @@ class SyncJob(Protocol):
     """Sync job of one log."""
 
     def take(self) -> bool:
-        """Take everything that must be synced. Return False if another thread has taken it."""
+        """Start the job: take all written groups. Return False if another thread has started it."""
         ...
 
     def file(self) -> SyncedFile | None:
-        """Return the file to sync, None if there is none."""
+        """Return the file to sync, or None if no sync is needed."""
         ...
 
     def answer(self, error: Exception | None) -> bool:
-        """Complete the waiting futures, with `error` if the sync failed. Return whether there is more to sync."""
+        """Complete the waiting futures, with `error` if it is set. Return whether the log needs another sync."""
         ...
 
     def fail(self, error: BaseException) -> None:
@@ -55,9 +56,9 @@ class SyncedFile(Protocol):
     """File that the pool syncs for its owner, for example a `SegmentWriter`."""
 
     def begin_sync(self) -> int:
-        """Return the file descriptor to sync, -1 if entries of the file are acknowledged without a sync.
+        """Return the file descriptor to sync, or -1 if entries of the file are acknowledged without a sync.
 
-        The sync covers everything written before this call.
+        The sync covers all writes before this call.
         """
         ...
 
@@ -67,7 +68,7 @@ class SyncedFile(Protocol):
 
 
 class _Sync:
-    """Single sync of one log. `error` is the error that prevented it."""
+    """Sync of one log. `error` is the error of the sync or of a step before it."""
 
     def __init__(self, job: SyncJob) -> None:
         self.job = job
@@ -101,7 +102,7 @@ class SyncPool:
         self._size = threads
         self._check_fenced = check_fenced
         self.latencies = Latencies()
-        """Durations of syncs; files that are synced together count once each."""
+        """Durations of syncs. If files are synced together, each file counts once."""
         self._threads: list[threading.Thread] = []
         self._start_lock = threading.Lock()
         self._idle: list[None] = []  # one element for each idle thread; append and pop are atomic
@@ -113,7 +114,7 @@ class SyncPool:
             self._start()
 
     def _fencing_error(self) -> Exception | None:
-        """Return the error that prevents synced entries from being acknowledged, None if there is none."""
+        """Return the error if another broker owns the store or the check failed, None if this broker owns the store."""
         try:
             self._check_fenced()
         except Exception as error:  # noqa: BLE001 — reported to the waiting futures
@@ -166,11 +167,11 @@ class SyncPool:
             self._idle.pop()
 
     def run_inline(self, job: SyncJob) -> bool:
-        """Sync a log once on the calling thread. Return whether there is more to sync."""
+        """Sync a log once on the calling thread. Return whether the log needs another sync."""
         return bool(self._round([job], FileSyncs()))
 
     def _round(self, jobs: list[SyncJob], syncs: FileSyncs) -> list[SyncJob]:
-        """Sync each log once. Return the jobs that have more to sync."""
+        """Sync each log once. Return the jobs that need another sync."""
         started = [_Sync(job) for job in jobs]
         # Logs that are acknowledged without a sync do not wait for the other logs.
         more = self._complete([sync for sync in started if sync.fd < 0])
@@ -184,7 +185,7 @@ class SyncPool:
         return more + self._complete(due)
 
     def _complete(self, syncs: list[_Sync]) -> list[SyncJob]:
-        """Check the epoch once and complete all jobs. Return the jobs that have more to sync."""
+        """Check the epoch once and complete all jobs. Return the jobs that need another sync."""
         fencing_error = self._fencing_error() if syncs else None
         return [sync.job for sync in syncs if _answer(sync.job, sync.error or fencing_error)]
 
@@ -197,7 +198,7 @@ class SyncPool:
             except Empty:
                 break
             if job is None:
-                self._jobs.put(None)  # end mark of another thread
+                self._jobs.put(None)  # None ends one thread; this one was meant for another thread
                 break
             if job.take():
                 jobs.append(job)
@@ -205,7 +206,7 @@ class SyncPool:
 
 
 def _answer(job: SyncJob, error: Exception | None) -> bool:
-    """Complete a job and return whether there is more to sync. A job that raises fails alone."""
+    """Complete a job and return whether it needs another sync. If the job raises, only this job fails."""
     try:
         return job.answer(error)
     except Exception as raised:  # noqa: BLE001 — any error fails the job
@@ -214,7 +215,7 @@ def _answer(job: SyncJob, error: Exception | None) -> bool:
 
 
 def _sync_files(syncs: FileSyncs, files: Sequence[int]) -> Sequence[Exception | None]:
-    """Sync files and return the error of each, None for success. An error without a file fails all files."""
+    """Sync files and return one error or None for each. An error of the call itself fails all files."""
     try:
         return syncs.sync(files)
     except Exception as error:  # noqa: BLE001 — reported to the log of every file
@@ -222,4 +223,4 @@ def _sync_files(syncs: FileSyncs, files: Sequence[int]) -> Sequence[Exception | 
             return [error]
         _log.exception("the sync of %d files failed with an unexpected error", len(files))
         syncs.close()
-        return [OSError(errno.EIO, f"not known to be synced: {error!r}") for _ in files]
+        return [OSError(errno.EIO, f"the result of the sync is unknown: {error!r}") for _ in files]

@@ -1,13 +1,16 @@
 """Unfinished chunked messages of a log. No cursor and no trim may pass the first chunk of an unfinished message.
 
-    first chunk ──── chunk ──── …  ──── last chunk      a range; a position inside it moves back to its first chunk
+A message that is too large for one entry is written as several entries, its chunks.
+
+    first chunk ──── chunk ──── …  ──── last chunk      a position between them moves back to the first chunk
 
 Rules
-- All chunks except the last deliver no row, so entries without rows are parsed. For the other chunks, the scan searches
-  the bytes of the segment for the message's id.
-- A message is abandoned when its producer starts another message, or after ten minutes without a chunk. Reason: a dead
-  producer must not block trims and cursors for ever.
-- The scan starts one hour before the segment of the position. No message is assumed to take longer.
+- A scan finds the chunks in the log's segments. Only the last chunk of a message delivers a row. So entries without
+  rows are parsed to find the other chunks. The last chunk is found by a search of the segment's bytes for the message's
+  id.
+- A message is given up when its producer starts another message, or after ten minutes without a chunk. Reason: a
+  producer that died must not stop trims and cursors for ever.
+- The scan starts one hour before the segment of the position. A message that took longer is not found.
 - Segments without a local file are not scanned.
 """
 
@@ -35,7 +38,7 @@ _LONGEST_MS = 60 * 60 * 1000
 
 @dataclass(slots=True)
 class _Unfinished:
-    """Message whose last chunk was not found yet."""
+    """Message whose last chunk was not found. `seen_ms` is the broker's time of its newest chunk."""
 
     producer: str
     first: Position
@@ -50,13 +53,13 @@ class ChunkRanges:
         self._begin(Position(-1, 0))
 
     def floor(self, snapshot: LogSnapshot, position: Position, now_ms: int) -> Position:
-        """Return the first chunk of the earliest message that starts before `position` and does not end before it.
+        """Return the first chunk of the earliest message that starts before `position` and is incomplete there.
 
         Returns `position` if there is no such message.
         """
         newest = snapshot.segments[-1].close_ms if snapshot.segments else now_ms
         if position >= snapshot.end and newest and now_ms - newest > GIVEN_UP_MS:
-            return position  # all unfinished messages are abandoned
+            return position  # the log ended long ago, so every unfinished message is given up
         with self._lock:
             self._scan(snapshot, _scan_start(snapshot, position))
             for uuid, message in list(self._unfinished.items()):
@@ -67,7 +70,8 @@ class ChunkRanges:
             return min([position, *(first for first in begun if first < position)])
 
     def _begin(self, start: Position) -> None:
-        self._from = self._seen = start
+        """Forget all messages, and start the scan at `start`."""
+        self._from = self._scanned_to = start
         self._unfinished: dict[str, _Unfinished] = {}
         self._lasts: list[Position] = []
         self._firsts: list[Position] = []
@@ -75,10 +79,10 @@ class ChunkRanges:
     def _scan(self, snapshot: LogSnapshot, first: Position) -> None:
         if first < self._from or self._from.ledger_id < 0:
             self._begin(first)
-        start = max(self._seen, snapshot.start)
+        start = max(self._scanned_to, snapshot.start)
         for part in snapshot.slices(PositionRange(start, snapshot.end)) if start < snapshot.end else ():
             self._scan_slice(part)
-        self._seen = max(start, snapshot.end)
+        self._scanned_to = max(start, snapshot.end)
 
     def _scan_slice(self, part: Slice) -> None:
         segment = part.segment
@@ -137,19 +141,19 @@ class ChunkRanges:
         for other, message in list(self._unfinished.items()):
             if message.producer == producer and other != uuid:
                 del self._unfinished[other]
-        known = self._unfinished.get(uuid)
+        unfinished = self._unfinished.get(uuid)
         if metadata.chunk_id == 0:
             self._unfinished[uuid] = _Unfinished(producer, position, stored_ms)
-        elif known is not None and metadata.chunk_id == metadata.num_chunks_from_msg - 1:
+        elif unfinished is not None and metadata.chunk_id == metadata.num_chunks_from_msg - 1:
             del self._unfinished[uuid]
             self._lasts.append(position)
-            self._firsts.append(known.first)
-        elif known is not None:
-            known.seen_ms = stored_ms
+            self._firsts.append(unfinished.first)
+        elif unfinished is not None:
+            unfinished.seen_ms = stored_ms
 
 
 def _scan_start(snapshot: LogSnapshot, position: Position) -> Position:
-    """Return the start of the first segment to scan: an hour before the segment of `position`."""
+    """Return the start of the first segment to scan: the last hour before the segment of `position` is scanned."""
     segments = snapshot.segments
     if not segments:
         return snapshot.start
@@ -166,7 +170,7 @@ class ChunkTable:
         self._logs: dict[str, ChunkRanges] = {}
 
     def floor(self, snapshot: LogSnapshot, position: Position, now_ms: int) -> Position:
-        """Return the position, at most `position`, up to which a cursor or a trim of the log may move."""
+        """Return the last position, at most `position`, to which a cursor or a trim of the log may move."""
         with self._lock:
-            spans = self._logs.setdefault(snapshot.name, ChunkRanges())
-        return spans.floor(snapshot, position, now_ms)
+            ranges = self._logs.setdefault(snapshot.name, ChunkRanges())
+        return ranges.floor(snapshot, position, now_ms)

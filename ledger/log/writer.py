@@ -1,12 +1,14 @@
-"""Writer of one log: writes, syncs and acknowledges the groups of the append queue.
+"""Writer of one log: writes, syncs and acknowledges the groups of the append queue (`ledger.log.append_queue`).
 
-The write stage stamps a group and writes it. The sync stage syncs the file and reads the store's epoch again. It then
-moves the committed end, publishes a new snapshot and completes the futures, in this order.
+A stamp is the broker's time and row number, which Pulsar writes before each entry. The epoch is a number that rises
+with each start of a broker of the store. The write stage stamps a group and writes it. The sync stage syncs the file
+and compares the epoch. It then moves the acknowledged end, publishes a new snapshot and completes the futures, in this
+order.
 
 Invariants
-- An acknowledged entry is synced, and this broker still owned the store after the sync. Exception: a log with the
-  durability "os" is acknowledged unsynced.
-- The metadata change is the commit point of every rollover. A new segment is listed before its first entry is written.
+- An entry is acknowledged after its sync, and after a check that this broker still owns the store. Exception: with the
+  durability "os" the broker acknowledges without a sync.
+- A rollover takes effect with the change of the metadata. A new segment is listed before its first entry is written.
 - A recovered segment is sealed and never written again.
 - After a write or sync error, the segment is sealed at its last acknowledged entry before anything else is written.
   Its unacknowledged entries are retried once, in order, in a new segment.
@@ -89,7 +91,7 @@ class LogWriter:
         self.list = SegmentList.recover(name, context)
         self.name = name
         self.given_up: LedgerError | None = None
-        """Unhandled error that closed the log for writes, None while the log accepts appends."""
+        """Unhandled error that closed the log for writes, or None while the log accepts appends."""
         self._context = context
         self._publish = publish
         self._open: OpenSegment | None = None
@@ -114,13 +116,13 @@ class LogWriter:
     def close(self) -> None:
         """Complete all queued items, then seal the open segment. May be repeated. Never raises.
 
-        If the store was taken over or the disk fails, the segment stays unsealed. The next open of the log recovers it.
+        The segment stays open if the store was taken over or the disk fails. Then the next broker recovers it.
         """
         self._queue.close(f"{self.name!r} is closed")
         self._seal_acknowledged()
 
     def give_up(self, error: LedgerError) -> None:
-        """Seal the open segment at its last acknowledged entry. Nothing is in flight, now or later. Never raises."""
+        """Seal the open segment at its last acknowledged entry. No group is in flight or follows. Never raises."""
         self.given_up = error
         if self._open is not None:
             self._open.given_up = True
@@ -146,7 +148,7 @@ class LogWriter:
     # Write stage.
 
     def room(self) -> Room:
-        """Return the room left in the open segment, or the room of a new segment if none is open."""
+        """Return the free room of the open segment, or the room of a new segment if none is open."""
         policy, log = self.list.policy, self._open
         if log is None:
             return Room(policy.entries_max, min(policy.size_max, _GROUP_BYTES_MAX))
@@ -187,7 +189,7 @@ class LogWriter:
         return None
 
     def commit_run(self, run: PendingRun) -> None:
-        """Append a run, unless the log contains its batch already. Nothing else is in flight."""
+        """Append a run, unless the log contains its batch already. No other group is in flight."""
         try:
             run.future.set_result(self._run_or_move_on(run))
         except LedgerError as error:
@@ -197,7 +199,7 @@ class LogWriter:
             run.fail(Unavailable(f"the commit of a run to {self.name!r} failed: {error!r}"))
 
     def make_change(self, change: PendingChange) -> None:
-        """Perform a change of the log (`ledger.log.changes`). Nothing is in flight."""
+        """Perform a change of the log (`ledger.log.changes`). No other group is in flight."""
         try:
             self._require_whole()
             change.future.set_result(change.change())
@@ -222,20 +224,20 @@ class LogWriter:
         """Raise Terminated if the log was terminated."""
         if self.list.terminated is not None:
             raise Terminated(
-                f"{self.name!r} was terminated at {self.list.terminated}: nothing is appended to it any more",
-                hint="Append to another ledger; this one can still be read",
+                f"{self.name!r} was terminated at {self.list.terminated} and accepts no append",
+                hint="Append to another ledger. A terminated ledger can still be read",
             )
 
     # Sync stage.
 
     def file(self, written: list[Written]) -> SyncedFile | None:
-        """Return the file that contains the groups, None if earlier entries of the file were not acknowledged."""
+        """Return the file of the groups, or None if earlier entries of the file were not acknowledged."""
         return _TimedFile(written[0].ledger.file, self.sync_latencies) if _follows(written) else None
 
     def settle(self, written: list[Written], failed: Exception | None) -> list[PendingAppend]:
         """Acknowledge the groups and complete their futures. Return the appends to retry in a new segment.
 
-        Called after the sync and the check of the epoch; `failed` is the error of either.
+        Called after the sync and the check of the epoch. `failed` is the error of the sync or of the check.
         """
         log, group = written[0].ledger, self.items(written)
         if not _follows(written):
@@ -255,7 +257,7 @@ class LogWriter:
         except Exception as error:  # noqa: BLE001 — reported to the waiting futures
             _log.exception("%s: a sync failed with an unexpected error", self.name)
             log.given_up = True
-            unknown = "whether it is in the log is not known"
+            unknown = "it is unknown whether the log has it"
             _fail(group, Unavailable(f"an append to {self.name!r} failed: {error!r}; {unknown}"))
         else:
             for part in written:
@@ -286,12 +288,12 @@ class LogWriter:
         return log is not None and not self._is_broken() and not log.is_full(self.list.policy, self._context.clock())
 
     def _is_broken(self) -> bool:
-        """Return whether unsynced entries must move to a new segment."""
+        """Return whether the open segment takes no more entries, so that unsynced entries move to a new segment."""
         log = self._open
         return self._failure is not None or self._unsealed or (log is not None and (log.given_up or log.file.failed))
 
     def _make_writable(self) -> None:
-        """Roll over to a new open segment. Nothing is in flight. Raises Fenced if the store was taken over."""
+        """Create a new open segment. No group is in flight. Raises Fenced if the store was taken over."""
         if self._failure is not None:
             self._close_open()
             raise self._failure
@@ -304,6 +306,7 @@ class LogWriter:
         self._open = self.list.open_next(self._stamp.row_end)
 
     def _require_whole(self) -> None:
+        """Raise Fenced if the store was taken over. Recover a segment whose seal failed."""
         if self._failure is not None:
             raise self._failure
         if self._unsealed:
@@ -319,8 +322,8 @@ class LogWriter:
             raise
 
     def _write_group(self, group: list[PendingAppend]) -> Written:
-        # The epoch is checked again before the acknowledgement. This check keeps appends that a fenced broker receives
-        # out of the log of the new owner.
+        # This check keeps a fenced broker from writing to the log of the new owner. The epoch is checked again before
+        # the acknowledgement.
         self._require_epoch()
         log = self._open
         assert log is not None  # noqa: S101 — for the type checker
@@ -341,6 +344,7 @@ class LogWriter:
         self._stamp = BrokerStamp(timestamp, rows)
 
     def _run_or_move_on(self, run: PendingRun) -> CommittedRun:
+        """Return the committed run, or write it. After a failed write or sync, repeat it once in a new segment."""
         request = run.request
         earlier = self.list.committed.get(request.query)
         if earlier is not None and request.batch <= earlier.batch:
@@ -406,8 +410,8 @@ class LogWriter:
     def _seal_open(self) -> None:
         """Seal the open segment at its last acknowledged entry.
 
-        Raises Unavailable if the seal fails; the segment is then recovered before the next append. Raises Fenced if the
-        store was taken over.
+        Raises Unavailable if the seal fails. Then the segment is recovered before the next append. Raises Fenced if
+        the store was taken over.
         """
         log, self._open = self._open, None
         assert log is not None  # noqa: S101 — for the type checker
@@ -424,21 +428,21 @@ class LogWriter:
                 _log.exception("%s: a seal failed with an unexpected error", self.name)
             self._unsealed, found = True, str(error) or repr(error)
             raise Unavailable(
-                f"ledger {log.ledger_id} of {self.name!r} can be neither written nor sealed: {found}",
-                hint="Mend the store's disk: the next append recovers what was acknowledged and goes on",
+                f"segment {log.ledger_id} of {self.name!r} cannot be sealed: {found}",
+                hint="Repair the store's disk. The next append recovers the acknowledged entries and continues",
             ) from error
         self._publish(self.list.snapshot(None))
 
     def _recover(self) -> None:
-        """Read the segment list from the metadata, and recover and seal the segment that was left open.
+        """Read the segment list from the metadata, and recover and seal the segment whose seal failed.
 
-        A new broker performs the same steps. Raises Unavailable if the disk fails.
+        A new broker does the same when it opens the log. Raises Unavailable if the disk fails.
         """
         deduplication = self.list.deduplication
         try:
             self.list = SegmentList.recover(self.name, self._context, deduplication)
         except OSError as error:
-            raise Unavailable(f"{self.name!r} cannot be recovered: {error}", hint="Mend the store's disk") from error
+            raise Unavailable(f"{self.name!r} cannot be recovered: {error}", hint="Repair the store's disk") from error
         self._unsealed = False
         snapshot = self.list.snapshot(None)
         self._publish(snapshot)
@@ -446,12 +450,12 @@ class LogWriter:
 
 
 def _follows(written: list[Written]) -> bool:
-    """Return whether all earlier entries of the segment are acknowledged."""
+    """Return whether all earlier entries of the groups' segment are acknowledged."""
     return written[0].firsts[0].entry_id == written[0].ledger.index.count
 
 
 def _retry_once(group: list[PendingAppend], name: str, error: BaseException) -> list[PendingAppend]:
-    """Return the appends that may be retried. Fail the appends that were retried already with `Unavailable`."""
+    """Return the appends to retry. Fail each append that was retried before with `Unavailable`."""
     _fail([item for item in group if item.retried], _failed_twice(name, error))
     retries = [item for item in group if not item.retried]
     for item in retries:
@@ -465,7 +469,7 @@ def _still_valid(group: list[PendingAppend], name: str) -> list[PendingAppend]:
     if not invalidated:
         return group
     _fail(invalidated, invalidated_error(name))
-    # These failures may invalidate further claims.
+    # A failed append invalidates later claims of its producers.
     return _still_valid([item for item in group if item not in invalidated], name)
 
 

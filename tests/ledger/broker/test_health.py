@@ -62,9 +62,9 @@ def test_a_broker_tells_of_a_log_that_it_gave_up_and_the_next_one_goes_on(
     producer = client.producer("orders")
     for number in range(2):
         producer.append(make_entry(b"%d" % number)).result(30)
-    with pytest.raises(Unavailable, match=r"orders' is given up .*bit flip.* not known"):
+    with pytest.raises(Unavailable, match=r"orders' accepts no append .*bit flip.* unknown"):
         producer.append(make_entry(b"lost")).result(30)
-    with pytest.raises(Unavailable, match=r"orders' is given up until its broker is started again: .*bit flip"):
+    with pytest.raises(Unavailable, match=r"orders' accepts no append until its broker is restarted: .*bit flip"):
         client.producer("orders").append(make_entry(b"late")).result(30)
     client.producer("bills").append(make_entry(b"bill")).result(30)
 
@@ -72,9 +72,9 @@ def test_a_broker_tells_of_a_log_that_it_gave_up_and_the_next_one_goes_on(
     assert [name.rpartition("/")[2] for name in health.given_up] == ["orders"]
     assert "bit flip" in health.errors[-1]
     findings = {finding.state: finding for finding in check_store(str(rig.store), {})}
-    assert "is given up until its broker is started again" in findings["problem"].found
+    assert "accepts no append until its broker is restarted" in findings["problem"].found
     assert "bit flip" in findings["warning"].found
-    assert "is given up, an error was not handled" in rig.log()
+    assert "is closed for appends because of an unhandled error" in rig.log()
 
     broker.send_signal(signal.SIGTERM)
     assert broker.wait(30) == 0

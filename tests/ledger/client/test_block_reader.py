@@ -160,7 +160,7 @@ def test_an_offset_beyond_the_log_is_data_loss_naming_both(client: Client) -> No
     last = client.describe("orders").segments[-1].ledger_id
     request = msgspec.structs.replace(EVERYTHING, range=PositionRange(Position(last, 10_000), LATEST))
     for mapping in (True, False):
-        with pytest.raises(DataLoss, match=f"ends at {last}:25, entries from {last}:10000 were asked for"):
+        with pytest.raises(DataLoss, match=f"ends at {last}:25, entries from {last}:10000 were requested"):
             list(client.read_blocks(request, mapping=mapping))
 
 

@@ -83,7 +83,7 @@ def test_entry_larger_than_a_block_is_refused_and_other_streams_go_on(
     fine = wrong.append(make_entry(b"fine"))
     fine.result(60)
     huge = make_entry(bytes(BLOCK))
-    with pytest.raises(Refused, match=rf"an entry of {len(huge)} bytes .* a block of {BLOCK} bytes holds"):
+    with pytest.raises(Refused, match=rf"has {len(huge)} bytes, .* a block of {BLOCK} bytes"):
         wrong.append(huge).result(60)
     with pytest.raises(Refused):
         wrong.append(make_entry(b"after the error")).result(60)

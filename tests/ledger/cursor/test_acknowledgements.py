@@ -76,8 +76,8 @@ def test_what_is_acknowledged_already_is_ignored_and_writes_nothing(rig: CursorR
         ((4, 4), "4:4 is beyond the last entry"),
         ((0, 4), "0:4 is beyond the last entry"),
         ((0, -5), "0:-5 is beyond the last entry"),
-        ((77, 0), "has no ledger 77"),
-        ((-1, 0), "has no ledger -1"),
+        ((77, 0), "has no segment 77"),
+        ((-1, 0), "has no segment -1"),
         ((0, 1, 5), "entry 0:1 .* has 5 rows"),
         ((0, 1, 64), "entry 0:1 .* has 5 rows"),
     ],
@@ -99,19 +99,19 @@ def test_acknowledging_a_trimmed_ledger_works_and_another_log_is_refused(rig: Cu
     rig.cursor("d", other.snapshot.start, "other")
     first = other.snapshot.segments[0].ledger_id
     for wrong in ((0, 0), (first + 7, 0)):
-        with pytest.raises(Refused, match=f"no ledger {wrong[0]}"):
+        with pytest.raises(Refused, match=f"no segment {wrong[0]}"):
             rig.store.cursors.acknowledge("other", "d", given((first, 1), wrong))
     rig.acknowledge("c", Position(2, 0))
     rig.retain(0, 0)
     assert rig.store.ledger("log").trim().ledgers == [0, 1]
     assert rig.ack((0, 0), (1, 3, 2), (2, 1)).acknowledged_entries == 1
-    with pytest.raises(Refused, match=f"no ledger {first}"):
+    with pytest.raises(Refused, match=f"no segment {first}"):
         rig.ack((first, 0))
 
 
 def test_rows_that_are_no_words_are_refused(rig: CursorRig) -> None:
     wrong = pa.RecordBatch.from_pylist([{"ledger_id": 0, "entry_id": 0, "rows": b"\x01"}], schema=ACKNOWLEDGE_SCHEMA)
-    with pytest.raises(Refused, match="no words"):
+    with pytest.raises(Refused, match="not a multiple of 8 bytes"):
         rig.store.cursors.acknowledge("log", "c", [wrong])
     with pytest.raises(Refused, match="columns"):
         rig.store.cursors.acknowledge("log", "c", [pa.RecordBatch.from_pydict({"a": [1]})])

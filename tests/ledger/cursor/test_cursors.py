@@ -98,7 +98,7 @@ def test_a_cursor_that_is_not_there_is_named_with_the_nearest(store: Store) -> N
     ):
         with pytest.raises(NotFound, match=r"no cursor 'biling'.*Did you mean 'billing'"):
             call()
-    with pytest.raises(Refused, match="is none"):
+    with pytest.raises(Refused, match="is not a valid name"):
         store.cursors.open(OpenCursor("log", "", EARLIEST))
     with pytest.raises(NotFound, match="no ledger 'nothing'"):
         store.cursors.open(OpenCursor("nothing", "c", EARLIEST))

@@ -393,11 +393,11 @@ def given_up(disk: Disk, items: list[Item]) -> None:
     done, waiting = wait(futures, 10)
     assert not waiting
     for future in done:
-        with pytest.raises(Unavailable, match=r"'orders' is given up .*Unforeseen\('bit flip'\)"):
+        with pytest.raises(Unavailable, match=r"'orders' accepts no append .*Unforeseen\('bit flip'\)"):
             future.result()
     wait_until(lambda: bool(disk.given_up))
     for here in (True, False):
-        with pytest.raises(Unavailable, match=r"'orders' is given up .*bit flip"):
+        with pytest.raises(Unavailable, match=r"'orders' accepts no append .*bit flip"):
             disk.queue.put(item(9), here=here)
     closed(disk.queue)
     assert len(disk.given_up) == 1
@@ -428,7 +428,7 @@ def test_an_error_that_no_step_handles_gives_the_log_up(
     given_up(disk, items)
     if step != "settle":
         assert first.future.result(60) == Position(0, 0), "what was synced before is acknowledged"
-    assert "orders is given up, an error was not handled" in caplog.text
+    assert "orders is closed for appends because of an unhandled error" in caplog.text
     assert "bit flip" in caplog.text
 
 

@@ -224,9 +224,9 @@ def test_deleting_a_ledger_leaves_nothing_that_belongs_to_it(rig: LogRig) -> Non
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("", "is none"),
-        (".", "is none"),
-        ("..", "is none"),
+        ("", "is not a valid name"),
+        (".", "is not a valid name"),
+        ("..", "is not a valid name"),
         ("a\0b", "control character"),
         ("a\nb", "control character"),
         ("a\u2028b", "control character"),

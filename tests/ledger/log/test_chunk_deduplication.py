@@ -133,7 +133,7 @@ def test_two_sessions_of_a_name_never_mix_their_chunks(stores: Stores) -> None:
     log, old, new = stores.log(), AppendSession(), AppendSession()
     send(log, chunk(0, 1), session=old)
     send(log, chunk(0, 1, 2), session=new)
-    with pytest.raises(Refused, match="expected chunk 1 of message 1, which another producer of that name sends"):
+    with pytest.raises(Refused, match="expected chunk 1 of message 1 from another producer of that name"):
         send(log, chunk(1, 1), session=old)
     send(log, chunk(1, 1, 2), session=new)
     assert delivered(log) == [b"1011"]
@@ -150,7 +150,7 @@ def test_chunk_that_the_disk_fails_is_not_followed_by_others(stores: Stores, mon
         patch.setattr(disk, "sync_data", failing)
         with pytest.raises(LedgerError):
             send(log, chunk(1, 1), session=session)
-    with pytest.raises(LedgerError, match="one before it of the same producer failed"):
+    with pytest.raises(LedgerError, match="an earlier append of the same producer failed"):
         send(log, chunk(2, 1), session=session)
     with pytest.raises(Refused, match="expected a first chunk"):
         send(log, chunk(2, 1))
@@ -169,5 +169,5 @@ def test_only_the_last_chunk_makes_an_id_known() -> None:
     assert highest_of([first], NOW) == []
     assert highest_of([first, last], NOW) == [KnownSequence("p", 4, NOW)]
     for number, count in ((2, 2), (-1, 2)):
-        with pytest.raises(Refused, match=f"entry 0 is chunk {number} of 2, which count from 0"):
+        with pytest.raises(Refused, match=f"entry 0 has chunk id {number}, expected 0 to 1"):
             sequence(number, count)

@@ -220,19 +220,19 @@ def test_what_the_log_never_held_or_no_longer_holds_is_data_loss(store: Store) -
     for number in range(7):
         log.append([entry(b"%d" % number)]).result()
     end = log.end().end
-    with pytest.raises(DataLoss, match=rf"ends at {end}, entries up to {end.next()} were asked for"):
+    with pytest.raises(DataLoss, match=rf"ends at {end}, entries up to {end.next()} were requested"):
         log.blocks(PositionRange(EARLIEST, end.next()), 1000)
     beyond = Position(end.ledger_id + 5, 3)
-    with pytest.raises(DataLoss, match=rf"ends at {end}, entries from {beyond} were asked for"):
+    with pytest.raises(DataLoss, match=rf"ends at {end}, entries from {beyond} were requested"):
         log.blocks(PositionRange(beyond, LATEST), 1000)
     assert log.blocks(PositionRange(end, LATEST), 1000) == []
 
 
 def test_an_entry_is_refused_with_both_numbers_and_an_empty_append_too(store: Store) -> None:
     log = create(store)
-    with pytest.raises(Refused, match=rf"{len(entry(b'x' * 500))} bytes .* a block of {BLOCK} bytes holds"):
+    with pytest.raises(Refused, match=rf"{len(entry(b'x' * 500))} bytes, .* a block of {BLOCK} bytes"):
         log.append([entry(b"x" * 500)])
-    with pytest.raises(Refused, match="holds no entry"):
+    with pytest.raises(Refused, match="has no entry"):
         log.append([])
     assert log.end().end == Position(-1, 0)
 

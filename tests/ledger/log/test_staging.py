@@ -1,4 +1,4 @@
-"""Goal: a part is committed only when it is what its writer said. Method: parts written, then cut, flipped, swapped
+"""Goal: a part is committed only when it is what its writer reported. Method: parts written, then cut, flipped, swapped
 and removed byte by byte; names that try to leave the folder."""
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ def test_a_part_is_read_as_it_was_written(area: StagingArea) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"length": 24}, "has 25 bytes, its writer said 24"),
-        ({"entries": 3}, "holds 2 entries, its writer said 3"),
-        ({"crc32c": 1}, "its writer said 0x00000001"),
+        ({"length": 24}, "has 25 bytes, its writer reported 24"),
+        ({"entries": 3}, "has 2 entries, its writer reported 3"),
+        ({"crc32c": 1}, "its writer reported 0x00000001"),
     ],
 )
 def test_what_its_writer_did_not_say_is_corrupt_with_both_values(
@@ -128,7 +128,7 @@ def test_sweeping_takes_earlier_batches_of_the_query_and_old_ones_of_any(area: S
         ("r", 1),
         ("r", 2),
     }
-    with pytest.raises(NotFound, match="of 1 entries is gone"):
+    with pytest.raises(NotFound, match="with 1 entries is missing"):
         area.open(parts["q", 0])
     os.utime(area.path(parts["r", 1].part).parent, (1, 1))
     (tmp_path / "staging" / "a file").write_text("not a query")

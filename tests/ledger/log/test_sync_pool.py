@@ -262,7 +262,7 @@ def test_files_whose_sync_raises_have_failed(
         first.free.set()
         assert all(job.over.wait(WAIT) for job in jobs)
     assert [[str(error) for error in job.errors] for job in jobs] == [
-        ["[Errno 5] not known to be synced: MemoryError()"]
+        ["[Errno 5] the result of the sync is unknown: MemoryError()"]
     ] * 3
 
 

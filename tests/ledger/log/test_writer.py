@@ -153,10 +153,10 @@ def test_a_log_whose_answer_raises_is_sealed_where_it_was_acknowledged(
     monkeypatch.setattr(log._writer, "settle", raises)
     held.free.set()
     for future in futures:
-        with pytest.raises(Unavailable, match=r"log' is given up .*bit flip.* is not known"):
+        with pytest.raises(Unavailable, match=r"log' accepts no append .*bit flip.* is unknown"):
             future.result(60)
     for change in (lambda: log.append([entry(b"late")]).result(60), log.roll_over, log.terminate):
-        with pytest.raises(Unavailable, match=r"log' is given up until its broker is started again: .*bit flip"):
+        with pytest.raises(Unavailable, match=r"log' accepts no append until its broker is restarted: .*bit flip"):
             change()
     deadline = time.monotonic() + 60
     while log._writer.given_up is None or log._writer._queue._syncing:
@@ -165,7 +165,7 @@ def test_a_log_whose_answer_raises_is_sealed_where_it_was_acknowledged(
     assert contents(log) == [b"before"]
     (segment,) = log.describe().segments
     assert (segment.entries, segment.close_ms > 0) == (1, True), "sealed"
-    assert "is given up, an error was not handled" in caplog.text
+    assert "is closed for appends because of an unhandled error" in caplog.text
     assert list(store.given_up()) == [log.name]
     other.append([entry(b"other")]).result(60)
     store.close()
@@ -185,7 +185,7 @@ def test_a_sync_that_fails_in_an_odd_way_moves_the_log_to_a_new_ledger(
     with monkeypatch.context() as patch:
         patch.setattr(disk, "sync_data", raises)
         lost = log.append([entry(b"lost")])
-        with pytest.raises(Unavailable, match=r"bit flip.* is not known"):
+        with pytest.raises(Unavailable, match=r"bit flip.* is unknown"):
             lost.result(60)
     log.append([entry(b"after")]).result(60)
     assert contents(log) == [b"before", b"after"]

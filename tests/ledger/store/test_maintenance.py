@@ -331,11 +331,11 @@ def test_a_refused_policy_changes_nothing(rig: LogRig) -> None:
     rig.log()
     rig.retain(5, 7)
     wrong = [
-        ({"retentionTimeInMinutes": 9, "nonsense": 1}, [], "there is no policy 'nonsense'"),
+        ({"retentionTimeInMinutes": 9, "nonsense": 1}, [], "'nonsense' is not a policy"),
         ({"retentionTimeInMinutes": -2}, [], "is -2, expected"),
         ({"retentionTimeInMinutes": 0}, [], "0 minutes and 7 MiB"),
-        ({MIN: 500}, [], "after 240 minutes and not before 500"),
-        ({}, ["nonsense"], "there is no policy 'nonsense'"),
+        ({MIN: 500}, [], "of 240 minutes, below its minimum of 500"),
+        ({}, ["nonsense"], "'nonsense' is not a policy"),
         ({"retentionSizeInMB": 1}, ["retentionSizeInMB"], "set and forgotten at once"),
     ]
     for values, forget, said in wrong:
@@ -408,7 +408,7 @@ def test_readers_that_hold_an_older_view_are_answered_from_the_new_one(rig: LogR
     old = log.snapshot
     rig.now += 11 * MINUTE  # chunked messages that nobody has finished are not looked for any more
     log.trim()
-    with pytest.raises(DataLoss, match="is gone"):
+    with pytest.raises(DataLoss, match="is missing"):
         old.blocks(PositionRange(Position(0, 0), LATEST), 100)
     with pytest.raises(DataLoss, match="trimmed"):
         log.blocks(PositionRange(Position(0, 0), LATEST), 100)

@@ -166,7 +166,7 @@ def test_everything_is_refused_before_anything_is_committed(store: Store) -> Non
     for runs, error, said in (
         ([good, LedgerParts("nowhere", [])], NotFound, "there is no ledger 'nowhere'"),
         ([good, LedgerParts("b", [damaged])], Exception, "CRC32C"),
-        ([good, LedgerParts("b", [gone])], NotFound, "is gone"),
+        ([good, LedgerParts("b", [gone])], NotFound, "is missing"),
         ([good, LedgerParts("b", [stage(store, "q", 1, [b"4"], 9)])], Refused, "belongs to run"),
         ([good, LedgerParts("a", [])], Refused, "is named twice"),
         ([good, LedgerParts("c", [])], Terminated, "was terminated"),
@@ -266,7 +266,7 @@ def test_a_batch_without_another_is_forgotten_when_nothing_can_repeat_it(store_p
         if known:
             assert store.commits.commit(alone).repeated
         else:
-            with pytest.raises(NotFound, match="gone"):
+            with pytest.raises(NotFound, match="missing"):
                 store.commits.commit(alone)
         assert store.commits.commit(kept).repeated
         assert contents(store) == {"a": ["1"], "b": ["2"], "c": ["3"]}

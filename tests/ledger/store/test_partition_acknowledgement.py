@@ -102,5 +102,5 @@ def test_nack_that_one_partition_cannot_do_is_not_done_by_the_others(rig: LogRig
 
 
 def test_what_is_of_no_partition_is_refused(rig: LogRig) -> None:
-    with pytest.raises(Refused, match="has no ledger 999"):
+    with pytest.raises(Refused, match="has no segment 999"):
         split(rig, lines(rig.ids(rig.store.logs("wide")[0])[-1], 999))

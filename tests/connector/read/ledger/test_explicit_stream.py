@@ -252,7 +252,7 @@ def test_a_partitioned_ledger_is_acknowledged_by_its_own_name(shared: Path) -> N
     wrong = rows.slice(0, 0).select(["__position"])
     for ledger_id in (10**6, other.describe().segments[0].ledger_id):
         place = {"ledgerId": ledger_id, "entryId": 0, "batchIndex": 0}
-        with pytest.raises(Refused, match=f"has no ledger {ledger_id}"):
+        with pytest.raises(Refused, match=f"has no segment {ledger_id}"):
             acknowledge(pa.Table.from_pylist([{"__position": place}], schema=wrong.schema))
     stream.stop()
 
