@@ -1,4 +1,5 @@
 """Durable cursors: leases, mark-delete positions, individual acknowledgements, deliveries and redelivery.
 
-State is kept in a cursor's own ledger and in the metadata.
+The metadata have a record for each cursor. A large set of individual acknowledgements is stored in the cursor's own
+ledger. docs/concepts.md explains these words.
 """

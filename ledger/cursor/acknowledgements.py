@@ -1,16 +1,16 @@
 """Individual acknowledgements of all cursors of a store: entries and rows after the mark-delete position.
 
 Rules
-- A cursor's set is read at its first use and stays in memory.
+- The set of a cursor's acknowledgements is read at its first use and stays in memory.
 - By default an acknowledgement is durable when it is answered (`managedLedgerDefaultMarkDeleteRateLimit` 0).
-- With a rate limit, a set is flushed by later acknowledgements at that rate, by a timer, and at close. A crash then
-  loses at most the acknowledgements of the last `managedLedgerCursorPositionFlushSeconds`.
-- If `managedLedgerMaxUnackedRangesToPersist` is set, an acknowledgement that would exceed the limit is refused. No
-  acknowledgement is dropped silently.
-- A cursor's position is the later of the positions in the metadata and in the cursor's ledger. Callers use `state`.
+- With a rate limit, later acknowledgements flush a set at that rate. A timer and the close of the store flush it too. A
+  crash then loses at most the acknowledgements of the last `managedLedgerCursorPositionFlushSeconds`.
+- If `managedLedgerMaxUnackedRangesToPersist` is set, an acknowledgement that would exceed the limit is refused. So
+  no acknowledgement is lost silently.
+- A cursor's position is the later of the positions in the metadata and in the cursor's ledger. `state` returns it.
 - In a read-only store the set is read for every call, because the store's broker may be writing it.
-- At a clean close a small set moves into the metadata record and its ledger is deleted. A large set ends with a whole
-  state in its ledger.
+- A clean close moves a small set into the metadata record, and deletes the cursor's ledger. For a large set the close
+  writes a whole state to the ledger.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class AcknowledgementTable:
     def state(self, cursor: CursorRecord, snapshot: LogSnapshot, *, durable: bool = False) -> CurrentCursor:
         """Return the current cursor and a copy of its individual acknowledgements.
 
-        With `durable`, pending acknowledgements are flushed first, for callers that store conclusions from them.
+        If `durable` is set, pending acknowledgements are flushed first. Callers that store results of them set it.
         """
         if not self.has_acknowledgements(cursor):
             return CurrentCursor(cursor, PositionSet(), -1)
@@ -111,7 +111,7 @@ class AcknowledgementTable:
         return self.acknowledge_positions(cursor, self.require_positions(batches, snapshot), snapshot)
 
     def require_positions(self, batches: Iterable[pa.RecordBatch], snapshot: LogSnapshot) -> PositionSet:
-        """Return the positions of a request. Raises Refused if a position is not in the log."""
+        """Return the positions of a client's request. Raises Refused if a position is not in the log."""
         return positions_given(batches, snapshot, cache(lambda: self.trimmed_off(snapshot.name)))
 
     def trimmed_off(self, log: str) -> list[SegmentDescription]:
@@ -135,11 +135,11 @@ class AcknowledgementTable:
             return moved
 
     def set_replay_floor(self, cursor: CursorRecord, floor: Position) -> None:
-        """Set the replay floor: entries at or after `floor` stay readable, also if acknowledged."""
+        """Set the replay floor. Entries from `floor` on are not trimmed, even if they are acknowledged."""
         self._change((cursor.ledger, cursor.name), lambda found: msgspec.structs.replace(found, replay_floor=floor))
 
     def mark_delete(self, cursor: CursorRecord, next_position: Position, snapshot: LogSnapshot) -> Position:
-        """Return the mark-delete position of a cursor after all entries before `next_position` are acknowledged."""
+        """Return the mark-delete position that a cursor has if all entries before `next_position` are acknowledged."""
         with self._locked(cursor, snapshot) as acks:
             return self._advanced(acks, next_position, snapshot)
 
@@ -150,18 +150,18 @@ class AcknowledgementTable:
         return acks.advanced(position, snapshot, lambda at: chunks.floor(snapshot, at, now()))
 
     def trim_below(self, cursor: CursorRecord, position: Position, snapshot: LogSnapshot) -> None:
-        """Drop the positions before `position`, which the metadata records as acknowledged."""
+        """Remove the positions before `position`, the durable mark-delete position, from the set."""
         with self._locked(cursor, snapshot) as acks:
             acks.trim_below(position)
 
     def after(self, cursor: CursorRecord, at: Position, entries: int, snapshot: LogSnapshot) -> Position:
-        """Return the position after the next `entries` unacknowledged entries from `at` on, at most the end.
+        """Return the position after the next `entries` unacknowledged entries from `at` on, at most the log's end.
 
         Entries without rows are not counted.
         """
-        left = PositionRange(max(at, snapshot.start), snapshot.end)
+        rest = PositionRange(max(at, snapshot.start), snapshot.end)
         with self._locked(cursor, snapshot) as acks:
-            for part in snapshot.slices(left) if left and entries else ():
+            for part in snapshot.slices(rest) if rest and entries else ():
                 numbers = np.arange(part.first, part.end)
                 unacknowledged = ~acks.positions.contains_entries(part.segment.ledger_id, numbers)
                 wanted = numbers[unacknowledged & (entry_sizes(part.segment)[part.first : part.end] > 0)]
@@ -173,18 +173,19 @@ class AcknowledgementTable:
     def acked_ranges(
         self, cursor: CursorRecord, range_: PositionRange, snapshot: LogSnapshot
     ) -> tuple[CursorRecord, PositionSet]:
-        """Return the current cursor and its acknowledgements after mark-delete within a range, as one snapshot."""
+        """Return the current cursor and its individual acknowledgements within a range, both read under one lock."""
         with self._locked(cursor, snapshot) as acks:
-            # Positions before the current mark-delete position have left the set since the caller read the cursor.
+            # The mark-delete position may have moved since the caller read the cursor. The set begins after it.
             found = self._current(cursor, acks)
             start = max(range_.start, found.next_position)
             return found, acks.positions.within(PositionRange(start, max(start, range_.end)))
 
     @contextmanager
     def cleared(self, cursor: CursorRecord, snapshot: LogSnapshot, *, deleted: bool = False) -> Iterator[None]:
-        """Clear the acknowledgements of a cursor after the caller has changed the metadata within this context.
+        """Clear the acknowledgements of a cursor, and delete the cursor's ledger, at the end of the context.
 
-        The cursor's ledger is deleted afterwards. If the caller raises, the set is kept and read again.
+        The caller changes the metadata within the context. If the caller raises, the acknowledgements are kept, and the
+        next call reads them again.
         """
         key = (cursor.ledger, cursor.name)
         try:
@@ -208,12 +209,12 @@ class AcknowledgementTable:
 
     @contextmanager
     def _locked(self, cursor: CursorRecord, snapshot: LogSnapshot) -> Iterator[Acknowledgements]:
-        """Return the acknowledgements of a cursor, locked for the calling thread."""
+        """Lock the acknowledgements of a cursor for the calling thread, and yield them."""
         key = (cursor.ledger, cursor.name)
         while True:
             acks = self.of(cursor, snapshot)
             with acks.lock:
-                # Retry if another thread dropped the object meanwhile: the cursor was deleted or is read again.
+                # Retry if another thread removed the object before the lock was acquired.
                 if self._place.read_only or self._acks.get(key) is acks:
                     yield acks
                     return
@@ -235,7 +236,7 @@ class AcknowledgementTable:
             self._thread.start()
 
     def flush(self) -> None:
-        """Flush all pending acknowledgements. Never raises: a cursor that fails stays dirty and is retried."""
+        """Flush all pending acknowledgements. Never raises: a failure is logged, and the next call retries."""
         with self._lock:
             dirty = [(key, acks) for key, acks in self._acks.items() if acks.is_dirty]
         for key, acks in dirty:
@@ -250,7 +251,7 @@ class AcknowledgementTable:
                 _log.exception("cursor %s of %s was not flushed because of an unexpected error", key[1], key[0])
 
     def close(self) -> None:
-        """Close all sets without raising: small sets move into the metadata record, large sets end with a state."""
+        """Close the sets of all cursors, as the rules above say. Never raises: a failure is logged."""
         self._stopped.set()
         if self._thread is not None:
             self._thread.join()
@@ -263,9 +264,9 @@ class AcknowledgementTable:
             except Fenced as fenced:
                 _log.info("%s: %s", key, fenced)
             except (LedgerError, OSError) as error:
-                _log.warning("cursor %s of %s is closed as it was last flushed: %s", key[1], key[0], error)
-            except Exception:  # noqa: BLE001 — close the other cursors
-                _log.exception("cursor %s of %s is closed as it was last flushed", key[1], key[0])
+                _log.warning("cursor %s of %s was not closed and keeps its last flush: %s", key[1], key[0], error)
+            except Exception:  # noqa: BLE001 — the other cursors are still closed
+                _log.exception("cursor %s of %s was not closed and keeps its last flush", key[1], key[0])
 
     def _close(self, key: tuple[str, str], acks: Acknowledgements) -> None:
         found = self._metadata.cursors.get(*key)
@@ -285,7 +286,7 @@ class AcknowledgementTable:
         except OSError as error:
             raise Unavailable(
                 f"cursor {cursor.name!r} of {cursor.ledger!r} cannot be written: {error}",
-                hint="Check the disk of the store; what was acknowledged is kept in memory and written later",
+                hint="Check the disk of the store. The acknowledgements are kept in memory and written later",
             ) from error
         if not is_new:
             return self._at(cursor, next_position)
@@ -300,7 +301,7 @@ class AcknowledgementTable:
         )
 
     def _current(self, cursor: CursorRecord, acks: Acknowledgements) -> CursorRecord:
-        """Return the cursor of the metadata. In a read-only store, its position may come from the cursor's ledger."""
+        """Return the cursor from the metadata. In a read-only store its position may come from the cursor's ledger."""
         found = self._change((cursor.ledger, cursor.name), lambda found: found)
         return acks.furthest(found) if self._place.read_only else found
 
@@ -331,14 +332,14 @@ class AcknowledgementTable:
         if not chunked and size > allowed:
             raise Refused(
                 f"cursor {cursor.name!r} of {cursor.ledger!r} would have a state of {size} bytes, setting "
-                f"'persistentUnackedRangesMaxEntrySize' allows {allowed} and states are not cut into chunks",
+                f"'persistentUnackedRangesMaxEntrySize' allows {allowed} and states are not split into chunks",
                 hint="Set persistentUnackedRangesWithMultipleEntriesEnabled to 1",
             )
         if most and after.range_count() > most:
             raise Refused(
                 f"cursor {cursor.name!r} of {cursor.ledger!r} would have {after.range_count()} ranges acknowledged "
-                f"beyond {cursor.next_position}, setting 'managedLedgerMaxUnackedRangesToPersist' allows {most}",
-                hint="Acknowledge what lies before them, or raise the setting (0: no limit)",
+                f"after {cursor.next_position}, setting 'managedLedgerMaxUnackedRangesToPersist' allows {most}",
+                hint="Acknowledge the rows between these ranges, or raise the setting (0: no limit)",
             )
 
     def _run(self) -> None:
@@ -347,7 +348,7 @@ class AcknowledgementTable:
 
 
 def cursor_log_form(settings: Settings) -> CursorLogForm:
-    """Return the format of cursor ledgers by the settings. Raises Refused for an unknown compression."""
+    """Return the format of cursor ledgers that the settings select. Raises Refused for an unknown compression."""
     return CursorLogForm(
         settings.persistentUnackedRangesMaxEntrySize,
         compression_number(settings.cursorInfoCompressionType or NAMES[NONE]),

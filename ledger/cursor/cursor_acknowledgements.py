@@ -1,15 +1,17 @@
-"""Individual acknowledgements of one cursor: in memory, in the cursor's ledger, and pending.
+"""Individual acknowledgements of one cursor: positions that are acknowledged after its mark-delete position.
+
+They are kept in memory, and written to the cursor's own ledger (`ledger.cursor.cursor_log`).
 
 Invariants
-- `positions` holds all acknowledgements. `pending` holds the part that no flush has made durable. `add` adds to both,
-  so a failed flush loses no position.
+- `positions` has all acknowledgements, `pending` those that are not durable yet. `add` adds to both. `flush` empties
+  `pending` only after a successful write, so a failed flush loses no position.
 - A whole state has all acknowledgements. A later delta has only those since the previous delta.
-- A new ledger has a durable whole state before the metadata names it. The previous ledger is deleted afterwards.
-- A crash in between leaves files that a record lists as unwanted (`ledger.metadata.unwanted_files`). The next start
-  deletes them.
-- `flush` returns True until `retire` confirms that the metadata names the new ledger.
-- Recovery returns at least all flushed and at most all added positions. It joins the state in the ledger with the
-  mark-delete position in the metadata. Neither of them ever covers an unacknowledged position.
+- A new ledger has a durable whole state before the metadata name the ledger. The previous ledger is deleted afterwards.
+- A crash between these steps leaves a file that a record lists as unwanted (`ledger.metadata.unwanted_files`). The next
+  start deletes the file.
+- `flush` returns True until `retire` confirms that the metadata name the new ledger.
+- Recovery joins the state in the ledger with the mark-delete position in the metadata. Both have acknowledged positions
+  only. The result has at least all flushed positions, and at most all added positions.
 """
 
 from __future__ import annotations
@@ -34,14 +36,14 @@ from pyspark_ledger.ledger.positions.position_set import PositionSet, split_rang
 
 _log = logging.getLogger(__name__)
 _DAMAGED = (
-    "Restore the file from a copy of the store, or give the cursor a new place with 'ledger cursor reset', which "
-    "forgets what it had acknowledged"
+    "Restore the file from a copy of the store, or move the cursor with 'ledger cursor reset', which forgets its "
+    "acknowledgements"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class CursorPlace:
-    """Directory and format of cursor ledgers. With `read_only`, another process owns them and this one only reads."""
+    """Directory and format of cursor ledgers. If `read_only` is set, another process writes the ledgers."""
 
     directory: Path
     store_id: str
@@ -50,7 +52,7 @@ class CursorPlace:
     clock: Clock
     allocate: Callable[[], int]
     delete_ledgers: Callable[[Collection[int]], None] = lambda _: None
-    """Deletes the files of cursor ledgers that no record names, by their ids."""
+    """Deletes the files of the cursor ledgers with these ids. No record names them."""
     read_only: bool = False
 
 
@@ -67,8 +69,8 @@ class Acknowledgements:
         self.flushed_ms = 0
         self._place = place
         self._log: CursorLog | None = None
-        self._replaced: list[int] = []
-        self._unreferenced = False
+        self._old_ledgers: list[int] = []
+        self._is_unreferenced = False
         self._ends_with_state = False
         self._created_ms = 0
 
@@ -95,7 +97,7 @@ class Acknowledgements:
         return acks
 
     def furthest(self, cursor: CursorRecord) -> CursorRecord:
-        """Return the cursor at the later of its own position and the recovered position."""
+        """Return the cursor at its own position or the recovered position, whichever is later."""
         return cursor if self.recovered_to is None else cursor.at(max(cursor.next_position, self.recovered_to))
 
     @property
@@ -115,34 +117,34 @@ class Acknowledgements:
     ) -> Position:
         """Return the first unacknowledged position from `position` on.
 
-        Entries without rows and the gaps between segments are skipped. `floor` moves the result back to the first chunk
-        of a message that is unfinished there.
+        Entries without rows and the gaps between segments are skipped. The result does not pass the first chunk of an
+        unfinished message. `floor` maps a position to this chunk.
         """
         at, segments = position, snapshot.segments
         for number in range(segments.at(position.ledger_id), len(segments)):
             segment = segments[number]
             if not segment.entries:
                 continue
-            here = max(at.entry_id, 0) if segment.ledger_id == at.ledger_id else 0
-            stop = self._first_unacknowledged(segment, here)
+            start = max(at.entry_id, 0) if segment.ledger_id == at.ledger_id else 0
+            stop = self._first_unacknowledged(segment, start)
             if stop == 0 and segment.ledger_id != at.ledger_id:
                 break
-            at = Position(segment.ledger_id, stop) if stop > here or segment.ledger_id == at.ledger_id else at
+            at = Position(segment.ledger_id, stop) if stop > start or segment.ledger_id == at.ledger_id else at
             if stop < segment.entries:
                 break
         return at if floor is None else max(position, floor(at))
 
     def trim_below(self, position: Position) -> None:
-        """Drop the positions before the mark-delete position. Called after the position is durable."""
+        """Remove the positions before the mark-delete position. Called after this position is durable."""
         self.positions.trim_below(position)
         self.pending.trim_below(position)
 
     def flush(self, next_position: Position) -> bool:
-        """Make all positions durable, and return whether the caller must name a new ledger in the metadata."""
+        """Make all positions durable. Returns whether the caller must name a new ledger in the metadata."""
         mark_delete = Position(next_position.ledger_id, next_position.entry_id - 1)
         now, is_new = self._place.clock(), False
-        aged = 0 < self._place.rollover_ms <= now - self._created_ms
-        if self._log is not None and not self._log.is_full and not aged:
+        is_old = 0 < self._place.rollover_ms <= now - self._created_ms
+        if self._log is not None and not self._log.is_full and not is_old:
             try:
                 self._log.flush(mark_delete, self.positions, self.pending)
             except (OSError, LedgerError) as error:
@@ -153,27 +155,27 @@ class Acknowledgements:
         if is_new:
             self._create_log(mark_delete)
         self.pending, self.flushed_ms, self._ends_with_state = PositionSet(), now, is_new
-        return self._unreferenced
+        return self._is_unreferenced
 
     def retire(self) -> None:
-        """Delete the previous ledgers. Called after the metadata names the new ledger, or none."""
-        old, self._replaced, self._unreferenced = self._replaced, [], False
+        """Delete the previous ledgers. Called after the metadata name the new ledger, or no ledger."""
+        old, self._old_ledgers, self._is_unreferenced = self._old_ledgers, [], False
         if self._log is not None:
             self._log.mark_referenced()
         self._place.delete_ledgers(old)
 
     def leave_ledger(self) -> None:
-        """Detach the ledger: a new ledger or the cursor's record replaces its state, or the state is cleared.
+        """Close the current ledger and list it for deletion. `retire` deletes it after the metadata have changed.
 
-        `retire` deletes the ledger after the metadata change.
+        Called if a new ledger or the cursor's record replaces its state, or the state is cleared.
         """
         self.close_log()
         if self.ledger_id >= 0:
-            self._replaced.append(self.ledger_id)
+            self._old_ledgers.append(self.ledger_id)
         self.ledger_id = -1
 
     def close(self, next_position: Position) -> bool:
-        """Write a whole state, close the ledger, and return whether the metadata must name a new ledger."""
+        """Write a whole state and close the ledger. Returns whether the metadata must name a new ledger."""
         mark_delete = Position(next_position.ledger_id, next_position.entry_id - 1)
         if self._log is None:
             return self.is_dirty and self.flush(next_position)
@@ -192,7 +194,7 @@ class Acknowledgements:
             log.close()
             raise
         self.leave_ledger()
-        self._log, self.ledger_id, self._created_ms, self._unreferenced = log, log.ledger_id, place.clock(), True
+        self._log, self.ledger_id, self._created_ms, self._is_unreferenced = log, log.ledger_id, place.clock(), True
 
     def close_log(self) -> None:
         """Close the ledger for writing. The file is kept."""
@@ -213,7 +215,7 @@ class Acknowledgements:
 
 
 def _recovered(place: CursorPlace, ledger_id: int, where: str) -> RecoveredState:
-    """Return the recovered state of a cursor's ledger. Raises Corrupt or DataLoss if there is no whole state."""
+    """Return the recovered state of a cursor's ledger. Raises Corrupt or DataLoss if no state is complete."""
     try:
         found = recover_cursor_log(place.directory, ledger_id, place.store_id, fence=not place.read_only)
     except (Corrupt, DataLoss) as damage:

@@ -1,18 +1,21 @@
-"""Ledger of one cursor: a segment with the successive states of the cursor's acknowledgements.
+"""Ledger of one cursor: a segment file with the successive states of the cursor's acknowledgements.
 
-    entry     envelope of every entry, CRC32C and all; its payload is byte for byte what
-              `ledger.positions.position_chunks` says
-    envelope  sequence id: the number of the state, one for all its parts · property `ledger.cursor.kind`: state, chunk,
-              footer or delta · property `ledger.cursor.compression`: the codec of a whole state
+A *whole state* has all acknowledgements. A *delta* has those since the previous delta. A whole state that is too large
+for one entry is split into chunks, followed by a footer.
+
+    entry     an ordinary entry with CRC32C; `ledger.positions.position_chunks` describes the bytes of its payload
+    metadata  sequence id: the number of the state, the same for all its chunks · property `ledger.cursor.kind`: state,
+              chunk, footer or delta · property `ledger.cursor.compression`: the codec of a whole state
 
 Invariants
-- The entries of a whole state are contiguous. Deltas on the state or another whole state follow.
-- A flushed state is synced and lies below the acknowledged end of the file. Damage there raises an error that names the
-  place. The acknowledged end stays 0 until the metadata names the ledger.
-- Above the acknowledged end, a crash may have torn entries. Recovery uses the newest whole state and its deltas up to
-  the first gap in their numbers.
-- A recovered file is never written again. The next flush creates a new ledger with a whole state, which the metadata
-  then names.
+- The entries of a whole state are contiguous. Deltas of this state or another whole state follow.
+- The sidecar, a small file beside the segment, has the segment's acknowledged end. A flushed state is synced and lies
+  before this end. Damage there raises an error that names the place.
+- The acknowledged end stays 0 until the metadata name the ledger.
+- After the acknowledged end, a crash may have torn entries. Recovery uses the newest complete whole state, and its
+  deltas up to the first gap in their numbers.
+- A recovered file is never written again. The next flush creates a new ledger with a whole state, and then the metadata
+  name the new ledger.
 """
 
 from __future__ import annotations
@@ -56,7 +59,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CursorLogForm:
-    """Format of states. With `deltas_max` 0 only whole states are written, as in PIP-381."""
+    """Format of states and limits of a cursor's ledger.
+
+    An entry has at most `entry_bytes`, the ledger at most `entries_max` entries. At most `deltas_max` deltas follow a
+    whole state. With 0, only whole states are written, as in PIP-381.
+    """
 
     entry_bytes: int
     compression: int
@@ -66,7 +73,10 @@ class CursorLogForm:
 
 @dataclass(frozen=True, slots=True)
 class RecoveredState:
-    """Recovered state of a cursor's ledger. `deltas` counts the applied deltas. `encoding` is the whole state's."""
+    """State of a cursor, recovered from the cursor's ledger.
+
+    `deltas` is the number of applied deltas. `encoding` names the encoding of the whole state (`DecodedInfo.encoding`).
+    """
 
     mark_delete: Position
     acknowledged: PositionSet
@@ -103,10 +113,10 @@ class CursorLog:
         return self._writer.entries >= self._form.entries_max or self._writer.failed
 
     def flush(self, mark_delete: Position, acknowledged: PositionSet, added: PositionSet | None) -> int:
-        """Make the state durable, and return the number of bytes written.
+        """Make the state durable, and return the number of written bytes.
 
-        Writes a delta of the positions `added` since the last flush if the delta is small, else a whole state.
-        Raises OSError if the device fails. The caller then creates a new ledger.
+        `added` are the positions since the last flush. They are written as a delta if the delta is small. Otherwise the
+        whole state is written. Raises OSError if the device fails. The caller then creates a new ledger.
         """
         if added is not None and self._base is not None and self._deltas < self._form.deltas_max:
             written = self._flush_delta(self._base, encode_info(mark_delete, added))
@@ -115,7 +125,7 @@ class CursorLog:
         return self.write_state(mark_delete, acknowledged)
 
     def _flush_delta(self, base: int, info: bytes) -> int:
-        """Write a delta and return its size in bytes. Returns 0 without a write if the delta is too large."""
+        """Write a delta and return its size in bytes. If the delta is too large, write nothing and return 0."""
         if len(info) > STATE_BYTES_MAX:
             return 0
         delta = encode_delta(base, self._deltas + 1, info, compression=ZSTD)
@@ -136,7 +146,7 @@ class CursorLog:
         return self._base_bytes
 
     def mark_referenced(self) -> None:
-        """Acknowledge the synced entries. Called after the metadata names this ledger."""
+        """Set the acknowledged end after the synced entries. Called after the metadata name this ledger."""
         if not self._is_referenced:
             self._is_referenced = True
             self._writer.acknowledge()
@@ -174,10 +184,10 @@ class CursorLog:
 
 
 def recover_cursor_log(directory: Path, ledger_id: int, store_id: str, *, fence: bool = True) -> RecoveredState | None:
-    """Return the newest state of a cursor's ledger. Returns None if no state is whole and none was acknowledged.
+    """Return the newest state in a cursor's ledger. Returns None if the ledger has no complete state to return.
 
-    With `fence`, a broker that still writes the file is fenced first. Raises Corrupt or DataLoss for damage below the
-    acknowledged end.
+    If `fence` is set, a broker that still writes the file is fenced first. Raises Corrupt or DataLoss for damage before
+    the acknowledged end.
     """
     path = data_path(directory, ledger_id)
     if fence and path.exists():
@@ -200,7 +210,7 @@ def recover_cursor_log(directory: Path, ledger_id: int, store_id: str, *, fence:
 def _newest(
     count: int, acknowledged: int, entry: Callable[[int], ParsedEntry], where: str, size: int
 ) -> RecoveredState | None:
-    """Return the newest whole state with its deltas. Raises Corrupt for damage below entry `acknowledged`."""
+    """Return the newest whole state with its deltas. Raises Corrupt for damage before entry `acknowledged`."""
     for base in range(count - 1, -1, -1):
         last = entry(base)
         kind, compression = _kind_and_compression(last)
@@ -213,16 +223,16 @@ def _newest(
         except LedgerError as error:
             if base < acknowledged:
                 raise Corrupt(
-                    f"{where}: the state that ends at entry {base} is not whole, {acknowledged} entries were "
+                    f"{where}: the state that ends at entry {base} is not complete, {acknowledged} entries were "
                     f"acknowledged: {error.message}"
                 ) from error
             _log.error(
-                "%s: the state that ends at entry %d is not whole, searching for an older state: %s", where, base, error
+                "%s: the state that ends at entry %d is not complete, an older state is used: %s", where, base, error
             )
             continue
         return _with_deltas(info, base, count, entry, where, size)
     if acknowledged:
-        raise Corrupt(f"{where}: none of its {acknowledged} acknowledged entries is a state of a cursor")
+        raise Corrupt(f"{where}: none of its {acknowledged} acknowledged entries is the state of a cursor")
     return None
 
 
@@ -258,6 +268,6 @@ def _kind_and_compression(parsed: ParsedEntry) -> tuple[str, int]:
 
 
 def _traits(entry: memoryview) -> EntryTraits:
-    """Return the traits of an entry for segment recovery. No entry of a cursor is a row or part of a run."""
+    """Return an entry's traits for the recovery of the segment. Entries of a cursor have no rows and no run."""
     parsed = parse_entry(entry, "an entry of a cursor")
     return EntryTraits(entry_rows(parsed.metadata), None, closes_run=False, stamp=parsed.stamp)

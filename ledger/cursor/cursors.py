@@ -1,8 +1,10 @@
-"""Durable cursors of a store: pure changes of `ledger.metadata.cursor_records`, stored by compare-and-set.
+"""Durable cursors of a store.
+
+Each change is a pure function of the cursor's record (`ledger.metadata.cursor_records`), stored by compare-and-set.
 
 Invariants
-- A change is durable before it is answered.
-- At most one change of a cursor succeeds on the same version.
+- A change is durable before the broker answers the client.
+- At most one change succeeds for each version of a cursor's record.
 - A cursor never points beyond the readable end of the log.
 """
 
@@ -45,7 +47,8 @@ from pyspark_ledger.ledger.protocol.reads import OpenRead
 
 Change = Callable[[CursorRecord], CursorRecord]
 Forgetting = Callable[[str, str], AbstractContextManager[None]]
-"""Context in which a cursor of a ledger is reset or deleted. Deletes the delivery records of the cursor."""
+"""Function of a ledger's and a cursor's name. The cursor is reset or deleted within the returned context, which deletes
+the cursor's delivery records."""
 
 
 class CursorTable:
@@ -76,7 +79,7 @@ class CursorTable:
         return self._metadata.cursors.get(ledger, name) is not None
 
     def open(self, request: OpenCursor) -> CursorState:
-        """Return the state of a cursor. If the cursor is missing and `create` is set, create it at `start`.
+        """Return the state of a cursor. If `create` is set, create a missing cursor at `start`.
 
         Raises NotFound if the cursor is missing and `create` is not set.
         """
@@ -121,13 +124,13 @@ class CursorTable:
         return moved.next_position
 
     def acknowledge(self, ledger: str, name: str, batches: Iterable[pa.RecordBatch]) -> CursorState:
-        """Acknowledge entries and rows, in any order (`ledger.log.acknowledged_positions`)."""
+        """Acknowledge entries and rows, in any order. `ledger.log.acknowledged_positions` describes `batches`."""
         snapshot = self._snapshot_of(ledger)
         found = self._get(snapshot.name, name).cursor
         return self._state(self._require_acknowledgements().acknowledge(found, batches, snapshot), snapshot)
 
     def acknowledged(self, ledger: str, name: str, start: Position) -> PositionSet | None:
-        """Return all acknowledged positions from `start` on, also before mark-delete.
+        """Return all acknowledged positions from `start` on, including those before the mark-delete position.
 
         Returns None if no position is acknowledged or the cursor is missing.
         """
@@ -142,7 +145,7 @@ class CursorTable:
         return positions or None
 
     def skip(self, request: SkipEntries) -> CursorState:
-        """Acknowledge the next `entries` entries from `start` on, or all entries before `end` if negative."""
+        """Acknowledge the next `entries` entries from `start` on. A negative number means all entries before `end`."""
         snapshot = self._snapshot_of(request.ledger)
         cursor = self._current(self._get(snapshot.name, request.cursor).cursor, snapshot).cursor
         at = min(request.end, snapshot.end)
@@ -164,7 +167,7 @@ class CursorTable:
         return AckedRanges(info or (encode_info(_mark_delete(cursor), PositionSet()) if request.whole else b""))
 
     def left(self, snapshot: LogSnapshot, request: OpenRead) -> tuple[PositionRange, bytes]:
-        """Return the range that a read of the log delivers, and the PositionInfo of the skipped positions."""
+        """Return the range that a read of the log delivers, and the positions that it skips, as a PositionInfo."""
         start, end = request.start, snapshot.end if request.end is None else request.end
         skip = b""
         if request.cursor:
@@ -204,17 +207,20 @@ class CursorTable:
         return found is not None and found.cursor.lease.until_ms > self._clock()
 
     def leased(self, ledger: str) -> list[tuple[str, Position, int]]:
-        """Return the cursors with a valid lease: name, first unacknowledged position, remaining ms of the lease."""
-        found = [self._metadata.cursors.get(ledger, name) for name in self._metadata.cursors.names(ledger)]
+        """Return name, first unacknowledged position and remaining milliseconds of each cursor with a valid lease."""
+        all_stored = [self._metadata.cursors.get(ledger, name) for name in self._metadata.cursors.names(ledger)]
         now = self._clock()
-        live = [record.cursor for record in found if record is not None and record.cursor.lease.until_ms > now]
+        live = [stored.cursor for stored in all_stored if stored is not None and stored.cursor.lease.until_ms > now]
         cursors = [self._current_if_sound(cursor) for cursor in live]
         return [(cursor.name, cursor.next_position, cursor.lease.until_ms - now) for cursor in cursors]
 
     def acquire_lease(self, request: AcquireLease) -> LeaseReply:
         """Acquire or renew a lease. The reply names the current holder."""
         if not request.holder or request.ttl_ms <= 0:
-            raise Refused(f"a lease of {request.ttl_ms} ms for holder {request.holder!r} is none")
+            raise Refused(
+                f"a lease of {request.ttl_ms} ms for holder {request.holder!r} was requested, expected a time above 0 "
+                "and a holder's name"
+            )
         ledger = self._snapshot_of(request.ledger).name
         while True:
             found = self._get(ledger, request.cursor)
@@ -223,7 +229,7 @@ class CursorTable:
                 return LeaseReply(granted, changed.lease.holder, changed.lease.until_ms)
 
     def release_lease(self, request: ReleaseLease) -> None:
-        """Release a lease. Ignored unless `holder` has the lease."""
+        """Release a lease. Does nothing unless `holder` has the lease."""
         ledger = self._snapshot_of(request.ledger).name
         while True:
             found = self._get(ledger, request.cursor)
@@ -246,13 +252,13 @@ class CursorTable:
         return self.acknowledgements.cleared(cursor, snapshot, deleted=deleted)
 
     def _current(self, cursor: CursorRecord, snapshot: LogSnapshot) -> CurrentCursor:
-        """Return the current cursor, which may be ahead of the metadata."""
+        """Return the current state of a cursor. Its position may be ahead of the metadata."""
         if self.acknowledgements is None:
             return CurrentCursor(cursor, PositionSet(), -1)
         return self.acknowledgements.state(cursor, snapshot)
 
     def _current_if_sound(self, cursor: CursorRecord) -> CursorRecord:
-        """Return the current cursor, or the metadata's cursor if the cursor's ledger is damaged. For estimates."""
+        """Return the current cursor. Returns the metadata's cursor if the cursor's ledger is damaged, for estimates."""
         try:
             return self._current(cursor, self._snapshot_of(cursor.ledger)).cursor
         except (Corrupt, DataLoss):
@@ -260,7 +266,7 @@ class CursorTable:
 
     def _require_acknowledgements(self) -> AcknowledgementTable:
         if self.acknowledgements is None:
-            raise Refused("this store is opened for reading only", hint="Acknowledge through its broker")
+            raise Refused("this store is opened for reading only", hint="Acknowledge through the store's broker")
         return self.acknowledgements
 
     def _get(self, ledger: str, name: str) -> StoredCursor:
@@ -277,11 +283,11 @@ class CursorTable:
         self, cursor: CursorRecord, snapshot: LogSnapshot, *, created: bool = False, precise: bool = True
     ) -> CursorState:
         cursor, positions, own = self._current(cursor, snapshot)
-        left = PositionRange(max(cursor.next_position, snapshot.start), snapshot.end)
-        counted = (backlog if precise else estimated_backlog)(snapshot, left)
+        rest = PositionRange(max(cursor.next_position, snapshot.start), snapshot.end)
+        counts = (backlog if precise else estimated_backlog)(snapshot, rest)
         if positions:
-            counted = unacknowledged(positions, snapshot, left, counted, precise=precise)
-        entries, rows, size = counted
+            counts = unacknowledged(positions, snapshot, rest, counts, precise=precise)
+        entries, rows, size = counts
         return CursorState(
             ledger=cursor.ledger,
             cursor=cursor.name,

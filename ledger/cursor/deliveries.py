@@ -1,16 +1,19 @@
-"""Delivery records of a store's cursors: batches with gaps, redelivered rows and dead letters.
+"""Delivery records of a store's cursors. A record has the rows of one batch, and the outstanding rows before it.
 
-A batch is decided once. Its record is durable before a reader's checkpoint names it.
+Two offsets describe a batch of contiguous new rows. A batch with skipped or redelivered rows needs a record. The broker
+chooses the rows of such a batch once, and stores the record before a checkpoint of Spark names the record.
 
 Invariants
-- A replayed batch delivers exactly the rows of its record, in any process and after any acknowledgement.
-- The log keeps all rows that a record may deliver: the cursor's replay floor is at or before the record's first row.
-- With `explicit`, a delivered row is outstanding until it is acknowledged. The row is redelivered with its count, or
-  becomes a dead letter. After a reset of the cursor no row is outstanding.
+- If Spark runs a batch again, the batch delivers exactly the rows of its record, in any process and after any
+  acknowledgement.
+- The log keeps all rows that a record may deliver. The cursor's replay floor, before which the log may be trimmed, is
+  at or before the record's first row.
+- With ackMode `explicit` the user acknowledges rows. A delivered row is outstanding until then. The row is redelivered,
+  with the number of its deliveries, or becomes a dead letter. After a reset of the cursor no row is outstanding.
 - Rows that a record leaves out as acknowledged are durably acknowledged before the record is stored. Reason: a crash
   could otherwise lose rows that are neither acknowledged nor redelivered.
 - A clock that is set back does not delay redelivery. Ages continue from the newest delivery time.
-- If the broker dies, negatively acknowledged rows that were not redelivered are redelivered after their timeout.
+- Negative acknowledgements are kept in memory. If the broker dies, their rows are redelivered after the timeout.
 - A negative acknowledgement is refused if no batch was delivered with `explicit`. Reason: the caller would wait for a
   redelivery that never happens.
 """
@@ -76,7 +79,7 @@ class DeliveryTable:
         self._redelivered_rows: dict[tuple[str, str], tuple[int, PositionSet]] = {}
         self._counts: dict[tuple[str, str], tuple[int, int]] = {}
         self._explicit_cursors: set[tuple[str, str]] = set()
-        """Cursors with an `explicit` batch since the start. A cursor that was reset since has no record."""
+        """Cursors with an `explicit` batch since the broker's start. After a reset a cursor has no record."""
 
     def next(self, request: NextDelivery) -> DecidedDelivery:
         snapshot = self._snapshot_of(request.ledger)
@@ -93,7 +96,7 @@ class DeliveryTable:
             return self._explicit(request, cursor, new, previous, acknowledged, snapshot)
 
     def counts(self, ledger: str, cursor: str) -> tuple[int, int]:
-        """Return the rows of a cursor that were redelivered and that became dead letters, since the start."""
+        """Return the numbers of redelivered rows and of dead letters of a cursor since the broker's start."""
         return self._counts.get((ledger, cursor), (0, 0))
 
     def _count(self, key: tuple[str, str], *, redelivered: int = 0, dead: int = 0) -> None:
@@ -101,17 +104,17 @@ class DeliveryTable:
         self._counts[key] = before[0] + redelivered, before[1] + dead
 
     def redelivered(self, request: NextDelivery, decided: DecidedDelivery) -> PositionSet:
-        """Return the redelivered rows of a decided batch and its dead letters."""
+        """Return the redelivered rows of a decided batch, and its dead letters."""
         snapshot = self._snapshot_of(request.ledger)
-        wanted = [record for record, some in ((decided.record, decided.back_rows), (DEAD, decided.dead)) if some]
-        records = [self._records.get(snapshot.name, request.cursor, record) for record in wanted]
-        found = PositionSet()
+        numbers = [number for number, count in ((decided.record, decided.back_rows), (DEAD, decided.dead)) if count]
+        records = [self._records.get(snapshot.name, request.cursor, number) for number in numbers]
+        rows = PositionSet()
         for share in (share for record in records if record is not None for share in record.shares if share.count):
-            found.update(complement(skipped_rows(share), share.range, snapshot))
-        return found
+            rows.update(complement(skipped_rows(share), share.range, snapshot))
+        return rows
 
     def due(self, request: AskDue) -> Due:
-        """Return the size of the rows that the batch after a record would redeliver. Changes no state."""
+        """Return how many rows and bytes the batch after record `after` would redeliver. Changes no state."""
         snapshot = self._snapshot_of(request.ledger)
         with self._lock:
             cursor = self._cursor(snapshot.name, request.cursor)
@@ -124,7 +127,7 @@ class DeliveryTable:
         return Due(budget.taken_rows, budget.taken_bytes, head_rows, head_bytes)
 
     def get(self, request: AskDelivery) -> Delivery:
-        """Return a record as decided; record 0 is the newest. Raises DataLoss if the record is missing."""
+        """Return a record. Number 0 means the newest record. Raises DataLoss if the record is missing."""
         ledger = self._snapshot_of(request.ledger).name
         cursor = self._cursor(ledger, request.cursor)
         if request.record == 0:
@@ -138,12 +141,12 @@ class DeliveryTable:
         if found is None:
             raise DataLoss(
                 f"cursor {cursor.name!r} of {ledger!r} has no record {request.record} of a batch any more",
-                hint="The cursor was reset or the store restored from a copy: start with a new checkpoint",
+                hint="The cursor was reset, or the store was restored from a copy. Start with a new checkpoint",
             )
         return Delivery(found.record, found.position, found.shares)
 
     def give_back(self, ledger: str, name: str, batches: Iterable[pa.RecordBatch]) -> PositionSet:
-        """Negatively acknowledge rows: redeliver them with the next batch. Return the rows as a set.
+        """Negatively acknowledge rows, and return them as a set. The next batch redelivers the rows.
 
         Rows that are not outstanding are ignored. Raises Refused if no batch was delivered with `explicit`.
         """
@@ -160,26 +163,26 @@ class DeliveryTable:
         if (ledger, name) in self._explicit_cursors:
             return
         newest = self._records.newest(ledger, self._cursor(ledger, name).name)
-        # Only outstanding deliveries have a time. A batch without acked ranges has no record unless it is explicit.
+        # Only deliveries of an explicit batch have a time.
         if newest is None or not any(share.at_ms for share in (*newest.shares, *newest.waiting)):
             raise Refused(
-                f"no row of {ledger!r} was delivered to subscription {name!r} with ackMode 'explicit': none can be "
-                "given back",
-                hint="Read with option ackMode 'explicit'; what any other query has not acknowledged, it reads again",
+                f"no row of {ledger!r} was delivered to subscription {name!r} with ackMode 'explicit': no row can be "
+                "negatively acknowledged",
+                hint="Read with option ackMode 'explicit'. A query with another ackMode acknowledges its rows itself",
             )
 
     @contextmanager
     def forgetting(self, ledger: str, cursor: str) -> Iterator[None]:
-        """Delete the records of a cursor, and decide no batch while the caller resets or deletes the cursor."""
+        """Delete the records of a cursor. No batch is decided while the caller resets or deletes the cursor."""
         with self._lock:
-            # Delete the records first: without a record a reader continues at the cursor, also after a crash.
+            # The records are deleted first. Without a record a reader continues at the cursor, also after a crash.
             self._records.forget(ledger, cursor)
             self._given_back.pop((ledger, cursor), None)
             self._redelivered_rows.pop((ledger, cursor), None)
             yield
 
     def ack_dead_letters(self, request: AckDeadLetters) -> None:
-        """Acknowledge dead letters that the caller has written to their ledger. Idempotent."""
+        """Acknowledge dead letters. Called after they were written to the dead-letter ledger. Idempotent."""
         snapshot = self._snapshot_of(request.ledger)
         with self._lock:
             cursor = self._cursor(snapshot.name, request.cursor)
@@ -203,15 +206,15 @@ class DeliveryTable:
         acknowledged: PositionSet,
         snapshot: LogSnapshot,
     ) -> DecidedDelivery:
-        # The mark-delete position may have passed the reader through individual acknowledgements.
-        left = PositionRange(max(new.start, cursor.next_position), new.end)
-        acked = acknowledged.within(left) if left else PositionSet()
-        if left.start == new.start and not acked:
+        # Individual acknowledgements may have moved the mark-delete position past the reader.
+        rest = PositionRange(max(new.start, cursor.next_position), new.end)
+        acked = acknowledged.within(rest) if rest else PositionSet()
+        if rest.start == new.start and not acked:
             return DecidedDelivery(0, new.end)
-        if not has_rows_left(left, acked, snapshot):
+        if not has_rows_left(rest, acked, snapshot):
             return DecidedDelivery(0, request.start)
         return self._store_record(
-            request, cursor, new.end, [unacknowledged_share(left, acked)], [], floor=min(left.start, new.start)
+            request, cursor, new.end, [unacknowledged_share(rest, acked)], [], floor=min(rest.start, new.start)
         )
 
     def _explicit(
@@ -237,11 +240,11 @@ class DeliveryTable:
         if fresh and has_rows_left(fresh, acknowledged.within(fresh), snapshot):
             due = [*due, unacknowledged_share(fresh, acknowledged, 0, now)]
         if not due:
-            # The reader has committed its batches, so no replay needs entries before the mark-delete position.
+            # Spark has committed the reader's batches, so it runs none of them again from before the cursor's position.
             if cursor.replay_floor is not None and cursor.replay_floor < cursor.next_position:
                 self._acknowledgements.set_replay_floor(cursor, cursor.next_position)
             return DecidedDelivery(0, new.start, dead)
-        # Dead letters stay outstanding until they are acknowledged. Otherwise a crash could lose them.
+        # Dead letters stay outstanding until they are acknowledged. A crash before that would otherwise lose them.
         waiting = [*decision.waiting, *decision.dead]
         floor = min(share.range.start for share in due)
         decided = self._store_record(request, cursor, new.end, due, waiting, floor=floor, dead=dead)
@@ -262,22 +265,22 @@ class DeliveryTable:
         budget: BatchBudget,
     ) -> RedeliveryDecision:
         outstanding = [] if previous is None else [*previous.waiting, *previous.shares]
-        back = self._nacked_rows((cursor.ledger, cursor.name), request.after)
+        nacked = self._nacked_rows((cursor.ledger, cursor.name), request.after)
         return decide(
-            outstanding, acknowledged, cursor.next_position, back, snapshot, self._now(previous),
+            outstanding, acknowledged, cursor.next_position, nacked, snapshot, self._now(previous),
             RedeliveryPolicy(request.ack_timeout_ms, request.max_redeliveries, request.before_ms), budget,
         )  # fmt: skip
 
     def _nacked_rows(self, key: tuple[str, str], after: int) -> PositionSet:
         """Return the negatively acknowledged rows for the batch after record `after`.
 
-        If the batch is decided again, the result includes the rows of its first decision.
+        If this batch was decided before, the result includes the rows of that decision.
         """
-        back = self._given_back.get(key, PositionSet()).copy()
-        decided, rows = self._redelivered_rows.get(key, (-1, back))
-        if decided == after:
-            back.update(rows)
-        return back
+        nacked = self._given_back.get(key, PositionSet()).copy()
+        previous, rows = self._redelivered_rows.get(key, (-1, nacked))
+        if previous == after:
+            nacked.update(rows)
+        return nacked
 
     def _store_record(
         self,
@@ -298,13 +301,16 @@ class DeliveryTable:
         return DecidedDelivery(number, position, dead)
 
     def _dead_letter_record(self, cursor: CursorRecord, shares: list[DeliveredRange]) -> int:
-        """Return the record of the dead letters to send, 0 for none. Pending dead letters are sent first."""
-        kept = self._records.get(cursor.ledger, cursor.name, DEAD)
-        if kept is not None:
-            return kept.record
+        """Store the dead letters `shares`, and return the number of their record, 0 if there are none.
+
+        If the record of earlier dead letters is still stored, that record's number is returned, and `shares` wait.
+        """
+        pending = self._records.get(cursor.ledger, cursor.name, DEAD)
+        if pending is not None:
+            return pending.record
         if not shares:
             return 0
-        number = self._metadata.allocate_ledger_id()  # always rises, as the batch numbers of a query must
+        number = self._metadata.allocate_ledger_id()  # rises with each call, as the batch numbers of a query must
         self._records.put_dead(cursor.ledger, cursor.name, DeliveryRecord(number, cursor.next_position, shares))
         return number
 
@@ -312,7 +318,7 @@ class DeliveryTable:
     def _read_position(request: NextDelivery, previous: DeliveryRecord | None, cursor: CursorRecord) -> Position:
         if previous is not None:
             return previous.position
-        # A missing record is older than the last reset of the cursor.
+        # A reset of the cursor has deleted the missing record.
         return cursor.next_position if request.after and request.explicit else request.start
 
     def _cursor(self, ledger: str, name: str) -> CursorRecord:

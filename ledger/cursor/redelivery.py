@@ -1,14 +1,19 @@
 """Redelivery decisions for a batch: which rows are redelivered, stay outstanding, or become dead letters. Pure.
 
+A *delivery* (`DeliveredRange`) is a range of positions that a batch delivered, without the rows that the delivery
+skips. Its rows are *outstanding* until they are acknowledged.
+
 Rules
-- A delivery is a range without skipped rows. Acknowledged rows are skipped. A delivery without remaining rows ends.
-- A delivery older than the timeout is redelivered as a whole, and its count rises by one.
-- Of a younger delivery only negatively acknowledged rows are redelivered. The delivery skips them from then on.
+- A delivery skips its acknowledged rows. A delivery whose rows are all skipped ends.
+- A delivery that is older than the timeout is redelivered as a whole, and its count rises by one.
+- Of a younger delivery only negatively acknowledged rows are redelivered. They become a delivery of their own, and the
+  first delivery skips them.
 - So every outstanding row is in exactly one delivery, and the delivery's count is the number of earlier deliveries.
-- A row delivered at or after `before_ms` is neither redelivered nor a dead letter. Its negative acknowledgement is
-  remembered. Reason: a run over the current rows must not deliver a row twice.
-- A batch redelivers rows up to its budget, the longest outstanding first, split between entries. All other rows keep
-  their age, so the next batch redelivers them first.
+- A row that was delivered at or after `before_ms` is not redelivered and does not become a dead letter. Its negative
+  acknowledgement is kept for a later batch. Reason: a query that reads only the rows present at its start (Spark's
+  `availableNow`) must not deliver a row twice.
+- A batch redelivers rows up to its budget. It begins with the rows that are outstanding longest, and ends between two
+  entries. All other rows keep their age, so the next batch redelivers them first.
 """
 
 from __future__ import annotations
@@ -31,9 +36,10 @@ _NOWHERE = Position(-1, -1)
 
 
 class RedeliveryDecision(NamedTuple):
-    """Deliveries of a batch, deliveries that stay outstanding, and dead letters.
+    """Decision about all outstanding deliveries.
 
-    `given_back` holds the negatively acknowledged rows that are not redelivered yet.
+    The batch redelivers `due`. Deliveries in `waiting` stay outstanding. The rows of `dead` become dead letters.
+    `given_back` are negatively acknowledged rows that are not redelivered yet.
     """
 
     due: list[DeliveredRange]
@@ -43,7 +49,7 @@ class RedeliveryDecision(NamedTuple):
 
 
 class RedeliveryPolicy(NamedTuple):
-    """Timeout and limit (-1: none) of redeliveries. Deliveries at or after `before_ms` are not redelivered."""
+    """Timeout and largest number (-1: no limit) of redeliveries. Deliveries at or after `before_ms` must wait."""
 
     timeout_ms: int
     max_redeliveries: int
@@ -52,7 +58,7 @@ class RedeliveryPolicy(NamedTuple):
 
 @dataclass(slots=True)
 class BatchBudget:
-    """Limits of the redelivered rows of one batch. With `first`, the first entry is redelivered in any size."""
+    """Limits of the redelivered rows of one batch. If `first` is set, the first entry may exceed the limits."""
 
     rows: int = UNLIMITED
     size_bytes: int = UNLIMITED
@@ -61,7 +67,7 @@ class BatchBudget:
     taken_bytes: int = 0
 
     def take(self, range_: PositionRange, skipped: PositionSet, snapshot: LogSnapshot) -> PositionRange:
-        """Return the prefix of `range_` that fits into the budget, and charge its rows except skipped rows."""
+        """Return the prefix of `range_` that fits into the budget, and charge its rows. Skipped rows are free."""
         rows, size = self.rows - self.taken_rows, self.size_bytes - self.taken_bytes
         if not self.first and (rows <= 0 or size <= 0):
             return PositionRange(range_.start, range_.start)
@@ -105,16 +111,16 @@ def has_rows_left(range_: PositionRange, skipped: PositionSet, snapshot: LogSnap
 
 def complement(chosen: PositionSet, range_: PositionRange, snapshot: LogSnapshot) -> PositionSet:
     """Return all rows of a range that are not in `chosen`."""
-    others = PositionSet()
+    rest = PositionSet()
     for part in snapshot.slices(range_) if range_ else ():
         ledger_id = part.segment.ledger_id
         rows = chosen.rows(ledger_id)
         rows = rows.selected((rows.entries >= part.first) & (rows.entries < part.end))
         numbers = np.arange(part.first, part.end)
         inside = chosen.contains_entries(ledger_id, numbers) | np.isin(numbers, rows.entries)
-        others.add_entries(ledger_id, numbers[~inside])
-        others.add_rows(ledger_id, rows.inverse(entry_sizes(part.segment)))
-    return others
+        rest.add_entries(ledger_id, numbers[~inside])
+        rest.add_rows(ledger_id, rows.inverse(entry_sizes(part.segment)))
+    return rest
 
 
 def decide(
@@ -127,34 +133,37 @@ def decide(
     policy: RedeliveryPolicy,
     budget: BatchBudget,
 ) -> RedeliveryDecision:
-    """Decide on each outstanding delivery. `mark_delete` is the first unacknowledged position."""
+    """Decide on each outstanding delivery.
+
+    `acknowledged` are the cursor's acknowledged positions from `mark_delete`, the first unacknowledged position, on.
+    """
     decision = RedeliveryDecision([], [], [], PositionSet())
     for share in sorted(outstanding, key=lambda share: (share.at_ms, share.range.start)):
-        left = PositionRange(max(share.range.start, mark_delete), share.range.end)
+        rest = PositionRange(max(share.range.start, mark_delete), share.range.end)
         skipped = skipped_rows(share)
-        skipped.update(acknowledged.within(left))
-        skipped.trim_below(left.start)
-        if not left or not has_rows_left(left, skipped, snapshot):
+        skipped.update(acknowledged.within(rest))
+        skipped.trim_below(rest.start)
+        if not rest or not has_rows_left(rest, skipped, snapshot):
             continue
         is_dead = 0 <= policy.max_redeliveries <= share.count
         if share.at_ms >= policy.before_ms:
-            decision.given_back.update(given_back.within(left))
+            decision.given_back.update(given_back.within(rest))
         elif now_ms - share.at_ms >= policy.timeout_ms:
-            now = left if is_dead else budget.take(left, skipped, snapshot)
-            _redeliver(decision, share, now, skipped, now_ms, is_dead=is_dead)
-            left = PositionRange(now.end, left.end)
+            prefix = rest if is_dead else budget.take(rest, skipped, snapshot)
+            _redeliver(decision, share, prefix, skipped, now_ms, is_dead=is_dead)
+            rest = PositionRange(prefix.end, rest.end)
         else:
-            back = given_back.within(left)
-            again = complement(back, left, snapshot) if back else PositionSet()
-            again.update(skipped)
-            if back and has_rows_left(left, again, snapshot):
-                now = left if is_dead else budget.take(left, again, snapshot)
-                _redeliver(decision, share, now, again, now_ms, is_dead=is_dead)
-                skipped.update(back.within(now))
-                decision.given_back.update(back.within(PositionRange(now.end, left.end)))
-        if left and has_rows_left(left, skipped, snapshot):
+            nacked = given_back.within(rest)
+            kept = complement(nacked, rest, snapshot) if nacked else PositionSet()
+            kept.update(skipped)
+            if nacked and has_rows_left(rest, kept, snapshot):
+                prefix = rest if is_dead else budget.take(rest, kept, snapshot)
+                _redeliver(decision, share, prefix, kept, now_ms, is_dead=is_dead)
+                skipped.update(nacked.within(prefix))
+                decision.given_back.update(nacked.within(PositionRange(prefix.end, rest.end)))
+        if rest and has_rows_left(rest, skipped, snapshot):
             decision.waiting.append(
-                DeliveredRange(share.count, left, encode_skipped(skipped.within(left)), share.at_ms)
+                DeliveredRange(share.count, rest, encode_skipped(skipped.within(rest)), share.at_ms)
             )
     return decision
 
@@ -162,12 +171,12 @@ def decide(
 def _redeliver(
     decision: RedeliveryDecision,
     share: DeliveredRange,
-    now: PositionRange,
+    range_: PositionRange,
     skipped: PositionSet,
     now_ms: int,
     *,
     is_dead: bool,
 ) -> None:
-    if now:
-        again = DeliveredRange(share.count + 1, now, encode_skipped(skipped.within(now)), now_ms)
-        (decision.dead if is_dead else decision.due).append(again)
+    if range_:
+        redelivery = DeliveredRange(share.count + 1, range_, encode_skipped(skipped.within(range_)), now_ms)
+        (decision.dead if is_dead else decision.due).append(redelivery)

@@ -1,9 +1,10 @@
-"""Positions that a client acknowledges, as they cross the wire.
+"""Request of a client that acknowledges positions, as Arrow record batches.
 
-    ledger_id int64 · entry_id int64 · rows large_binary     one line for an entry; `rows` are words of bits, row `n` is
-                                                              bit `n`, little-endian; null: the whole entry
+    ledger_id int64 · entry_id int64 · rows large_binary     one line for each entry; bit `n` of `rows` is row `n`, in
+                                                             little-endian words; null means the whole entry
 
-A request may list an entry more than once. The receiver unites all lines of the entry. The order has no meaning.
+`ledger_id` is the id of a segment, which Pulsar calls a ledger. A request may list an entry more than once: the
+receiver unites all lines of the entry. The order of lines has no meaning.
 """
 
 from __future__ import annotations
@@ -30,18 +31,18 @@ _NOTHING = pa.RecordBatch.from_pylist([], schema=ACKNOWLEDGE_SCHEMA)
 
 
 def acknowledge_batch(ledgers: Integers, entries: Integers, rows: Integers) -> pa.RecordBatch:
-    """Return one batch of a request from parallel arrays with an element for each row, in any order.
+    """Return a request of one batch. The arrays have an element for each acknowledged row, in any order.
 
-    Row -1 stands for the whole entry. Raises Refused for a row number that no entry can have.
+    Row -1 means the whole entry. Raises Refused for a row number that no entry can have.
     """
     parts = list(acknowledge_batches(ledgers, entries, rows))
     return pa.Table.from_batches(parts, ACKNOWLEDGE_SCHEMA).combine_chunks().to_batches()[0] if parts else _NOTHING
 
 
 def acknowledge_batches(ledgers: Integers, entries: Integers, rows: Integers) -> Iterator[pa.RecordBatch]:
-    """Yield the batches of `acknowledge_batch` in bounded size.
+    """Yield the request of `acknowledge_batch` as several batches of bounded size.
 
-    Reason: high row numbers in many entries need many words. Raises Refused for a row number that no entry can have.
+    Reason: an entry needs words up to its highest row number, so few rows may need many words.
     """
     if not len(ledgers):
         return
@@ -49,13 +50,13 @@ def acknowledge_batches(ledgers: Integers, entries: Integers, rows: Integers) ->
     if len(wrong):
         at = int(wrong[0])
         raise Refused(
-            f"row {int(rows[at])} of entry {int(ledgers[at])}:{int(entries[at])} is none: rows go from 0 to "
-            f"{ROWS_MOST - 1}, -1 is the whole entry",
+            f"entry {int(ledgers[at])}:{int(entries[at])} has no row {int(rows[at])}: rows go from 0 to "
+            f"{ROWS_MOST - 1}, and -1 means the whole entry",
             hint="Acknowledge only rows that were read from the ledger",
         )
-    lone = int(ledgers.min()) == int(ledgers.max())
-    for ledger_id in [int(ledgers[0])] if lone else np.unique(ledgers).tolist():
-        chosen = slice(None) if lone else ledgers == ledger_id
+    is_single = int(ledgers.min()) == int(ledgers.max())
+    for ledger_id in [int(ledgers[0])] if is_single else np.unique(ledgers).tolist():
+        chosen = slice(None) if is_single else ledgers == ledger_id
         yield from _lines_of(ledger_id, entries[chosen], rows[chosen])
 
 
@@ -85,12 +86,12 @@ def _lines_of(ledger_id: int, entries: Integers, rows: Integers) -> Iterator[pa.
 
 
 def _numbered(entries: Integers) -> tuple[Integers, Integers]:
-    """Return the distinct entries, ascending, and the index of the distinct entry of each element."""
+    """Return the distinct entries, ascending, and for each element its index among them."""
     low, high = int(entries.min()), int(entries.max())
     if high - low > 4 * len(entries):
         distinct, owner = np.unique(entries, return_inverse=True)
         return distinct, owner
-    there = np.zeros(high - low + 1, dtype=np.bool_)
-    there[entries - low] = True
-    number = np.cumsum(there) - 1
-    return np.flatnonzero(there) + low, number[entries - low]
+    present = np.zeros(high - low + 1, dtype=np.bool_)
+    present[entries - low] = True
+    number = np.cumsum(present) - 1
+    return np.flatnonzero(present) + low, number[entries - low]

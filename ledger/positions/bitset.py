@@ -1,7 +1,7 @@
-"""Bit sets as words: bit `n` is bit `n % 64` of word `n // 64`, as in Java's `BitSet.toLongArray`.
+"""Bit sets as arrays of words: bit `n` is bit `n % 64` of word `n // 64`, as in Java's `BitSet.toLongArray`.
 
-All functions work on whole arrays of little-endian `uint64`. A run is half-open, `[start, end)`. Zero words after the
-last set bit are optional and have no meaning.
+A word is a little-endian `uint64`. A run is a range `[start, end)` of set bits between bits that are not set. Zero
+words after the last set bit have no meaning.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def word_count(bits: int) -> int:
 def grown(words: Words, bits: int) -> Words:
     """Return the words, or a longer copy if they have no room for `bits` bits.
 
-    A copy is at least half as long again. Reason: many small steps then copy little.
+    A copy is at least half as long again, so that many small steps copy little.
     """
     needed = word_count(bits)
     if needed <= len(words):
@@ -36,8 +36,8 @@ def grown(words: Words, bits: int) -> Words:
 
 
 def trimmed(words: Words) -> Words:
-    held = np.flatnonzero(words)
-    return words[: int(held[-1]) + 1] if len(held) else NO_WORDS
+    nonzero = np.flatnonzero(words)
+    return words[: int(nonzero[-1]) + 1] if len(nonzero) else NO_WORDS
 
 
 def put(words: Words, numbers: Integers) -> None:
@@ -121,10 +121,10 @@ def runs(words: Words) -> tuple[Integers, Integers]:
 
 
 def of_ranges(starts: Integers, ends: Integers) -> Words:
-    """Return the words of the ranges, which may be unordered, adjacent and overlapping."""
-    held = starts < ends
-    order = np.argsort(starts[held], kind="stable")
-    starts, ends = starts[held][order], np.maximum.accumulate(ends[held][order])
+    """Return words with the bits `[starts[i], ends[i])` set. The ranges may be unordered, adjacent and overlapping."""
+    nonempty = starts < ends
+    order = np.argsort(starts[nonempty], kind="stable")
+    starts, ends = starts[nonempty][order], np.maximum.accumulate(ends[nonempty][order])
     if not len(starts):
         return NO_WORDS
     words = np.zeros(word_count(int(ends[-1])), dtype=np.uint64)
@@ -144,8 +144,8 @@ def of_ranges(starts: Integers, ends: Integers) -> Words:
 
 def members(words: Words) -> Integers:
     """Return the numbers of the set bits, ascending."""
-    held: Integers = np.flatnonzero(flags(words))
-    return held
+    numbers: Integers = np.flatnonzero(flags(words))
+    return numbers
 
 
 def flags(words: Words) -> Flags:
@@ -154,7 +154,7 @@ def flags(words: Words) -> Flags:
 
 
 def of_flags(flagged: Flags) -> Words:
-    """Return the words of flags. The last word is padded with zeros."""
+    """Return words whose bit `n` is `flagged[n]`. The last word is padded with zeros."""
     packed = np.packbits(flagged, bitorder="little")
     missing = -len(packed) % 8
     if missing:
@@ -179,8 +179,8 @@ def next_clear(words: Words, start: int) -> int:
 
 
 def _lowest_clear(word: int) -> int:
-    free = ~word
-    return (free & -free).bit_length() - 1
+    clear = ~word
+    return (clear & -clear).bit_length() - 1
 
 
 def _first_of_runs(words: Words) -> Words:
@@ -198,6 +198,6 @@ def _marked(numbers: Integers, bits: int) -> Flags:
 
 
 def _put_masks(words: Words, at: Integers, masks: Words) -> None:
-    """Set the bits of each mask in the word at its index. `at` must be ascending."""
+    """Set the bits of `masks[i]` in word `at[i]`. `at` must be ascending and may repeat a word."""
     opens = np.flatnonzero(np.append(True, at[1:] != at[:-1]))
     words[at[opens]] |= np.bitwise_or.reduceat(masks, opens)

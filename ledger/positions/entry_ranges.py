@@ -1,8 +1,8 @@
-"""Set of entries of one managed ledger, as half-open ranges of each segment.
+"""Set of entries of one ledger, as half-open ranges of each segment.
 
 Invariant: the ranges of a segment are sorted, disjoint, never adjacent and never empty.
 
-Reason for lists and bisection: a set of delivered entries has only as many ranges as a batch has gaps.
+The ranges are in lists and found by bisection, because a set of delivered entries has few ranges.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class EntryRanges:
                 yield PositionRange(Position(ledger_id, start), Position(ledger_id, end))
 
     def add(self, ledger_id: int, first: int, end: int) -> None:
-        """Add the entries `[first, end)` of a segment. Entries may be in the set already."""
+        """Add the entries `[first, end)` of a segment. Some may already be in the set."""
         starts, ends = self._ledgers.setdefault(ledger_id, ([], []))
         low, high = bisect_left(ends, first), bisect_right(starts, end)
         if low < high:
@@ -38,7 +38,7 @@ class EntryRanges:
         starts[low:high], ends[low:high] = [first], [end]
 
     def discard(self, ledger_id: int, first: int, end: int) -> None:
-        """Remove the entries `[first, end)` of a segment. Entries need not be in the set."""
+        """Remove the entries `[first, end)` of a segment. Some may not be in the set."""
         starts, ends = self._ledgers.get(ledger_id, ([], []))
         low, high = bisect_right(ends, first), bisect_left(starts, end)
         if low >= high:
@@ -63,7 +63,7 @@ class EntryRanges:
         return first >= end or (at >= 0 and ranges[1][at] >= end)
 
     def end_of(self, position: Position) -> Position:
-        """Return the end of the range that contains or ends at `position`, else `position`."""
+        """Return the end of the range that contains `position` or ends there. Returns `position` if there is none."""
         starts, ends = self._ledgers.get(position.ledger_id, ([], []))
         at = bisect_right(starts, position.entry_id) - 1
         return position if at < 0 or ends[at] < position.entry_id else Position(position.ledger_id, ends[at])

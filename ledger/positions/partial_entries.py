@@ -1,13 +1,16 @@
-"""Unacknowledged rows of the partly acknowledged entries of one segment: Pulsar's `deleteSet` for many entries.
+"""Unacknowledged rows of the partly acknowledged entries of one segment.
+
+Each entry has a bit set of rows, which Pulsar calls `deleteSet`. The bit sets of all entries are stored in one array of
+64-bit words:
 
     entries   e0        e1     e2 …        ascending, each once
-    words     w w w     w      w w …       of entry i: words[starts[i]:starts[i + 1]], at least one
+    words     w w w     w      w w …       entry i has words[starts[i]:starts[i + 1]], at least one word
 
 Invariants
 - A set bit is a row that is *not* acknowledged. Rows after the last word are acknowledged.
-- Every entry has an unacknowledged row. An entry without one belongs into the set of whole entries.
-- An acknowledgement is an intersection of unacknowledged rows. It is idempotent, and the order has no effect.
-- Values are immutable.
+- Every entry has an unacknowledged row. An entry whose rows are all acknowledged belongs into the set of whole entries.
+- An acknowledgement intersects the sets of unacknowledged rows. It is idempotent, and the order has no effect.
+- A `BatchRows` is immutable.
 """
 
 from __future__ import annotations
@@ -33,10 +36,10 @@ class BatchRows(NamedTuple):
     def remaining_of_words(
         cls, entries: Integers, sizes_of_all: Integers, counts: Integers, words: Words
     ) -> tuple[BatchRows, int]:
-        """Return the rows that remain after the rows of `words` are acknowledged, and an invalid entry or -1.
+        """Acknowledge the rows whose bits are set in `words`. Returns the remaining rows, and an invalid entry or -1.
 
         `counts[i]` words belong to `entries[i]`. Entries may be unordered and repeated. Entry `e` has
-        `sizes_of_all[e]` rows. An entry is invalid if a bit is set beyond its rows.
+        `sizes_of_all[e]` rows. An entry is invalid if `words` has a bit for a row that the entry does not have.
         """
         distinct = np.unique(entries)
         starts, full = _full(sizes_of_all[distinct])
@@ -46,37 +49,40 @@ class BatchRows(NamedTuple):
         outside = within >= np.diff(starts)[owner]
         if words[outside].any():
             return NO_ROWS, int(distinct[owner[outside][np.flatnonzero(words[outside])[0]]])
-        gone = np.zeros(len(full), dtype=np.uint64)
-        np.bitwise_or.at(gone, (starts[owner] + within)[~outside], words[~outside])
-        wrong = np.flatnonzero(gone & ~full)
+        acked = np.zeros(len(full), dtype=np.uint64)
+        np.bitwise_or.at(acked, (starts[owner] + within)[~outside], words[~outside])
+        wrong = np.flatnonzero(acked & ~full)
         if len(wrong):
             return NO_ROWS, int(distinct[np.searchsorted(starts, wrong[0], side="right") - 1])
-        return cls(distinct, starts, full & ~gone), -1
+        return cls(distinct, starts, full & ~acked), -1
 
     @classmethod
     def of_pieces(cls, entries: Integers, pieces: list[Words]) -> BatchRows:
-        """Return the rows from the words of each entry, in any order. Repeated entries are intersected."""
+        """Return the rows given by the words of each entry. Entries may be in any order.
+
+        The rows of an entry that is listed several times are intersected.
+        """
         order = np.argsort(entries, kind="stable")
         whole = NO_ROWS
         padded = [pieces[number] if len(pieces[number]) else np.zeros(1, np.uint64) for number in order.tolist()]
         counts = np.fromiter((len(piece) for piece in padded), np.int64, len(padded))
         ordered = entries[order]
-        again = np.append(False, ordered[1:] == ordered[:-1]) if len(ordered) else np.zeros(0, np.bool_)
+        is_repeated = np.append(False, ordered[1:] == ordered[:-1]) if len(ordered) else np.zeros(0, np.bool_)
         while len(ordered):
-            now = np.flatnonzero(~again)
-            chosen = [padded[number] for number in now.tolist()]
-            part = cls(ordered[now], np.append(0, np.cumsum(counts[now])), np.concatenate(chosen))
+            first = np.flatnonzero(~is_repeated)
+            chosen = [padded[number] for number in first.tolist()]
+            part = cls(ordered[first], np.append(0, np.cumsum(counts[first])), np.concatenate(chosen))
             whole = whole.intersection(part)
-            later = np.flatnonzero(again)
-            padded, counts, ordered = [padded[number] for number in later.tolist()], counts[later], ordered[later]
-            again = np.append(False, ordered[1:] == ordered[:-1]) if len(ordered) else again[:0]
+            rest = np.flatnonzero(is_repeated)
+            padded, counts, ordered = [padded[number] for number in rest.tolist()], counts[rest], ordered[rest]
+            is_repeated = np.append(False, ordered[1:] == ordered[:-1]) if len(ordered) else is_repeated[:0]
         return whole
 
     def __len__(self) -> int:
         return len(self.entries)
 
     def intersection(self, other: BatchRows) -> BatchRows:
-        """Return the intersection of the unacknowledged rows. An entry present on one side only is taken unchanged."""
+        """Return the intersection of the unacknowledged rows. An entry that only one side has is taken unchanged."""
         if not len(self):
             return other
         if not len(other):
@@ -98,20 +104,20 @@ class BatchRows(NamedTuple):
         return BatchRows(entries, starts, np.where(both, spread[0] & spread[1], spread[0] | spread[1]))
 
     def word_places(self, at: Integers) -> Integers:
-        """Return the target index of each word if the words of entry `i` start at `at[i]`."""
+        """Return the index of each word in an array where the words of entry `i` start at `at[i]`."""
         places: Integers = np.repeat(at - self.starts[:-1], np.diff(self.starts)) + np.arange(len(self.words))
         return places
 
     def changed_by(self, other: BatchRows) -> Flags:
-        """Return for each entry of `other` whether the intersection acknowledges more of its rows than this value."""
+        """Return for each entry of `other` whether `other` acknowledges rows of it that this value does not."""
         if not len(other):
             return np.zeros(0, dtype=np.bool_)
         changed = np.ones(len(other), dtype=np.bool_)
         at = np.searchsorted(self.entries, other.entries)
         both = np.flatnonzero(np.append(self.entries, -1)[at] == other.entries)
         if len(both):
-            mine, met = self.left_counts()[at[both]], self.intersection(other)
-            changed[both] = met.left_counts()[np.searchsorted(met.entries, other.entries[both])] < mine
+            before, after = self.left_counts()[at[both]], self.intersection(other)
+            changed[both] = after.left_counts()[np.searchsorted(after.entries, other.entries[both])] < before
         return changed
 
     def inverse(self, sizes_of_all: Integers) -> BatchRows:
@@ -122,11 +128,11 @@ class BatchRows(NamedTuple):
         if not len(self):
             return self
         starts, full = _full(sizes_of_all[self.entries])
-        left = np.zeros(len(full), dtype=np.uint64)
+        rest = np.zeros(len(full), dtype=np.uint64)
         counts = np.minimum(np.diff(self.starts), np.diff(starts))
         within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-        left[np.repeat(starts[:-1], counts) + within] = self.words[np.repeat(self.starts[:-1], counts) + within]
-        return BatchRows(self.entries, starts, full & ~left)
+        rest[np.repeat(starts[:-1], counts) + within] = self.words[np.repeat(self.starts[:-1], counts) + within]
+        return BatchRows(self.entries, starts, full & ~rest)
 
     def left_counts(self) -> Integers:
         return _by_entry(np.add, bitset.counts(self.words), self.starts)
@@ -157,7 +163,10 @@ NO_ROWS = BatchRows(np.zeros(0, np.int64), np.zeros(1, np.int64), bitset.NO_WORD
 
 
 def _full(sizes: Integers) -> tuple[Integers, Words]:
-    """Return the starts of the entries' words, and words with a set bit for every row: at least one for each entry."""
+    """Return words with a set bit for every row of entries of these sizes, after the starts of the entries' words.
+
+    An entry without rows has one word of 0.
+    """
     starts = np.append(0, np.cumsum(np.maximum(-(-sizes // 64), 1)))
     words = np.full(int(starts[-1]), _ONES, dtype=np.uint64)
     within = (sizes & 63).astype(np.uint64)

@@ -1,20 +1,23 @@
-"""Encoding of a `PositionInfo` as entries of a cursor's ledger: whole, in chunks with a footer (PIP-381), or as deltas.
+"""Encoding of a `PositionInfo` as entries of a cursor's ledger.
+
+A *whole state* has all acknowledgements of a cursor. It is one entry, or several chunks with a footer (PIP-381). A
+*delta* has the acknowledgements since the previous delta or whole state.
 
     whole, small        0x08 …                                   the PositionInfo itself
-    whole, compressed   size u32 | codec …                        size of the PositionInfo, with a first byte below 0x08
-    whole, large        chunk | chunk | … | {"numParts":N,"length":L}    slices of either, then the footer
-    delta               0xD5 | version | base u64 | number u32 | codec u8 | size u32 | PositionInfo or codec …
+    whole, compressed   size u32 | compressed bytes              the size of the PositionInfo; its first byte is below
+    0x08 whole, large        chunk | chunk | … | {"numParts":N,"length":L}    a whole state in slices, then the footer
+    delta               0xD5 | version | base u64 | number u32 | codec u8 | size u32 | PositionInfo, or compressed bytes
 
 Rules
 - The first byte identifies the kind of an entry. A compressed state has an uncompressed size below 128 MiB, so its
   first byte always differs from the first byte of a plain state. The codec is a property of the entry
   (`ledger.cursor.cursor_log`).
-- A delta holds the positions acknowledged since the previous delta. Its base is the whole state that ends at entry
-  `base`. Deltas are numbered from 1 without gaps. A reader without support for deltas does not accept them as states.
-- Footers, sizes and numbers are untrusted: each is checked against its bound before use.
-- A footer is valid only if all its parts are present and have the stated total length.
-- A footer cannot refer to more entries than precede it, so the ledger's entries limit the memory of a read. The only
-  other limit of an uncompressed state is PIP-381's `int`: `FOOTER_LENGTH_MAX` bytes.
+- The base of a delta is the whole state that ends at entry `base`. Deltas are numbered from 1 without gaps. Pulsar does
+  not support deltas, and does not accept them as states.
+- Footers, sizes and numbers are untrusted. Each is checked against its limit before use.
+- A footer is valid only if all its chunks are present and have the stated total length.
+- A footer cannot refer to more entries than precede it. So the entries of the ledger limit the memory of a read.
+- A plain state has at most `FOOTER_LENGTH_MAX` bytes, because PIP-381 stores the length in a Java `int`.
 - A state that could not be read again is refused when it is written.
 """
 
@@ -32,7 +35,7 @@ from pyspark_ledger.ledger.message.compression import NAMES, NONE, ZSTD, compres
 ENTRY_BYTES_MAX = 1024 * 1024
 ENTRY_BYTES_LEAST = 1024
 PLAIN_FIRST, FOOTER_FIRST, DELTA_FIRST = 0x08, 0x7B, 0xD5
-STATE_BYTES_MAX = (1 << 27) - 1  # uncompressed size of a compressed state
+STATE_BYTES_MAX = (1 << 27) - 1  # the largest uncompressed size of a compressed state
 FOOTER_LENGTH_MAX = 2**31 - 1
 
 _U32 = struct.Struct(">I")
@@ -44,7 +47,7 @@ _ZSTD_FAST, _ZSTD_USUAL, _ZSTD_CLOSE = 1, 3, 7
 
 
 class Footer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Last entry of a state in chunks. `length` is the total size of all parts, in bytes."""
+    """Last entry of a state in chunks. `numParts` is the number of chunks, `length` their total size in bytes."""
 
     numParts: int  # noqa: N815 — PIP-381's names
     length: int
@@ -54,7 +57,7 @@ _FOOTER = msgspec.json.Decoder(Footer)
 
 
 class Delta(NamedTuple):
-    """Positions added to the whole state that ends at entry `base`, as PositionInfo. `number` counts from 1."""
+    """Delta of the whole state that ends at entry `base`. `number` counts from 1. `info` is a PositionInfo."""
 
     base: int
     number: int
@@ -67,7 +70,9 @@ def encode_state(info: bytes, *, compression: int = NONE, entry_bytes: int = ENT
     Raises Refused if `entry_bytes` is too small or the state is too long.
     """
     if entry_bytes < ENTRY_BYTES_LEAST:
-        raise Refused(f"entries of {entry_bytes} bytes are too small for a cursor, at least {ENTRY_BYTES_LEAST} are")
+        raise Refused(
+            f"entries of {entry_bytes} bytes are too small for a cursor, at least {ENTRY_BYTES_LEAST} bytes are needed"
+        )
     return in_chunks(info if compression == NONE else _compressed(info, compression), entry_bytes)
 
 
@@ -81,16 +86,16 @@ def in_chunks(state: bytes, entry_bytes: int = ENTRY_BYTES_MAX) -> list[bytes]:
     if len(state) > FOOTER_LENGTH_MAX:
         raise Refused(
             f"a cursor's state of {len(state)} bytes is too long for a footer, {FOOTER_LENGTH_MAX} are the most",
-            hint="Acknowledge what lies before its holes, or set cursorInfoCompressionType",
+            hint="Acknowledge the rows between the acknowledged ranges, or set cursorInfoCompressionType",
         )
     parts = [state[at : at + entry_bytes] for at in range(0, len(state), entry_bytes)]
     return [*parts, msgspec.json.encode(Footer(len(parts), len(state)))]
 
 
 def decode_state(state: bytes | memoryview, compression: int, where: str) -> memoryview:
-    """Return the PositionInfo of a whole state. `state` is the state's one entry, or its joined chunks.
+    """Return the PositionInfo of a whole state. `state` is the single entry of the state, or its joined chunks.
 
-    Raises Corrupt or Unsupported with `where` in the text.
+    Raises Corrupt or Unsupported naming `where`.
     """
     view = memoryview(state)
     if not view or view[0] == PLAIN_FIRST:
@@ -98,21 +103,23 @@ def decode_state(state: bytes | memoryview, compression: int, where: str) -> mem
     if compression == NONE:
         raise Corrupt(f"{where} begins with {view[0]:#04x}, a PositionInfo begins with {PLAIN_FIRST:#04x}")
     if len(view) < _U32.size:
-        raise Corrupt(f"{where} of {len(view)} bytes ends before the size of what was compressed")
+        raise Corrupt(f"{where} of {len(view)} bytes is too short for an uncompressed size of {_U32.size} bytes")
     (size,) = _U32.unpack_from(view)
     return decompress(compression, view[_U32.size :], size, where, max_bytes=STATE_BYTES_MAX)
 
 
 def parse_footer(payload: bytes | memoryview, where: str) -> Footer:
-    """Return a parsed footer. Raises Corrupt if the payload is no footer or its numbers are impossible."""
+    """Parse a footer. Raises Corrupt if the payload is not a footer or its numbers are impossible."""
     if len(payload) > _FOOTER_BYTES_MAX:
-        raise Corrupt(f"{where} begins like a footer and has {len(payload)} bytes, at most {_FOOTER_BYTES_MAX} are one")
+        raise Corrupt(
+            f"{where} begins like a footer and has {len(payload)} bytes, a footer has at most {_FOOTER_BYTES_MAX}"
+        )
     try:
         footer = _FOOTER.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
-        raise Corrupt(f"{where} begins like a footer and is none: {wrong}") from wrong
+        raise Corrupt(f"{where} begins like a footer and is not a footer: {wrong}") from wrong
     if not 1 <= footer.length <= FOOTER_LENGTH_MAX or not 1 <= footer.numParts <= footer.length + 1:
-        raise Corrupt(f"{where} states {footer.numParts} parts of {footer.length} bytes")
+        raise Corrupt(f"{where} states {footer.numParts} parts of {footer.length} bytes in total")
     return footer
 
 
@@ -123,7 +130,7 @@ def state_ending_at(last: int, read: Callable[[int], memoryview], where: str) ->
         return payload
     footer = parse_footer(payload, f"entry {last} of {where}")
     if footer.numParts > last:
-        raise Corrupt(f"entry {last} of {where} states {footer.numParts} parts, {last} entries stand before it")
+        raise Corrupt(f"entry {last} of {where} states {footer.numParts} parts, but {last} entries precede it")
     found, parts = 0, []
     for number in range(last - footer.numParts, last):
         parts.append(read(number))
@@ -131,12 +138,12 @@ def state_ending_at(last: int, read: Callable[[int], memoryview], where: str) ->
         if found > footer.length:
             break
     if found != footer.length:
-        raise Corrupt(f"entry {last} of {where} states {footer.length} bytes in its parts, they hold {found}")
+        raise Corrupt(f"entry {last} of {where} states {footer.length} bytes in its parts, but they have {found}")
     return memoryview(b"".join(parts))
 
 
 def encode_delta(base: int, number: int, info: bytes, *, compression: int = NONE) -> bytes:
-    """Return the bytes of a delta. `info` has at most `STATE_BYTES_MAX` bytes and stays plain if it does not shrink."""
+    """Encode a delta. `info` has at most `STATE_BYTES_MAX` bytes. It stays plain if compression does not shrink it."""
     body, codec = info, NONE
     if compression != NONE:
         shrunk = compress(compression, info)
@@ -146,7 +153,7 @@ def encode_delta(base: int, number: int, info: bytes, *, compression: int = NONE
 
 
 def parse_delta(payload: bytes | memoryview, where: str) -> Delta:
-    """Return a parsed delta. Raises Corrupt or Unsupported with `where` in the text."""
+    """Parse a delta. Raises Corrupt or Unsupported naming `where`."""
     view = memoryview(payload)
     if len(view) < _DELTA.size:
         raise Corrupt(f"{where} of {len(view)} bytes is too short for a delta")
@@ -155,14 +162,14 @@ def parse_delta(payload: bytes | memoryview, where: str) -> Delta:
         raise Corrupt(f"{where} begins with {first:#04x} {version}, a delta with {DELTA_FIRST:#04x} {_DELTA_VERSION}")
     body = decompress(codec, view[_DELTA.size :], size, where, max_bytes=STATE_BYTES_MAX)
     if len(body) != size:
-        raise Corrupt(f"{where} holds {len(body)} bytes, it states {size}")
+        raise Corrupt(f"{where} has {len(body)} bytes, stated are {size}")
     return Delta(base, number, body)
 
 
 def compression_number(name: str) -> int:
     """Return the number of a compression by its name in Pulsar. Raises Refused for an unknown name."""
     if name.upper() not in NAMES:
-        raise Refused(f"compression {name!r} is not known", hint=f"Known: {', '.join(NAMES)}")
+        raise Refused(f"compression {name!r} is not known", hint=f"Use one of {', '.join(NAMES)}")
     return NAMES.index(name.upper())
 
 
@@ -176,7 +183,7 @@ def _compressed(info: bytes, compression: int) -> bytes:
 
 
 def _level(info: bytes, compression: int) -> int:
-    """Return the compression level. ZSTD uses a high level only if a sample shrinks to less than a fifth."""
+    """Return the compression level. ZSTD uses a high level if a sample shrinks to less than a fifth."""
     if compression != ZSTD:
         return _ZSTD_USUAL
     sample = memoryview(info)[:_SAMPLE_BYTES]

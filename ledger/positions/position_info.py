@@ -1,21 +1,22 @@
-"""Encoder and decoder of Pulsar's `PositionInfo`: a cursor's mark-delete position and acked ranges.
+"""Encoder and decoder of Pulsar's `PositionInfo`: a cursor's mark-delete position and its individual acknowledgements.
 
-Both work on whole arrays, for millions of ranges.
+Encoder and decoder work on whole arrays, because a cursor may have millions of ranges. A ledger id is the id of a
+segment.
 
-    08 ledger  10 entry                                           mark-delete; entry -1: before the first
-    1a n 0a n 08 ledger 10 lower  12 n 08 ledger 10 upper         field 3: a range, open-closed, (lower, upper]
+    08 ledger  10 entry                                           mark-delete; entry -1 is before the first entry
+    1a n 0a n 08 ledger 10 lower  12 n 08 ledger 10 upper         field 3: acknowledged entries (lower, upper]
     22 n {0a name  10 value}                                      field 4: a property
-    2a n 0a n 08 ledger 10 entry  10 word  10 word …              field 5: rows of an entry that are left
-    32 n 08 ledger  10 word  10 word …                            field 6: entries of a ledger as bits
+    2a n 0a n 08 ledger 10 entry  10 word  10 word …              field 5: unacknowledged rows of an entry as bits
+    32 n 08 ledger  10 word  10 word …                            field 6: acknowledged entries of a ledger as bits
 
 Rules
 - Every number is a varint. A negative int64 has ten bytes.
 - Fields are written in the order of their numbers, and each word has its own tag, as in Pulsar's protobuf. The decoder
   also accepts packed words.
-- Ranges are written to field 3 or field 6, whichever is smaller, unless the caller chooses the field.
+- Acknowledged entries are written as field 3 or field 6, whichever is smaller. The caller can choose the field.
 - If a message has both fields, the decoder uses field 3, as Pulsar does.
-- An unknown field raises `Unsupported`. Reason: it may hold acknowledgements, which would be lost silently.
-- A range across segments is returned unsplit, because only the caller has the list of segments.
+- An unknown field raises `Unsupported`, because it may contain acknowledgements, which would be lost silently.
+- A range across segments is not split, because only the caller has the list of segments.
 """
 
 from __future__ import annotations
@@ -44,14 +45,17 @@ from pyspark_ledger.ledger.positions.partial_entries import BatchRows
 from pyspark_ledger.ledger.positions.position_set import ENTRY_ID_MAX, PositionSet
 from pyspark_ledger.ledger.proto.managed_ledger_pb2 import LongProperty, ManagedCursorInfo, PositionInfo
 
-_RANGE_NUMBERS = 14  # numbers of one field 3, tags and lengths among them
+_RANGE_NUMBERS = 14  # the numbers in one field 3, including tags and lengths
 _RANGE_TAGS = {0: 0x1A, 2: 0x0A, 4: 0x08, 6: 0x10, 8: 0x12, 10: 0x08, 12: 0x10}
 _WINDOW_BYTES = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class DecodedInfo:
-    """Decoded PositionInfo. `crossing` holds the open-closed ranges that cross segments."""
+    """Decoded PositionInfo. `crossing` has the ranges `(lower, upper]` across segments.
+
+    `encoding` is "ranges" for field 3, "words" for field 6, and empty if the message has neither.
+    """
 
     mark_delete: Position
     acknowledged: PositionSet
@@ -67,7 +71,7 @@ def encode_info(
     *,
     as_words: bool | None = None,
 ) -> bytes:
-    """Return an encoded PositionInfo. `as_words` selects field 6 (True), field 3 (False), or the smaller (None)."""
+    """Encode a PositionInfo. `as_words` selects field 6 (True), field 3 (False), or the smaller of both (None)."""
     if as_words is None:
         as_words = _words_are_smaller(acknowledged)
     encoded_properties = [
@@ -84,20 +88,20 @@ def encode_info(
 
 
 def decode_info(data: bytes | memoryview, where: str) -> DecodedInfo:
-    """Return a decoded PositionInfo. Raises Corrupt or Unsupported with `where` in the text."""
+    """Decode a PositionInfo. Raises Corrupt or Unsupported naming `where`."""
     return _Decoder(memoryview(data).cast("B"), where).run()
 
 
 def decode_cursor_info(info: ManagedCursorInfo, where: str) -> DecodedInfo:
-    """Return the decoded state of a cursor record: the state of a clean close, or the last known mark-delete."""
-    same = PositionInfo(
+    """Decode the state in a cursor's record: the state at a clean close, or the last stored mark-delete position."""
+    position_info = PositionInfo(
         ledgerId=info.markDeleteLedgerId,
         entryId=info.markDeleteEntryId,
         individualDeletedMessages=info.individualDeletedMessages,
         properties=info.properties,
         batchedEntryDeletionIndexInfo=info.batchedEntryDeletionIndexInfo,
     )
-    return decode_info(same.SerializeToString(), where)
+    return decode_info(position_info.SerializeToString(), where)
 
 
 def _words_are_smaller(acknowledged: PositionSet) -> bool:
@@ -113,7 +117,7 @@ def _encode_words(ledger_id: int, words: Words) -> bytes:
 
 
 def _encode_ranges(ledger_id: int, starts: Integers, ends: Integers) -> bytes:
-    """Return field 3 for the runs of one segment, encoded column by column."""
+    """Return field 3 for each range `[starts[i], ends[i])` of one segment. All ranges are encoded together."""
     ledger = np.frombuffer(b"\x08" + varint(ledger_id) + b"\x10", dtype=np.uint8)
     lower, upper = (starts - 1).astype(np.uint64), (ends - 1).astype(np.uint64)
     sizes = lengths(lower), lengths(upper)
@@ -133,7 +137,7 @@ def _encode_ranges(ledger_id: int, starts: Integers, ends: Integers) -> bytes:
 
 
 def _encode_rows(ledger_id: int, rows: BatchRows) -> bytes:
-    """Return field 5 for the entries of one segment, without trailing zero words of an entry."""
+    """Return field 5 for each entry of one segment. Trailing zero words are left out."""
     if not len(rows):
         return b""
     owner = np.repeat(np.arange(len(rows)), np.diff(rows.starts))
@@ -164,7 +168,7 @@ def _encode_rows(ledger_id: int, rows: BatchRows) -> bytes:
 
 
 class _Decoder:
-    """Decoder of one message."""
+    """Decoder of one PositionInfo."""
 
     def __init__(self, view: memoryview, where: str) -> None:
         self._view = view
@@ -181,7 +185,7 @@ class _Decoder:
         while at < len(self._view):
             at = self._field(at)
         if self._place.keys() != {1, 2}:
-            raise Corrupt(f"{self._where} of {len(self._view)} bytes is no PositionInfo: it states no position")
+            raise Corrupt(f"{self._where} of {len(self._view)} bytes is no PositionInfo: its position is missing")
         acknowledged = PositionSet()
         crossing = self._add_ranges(acknowledged) if self._ranges else ()
         if not self._ranges:
@@ -190,10 +194,8 @@ class _Decoder:
         for ledger_id, parts in self._rows.items():
             entries = np.fromiter((entry for entry, _ in parts), np.int64, len(parts))
             acknowledged.add_rows(ledger_id, BatchRows.of_pieces(entries, [words for _, words in parts]))
-        used = "ranges" if self._ranges else "words" if self._words else ""
-        return DecodedInfo(
-            Position(self._place[1], self._place[2]), acknowledged, self._properties, crossing, encoding=used
-        )
+        encoding = "ranges" if self._ranges else "words" if self._words else ""
+        return DecodedInfo(Position(self._place[1], self._place[2]), acknowledged, self._properties, crossing, encoding)
 
     def _field(self, at: int) -> int:
         tag = self._view[at]
@@ -205,8 +207,8 @@ class _Decoder:
             return self._range_fields(at)
         if tag not in {0x22, 0x2A, 0x32}:
             raise Unsupported(
-                f"{self._where} has at byte {at} the tag {tag:#04x}, which no PositionInfo of this version has",
-                hint="A newer writer's: upgrade pyspark-ledger; what it holds may be acknowledgements",
+                f"{self._where} has at byte {at} the tag {tag:#04x}, which this version does not know",
+                hint="A newer version wrote the field, which may contain acknowledgements. Upgrade pyspark-ledger",
             )
         size, at = read_varint(self._view, at + 1, self._where)
         if size > len(self._view) - at:
@@ -223,7 +225,7 @@ class _Decoder:
         return at + size
 
     def _range_fields(self, at: int) -> int:
-        """Decode consecutive fields 3 from `at`, up to one window, and return the next offset."""
+        """Decode consecutive fields 3 from `at` on, in at most `_WINDOW_BYTES`. Returns the offset after them."""
         end = min(at + _WINDOW_BYTES, len(self._view))
         data = self._data[at:end]
         numbers = np.flatnonzero(data < 0x80)
@@ -247,7 +249,7 @@ class _Decoder:
 
     def _row_field(self, part: memoryview) -> None:
         if not len(part) or part[0] != 0x0A:
-            raise Corrupt(f"{self._where} has a batch (field 5) that does not open with its position")
+            raise Corrupt(f"{self._where} has a batch (field 5) that does not begin with its position")
         size, at = read_varint(part, 1, self._where)
         end = at + size
         ledger_id, found = self._numbered(part[at:end], 0)
@@ -258,12 +260,12 @@ class _Decoder:
     def _numbered(self, part: memoryview, at: int) -> tuple[int, Words]:
         """Decode a message with a number in field 1 and numbers in field 2."""
         if at >= len(part) or part[at] != 0x08:
-            raise Corrupt(f"{self._where} has a message of {len(part)} bytes that does not open with a ledger id")
+            raise Corrupt(f"{self._where} has a message of {len(part)} bytes that does not begin with a ledger id")
         ledger_id, at = read_varint(part, at + 1, self._where)
         return _signed(ledger_id), self._tagged(part[at:])
 
     def _tagged(self, part: memoryview) -> Words:
-        """Decode the numbers of field 2, which have one tag each or are packed behind one tag."""
+        """Decode the numbers of field 2. Each number has its own tag, or all are packed after one tag."""
         if not len(part):
             return bitset.NO_WORDS
         data = np.frombuffer(part, dtype=np.uint8)
@@ -275,7 +277,7 @@ class _Decoder:
         stops = np.flatnonzero(data < 0x80)
         tags, stops = stops[0::2], stops[1::2]
         if len(tags) != len(stops) or int(stops[-1]) != len(data) - 1 or (data[tags] != 0x10).any():
-            raise Corrupt(f"{self._where} has {len(part)} bytes that are no words of field 2")
+            raise Corrupt(f"{self._where} has {len(part)} bytes that are not words of field 2")
         if (tags[1:] != stops[:-1] + 1).any() or tags[0] != 0:
             raise Corrupt(f"{self._where} has a word of field 2 without its tag")
         return gather(data, tags + 1, stops - tags, self._where)
@@ -284,7 +286,7 @@ class _Decoder:
         lower_ledger, lower, upper_ledger, upper = np.concatenate(self._ranges, axis=1)
         inside = lower_ledger == upper_ledger
         if (upper[inside] > ENTRY_ID_MAX).any() or (lower[inside] < -1).any() or (upper < -1).any():
-            raise Corrupt(f"{self._where} has a range of entries beyond {ENTRY_ID_MAX}")
+            raise Corrupt(f"{self._where} has a range of entries outside of 0 to {ENTRY_ID_MAX}")
         for ledger_id in np.unique(lower_ledger[inside]).tolist():
             chosen = inside & (lower_ledger == ledger_id)
             acknowledged.add_words(ledger_id, bitset.of_ranges(lower[chosen] + 1, upper[chosen] + 1))

@@ -1,18 +1,19 @@
-"""Set of positions: whole entries, and rows of partly acknowledged entries. Holds a cursor's acknowledgements.
+"""Set of positions, such as the acknowledgements of a cursor: whole entries, and rows of partly acknowledged entries.
 
-"Ledger" means a segment here, as in Pulsar.
+In this module "ledger" means a segment, as in Pulsar.
 
 Invariants
 - The whole entries of a ledger are a bit set with a bit for each entry (`ledger.positions.bitset`).
-- The remaining rows of a partly acknowledged entry are in `ledger.positions.partial_entries`. An entry whose bit is set
-  has no remaining rows.
+- The remaining rows of an entry are its rows that are not in the set. `ledger.positions.partial_entries` stores them
+  for each entry of which some rows are in the set.
+- An entry whose bit is set has no remaining rows.
 - Addition is a union: it is idempotent, and the order has no effect. Only `trim_below` removes positions.
-- A range never crosses a ledger. `split_range` splits the crossing ranges that Pulsar before 2.4 wrote.
-- Neither the number of positions nor their distance has a limit. Entry ids of a ledger are at most 2**31 - 1, as in
-  Pulsar. Reason: an untrusted number must not exhaust the memory.
+- A range never crosses the end of a ledger. `split_range` splits the ranges that do, which Pulsar before 2.4 wrote.
+- The number of positions and their distance have no limit. Entry ids are at most 2**31 - 1, as in Pulsar, because an
+  untrusted number must not exhaust the memory.
 
-Measured against run lists and Roaring bitmaps, only words make addition, lookup and encoding linear copies. Ten million
-scattered ranges take 5 MB.
+Bit sets were measured against lists of ranges and Roaring bitmaps. Only bit sets add, look up and encode in linear
+time. Ten million scattered ranges take 5 MB.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ ENTRY_ID_MAX = 2**31 - 1
 
 
 class LedgerRuns(NamedTuple):
-    """Runs of whole entries of one ledger: `[starts[i], ends[i])`, ascending."""
+    """Ranges of whole entries of one ledger: `[starts[i], ends[i])`, ascending."""
 
     ledger_id: int
     starts: Integers
@@ -67,7 +68,7 @@ class PositionSet:
         return sorted({ledger_id for ledger_id, words in self._entries.items() if words.any()} | self._rows.keys())
 
     def words(self, ledger_id: int) -> Words:
-        """Return the whole entries of one ledger as bits, without trailing zero words."""
+        """Return the bit set of the whole entries of one ledger, without trailing zero words."""
         return bitset.trimmed(self._entries.get(ledger_id, NO_WORDS))
 
     def rows(self, ledger_id: int) -> BatchRows:
@@ -96,7 +97,10 @@ class PositionSet:
             self._absorb_rows(ledger_id)
 
     def add_rows(self, ledger_id: int, left: BatchRows) -> None:
-        """Add rows of entries, given by the remaining rows. An entry without remaining rows is added whole."""
+        """Add all rows of the entries in `left` except the rows in `left`, which remain.
+
+        An entry without remaining rows is added as a whole.
+        """
         if not len(left):
             return
         _require_entry_ids(ledger_id, int(left.entries[0]), int(left.entries[-1]))
@@ -113,7 +117,8 @@ class PositionSet:
     def difference(self, other: PositionSet) -> PositionSet:
         """Return the positions of this set that `other` lacks.
 
-        If `other` lacks any row of a partly acknowledged entry, the result has all rows that this set has of the entry.
+        For a partly acknowledged entry the result may have more rows. If `other` lacks one of this set's rows of the
+        entry, the result has all of them.
         """
         difference = PositionSet()
         for ledger_id in self.ledgers():
@@ -137,7 +142,7 @@ class PositionSet:
         return bitset.test(self._entries.get(ledger_id, NO_WORDS), entries)
 
     def next_missing(self, position: Position) -> Position:
-        """Return the first entry of the same ledger, at or after `position`, that is not in the set as a whole."""
+        """Return the first entry of a ledger, at or after `position`, that is not in the set as a whole entry."""
         words = self._entries.get(position.ledger_id, NO_WORDS)
         return Position(position.ledger_id, bitset.next_clear(words, max(position.entry_id, 0)))
 
@@ -146,7 +151,7 @@ class PositionSet:
         return sum(bitset.count(words) for words in self._entries.values())
 
     def range_count(self) -> int:
-        """Return the number of ranges of whole entries. No range crosses a ledger."""
+        """Return the number of ranges of whole entries."""
         return sum(bitset.run_count(words) for words in self._entries.values())
 
     def batch_count(self) -> int:
@@ -204,15 +209,15 @@ class PositionSet:
 
 
 def split_range(lower: Position, upper: Position, ledgers: Sequence[tuple[int, int]]) -> list[PositionRange]:
-    """Split the open-closed range `(lower, upper]` into half-open ranges that cross no ledger, as Pulsar does.
+    """Split the open-closed range `(lower, upper]` into half-open ranges within a ledger, as Pulsar does.
 
-    `ledgers` are the ids and entry counts of the log's ledgers, ascending. Ledgers between `lower` and `upper` are
-    added whole. Empty ledgers and an unlisted ledger of `lower` add nothing.
+    `ledgers` are the ids and entry counts of the log's ledgers, ascending. Ledgers between `lower` and `upper` become
+    whole ranges. If `ledgers` lacks the ledger of `lower`, its entries are left out.
     """
     if lower.ledger_id == upper.ledger_id:
-        found = [PositionRange(lower.next(), upper.next())]
+        ranges = [PositionRange(lower.next(), upper.next())]
     else:
-        found = [
+        ranges = [
             PositionRange(
                 Position(ledger_id, lower.entry_id + 1 if ledger_id == lower.ledger_id else 0),
                 Position(ledger_id, entries),
@@ -220,28 +225,28 @@ def split_range(lower: Position, upper: Position, ledgers: Sequence[tuple[int, i
             for ledger_id, entries in ledgers
             if lower.ledger_id <= ledger_id < upper.ledger_id
         ]
-        found.append(PositionRange(Position(upper.ledger_id, 0), upper.next()))
-    return [range_ for range_ in found if range_]
+        ranges.append(PositionRange(Position(upper.ledger_id, 0), upper.next()))
+    return [range_ for range_ in ranges if range_]
 
 
 def _require_entry_ids(ledger_id: int, least: int, most: int) -> None:
     if least < 0 or most > ENTRY_ID_MAX:
         wrong = least if least < 0 else most
         raise Refused(
-            f"entry {wrong} of ledger {ledger_id} is no entry: ids go from 0 to {ENTRY_ID_MAX}",
+            f"ledger {ledger_id} has no entry {wrong}: ids go from 0 to {ENTRY_ID_MAX}",
             hint="Give positions that were read from the log",
         )
 
 
-def _same(one: PositionSet, other: PositionSet, ledger_id: int) -> bool:
-    mine, theirs = one.rows(ledger_id), other.rows(ledger_id)
-    if not np.array_equal(one.words(ledger_id), other.words(ledger_id)):
+def _same(left: PositionSet, right: PositionSet, ledger_id: int) -> bool:
+    left_rows, right_rows = left.rows(ledger_id), right.rows(ledger_id)
+    if not np.array_equal(left.words(ledger_id), right.words(ledger_id)):
         return False
-    if not np.array_equal(mine.entries, theirs.entries):
+    if not np.array_equal(left_rows.entries, right_rows.entries):
         return False
-    met = mine.intersection(theirs)
-    return bool(np.array_equal(met.left_counts(), mine.left_counts())) and bool(
-        np.array_equal(met.left_counts(), theirs.left_counts())
+    common = left_rows.intersection(right_rows).left_counts()
+    return bool(np.array_equal(common, left_rows.left_counts())) and bool(
+        np.array_equal(common, right_rows.left_counts())
     )
 
 

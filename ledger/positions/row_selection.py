@@ -1,8 +1,8 @@
-"""Selection of the rows that a partition delivers: skips whole entries, and filters the rows of partial entries.
+"""Selection of the rows that a Spark task delivers. It skips whole entries, and some rows of other entries.
 
 Rules
 - The checksum of a skipped entry is not verified, because none of its rows is delivered.
-- A row is selected by its batch index, or by its number in an Arrow entry. Masks are computed from whole bit sets.
+- A row is selected by its batch index, or by its number in an Arrow entry.
 """
 
 from __future__ import annotations
@@ -21,29 +21,27 @@ from pyspark_ledger.ledger.positions.position_set import PositionSet
 
 
 class RowSelection:
-    """Rows of a range outside a set of skipped positions. `skip` is a PositionInfo, empty for no skipped position."""
+    """Selection of all rows that are not skipped. `skip` has the skipped positions as a PositionInfo, or is empty."""
 
     def __init__(self, skip: bytes) -> None:
-        self._skipped = decode_info(skip, "what a partition skips").acknowledged if skip else PositionSet()
-        self.by_row = self._skipped.batch_count() > 0
-        self._entries = {
-            ledger_id: bitset.flags(self._skipped.words(ledger_id)) for ledger_id in self._skipped.ledgers()
-        }
+        self._skip = decode_info(skip, "the positions that a task skips").acknowledged if skip else PositionSet()
+        self.by_row = self._skip.batch_count() > 0
+        self._entries = {ledger_id: bitset.flags(self._skip.words(ledger_id)) for ledger_id in self._skip.ledgers()}
 
     def __bool__(self) -> bool:
         return bool(self._entries)
 
     def passes_over(self, position: Position) -> bool:
-        flagged = self._entries.get(position.ledger_id)
-        return flagged is not None and position.entry_id < len(flagged) and bool(flagged[position.entry_id])
+        flags = self._entries.get(position.ledger_id)
+        return flags is not None and position.entry_id < len(flags) and bool(flags[position.entry_id])
 
     def taken(self, position: Position, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the delivered rows of an entry. `batches` are all rows of the entry."""
-        left = self._skipped.rows(position.ledger_id).of(position.entry_id)
+        words = self._skip.rows(position.ledger_id).of(position.entry_id)
         row = 0
         for batch in batches:
             count = batch.num_rows
-            kept = None if left is None else bitset.test(left, np.arange(row, row + count))
+            kept = None if words is None else bitset.test(words, np.arange(row, row + count))
             yield batch if kept is None else batch.filter(pa.array(kept))
             row += count
 
@@ -59,6 +57,6 @@ class RowSelection:
         return batch if kept.all() else batch.filter(pa.array(kept))
 
     def _take(self, kept: Flags, group: npt.NDArray[np.int64], position: Position, rows: npt.NDArray[np.int32]) -> None:
-        left = self._skipped.rows(position.ledger_id).of(position.entry_id)
-        if left is not None:
-            kept[group] = bitset.test(left, rows[group].astype(np.int64))
+        words = self._skip.rows(position.ledger_id).of(position.entry_id)
+        if words is not None:
+            kept[group] = bitset.test(words, rows[group].astype(np.int64))

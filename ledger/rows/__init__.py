@@ -1,4 +1,4 @@
-"""Columns of messages and entries: groups of messages, metadata columns, whole messages from chunks.
+"""Conversion of parsed entries to Arrow columns: values, metadata columns, and whole messages from chunks.
 
-Pure conversion of parsed entries, without files, brokers and clocks.
+Pure functions, without files, brokers and clocks.
 """

@@ -1,13 +1,13 @@
-"""Assembly of chunked messages. The task that reads the last chunk of a message delivers the message.
+"""Assembly of messages from chunks. The Spark task that reads the last chunk of a message delivers the message.
 
-    … | 0 of A · 0 of B · 1 of A  |  1 of B · 2 of A · …          A and B are delivered by the task on the right, which
-            earlier tasks         |  this task                    reads the earlier entries back to their first chunks
+    … | 0 of A · 0 of B · 1 of A  |  1 of B · 2 of A · …          chunks 0 and 1 of B, and 0 to 2 of A: this task
+            earlier tasks         |  this task                    delivers A and B, and reads back to their first chunks
 
 Rules
-- The result is that of a Pulsar consumer that reads from the beginning. A first chunk restarts its message, a repeated
-  chunk is ignored, and a message with a missing chunk is not delivered.
-- A task buffers chunks up to `buffer_bytes_max`. Chunks that were evicted, or are before the task's range, are read
-  again. Each message is therefore delivered once, however the ledger is split into tasks.
+- The messages are those that a Pulsar consumer gets from the ledger's beginning. A first chunk restarts its message, a
+  repeated chunk is ignored, and a message with a missing chunk is not delivered.
+- A task buffers chunks up to `buffer_bytes_max`. It reads chunks again that were evicted, or that are before its range.
+  So each message is delivered once, however the ledger is split into tasks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BUFFER_BYTES_MAX = 64 * 1024 * 1024
 
 
 def earlier_ranges(segments: Sequence[SegmentDescription], position: Position) -> Iterator[PositionRange]:
-    """Yield the ranges before a position in reverse order, of increasing size."""
+    """Yield the ranges of entries before a position, the last range first, each larger than the one before."""
     count = _BACK_ENTRIES_MIN
     for segment in reversed(segments):
         if segment.ledger_id > position.ledger_id:
@@ -54,7 +54,7 @@ class WholeMessages:
         self._buffer_bytes = 0
 
     def of(self, entries: Iterable[Entry]) -> Iterator[Entry]:
-        """Yield the entries, with a whole message in place of its last chunk. Other chunks are left out."""
+        """Yield the entries. A whole message replaces its last chunk, and its other chunks are left out."""
         for position, entry in entries:
             if entry.metadata.num_chunks_from_msg <= 1 or is_marker(entry.metadata):
                 yield position, entry
@@ -91,7 +91,7 @@ class WholeMessages:
         return chunks
 
     def _read_back(self, key: tuple[str, str], position: Position) -> list[Entry]:
-        """Return the chunks before `position`, from the newest first chunk on; empty if there is none."""
+        """Return the message's chunks before `position`, from its newest first chunk on, or an empty list."""
         chunks: list[Entry] = []
         for at, entry in self._entries_before(position):
             metadata = entry.metadata
@@ -102,7 +102,7 @@ class WholeMessages:
         return []
 
     def _assemble(self, chunks: list[Entry]) -> ParsedEntry | None:
-        """Return the message; None unless the last of these chunks completes it."""
+        """Return the whole message. Returns None if the last of these chunks does not complete it."""
         assembler = ChunkAssembler()
         *before, (position, last) = chunks
         for at, entry in before:

@@ -1,13 +1,15 @@
-"""Messages of many entries, converted to record batches together.
+"""Conversion of messages to record batches, for many entries together.
 
-    entries ─▶ groups of some MiB ─▶ runs of ordinary batches, as columns ─▶ the caller's conversion ─▶ slices
-                                     runs of other entries, message by message ─▶
+    entries ─▶ groups of some MiB ─▶ batches of messages: as columns ───────▶ the caller's conversion ─▶ record batches
+                                     other entries: message by message ─────▶
 
 Rules
-- Columns are built from the messages of many entries at once. Messages of an ordinary batch never become objects.
-- The value of a tombstone is null. Markers and messages that were compacted out have no rows.
-- An Arrow entry in a ledger of messages raises Refused with its position.
-- An entry that cannot be decoded raises an error, or becomes one message without a value, with the reason.
+- Columns are built from the messages of many entries at once. Messages of an ordinary batch do not become Python
+  objects.
+- The value of a tombstone is null. Markers, and messages that Pulsar's compaction removed, have no rows.
+- An Arrow entry in a ledger of messages raises Refused naming its position.
+- An entry that cannot be decoded raises an error. With `rescues`, it becomes one message without a value, and `rescued`
+  has the reason.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from pyspark_ledger.ledger.rows.metadata_columns import METADATA, Topic, columns
 
 RAW = pa.schema([pa.field("value", pa.binary())])
 MESSAGES = pa.schema([*RAW, *METADATA])
-_GROUP_BYTES = 16 * 1024 * 1024  # decompressed and converted together
+_GROUP_BYTES = 16 * 1024 * 1024  # the bytes that are decompressed and converted together
 _GROUP_MESSAGES = 64 * 1024
 _BATCH_BYTES = 4 * 1024 * 1024
 _BATCH_MESSAGES = 16 * 1024
@@ -39,10 +41,10 @@ Entry = tuple[Position, ParsedEntry]
 
 @dataclass(frozen=True, slots=True)
 class MessageGroup:
-    """Messages of some entries. Message `i` is of `entries[columns.owner[i]]`.
+    """Messages of some entries. Message `i` belongs to `entries[columns.owner[i]]`.
 
-    `messages` are the same messages as objects, if they were decoded so. `rescued` has reason and payload of messages
-    that could not be decoded, by the number of the message.
+    `messages` has the same messages as objects, or is empty if they were decoded as columns. `rescued` maps the number
+    of an undecodable message to the reason and the payload.
     """
 
     entries: Sequence[Entry]
@@ -56,9 +58,10 @@ class MessageGroup:
 
 
 class MessageGroups:
-    """Converter of entries to record batches, by a conversion of whole groups.
+    """Converter of entries to record batches. `convert` makes a record batch of a group of messages.
 
-    `by_message`: every message becomes an object. `rescues`: an undecodable entry becomes a message without a value.
+    If `by_message` is set, every message becomes an object. If `rescues` is set, an undecodable entry becomes a message
+    without a value.
     """
 
     def __init__(
@@ -75,7 +78,7 @@ class MessageGroups:
         self._rescues = rescues
 
     def batches(self, entries: Iterable[Entry]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of entries. Raises Refused, Corrupt or Unsupported, which name the entry."""
+        """Yield the rows of entries. Raises Refused, Corrupt or Unsupported naming the entry."""
         group: list[Entry] = []
         size = count = 0
         for position, entry in entries:
@@ -89,7 +92,7 @@ class MessageGroups:
             yield from self._group(group)
 
     def _group(self, group: list[Entry]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a group. Batches are converted as columns, runs of other entries message by message."""
+        """Yield the rows of a group. Batches of messages are converted as columns, other entries message by message."""
         if self._by_message:
             yield from self._one_by_one(group)
             return
@@ -133,8 +136,8 @@ class MessageGroups:
         try:
             if is_arrow(entry.metadata):
                 raise Refused(
-                    f"{where} holds Arrow columns, the ledger was opened as one of Pulsar messages",
-                    hint="Start the query again: the ledger has got columns since",
+                    f"{where} holds Arrow columns, but the query has planned to read Pulsar messages",
+                    hint="Start the query again. Columns were written to the ledger after the query's start",
                 )
             return decode_messages(entry, where)
         except LedgerError as failure:
@@ -145,7 +148,7 @@ class MessageGroups:
 
 
 def message_rows(topic: Topic, entries: Iterable[Entry]) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of entries with all their columns, of the schema `MESSAGES`."""
+    """Yield the messages of entries as record batches with the schema `MESSAGES`."""
 
     def convert(group: MessageGroup) -> pa.RecordBatch:
         columns = columns_of_batches(topic, group.positions, group.columns)
@@ -161,14 +164,14 @@ def _group_of(
 
 
 def _without_value(entry: ParsedEntry) -> Message:
-    """Return a message without value for an undecodable entry, with times and sequence id of its metadata."""
+    """Return a message without a value for an undecodable entry, with the times and sequence id of its metadata."""
     metadata = entry.metadata
     times = metadata.event_time, metadata.publish_time
     return Message(-1, None, None, {}, *times, "", metadata.sequence_id, None, False, None, None, None)
 
 
 def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Yield slices of a batch, limited in rows and (for rows of similar size) in bytes."""
+    """Yield slices of a batch with limited rows and bytes. The limit of bytes is exact for rows of the same size."""
     rows = min(_BATCH_MESSAGES, max(1, batch.num_rows * _BATCH_BYTES // max(batch.nbytes, 1)))
     for start in range(0, batch.num_rows, rows):
         yield batch.slice(start, rows)

@@ -1,16 +1,17 @@
-"""Metadata columns of rows: position, times, producer's fields; for a bucket also producer name and topic index.
+"""Metadata columns of rows, such as key, position and times (`METADATA`).
 
-A message id is Pulsar's `MessageIdData`, in protobuf:
+A read from a bucket has more columns, such as the producer's name (`PROVENANCE`). The column `__messageId` is Pulsar's
+`MessageIdData` in protobuf:
 
-    08 ledger-id  10 entry-id  [18 partition]  [20 batch-index]        varints; partition from the ledger's name
+    08 ledger-id  10 entry-id  [18 partition]  [20 batch-index]        varints; the ledger's name states the partition
 
 Rules
 - Every column is built for many rows at once. A value of an entry is created once and repeated for its rows.
-- In an Arrow entry the batch index is the row number. A message that was not batched has no batch index; it is -1 in
-  `__position`.
-- A time is signed, as in Java. A time outside of the range of timestamps is null, like a missing time.
-- `PROVENANCE` has the further columns of a read from a bucket. `__index` is the message's index in the topic if the
-  broker stamped entries with an index, else null.
+- In an Arrow entry the batch index is the row number. A message that was not batched has no batch index in
+  `__messageId`, and -1 in `__position`.
+- Pulsar's times are unsigned in protobuf and signed here, as in Java. A time outside of the range of timestamps is
+  null, like a missing time.
+- `__index` is the message's index in the topic. It is null if the broker's stamp before the entry has no index.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ METADATA = pa.schema(
         ),
     ]
 )
-# Metadata columns that a writer can set. The others of METADATA are computed from the row's position and entry.
+# Metadata columns that a writer can set. All other columns of METADATA are computed from the row's position and entry.
 WRITABLE_METADATA = ("__key", "__eventTime", "__messageProperties")
 
 Integers = npt.NDArray[np.int64]
@@ -69,14 +70,14 @@ MILLISECONDS_MAX = (2**63 - 1) // 1000  # the largest time of a timestamp in mic
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """Topic of a ledger in Pulsar's notation, and its partition (-1: none)."""
+    """Topic of a ledger in Pulsar's notation, and its partition, -1 for a topic without partitions."""
 
     text: str
     partition: int
 
     @classmethod
     def of(cls, canonical: str) -> Topic:
-        """Return the topic of a ledger's name, `tenant/namespace/persistent/topic`."""
+        """Return the topic of a ledger. `canonical` is the ledger's name, `tenant/namespace/persistent/topic`."""
         part = partition_of(canonical)
         return cls(topic_text(canonical), part[1] if part and part[1] <= _PARTITION_MAX else -1)
 
@@ -92,8 +93,8 @@ def columns_of_entry(
 ) -> list[pa.Array]:
     """Return the metadata columns `names` for a batch of one Arrow entry. The batch starts at row `first_row`.
 
-    `__key`, `__eventTime` and `__messageProperties` may be columns of the batch, after the ledger's columns. Otherwise
-    all rows have the value of the entry's metadata. `more` makes further columns.
+    If the writer set `__key`, `__eventTime` or `__messageProperties`, the batch has a column of that name. Otherwise
+    all rows have the value of the entry's metadata. `more` has functions for additional columns.
     """
     rows = batch.num_rows
     numbers = np.arange(first_row, first_row + rows, dtype=np.int64)
@@ -119,7 +120,7 @@ def columns_of_entry(
 
 
 def message_columns(owner: Integers, messages: Sequence[Message]) -> MessageColumns:
-    """Return messages as columns. Message `i` is of entry `owner[i]`."""
+    """Return messages as columns. Message `i` belongs to entry `owner[i]`."""
     count = len(messages)
     return MessageColumns(
         owner,
@@ -141,7 +142,7 @@ def columns_of_batches(
     names: Sequence[str] = METADATA.names,
     more: Columns | None = None,
 ) -> list[pa.Array]:
-    """Return the metadata columns `names`. Message `i` is at `positions[messages.owner[i]]`."""
+    """Return the metadata columns `names`. The entry of message `i` is at `positions[messages.owner[i]]`."""
 
     def places() -> pa.Array:
         ledger_ids = np.fromiter((position.ledger_id for position in positions), np.int64, len(positions))
@@ -162,7 +163,10 @@ def columns_of_batches(
 
 
 def message_ids(partition: int, positions: Sequence[Position], owner: Integers, index: Integers) -> pa.Array:
-    """Return message ids as a binary column. Row `i` is `index[i]` (-1: not batched) of entry `positions[owner[i]]`."""
+    """Return message ids as a binary column.
+
+    Message `i` belongs to the entry at `positions[owner[i]]`. Its batch index is `index[i]`, -1 if it was not batched.
+    """
     heads = [_head(position, partition) for position in positions]
     head_lengths = np.fromiter((len(head) for head in heads), np.int64, len(heads))
     tail_lengths = np.where(index < 0, 0, 1 + _varint_lengths(np.maximum(index, 0)))
@@ -183,17 +187,17 @@ def message_ids(partition: int, positions: Sequence[Position], owner: Integers, 
 
 
 def _put_tails(data: npt.NDArray[np.uint8], starts: Integers, lengths: Integers, index: Integers) -> None:
-    """Write field 4, the batch index, where there is one: rows whose varints are equally long at once."""
+    """Write field 4, the batch index, of each message that has one. Fields of equal length are written together."""
     for length in np.unique(lengths):
         if length == 0:
             continue
         rows = lengths == length
-        at, left = starts[rows], index[rows].copy()
+        at, rest = starts[rows], index[rows].copy()
         data[at] = 0x20
         for digit in range(1, int(length)):
             more = 0x80 if digit < length - 1 else 0
-            data[at + digit] = (left & 0x7F) | more
-            left >>= 7
+            data[at + digit] = (rest & 0x7F) | more
+            rest >>= 7
 
 
 def _varint_lengths(values: Integers) -> Integers:
@@ -238,7 +242,7 @@ _TIME = PROVENANCE.field("__brokerPublishTime").type
 
 
 def provenance_of_batches(messages: MessageColumns, entries: Sequence[ParsedEntry]) -> Columns:
-    """Return a function for each column of messages. Message `i` is of `entries[messages.owner[i]]`."""
+    """Return a function for each column of `PROVENANCE`. Message `i` belongs to `entries[messages.owner[i]]`."""
     owner = messages.owner
 
     def index() -> pa.Array:
@@ -259,7 +263,7 @@ def provenance_of_batches(messages: MessageColumns, entries: Sequence[ParsedEntr
 
 
 def provenance_of_entry(entry: ParsedEntry, first_row: int, rows: int) -> Columns:
-    """Return a function for each column of rows `[first_row, first_row + rows)` of one Arrow entry."""
+    """Return a function for each column of `PROVENANCE`, for rows `[first_row, first_row + rows)` of an Arrow entry."""
     metadata = entry.metadata
 
     def index() -> pa.Array:
@@ -291,7 +295,10 @@ def _version(entry: ParsedEntry) -> bytes | None:
 
 
 def _broker_time(entry: ParsedEntry) -> int | None:
-    """Return microseconds since 1970. A stamp is outside of the checksum and may have any value."""
+    """Return the time of the broker's stamp in microseconds since 1970, None for a time that is out of range.
+
+    The checksum does not cover the stamp, so the time may have any value.
+    """
     stated = entry.stamp.timestamp_ms if entry.stamp else 0
     return stated * 1000 if 0 < stated <= MILLISECONDS_MAX else None
 
@@ -301,7 +308,7 @@ def _row_end(entry: ParsedEntry) -> int:
 
 
 def _messages(entry: ParsedEntry) -> int:
-    """Return the number of messages of an entry in the topic index."""
+    """Return the number of messages that an entry adds to the topic index."""
     metadata = entry.metadata
     stated = arrow_rows(metadata)
     if stated is not None:

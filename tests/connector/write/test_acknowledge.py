@@ -33,7 +33,9 @@ def test_a_query_that_is_not_explicit_gives_nothing_back(orders: Ledger) -> None
     end = text(stream.latestOffset(start, ALL))
     first = batch(stream, start, end)
     before = orders.cursor("s").state()
-    with pytest.raises(Refused, match=r"was delivered to subscription 's' with ackMode 'explicit': none can be given"):
+    with pytest.raises(
+        Refused, match=r"was delivered to subscription 's' with ackMode 'explicit': no row can be negatively"
+    ):
         say(orders, first, action="nack")
     assert orders.cursor("s").state() == before
     say(orders, first)

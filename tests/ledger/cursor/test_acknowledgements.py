@@ -243,7 +243,7 @@ def test_without_chunks_a_state_too_large_is_refused(tmp_path: Path) -> None:
         log.append([entry(b"x", rows=9000)]).result()
     first = log.snapshot.segments[0].ledger_id
     rig.cursor("c", log.snapshot.start, "wide")
-    with pytest.raises(Refused, match="not cut into chunks"):
+    with pytest.raises(Refused, match="not split into chunks"):
         rig.store.cursors.acknowledge("wide", "c", given(*((first, 1, row) for row in range(0, 9000, 2))))
     assert rig.store.cursors.describe(NameCursor("wide", "c")).partial_entries == 0
     rig.store.close()

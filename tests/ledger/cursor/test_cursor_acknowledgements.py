@@ -191,7 +191,7 @@ def test_a_file_that_a_crash_left_is_swept(rig: CursorRig) -> None:
     rig.ack((2, 1))
     held = rig.store.acknowledgements._acks["public/default/persistent/log", "c"]
     held._create_log(Position(0, -1))
-    held._replaced.clear()
+    held._old_ledgers.clear()
     assert len(rig.cursor_files()) == 2
     rig.crash()
     assert len(rig.cursor_files()) == 1

@@ -161,7 +161,7 @@ def test_individual_deletes_that_cross_ledgers_are_split() -> None:
 def test_an_id_that_is_none_is_refused_and_changes_nothing() -> None:
     made = of_ranges((0, 0, 5))
     for wrong in (-1, ENTRY_ID_MAX + 1):
-        with pytest.raises(Refused, match=f"entry {wrong} of ledger 0"):
+        with pytest.raises(Refused, match=f"ledger 0 has no entry {wrong}"):
             made.add_entries(0, array(3, wrong))
     assert made == of_ranges((0, 0, 5))
 
