@@ -11,9 +11,13 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
+import nbformat
 import pytest
+from jupyter_client.manager import AsyncKernelManager
+from nbclient import NotebookClient
 
 from streaming_examples.broker_control import stop_broker_of
 
@@ -37,7 +41,7 @@ SAYS = {
         r"good: 4\n",
         r"\|no json\|\s*\d+:\d+(:\d)?\|",
     ],
-    "docs/quickstart.md": [r"in the view: 1000, made again: 1001"],
+    "docs/quickstart.md": [r"\|\s*ada\|\s*2\|\n\|\s*bob\|\s*1\|", r"in the view: 3, made again: 4"],
     "docs/clusters.md": [
         r"grpc\+tls is how executors call it",
         r"rows: 1000",
@@ -87,7 +91,9 @@ SAYS = {
     "docs/retention.md": [r"2 rows in \d+ bytes", r"2 rows to read"],
 }
 # The page whose reader has LEDGER_STORE set; to the others it is `./ledger-store`.
-BY_ENVIRONMENT = "docs/quickstart.md"
+BY_ENVIRONMENT = QUICKSTART = "docs/quickstart.md"
+WORDS_MAX = 5
+ORDINARY = {"word", "run", "open"}  # have another meaning in plain English
 TURN = "=== the turn of "
 PAGE_SECONDS, ALL_PAGES_SECONDS = 300, 900
 # A stream that the page leaves running has to get through what there is.
@@ -99,12 +105,32 @@ if "spark" in globals():
 """
 
 
+# What a tab of the quickstart shows, in a directory of its own. The script runs twice.
+TABS_SAY = {
+    "Notebook": [r"\|\s*ada\|\s*2\|\n\|\s*bob\|\s*1\|"],
+    "Script": [r"(\|\s*ada\|/pay\|\n){2}"],
+    "No Spark": [r"\[\{'user': 'ada', 'page': '/home'\}, \{'user': 'bob', 'page': '/cart'\}\]"],
+}
+WITHOUT_SPARK = "\nimport sys\nassert 'pyspark' not in sys.modules\n"
+
+
 def pages() -> list[Path]:
     return [path for path in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]) if code(path)]
 
 
 def code(page: Path) -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    """Return the blocks of a page. Of its tabs, those of the first count."""
+    text = page.read_text(encoding="utf-8")
+    own = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [*next(iter(tabs(page).values()), []), *own]
+
+
+def tabs(page: Path) -> dict[str, list[str]]:
+    """Return the blocks of each tab of a page."""
+    text = page.read_text(encoding="utf-8")
+    found = re.findall(r'^=== "(.*)"\n((?:\n| {4}.*\n)+)', text, re.MULTILINE)
+    fenced = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+    return {title: fenced.findall(textwrap.dedent(body)) for title, body in found}
 
 
 def in_order() -> list[Path]:
@@ -116,10 +142,10 @@ def in_order() -> list[Path]:
 
 
 def run(
-    blocks: list[str], directory: Path, environment: dict[str, str], seconds: int
+    blocks: list[str], directory: Path, environment: dict[str, str], seconds: int, *, end: str = END
 ) -> subprocess.CompletedProcess[str]:
     """Run one program to its end, and stop the brokers of its stores."""
-    (directory / "page.py").write_text("\n".join([*blocks, END]), encoding="utf-8")
+    (directory / "page.py").write_text("\n".join([*blocks, end]), encoding="utf-8")
     inherited = {name: value for name, value in os.environ.items() if name != "LEDGER_STORE"}
     try:
         return subprocess.run(
@@ -179,6 +205,51 @@ def test_code_runs(page: Path, tmp_path: Path) -> None:
     if named:
         assert (len(said), store.is_dir(), (tmp_path / "ledger-store").exists()) == (1, True, False), ran.stderr
     require_said(str(page.relative_to(ROOT)), ran.stdout)
+
+
+def test_a_tab_of_the_quickstart_needs_at_most_five_words() -> None:
+    """Words are those that docs/concepts.md explains. The text before the tabs belongs to each tab."""
+    concepts = (ROOT / "docs" / "concepts.md").read_text(encoding="utf-8")
+    words = {word for row in re.findall(r"^\| ([a-z ,-]+) \|", concepts, re.MULTILINE) for word in row.split(", ")}
+    assert {"ledger", "store", "row", "subscription", "cursor", "segment"} <= words
+    text = (ROOT / QUICKSTART).read_text(encoding="utf-8").partition("\n## SQL")[0]
+    shared, *parts = re.split(r'^=== ".*"$', text, flags=re.MULTILINE)
+    for part in parts:
+        used = {word for word in words - ORDINARY if re.search(rf"\b{word}s?\b", shared + part)}
+        assert len(used) <= WORDS_MAX, used
+
+
+@pytest.mark.docs
+@pytest.mark.spark
+@pytest.mark.timeout(2 * PAGE_SECONDS)
+@pytest.mark.parametrize("tab", ["Script", "No Spark"])
+def test_a_tab_of_the_quickstart_runs(tab: str, tmp_path: Path) -> None:
+    assert list(TABS_SAY) == list(tabs(ROOT / QUICKSTART))
+    blocks = tabs(ROOT / QUICKSTART)[tab]
+    for _ in range(2 if tab == "Script" else 1):
+        ran = run(blocks, tmp_path, {}, PAGE_SECONDS, end=WITHOUT_SPARK if tab == "No Spark" else "")
+        assert ran.returncode == 0, ran.stderr[-3000:]
+    for line in TABS_SAY[tab]:
+        assert re.search(line, ran.stdout), ran.stdout
+
+
+@pytest.mark.docs
+@pytest.mark.spark
+@pytest.mark.timeout(PAGE_SECONDS)
+def test_the_notebook_tab_runs_in_a_notebook(tmp_path: Path) -> None:
+    blocks = tabs(ROOT / QUICKSTART)["Notebook"]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(block) for block in blocks])
+    kernel = AsyncKernelManager()
+    kernel.kernel_spec.argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    inherited = {name: value for name, value in os.environ.items() if name != "LEDGER_STORE"}
+    client = NotebookClient(notebook, km=kernel, timeout=PAGE_SECONDS, resources={"metadata": {"path": str(tmp_path)}})
+    try:
+        client.execute(env={**inherited, "PYTHONPATH": str(ROOT)})
+    finally:
+        stop_broker_of(tmp_path / "ledger-store")
+    shown = "".join(output.get("text", "") for cell in notebook.cells for output in cell.outputs)
+    for line in TABS_SAY["Notebook"]:
+        assert re.search(line, shown), shown
 
 
 @pytest.mark.docs
