@@ -1,20 +1,23 @@
 """Messages between a client and the broker over Arrow Flight, and the list of all actions.
 
-    DoAction(type, body)     body and reply are JSON of the structs below; `ACTIONS` lists them all
-    DoPut(append, producer)  record batches of one binary column `entry`; for each batch one metadata reply, `Appended`,
-                             sent when all its entries are durable, in the order in which they were sent
-    DoPut(acknowledge)       entries and rows that a cursor acknowledges, of the columns of
+    DoAction(type, body)     body and reply are JSON of the structs below; `ACTIONS` lists all actions
+    DoPut(append, producer)  the client sends record batches with one binary column `entry`; the broker answers each
+                             batch, in order, with one metadata reply `Appended` when all its entries are durable
+    DoPut(acknowledge)       the client sends the entries and rows that a cursor acknowledges, in the columns of
                              `ledger.positions.acknowledge_request`
-    DoPut(stage, part)       the same batches, written to a staged part; one `StagedPart` reply at the end
-    DoGet(ticket)            `ReadRequest`; record batches of the columns of `BLOCK_SCHEMA`, each row one block: frames
-                             (length, entry id, entry) exactly as they are in the segment
+    DoPut(stage, part)       the client sends batches as for an append; the broker writes them to a staged part, a file
+                             with the rows of one task, and answers with one `StagedPart` at the end
+    DoGet(ticket)            the ticket is a `ReadRequest`; the broker sends record batches in the columns of
+                             `BLOCK_SCHEMA`; each row is one block: a sequence of frames (length, entry id, entry),
+                             byte for byte as in the segment
 
 Rules
-- A number has the bounds of its type and is refused beyond them.
+- A number outside the bounds of its type is refused.
 - Every reply is small. Entries are sent only by DoPut and DoGet.
-- A position on the wire is `[ledger, entry]`.
+- A position on the wire is `[segment id, entry id]`. A field `ledger_id` has the id of a segment, because Pulsar calls
+  a segment a ledger.
 - An error is sent as JSON of `WireError` in the Flight error's extra info.
-- Fields are only ever added, with defaults.
+- A later release may add fields with defaults. It never removes or changes a field.
 """
 
 from __future__ import annotations
@@ -44,7 +47,7 @@ BLOCK_SCHEMA = pa.schema(
 
 
 class WireError(msgspec.Struct, frozen=True):
-    """Error on the wire, which `ledger.errors.error_for` converts back."""
+    """Error of the broker in a message. `ledger.errors.error_for` returns the exception for its code."""
 
     code: str
     message: str
@@ -56,16 +59,18 @@ class Empty(msgspec.Struct, frozen=True):
 
 
 class Hello(msgspec.Struct, frozen=True):
-    """First call of every client. `store_id`, if given, must be the broker's."""
+    """First request of every client. The broker refuses a `store_id` of another store, and accepts an empty one."""
 
     version: Int64 = PROTOCOL_VERSION
     store_id: Name = ""
 
 
 class Welcome(msgspec.Struct, frozen=True):
-    """Identity of the broker. A client that can read `token_path` is on the same host, and sends the token with reads.
+    """Identity of the broker.
 
-    `append_socket` is the abstract socket name for producers on the same host; empty if there is none.
+    The file `token_path` has a token. A client that can read this file is on the broker's host. It sends the token with
+    its reads. `append_socket` is the abstract Unix socket for producers on the broker's host. It is empty if the broker
+    has no such socket.
     """
 
     version: int
@@ -78,10 +83,11 @@ class Welcome(msgspec.Struct, frozen=True):
 
 
 class CreateLedger(msgspec.Struct, frozen=True):
-    """Request to create a managed ledger. With `exist_ok` the answer describes an existing one. 0 `partitions`: none.
+    """Request to create a managed ledger. With `exist_ok` an existing ledger is no error, and the reply describes it.
 
-    `durability` determines when an entry is acknowledged: when the device has it, or the operating system. Without
-    `lists` the answer has neither segments nor cursors.
+    A ledger without partitions has 0 `partitions`. With `durability` "fsync" the broker acknowledges an entry after it
+    is synced to the device. With "os" the broker acknowledges an entry when the operating system has it. Without
+    `lists` the reply lists neither segments nor cursors.
     """
 
     name: Name
@@ -103,14 +109,14 @@ class NameLedger(msgspec.Struct, frozen=True):
 
 
 class DescribeLedger(msgspec.Struct, frozen=True):
-    """Request for a managed ledger's description; without `lists` it has no segments and cursors."""
+    """Request for the description of a managed ledger. Without `lists` the reply lists neither segments nor cursors."""
 
     name: Name
     lists: bool = True
 
 
 class SegmentDescription(msgspec.Struct, frozen=True):
-    """Segment of a managed ledger. `close_ms` is 0 while it is open.
+    """Segment of a managed ledger. `close_ms` is the time at which the segment was sealed; 0 while it is open.
 
     `offloaded`: object storage has a complete copy. `local`: the segment's file is on the broker's disk.
     """
@@ -125,11 +131,12 @@ class SegmentDescription(msgspec.Struct, frozen=True):
 
 
 class LedgerDescription(msgspec.Struct, frozen=True):
-    """Description of a managed ledger. `end` is the position after the last entry; `rows` counts all rows ever.
+    """Description of a managed ledger.
 
-    For a partitioned ledger the counts are sums, and only its `partitions` have positions. `segment_count` counts the
-    `segments`, which are left out for partitions and partitioned ledgers. `terminated`, once it is: the position of the
-    last entry, `(-1, -1)` if there was none.
+    `end` is the position after the last entry. `rows` counts all rows that were ever appended, also deleted ones. For a
+    partitioned ledger the counts are sums, and only its `partitions` have positions. `segments` is empty for partitions
+    and partitioned ledgers; `segment_count` is always set. For a terminated ledger, `terminated` is the position of the
+    last entry, or `(-1, -1)` for an empty ledger.
     """
 
     name: str
@@ -156,9 +163,9 @@ class LedgerNames(msgspec.Struct, frozen=True):
 
 
 class LedgerEnd(msgspec.Struct, frozen=True):
-    """End of a log and the data after `since`, for a tailing reader. Cheap to compute.
+    """End of a log, and the amount of data after the requested position `since`. The broker reads no entry for it.
 
-    `first_publish_ms`: the broker's time of the first entry after `since`; 0 if there is none.
+    `first_publish_ms` is the time at which the broker stored the first entry after `since`; 0 without such an entry.
     """
 
     name: str
@@ -174,10 +181,11 @@ class LedgerEnd(msgspec.Struct, frozen=True):
 
 
 class AskEnd(msgspec.Struct, frozen=True):
-    """Request for the end of a log. With `wait_ms` the answer waits until the end has passed `since`.
+    """Request for the end of a log. With `wait_ms` the broker answers when the end is after `since`, or after that
+    time.
 
-    `since` is valid in one log only. With another `incarnation` than the ledger's it is ignored, and the answer has the
-    present one.
+    An `incarnation` is the id of one creation of the ledger: it changes if the ledger is deleted and created again. If
+    the ledger now has another incarnation, the broker ignores `since`. The reply then has the present incarnation.
     """
 
     name: Name
@@ -187,7 +195,7 @@ class AskEnd(msgspec.Struct, frozen=True):
 
 
 class SchemaVersion(msgspec.Struct, frozen=True):
-    """Registered schema: the bytes of an Arrow IPC schema message. Version -1: none is registered."""
+    """Registered schema, as the bytes of an Arrow IPC schema message. Version -1: no schema is registered."""
 
     name: str
     version: int
@@ -195,10 +203,10 @@ class SchemaVersion(msgspec.Struct, frozen=True):
 
 
 class RegisterSchema(msgspec.Struct, frozen=True):
-    """Request to register the columns of a ledger as the version after `after`; -1 at its first write.
+    """Request to register the columns of a ledger as the version after `after`. The first write sends -1.
 
-    If another version is the newest, nothing is registered and the answer is that version. So of two first writers one
-    wins, and the other must compare.
+    If the newest version is not `after`, the broker registers nothing and returns the newest version. So the broker
+    registers the schema of only one of two concurrent writers. The other writer compares its schema with the reply.
     """
 
     name: Name
@@ -207,14 +215,14 @@ class RegisterSchema(msgspec.Struct, frozen=True):
 
 
 class GetSchema(msgspec.Struct, frozen=True):
-    """Request for the schema of a version, or the newest (-1)."""
+    """Request for one version of a ledger's schema; -1 requests the newest version."""
 
     name: Name
     version: Int64 = -1
 
 
 class SchemaOfMany(msgspec.Struct, frozen=True):
-    """Registered schema, and the ledgers whose newest it is. Version -1: these have none."""
+    """Registered schema, and the ledgers of which it is the newest. Version -1: these ledgers have no schema."""
 
     version: int
     arrow_schema: bytes
@@ -228,16 +236,16 @@ class AskSchemas(msgspec.Struct, frozen=True):
 
 
 class LedgerSchemas(msgspec.Struct, frozen=True):
-    """Distinct schemas, each once. Deleted ledgers are in none."""
+    """Distinct schemas, each with its ledgers. The reply leaves out deleted ledgers."""
 
     schemas: list[SchemaOfMany]
 
 
 class Appended(msgspec.Struct, frozen=True):
-    """Metadata reply of an append stream: `entries` consecutive entries from `first` are durable.
+    """Metadata reply of an append stream: `entries` consecutive entries from position `first` are durable.
 
-    A reply with `error` is the last one; later entries are not durable. It is sent at once, because the stream itself
-    can end with an error only when the producer sends something or disconnects.
+    A reply with `error` is the last reply of its stream. Entries without a reply are not durable. The broker sends the
+    error as a reply because Flight can end a stream with an error only when the producer sends again or disconnects.
     """
 
     first: Position
@@ -246,9 +254,10 @@ class Appended(msgspec.Struct, frozen=True):
 
 
 class ChangeSetting(msgspec.Struct, frozen=True):
-    """Request to change a setting of the running broker, and `others` in the same step.
+    """Request to change a setting of the running broker, and the settings `others` in the same step.
 
-    No value: the configured one. `trial`: the broker first tries the new values, such as an offload address.
+    None as a value restores the configured value. With `trial` the broker first tries the new values: for example, it
+    opens a new offload address.
     """
 
     name: Name
@@ -258,7 +267,7 @@ class ChangeSetting(msgspec.Struct, frozen=True):
 
 
 class SettingState(msgspec.Struct, frozen=True):
-    """State of a setting. `live`: it can be changed; `changed`: it was."""
+    """State of a setting. `live`: a running broker can change it. `changed`: the running broker has changed it."""
 
     name: str
     value: int | str
@@ -278,8 +287,8 @@ class SettingStates(msgspec.Struct, frozen=True):
 class Health(msgspec.Struct, frozen=True):
     """Errors of a broker since its start.
 
-    `given_up` has the reason for each managed ledger that accepts nothing until the broker is restarted. `errors` are
-    the newest errors of broker.log, oldest first. `error_count` is the number of all of them.
+    `given_up` maps each managed ledger that refuses appends until the broker's restart to the error. `errors` are the
+    newest errors of broker.log, oldest first. `error_count` is the number of all errors.
     """
 
     given_up: dict[str, str] = {}
@@ -349,9 +358,9 @@ ACTIONS: dict[str, tuple[type[msgspec.Struct], type[msgspec.Struct]]] = {
 
 
 class AppendCommand(msgspec.Struct, frozen=True, tag="append"):
-    """Start of an append stream, as descriptor of DoPut or first packet at the append socket.
+    """Start of an append stream: the descriptor of DoPut, or the first packet on the append socket.
 
-    A stream is one producer. Its order is the order in the log.
+    Each stream has one producer. The log has the entries in the order of the stream.
     """
 
     ledger: Name
@@ -359,18 +368,18 @@ class AppendCommand(msgspec.Struct, frozen=True, tag="append"):
 
 
 class StageCommand(msgspec.Struct, frozen=True, tag="stage"):
-    """Descriptor of DoPut that stages a part of a run from another host."""
+    """Descriptor of DoPut with which a client on another host writes a staged part."""
 
     query: Name
     batch: Int64
 
 
 class AcknowledgeCommand(msgspec.Struct, frozen=True, tag="acknowledge"):
-    """Descriptor of DoPut that acknowledges entries and rows for a cursor, in any order, or returns them for
-    redelivery.
+    """Descriptor of DoPut that acknowledges entries and rows for a cursor, in any order.
 
-    The batches are those of `ledger.positions.acknowledge_request`. The reply, `CursorState`, is sent when all of it is
-    durable. With an `incarnation`, another ledger of the name is refused.
+    With `action` "nack" the cursor redelivers the rows instead. `ledger.positions.acknowledge_request` defines the
+    batches. The broker sends the reply, `CursorState`, when all acknowledgements are durable. It refuses the stream if
+    the ledger has another incarnation than a given `incarnation`.
     """
 
     ledger: Name
@@ -381,8 +390,8 @@ class AcknowledgeCommand(msgspec.Struct, frozen=True, tag="acknowledge"):
 
 PutCommand = AppendCommand | StageCommand | AcknowledgeCommand
 
-# Created here, under the lock of the import: msgspec creates its data about a type at the first decoding. Threads that
-# do so concurrently crash the process.
+# All decoders are created here, at the import. Reason: msgspec prepares a type when its first decoder is created, and
+# the process crashes if two threads do so at the same time. Python's import lock admits one thread only.
 DECODERS: dict[Any, msgspec.json.Decoder[Any]] = {
     kind: msgspec.json.Decoder(kind) for kind in (*chain.from_iterable(ACTIONS.values()), reads.ReadRequest, PutCommand)
 }

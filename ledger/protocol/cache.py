@@ -1,4 +1,8 @@
-"""Messages about the broker's cache: a part of `ledger.protocol.actions`."""
+"""Messages about the broker's cache. `ledger.protocol.actions` has the rules of all messages.
+
+A *reader* is a subscription, or a query without a subscription that reports its position. The *expected reads* of a
+cached entry are the number of readers that have still to read the entry.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +17,10 @@ LEASE_MS_MAX = 24 * 3600 * 1000
 
 
 class RegisterReader(msgspec.Struct, frozen=True):
-    """Report of a query without a subscription, which needs nothing before `position` any more.
+    """Report of a query without a subscription: it will read no entry before `position` again.
 
-    `reader` is its name. The broker forgets a reader after `ttl_ms` without a report, or at once with 0.
+    `reader` is the name of the query. The broker forgets a reader after `ttl_ms` without a report. 0 removes the reader
+    at once.
     """
 
     name: Name
@@ -25,13 +30,13 @@ class RegisterReader(msgspec.Struct, frozen=True):
 
 
 class RegisterReaders(msgspec.Struct, frozen=True):
-    """Report of a query about many ledgers. Deleted ones are ignored."""
+    """Report of a query about many ledgers. The broker ignores deleted ledgers."""
 
     ledgers: list[RegisterReader]
 
 
 class ReaderPlace(msgspec.Struct, frozen=True):
-    """Live reader: its acknowledged position and its next read."""
+    """Live reader: the position up to which it has acknowledged, and the position that it reads next."""
 
     reader: str
     position: Position
@@ -39,11 +44,11 @@ class ReaderPlace(msgspec.Struct, frozen=True):
 
 
 class ReadSources(msgspec.Struct, frozen=True, kw_only=True):
-    """Sources of the entries served since the broker started, in entries and bytes.
+    """Counters of the entries served since the broker started, by source, in entries and bytes.
 
-    Hits are served from memory if the cache has the block. They are served by the page cache if the cache accounts for
-    a local file that was recently read or written. Misses are read from object storage or from local files. Only the
-    system knows whether the disk is read for a local file.
+    A memory hit is an entry in a block that the cache has in memory. A page-cache hit is an entry of a local file in a
+    block that was recently read or written. The system's page cache probably has such a block, and the broker does not
+    check this. All other entries are misses: they are read from object storage or from local files.
     """
 
     hits: int = 0
@@ -63,8 +68,8 @@ class ReadSources(msgspec.Struct, frozen=True, kw_only=True):
 class CacheReads(ReadSources, frozen=True):
     """Sums of served entries since the broker's start, over all ledgers, and the present state of the cache.
 
-    This is the part of `CacheMetrics` that progress shows. Two of its values visit every range, and are at most a
-    second old.
+    The progress of a streaming query shows these metrics. `expected_reads` and `non_evictable_bytes` are at most a
+    second old. Reason: to compute them the broker visits every cached range.
     """
 
     mapped_entries: int = 0
@@ -85,7 +90,7 @@ class CacheReads(ReadSources, frozen=True):
 
 
 class LedgerCacheMetrics(ReadSources, frozen=True):
-    """Metrics of one ledger, as in `CacheMetrics`."""
+    """Metrics of one ledger. `CacheMetrics` explains the fields."""
 
     name: str
     inserted: int
@@ -103,15 +108,17 @@ class LedgerCacheMetrics(ReadSources, frozen=True):
 class CacheMetrics(CacheReads, frozen=True):
     """Activity of the cache since the broker's start: bytes and counts of entries, with the names of Pulsar's metrics.
 
-    A miss is an entry that was read from storage, a file or an object, and served. `mapped` counts what readers on the
-    broker's host mapped, hits and misses. `size_bytes` is the memory in use: that of cached blocks, and
-    `lingering_bytes` of evicted blocks that are still referenced. `local_file_bytes` are accounts of local files, which
-    take no memory and have a limit of their own.
-
-    All other counts cover both kinds. `entries` are the cached entries. `expected_reads` multiplies entries of cached
-    ranges by the readers that still need them; `non_evictable_bytes` are the ranges for which that is not 0.
-    `evictions` are passes by size. `ahead_bytes` were prefetched from object storage. `waited_ms` is the time for which
-    queries were throttled.
+    - `hits` and `misses` count served entries by source (`ReadSources`). `mapped_entries` and `mapped_bytes` are the
+      hits and misses that readers on the broker's host mapped.
+    - `size_bytes` is the memory in use: the cached blocks, and `lingering_bytes` of evicted blocks that readers still
+      reference.
+    - `local_file_bytes` are the bytes of local files that the cache counts as recently read or written. They take no
+      memory of the cache, and `local_file_limit_bytes` is their own limit.
+    - The other counts cover blocks in memory and local files. `entries` are the cached entries.
+    - `expected_reads` is the sum of the expected reads of all cached entries. `non_evictable_bytes` is the size of the
+      ranges that at least one reader has still to read.
+    - `evictions` counts the passes that evict because the cache is full.
+    - `ahead_bytes` were prefetched from object storage. `waited_ms` is the time for which queries were throttled.
     """
 
     policy: str = ""

@@ -1,7 +1,8 @@
-"""Messages about staged parts and runs. The rules of `ledger.protocol.actions` hold here too.
+"""Messages about staged parts and runs. `ledger.protocol.actions` has the rules of all messages.
 
-A task of a query writes a staged part, a file that no reader sees. A commit appends the parts of a batch to a ledger as
-one run: entries with a common transaction id, closed by a marker (`ledger.message.run_marker`).
+A task of a query writes its rows to a *staged part*, a file that no reader sees. A commit appends the parts of a batch
+to a ledger as one *run*, which has entries with a common transaction id. Its last entry, the *marker*, closes the run
+(`ledger.message.run_marker`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pyspark_ledger.ledger.settings.setting import Int64, Uint64
 
 
 class OpenStaging(msgspec.Struct, frozen=True):
-    """Request for a new file in the store for a part of a run, by a client that proved to be on the same host."""
+    """Request for a new file for a staged part. `token` proves that the client is on the broker's host."""
 
     query: Name
     batch: Int64
@@ -22,14 +23,14 @@ class OpenStaging(msgspec.Struct, frozen=True):
 
 
 class StagingPlace(msgspec.Struct, frozen=True):
-    """File to write frames to (created empty by the broker), and the part's name in the store."""
+    """Name of a staged part, and the path of its file. The broker has created the file; the client writes to it."""
 
     part: str
     path: str
 
 
 class StagedPart(msgspec.Struct, frozen=True):
-    """Staged part as its writer describes it: frames numbered from 0; `crc32c` is over all bytes of the file."""
+    """Description of a staged part by its writer. `length` and `crc32c` are of all bytes of the file."""
 
     part: Name
     entries: Int64
@@ -39,10 +40,12 @@ class StagedPart(msgspec.Struct, frozen=True):
 
 
 class CommitRun(msgspec.Struct, frozen=True):
-    """Request to append the staged parts as one run, closed by a marker, exactly once per (ledger, query, batch).
+    """Request to append the staged parts as one run, exactly once per ledger, query and batch number.
 
-    `txn_most` and `txn_least` are the run's transaction id, as in its entries. `once`: the query commits nothing else,
-    so the broker may forget the query when its parts expire.
+    A batch number that is not above the newest one of its query in this ledger is a repetition, and appends nothing.
+
+    `txn_most` and `txn_least` are the halves of the run's transaction id, which all its entries have. `once`: the query
+    commits no other batch. The broker then forgets the query when the retention time of its staged parts has passed.
     """
 
     ledger: Name
@@ -67,9 +70,10 @@ class LedgerParts(msgspec.Struct, frozen=True):
 
 
 class CommitRuns(msgspec.Struct, frozen=True):
-    """Request to commit a batch of a query to several ledgers, exactly once. The first commit determines the routing.
+    """Request to commit a batch of a query to several ledgers, exactly once.
 
-    `once`: the query commits nothing else, as in `CommitRun`.
+    The first request determines which rows go to which ledger. A repeated request does not change this. `once`: the
+    query commits no other batch, as in `CommitRun`.
     """
 
     query: Name
@@ -86,7 +90,7 @@ class CommitRuns(msgspec.Struct, frozen=True):
 
 
 class CommittedRun(msgspec.Struct, frozen=True):
-    """Run in the log. `repeated`: an earlier call appended the run."""
+    """Run in the log, from position `first` up to `end`. `repeated`: an earlier call appended the run."""
 
     repeated: bool
     first: Position
@@ -96,9 +100,10 @@ class CommittedRun(msgspec.Struct, frozen=True):
 
 
 class CommittedRuns(msgspec.Struct, frozen=True):
-    """Runs of a batch, by the canonical names of their ledgers. `repeated`: this call changed nothing.
+    """Runs of a batch, by the canonical names of their ledgers. `repeated`: an earlier call appended the runs.
 
-    `runs` is empty for a batch before the newest one. Reason: only the newest batch has a record of its ledgers.
+    `runs` is empty for a batch before the newest batch of its query. Reason: the broker records the ledgers of the
+    newest batch only.
     """
 
     repeated: bool
@@ -106,8 +111,9 @@ class CommittedRuns(msgspec.Struct, frozen=True):
 
 
 class AskNewestBatch(msgspec.Struct, frozen=True):
-    """Request for the newest batch of a query in one ledger, of this `incarnation`; with `several`, over all
-    ledgers.
+    """Request for the newest batch that a query has committed to one ledger of this `incarnation`.
+
+    With `several` the request is for the newest batch that the query has committed to several ledgers.
     """
 
     name: Name
@@ -117,13 +123,13 @@ class AskNewestBatch(msgspec.Struct, frozen=True):
 
 
 class NewestBatch(msgspec.Struct, frozen=True):
-    """Newest batch that is in all of its ledgers; -1: none is."""
+    """Newest batch that all its ledgers contain; -1: there is no such batch."""
 
     batch: int
 
 
 class AbortRun(msgspec.Struct, frozen=True):
-    """Request to delete staged parts. Missing parts are ignored."""
+    """Request to delete staged parts. The broker ignores missing parts."""
 
     query: Name
     batch: Int64

@@ -1,9 +1,12 @@
-"""Messages about cursors, leases, acknowledgements and deliveries: a part of `ledger.protocol.actions`.
+"""Messages about cursors, leases, acknowledgements and deliveries. `ledger.protocol.actions` has the rules of all
+messages.
 
-The rules of `ledger.protocol.actions` hold here, too. `PositionInfo` is Pulsar's Protobuf message for a set of
-acknowledged positions (`ledger.positions.position_info`).
-
-A delivery record is the durable list of the rows of one batch. The numbers of a cursor's records rise.
+- A *cursor* is the durable position of one reader. Its *mark-delete position* is the first position that is not
+  acknowledged. A cursor can also acknowledge single rows after this position.
+- A *delivery record* is the durable list of the rows of one batch. Each record of a cursor has a higher number than the
+  record before it.
+- A *dead letter* is a row that was redelivered too often. It is written to another ledger and then acknowledged.
+- `PositionInfo` is Pulsar's Protobuf message for a set of acknowledged positions (`ledger.positions.position_info`).
 """
 
 from __future__ import annotations
@@ -34,14 +37,16 @@ class OpenCursor(CursorRequest, frozen=True):
 
 
 class CursorState(msgspec.Struct, frozen=True):
-    """Durable cursor. `next_position` is the first unacknowledged position; the backlog is what follows.
+    """State of a cursor. `next_position` is the first unacknowledged position.
 
-    `backlog_entries` excludes entries without rows, such as the marker that closes a committed batch. An estimated
-    backlog includes them. The backlog excludes everything that is acknowledged out of order.
+    The backlog has the unacknowledged entries from `next_position` to the end of the log. `backlog_entries` excludes
+    entries without rows, such as the marker that closes a committed batch. An estimated backlog includes them.
 
-    Counts of acknowledgements from `next_position` on: `acknowledged_ranges` and `acknowledged_entries` of whole
-    entries, `partial_entries` of entries with some acknowledged rows. `cursor_ledger` is the id of the cursor's own
-    log, which stores these acknowledgements. With -1 the cursor's metadata record stores them.
+    - `acknowledged_ranges` and `acknowledged_entries` count the whole entries that are acknowledged after
+      `next_position`. `partial_entries` counts the entries of which some rows are acknowledged.
+    - `cursor_ledger` is the id of the cursor's own log, which stores these acknowledgements. It is -1 if the cursor's
+      metadata record stores them.
+    - `replay_floor` is the end of the last batch that Spark is known to have committed. No replay starts before it.
     """
 
     ledger: str
@@ -62,15 +67,18 @@ class CursorState(msgspec.Struct, frozen=True):
 
 
 class NameCursor(CursorRequest, frozen=True):
-    """Request about a cursor. Not `precise`: rows and bytes of its backlog are estimated, and no file is read."""
+    """Request about a cursor. Without `precise` the broker reads no file, and estimates the backlog's rows and
+    bytes.
+    """
 
     precise: bool = True
 
 
 class MarkDelete(CursorRequest, frozen=True):
-    """Request to acknowledge everything before `next_position`. A move backwards is ignored.
+    """Request to acknowledge everything before `next_position`. The broker ignores a move backwards.
 
-    `replay_floor`: the end of the last batch known to be in the reader's commit log; it never moves back either.
+    `replay_floor` is the end of the last batch that is known to be in the reader's commit log. It also moves forward
+    only.
     """
 
     next_position: Position
@@ -84,10 +92,10 @@ class ResetCursor(CursorRequest, frozen=True):
 
 
 class SkipEntries(CursorRequest, frozen=True):
-    """Request to acknowledge the next `entries` unacknowledged entries with rows; all of them for -1.
+    """Request to acknowledge the next `entries` unacknowledged entries with rows; -1 means all of them.
 
-    They are counted from `start`, the caller's view of the cursor, to `end`, its view of the log's end. So a call with
-    a lost answer may be repeated.
+    The caller sends the cursor's position as `start` and the log's end as `end`. The broker counts the entries between
+    these two. Reason: if the reply is lost, the caller repeats the request, and no further entry is skipped.
     """
 
     entries: Int64
@@ -103,9 +111,9 @@ class CursorProperties(CursorRequest, frozen=True):
 
 
 class AskAckedRanges(CursorRequest, frozen=True):
-    """Request for the positions of a range that a cursor acknowledged beyond its mark-delete.
+    """Request for the positions of a range that a cursor has acknowledged after its mark-delete position.
 
-    With `whole` the answer contains the mark-delete position even if the range has no such position.
+    With `whole` the reply has the mark-delete position even if the range has no acknowledged position.
     """
 
     range: PositionRange
@@ -113,19 +121,21 @@ class AskAckedRanges(CursorRequest, frozen=True):
 
 
 class AckedRanges(msgspec.Struct, frozen=True):
-    """Encoded PositionInfo: the mark-delete position, and the acknowledged positions of the range beyond it.
+    """Encoded PositionInfo: the mark-delete position, and the acknowledged positions of the range after it.
 
-    Both are of the same moment. Empty if no position beyond mark-delete is acknowledged, unless `whole` was set.
+    The broker reads both in one step. Without `whole`, `info` is empty if no position after mark-delete is
+    acknowledged.
     """
 
     info: bytes = b""
 
 
 class AcquireLease(CursorRequest, frozen=True):
-    """Request to take or renew the lease of a subscription. `holder` is `host/pid/start/id`; `ttl_ms` counts from now.
+    """Request to acquire or renew the lease of a subscription, for `ttl_ms` from now. `holder` is `host/pid/start/id`.
 
-    A lease is granted if it is free, expired, the holder's own, or held by a dead process of the broker's host.
-    Otherwise `LeaseReply.granted` is false and the reply names the holder and the end of its lease.
+    A *lease* gives one query the right to use a subscription. The broker grants a lease that is free, that has expired
+    or that the same holder has. It also grants the lease of a dead process on the broker's host. Otherwise
+    `LeaseReply.granted` is false, and the reply names the holder and the end of its lease.
     """
 
     holder: Name
@@ -133,7 +143,7 @@ class AcquireLease(CursorRequest, frozen=True):
 
 
 class LeaseReply(msgspec.Struct, frozen=True):
-    """Lease after the call."""
+    """Holder of the lease after the call, and the time at which the lease expires."""
 
     granted: bool
     holder: str
@@ -141,7 +151,7 @@ class LeaseReply(msgspec.Struct, frozen=True):
 
 
 class ReleaseLease(CursorRequest, frozen=True):
-    """Request to release a lease; ignored unless `holder` holds it."""
+    """Request to release a lease. The broker ignores the request if `holder` does not have the lease."""
 
     holder: Name
 
@@ -150,9 +160,10 @@ UNLIMITED = 2**62
 
 
 class DeliveredRange(msgspec.Struct, frozen=True, array_like=True):
-    """Rows that are delivered together: a range without the rows of `skip`, an encoded PositionInfo (empty: none).
+    """Rows that are delivered together: the rows of `range` without those in `skip`, an encoded PositionInfo.
 
-    `count`: earlier deliveries of the rows. `at_ms`: time of the last one, by the broker's clock.
+    An empty `skip` excludes no row. `count` is the number of earlier deliveries of the rows. `at_ms` is the time of the
+    last earlier delivery by the broker's clock.
     """
 
     count: int
@@ -164,14 +175,15 @@ class DeliveredRange(msgspec.Struct, frozen=True, array_like=True):
 class NextDelivery(CursorRequest, frozen=True):
     """Request to decide which rows the next batch delivers. The batch follows delivery record `after` (0: none).
 
-    New rows are those from `start` to `end`. Without `explicit` the batch is this range without its acknowledged rows.
+    New rows are the rows from `start` to `end`. Without `explicit` the batch has the unacknowledged rows of this range.
 
     With `explicit` a delivered row stays outstanding until it is acknowledged. It is redelivered after
     `ack_timeout_ms`. After `max_redeliveries` redeliveries (-1: no limit) it becomes a dead letter instead.
 
-    The batch takes at most `back_rows` and `back_bytes` of redelivered rows. With `back_first` it takes the first due
-    entry in any size. The rest follows in later batches. Rows that were delivered at `before_ms` or later, by the
-    broker's clock, are not redelivered yet, even after a negative acknowledgement.
+    The batch has at most `back_rows` and `back_bytes` of redelivered rows; later batches have the others. With
+    `back_first` the batch has at least the first due entry, even if that entry exceeds both limits. A row is not
+    redelivered yet if its last delivery was at `before_ms` or later by the broker's clock. This is so even after a
+    negative acknowledgement.
     """
 
     after: NotNegative
@@ -187,7 +199,7 @@ class NextDelivery(CursorRequest, frozen=True):
 
 
 class AskDue(CursorRequest, frozen=True):
-    """Request for the size of the rows that the batch after delivery record `after` would redeliver without a limit."""
+    """Request for the number and size of the rows that are due for redelivery after delivery record `after`."""
 
     after: NotNegative
     ack_timeout_ms: NotNegative = 0
@@ -196,7 +208,7 @@ class AskDue(CursorRequest, frozen=True):
 
 
 class Due(msgspec.Struct, frozen=True):
-    """Rows and bytes that would be redelivered, and those of the first entry."""
+    """Rows and bytes that are due for redelivery. `head_rows` and `head_bytes` are those of the first due entry."""
 
     rows: int
     size_bytes: int
@@ -205,11 +217,11 @@ class Due(msgspec.Struct, frozen=True):
 
 
 class DecidedDelivery(msgspec.Struct, frozen=True):
-    """Decided batch. `record` is the number of its delivery record.
+    """Decided batch. `record` is the number of its delivery record. `position` is the start of the next batch.
 
-    `record` is 0 for an empty batch. Without `explicit` it is also 0 for a range without acknowledged rows. Neither
-    needs a record. `position` is the start of the next batch. `dead`: the number of a batch of dead letters that must
-    be written first (0: none). `back_…`: the redelivered part of the batch.
+    `record` is 0 if the batch needs no delivery record. An empty batch needs none. Without `explicit`, a range without
+    acknowledged rows needs none either. `dead` is the number of a batch of dead letters that the reader must write
+    before this batch (0: none). `back_rows` and `back_bytes` are the redelivered part of the batch.
     """
 
     record: int
@@ -220,15 +232,15 @@ class DecidedDelivery(msgspec.Struct, frozen=True):
 
 
 class AskDelivery(CursorRequest, frozen=True):
-    """Request for a delivery record by number; -1: that of the dead letters, 0: the newest, without its ranges."""
+    """Request for a delivery record by number; -1: that of the dead letters; 0: the newest, without its ranges."""
 
     record: Int64
 
 
 class Delivery(msgspec.Struct, frozen=True):
-    """Delivery record: its number (0: there is none), the start of the next batch, and its ranges.
+    """Delivery record: its number (0: there is no record), the start of the next batch, and its ranges.
 
-    If the newest was requested, `now_ms` is the time that ranges are stamped with.
+    In the reply to record 0, `now_ms` is the broker's clock, from which `DeliveredRange.at_ms` comes.
     """
 
     record: int
@@ -238,6 +250,6 @@ class Delivery(msgspec.Struct, frozen=True):
 
 
 class AckDeadLetters(CursorRequest, frozen=True):
-    """Request to acknowledge the batch `dead` of dead letters, after it was written to the dead-letter ledger."""
+    """Request to acknowledge the batch `dead` of dead letters, after the reader wrote it to the dead-letter ledger."""
 
     dead: NotNegative

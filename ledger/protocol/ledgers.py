@@ -1,15 +1,16 @@
 """Messages about one managed ledger: its properties, policies, partitions, sealing, offloading, publishing.
 
-They are a part of `ledger.protocol.actions`, whose rules hold here too. A property of the ledger states how far the log
-is published in a table:
+`ledger.protocol.actions` has the rules of all messages. To *publish* a segment is to write its rows to a Delta table. A
+property of the ledger states the last published segment of each table:
 
     published:/tables/orders = {"table":"<Delta's id of the table>","segment":7}
 
 Rules of that property
-- It is written after the commit that it states, so it is never ahead of the table.
-- It does not decide what is published. Retention reads it, and a publisher detects a table that was created again.
+- A publisher writes the property after its commit to the table, so the property is never ahead of the table.
+- The commits of the table decide what is published. Retention reads the property to keep unpublished segments. A
+  publisher compares the table's id, to detect a table that was created again.
 - If a log is published to several tables, the slowest table counts.
-- An unreadable property counts as nothing published.
+- An unreadable property counts as if no segment were published.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from pyspark_ledger.ledger.protocol.names import Name
 from pyspark_ledger.ledger.settings.setting import NotNegative
 
 DEDUPLICATION_ENABLED = "ledger.deduplicationEnabled"
-"""The property of a ledger that has de-duplication."""
+"""Property that a ledger with de-duplication has: it stores a message that a producer sends again once."""
 
 
 class TrimReply(msgspec.Struct, frozen=True):
-    """Segments that a trim removed, oldest first; the managed ledger now begins at `start`.
+    """Segments that a trim (a deletion by the ledger's policies) removed, oldest first. The log now begins at `start`.
 
-    Of the segments in `local` only the local copies were deleted: they are in object storage.
+    The trim deleted only the local copies of the segments in `local`, because object storage has these segments.
     """
 
     name: str
@@ -42,7 +43,9 @@ class TrimReply(msgspec.Struct, frozen=True):
 
 
 class ChangeProperties(msgspec.Struct, frozen=True):
-    """Request to set and remove properties of a managed ledger. The broker's own, `ledger.…`, are refused."""
+    """Request to set and remove properties of a managed ledger. Names that begin with `ledger.` are the broker's own
+    and are refused.
+    """
 
     name: Name
     values: dict[Name, str] = {}
@@ -57,10 +60,10 @@ class Properties(msgspec.Struct, frozen=True):
 
 
 class ChangePolicy(msgspec.Struct, frozen=True):
-    """Request to set and remove policies of a ledger or of a namespace (`tenant/namespace`); without either, to show
-    them.
+    """Request to set and remove policies of a ledger or of a namespace (`tenant/namespace`).
 
-    A removed policy falls back to the namespace's or the broker's setting.
+    Without values and without names to forget, the request changes nothing, and the reply shows the policies. A
+    forgotten policy is replaced by that of the namespace, or else by the broker's setting.
     """
 
     scope: Name
@@ -70,7 +73,7 @@ class ChangePolicy(msgspec.Struct, frozen=True):
 
 
 class Policies(msgspec.Struct, frozen=True):
-    """Policies of a ledger or a namespace: its own, those of its namespace, and the effective ones."""
+    """Policies of a ledger or a namespace: its own (`stated`), those of its namespace, and the effective policies."""
 
     scope: str
     stated: dict[str, int]
@@ -79,11 +82,12 @@ class Policies(msgspec.Struct, frozen=True):
 
 
 class OffloadPrefix(msgspec.Struct, frozen=True):
-    """Request to offload all sealed segments before a position; without one, all. The offload runs in the background.
+    """Request to copy sealed segments to object storage, in the background: those before `until`, or all.
 
-    With `seal` the open segment is sealed first, if it holds an entry, and offloaded too. With `cancel` the running
-    offload is stopped instead. With `sweep` unreferenced objects are deleted instead: recorded ones, and those that a
-    listing of the bucket finds for this store.
+    - With `seal` the broker first seals the open segment, if it has an entry, and offloads it too.
+    - With `cancel` the broker stops the running offload instead.
+    - With `sweep` the broker deletes unreferenced objects instead. It deletes the objects that its metadata records as
+      unwanted, and objects of this store that a listing of the bucket finds.
     """
 
     name: Name
@@ -96,9 +100,10 @@ class OffloadPrefix(msgspec.Struct, frozen=True):
 class OffloadStatus(msgspec.Struct, frozen=True):
     """Progress of the offload of a managed ledger. `state`: idle, waiting, running, done, failed, cancelled.
 
-    `done` and `left` are segments of this offload, and `bytes_done` of `bytes_total` are their bytes. `first_left` is
-    the start of the first segment that is not offloaded. `failure` is the first error; other segments continued after
-    the error. `swept` is the number of objects that a sweep deleted.
+    `done` and `left` are the finished and the remaining segments of this offload. `bytes_done` of their `bytes_total`
+    bytes are uploaded. `first_left` is the start of the first segment that is not offloaded. `failure` is the first
+    error; the offload of the other segments continues after an error. `swept` is the number of objects that a sweep
+    deleted.
     """
 
     name: str
@@ -111,7 +116,7 @@ class OffloadStatus(msgspec.Struct, frozen=True):
     failure: str = ""
     swept: int = 0
     offloaded: int = 0
-    """Number of segments in object storage, of this offload or earlier ones."""
+    """Number of segments in object storage, from this offload and earlier offloads."""
     local: int = 0
     """Number of offloaded segments that have a local copy as well."""
 
@@ -124,7 +129,7 @@ class ChangePartitions(msgspec.Struct, frozen=True):
 
 
 class PartitionCount(msgspec.Struct, frozen=True):
-    """Number of partitions; 0 for a missing ledger, or one without partitions."""
+    """Number of partitions; 0 for a missing ledger, or a ledger without partitions."""
 
     partitions: NotNegative
 
@@ -137,7 +142,7 @@ class AskSequence(msgspec.Struct, frozen=True):
 
 
 class LastSequence(msgspec.Struct, frozen=True):
-    """Highest durable sequence id, -1 for none; None for a ledger without de-duplication."""
+    """Highest durable sequence id of the producer; -1 if it has none. None for a ledger without de-duplication."""
 
     sequence_id: int | None
 
@@ -147,14 +152,14 @@ NOT_PUBLISHED = -1
 
 
 class PublishedNote(msgspec.Struct, frozen=True, rename={"table_id": "table"}):
-    """Progress of a log in the table of this id: `segment` and all before it are published."""
+    """Progress of a log in the table with id `table_id`: `segment` and all segments before it are published."""
 
     table_id: str
     segment: int
 
     @classmethod
     def of(cls, properties: Mapping[str, str], target: str) -> PublishedNote | None:
-        """Return the property about a table; None if there is no readable one."""
+        """Return the property about the table `target`; None if the log has no readable property about it."""
         try:
             return msgspec.json.decode(properties.get(_PREFIX + target, ""), type=cls)
         except JSON_FAULTS:
@@ -170,21 +175,24 @@ def is_published(properties: Mapping[str, str]) -> bool:
 
 
 def published_everywhere(properties: Mapping[str, str]) -> int:
-    """Return the newest segment that is in all tables of the log; NOT_PUBLISHED if there is none."""
+    """Return the newest segment that all tables of the log contain; NOT_PUBLISHED if there is no such segment."""
     targets = [name.removeprefix(_PREFIX) for name in properties if name.startswith(_PREFIX)]
     notes = [PublishedNote.of(properties, target) for target in targets]
     return min((NOT_PUBLISHED if note is None else note.segment for note in notes), default=NOT_PUBLISHED)
 
 
 class SealLedger(msgspec.Struct, frozen=True):
-    """Request to seal the open segment, if it holds an entry and is old enough. The next append opens another."""
+    """Request to seal the open segment, if it has an entry and is at least `older_than_ms` old.
+
+    The next append opens a new segment.
+    """
 
     name: Name
     older_than_ms: NotNegative = 0
 
 
 class SealReply(msgspec.Struct, frozen=True):
-    """Result of a seal: whether there was an entry to seal."""
+    """Result of the request: whether the broker sealed a segment."""
 
     name: str
     sealed: bool

@@ -1,6 +1,6 @@
-"""Messages about the metrics of a broker: a part of `ledger.protocol.actions`.
+"""Messages about the metrics of a broker. `ledger.protocol.actions` has the rules of all messages.
 
-Counters rise from the broker's start. Gauges are the values of the moment. Times of histograms are in seconds.
+Counters count from the broker's start. Gauges have the present value. Durations in histograms are in seconds.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from pyspark_ledger.ledger.protocol.names import Name
 from pyspark_ledger.ledger.settings.setting import NotNegative
 
 LISTED_LEDGERS = 1_000
-"""The default number of ledgers that have metrics of their own."""
+"""Default number of ledgers that are listed with their own metrics."""
 LISTED_CURSORS = 100
-"""The default number of cursors of one ledger that have metrics of their own."""
+"""Default number of cursors of one ledger that are listed with their own metrics."""
 OTHERS = "others"
 """Name of the sum of all ledgers, or of all cursors of a ledger, that are not listed."""
 
 
 class AskMetrics(msgspec.Struct, frozen=True):
-    """Request for the metrics of a broker, and the maximum number of ledgers and of cursors that are listed singly."""
+    """Request for the metrics of a broker. The reply lists at most `ledgers` ledgers, and `cursors` cursors of each."""
 
     ledgers: NotNegative = LISTED_LEDGERS
     cursors: NotNegative = LISTED_CURSORS
@@ -43,9 +43,10 @@ class ReportPublished(msgspec.Struct, frozen=True):
 
 
 class LatencyHistogram(msgspec.Struct, frozen=True):
-    """Histogram of durations. `counts[i]` are the durations up to `bounds[i]`; the last count has no bound.
+    """Histogram of durations. `total` is the sum of all durations.
 
-    A count excludes the durations of the bounds before it. `total` is the sum of all durations.
+    `counts[i]` is the number of durations above `bounds[i - 1]` and up to `bounds[i]`. The last count has no upper
+    bound.
     """
 
     bounds: list[float]
@@ -68,11 +69,14 @@ class LatencyHistogram(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, counts=counts, total=self.total + other.total)
 
     def quantile(self, part: float) -> float:
-        """Return the bound below which `part` (0 to 1) of the durations lie, `inf` beyond the last; 0 without any."""
-        wanted, seen = part * self.count, 0
+        """Return the smallest bound that `part` (0 to 1) of the durations do not exceed.
+
+        Returns `inf` if the last bound is too small, and 0 without durations.
+        """
+        required, total = part * self.count, 0
         for bound, count in zip([*self.bounds, float("inf")], self.counts, strict=True):
-            seen += count
-            if seen and seen >= wanted:
+            total += count
+            if total and total >= required:
                 return bound
         return 0.0
 
@@ -82,7 +86,7 @@ NO_DURATIONS = LatencyHistogram([], [0], 0.0)
 
 
 class AppendCounts(msgspec.Struct, frozen=True):
-    """Counters of the appends that a log acknowledged, in requests, entries, rows and bytes of entries as sent."""
+    """Counters of the appends that a log has acknowledged. `size_bytes` are the bytes of the entries as sent."""
 
     appends: int = 0
     entries: int = 0
@@ -112,13 +116,15 @@ class Unpublished(msgspec.Struct, frozen=True):
 
 
 class CursorMetrics(msgspec.Struct, frozen=True):
-    """Backlog of a cursor in entries, rows and bytes, estimated without reading a file.
+    """Backlog of a cursor in entries, rows and bytes. The broker estimates it without reading a file.
 
-    `oldest_ms` is the broker's time of the oldest unread entry, 0 without a backlog. `holes` are the ranges that are
-    acknowledged beyond the first unacknowledged position. `leased`: a reader is connected.
+    - `oldest_ms` is the time at which the broker stored the oldest unread entry; 0 without a backlog.
+    - `holes` is the number of ranges that are acknowledged after the first unacknowledged position.
+    - `leased`: a query has the lease of the cursor's subscription.
+    - A lag counts everything from the first unacknowledged position to the end of the log, also acknowledged entries.
+      `lag_ms` is the time between the first and the last of these entries.
 
-    A lag covers everything from the first unacknowledged position to the end, also what is acknowledged there.
-    `lag_ms` is the time between the entries at both ends. In a sum of cursors, times are the maximum.
+    In a sum of cursors, times are the maximum.
     """
 
     name: str
@@ -137,10 +143,13 @@ class CursorMetrics(msgspec.Struct, frozen=True):
 
 
 class LedgerMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """Metrics of a ledger, or of one partition. `rows` counts all rows ever, `size_bytes` what is stored.
+    """Metrics of a ledger, or of one partition.
 
-    `unpublished` is None if the ledger has no table. `trimmed_bytes` are those that retention deleted. A latency is
-    None if nothing was appended since the ledger was opened. `other_cursors` sums the cursors that are not listed.
+    - `rows` counts all rows that were ever appended. `size_bytes` is the size of the stored entries.
+    - `unpublished` is None if the ledger is not published to a Delta table.
+    - `trimmed_segments` and `trimmed_bytes` count what retention deleted.
+    - A latency is None if nothing was appended since the ledger was opened.
+    - `other_cursors` has the sums of the cursors that are not listed.
     """
 
     name: str
@@ -166,7 +175,11 @@ class LedgerMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OffloadMetrics(msgspec.Struct, frozen=True):
-    """Offloads of the store: ledgers that wait or run, and counters of segments, bytes and failed segments."""
+    """Offloads of the store to object storage.
+
+    `waiting` is the number of ledgers that wait for their offload. `running` is the ledger that is offloaded now.
+    `segments`, `size_bytes` and `failures` count the offloaded segments, their bytes and the failed segments.
+    """
 
     waiting: int = 0
     running: str = ""
@@ -198,9 +211,10 @@ class CacheDecision(msgspec.Struct, frozen=True):
 class BrokerMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """Metrics of a broker and its store at `now_ms`.
 
-    `ledgers` lists at most as many as were requested; a listed ledger stays listed until it is deleted. `others` sums
-    those that are open and not listed. `unreadable` names the ledgers that cannot be opened, with the error.
-    `recent_errors` are the newest errors of broker.log in the last hour, oldest first.
+    `ledgers` lists at most the requested number of ledgers. A listed ledger stays listed until it is deleted. `others`
+    has the sums of the open ledgers that are not listed. `unreadable` maps each ledger that cannot be opened to the
+    error. `given_up` maps each ledger that refuses appends until the broker's restart to the error. `recent_errors` are
+    the newest errors of broker.log in the last hour, oldest first.
     """
 
     now_ms: int

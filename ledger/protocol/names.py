@@ -1,6 +1,7 @@
-"""Names on the wire: a longer one is refused before any code scans or repeats the text.
+"""Type of the names in messages, with a maximum length.
 
-The limit is above that of every name that a store accepts; `ledger.names` states those.
+The decoder refuses a longer text before any code scans the text or shows it in an error. A name that a store accepts is
+always shorter (`ledger.names`).
 """
 
 from __future__ import annotations

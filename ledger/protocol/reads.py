@@ -1,11 +1,12 @@
-"""Messages about reads: ranges of a log split, located, read and sought; the state of many logs; announced reads.
+"""Messages about reads: splits and locations of ranges, search by time, the state of many logs, and prefetch.
 
-They are a part of `ledger.protocol.actions`, whose rules hold here too.
+`ledger.protocol.actions` has the rules of all messages.
 
 Rules
-- A request about many logs is one call. A reader of a thousand ledgers makes as many calls as a reader of one.
-- The lists of a reply are in the order of the request's.
-- A driver announces the ranges that its tasks read next (`PrefetchRequest`). The broker answers how long to wait.
+- A request about many logs is one call. A query over a thousand ledgers makes as many calls as a query over one ledger.
+- The lists of a reply are in the order of the lists in the request.
+- A driver announces the ranges that its tasks read next (`PrefetchRequest`), so that the broker can prefetch them. The
+  reply states how long the driver waits before the next announcement.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ HINTS_MAX = 100_000
 
 
 class PrefetchRange(msgspec.Struct, frozen=True):
-    """Range of a log that a reader reads next. `left_bytes` counts from the range's start to the log's known end."""
+    """Range of a log that a reader reads next. `left_bytes`: the size from the range's start to the log's known end."""
 
     name: Name
     range: PositionRange
@@ -32,7 +33,7 @@ class PrefetchRange(msgspec.Struct, frozen=True):
 class PrefetchRequest(msgspec.Struct, frozen=True):
     """Announcement that `reader` reads these ranges next, in this order.
 
-    `paced`: the broker may throttle it. `mapping`: its tasks map blocks on the broker's host.
+    `paced`: the broker may throttle the reader. `mapping`: the reader's tasks map blocks on the broker's host.
     """
 
     reader: Name
@@ -42,7 +43,7 @@ class PrefetchRequest(msgspec.Struct, frozen=True):
 
 
 class PrefetchReply(msgspec.Struct, frozen=True):
-    """Milliseconds to wait before the next announcement; 0: continue."""
+    """Milliseconds for which the reader waits before the next announcement. With 0 it does not wait."""
 
     wait_ms: int = 0
 
@@ -55,10 +56,10 @@ class ReadProgress(msgspec.Struct, frozen=True, omit_defaults=True):
 
     - The read begins at `position`, or with the first entry stored at or after `from_ms`, or at the log's start.
     - The read ends at `until`, or with the last entry stored before `until_ms`, or at the log's end.
-    - A position is valid in one incarnation of a log only. If `incarnation` is not the log's, the broker takes the
-      whole log, and the answer has the present incarnation.
-    - Without `count` the answer has positions only, and the broker reads no index.
-    - Rows that `cursor` has acknowledged are not counted. A missing cursor has acknowledged nothing.
+    - A log that is deleted and created again has a new incarnation, in which old positions are invalid. If
+      `incarnation` is not the present one, the read covers the whole log. The reply has the present incarnation.
+    - Without `count` the reply has positions only, and the broker reads no index.
+    - The reply excludes rows that `cursor` has acknowledged. A missing cursor has acknowledged no row.
     """
 
     position: Position | None = None
@@ -71,9 +72,10 @@ class ReadProgress(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class AskLogStatuses(msgspec.Struct, frozen=True):
-    """Request for the state of these ledgers. A partitioned ledger means its partitions.
+    """Request for the state of these ledgers. The name of a partitioned ledger means all its partitions.
 
-    `readings` are by canonical name, of a log or of its partitioned ledger; `otherwise` applies to the rest.
+    `readings` has the reads by canonical name of a ledger, a partition or a partitioned ledger. `otherwise` is the read
+    of all other ledgers.
     """
 
     names: Annotated[list[Name], msgspec.Meta(max_length=SURVEY_MAX)]
@@ -82,9 +84,10 @@ class AskLogStatuses(msgspec.Struct, frozen=True):
 
 
 class TrimmedEntries(msgspec.Struct, frozen=True):
-    """Entries that were trimmed before a read got to them. A segment that was read in part counts with its share.
+    """Entries that retention deleted before the reader had read them.
 
-    `known` is false if a release that kept no counts trimmed some of the entries.
+    Of a segment that the reader had read in part, the unread share counts. `known` is false if an older release, which
+    recorded no counts, deleted some of the entries.
     """
 
     range: PositionRange
@@ -95,9 +98,10 @@ class TrimmedEntries(msgspec.Struct, frozen=True):
 
 
 class LogStatus(msgspec.Struct, frozen=True, omit_defaults=True):
-    """State of a log, and what a read has left: the committed entries of `[begin, stop)`.
+    """State of a log, and the size of the remaining read: the committed entries of `[begin, stop)`.
 
-    The head of the rest ends with its first entry with rows. `head_ms` is the time at which the broker stored it.
+    `head_rows`, `head_bytes` and `head_ms` describe the first remaining entry with rows; `head_bytes` includes the
+    entries without rows before it. `head_ms` is the time at which the broker stored the entry.
     """
 
     name: str
@@ -118,7 +122,7 @@ class LogStatus(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class LogStatuses(msgspec.Struct, frozen=True):
-    """All requested logs, the `missing` ones, and the broker's time."""
+    """States of the requested logs, names of the missing logs, and the broker's time."""
 
     now_ms: int
     logs: list[LogStatus]
@@ -126,7 +130,7 @@ class LogStatuses(msgspec.Struct, frozen=True):
 
 
 class LimitedRange(msgspec.Struct, frozen=True):
-    """Range of one log, and the most that may be read of it. Rows that `cursor` has acknowledged do not count."""
+    """Range of one log, with the maximum rows and bytes of a read. Rows that `cursor` has acknowledged do not count."""
 
     name: Name
     range: PositionRange
@@ -136,7 +140,7 @@ class LimitedRange(msgspec.Struct, frozen=True):
 
 
 class AskLimitedRanges(msgspec.Struct, frozen=True):
-    """Request for the end of each limited range."""
+    """Request to cut each range at the position at which a read reaches its limits."""
 
     quotas: Annotated[list[LimitedRange], msgspec.Meta(max_length=SURVEY_MAX)]
 
@@ -146,12 +150,13 @@ BLOCK_BYTES_MAX = 2**30
 
 
 class ReadRequest(msgspec.Struct, frozen=True):
-    """Request to read the committed entries of a range. `max_block_bytes` limits a block (one entry is always whole).
+    """Request to read the committed entries of a range.
 
-    `token` is the content of `Welcome.token_path`; with the right one, `locate` returns locations. `incarnation`, if
-    given, must be the ledger's: a ledger that was created again is an error. `subscription` names the reader for the
-    cache: a cursor, or the name of a query without one. With `partly` the answer may have only the first locations, and
-    the client requests the rest.
+    - `max_block_bytes` limits the size of a block. A block with one entry can be larger.
+    - `token` is the content of `Welcome.token_path`. Only with the right token does `locate` return locations.
+    - A given `incarnation` must be the ledger's. It is an error if the ledger was deleted and created again.
+    - `subscription` names the reader for the cache: a cursor, or a query without a cursor.
+    - With `partly` the reply can have only the first locations. The client then requests the rest.
     """
 
     name: Name
@@ -164,10 +169,10 @@ class ReadRequest(msgspec.Struct, frozen=True):
 
 
 class BlockPlace(msgspec.Struct, frozen=True):
-    """Location of a block of frames on the broker's host. Map it, check the first frame, read no byte beyond.
+    """Location of a block of frames in a file on the broker's host.
 
-    With a `head` it is in a file of shared memory, which begins with the head and may be gone
-    (`ledger.cache.shared_memory`).
+    A reader maps exactly these bytes and checks the first frame. A block with a `head` is in a file in shared memory,
+    which begins with the head. The broker can delete this file at any time (`ledger.cache.shared_memory`).
     """
 
     ledger_id: int
@@ -180,9 +185,10 @@ class BlockPlace(msgspec.Struct, frozen=True):
 
 
 class Places(msgspec.Struct, frozen=True):
-    """Blocks of a range, in order, without a gap. `mapped` is false if the range must be read by DoGet.
+    """Locations of the blocks of a range, in order and without a gap.
 
-    With `more` they are only the first ones: request the rest when these are mapped.
+    If `mapped` is false, the client cannot map the range and must read it by DoGet. With `more` these are only the
+    first blocks. The client maps them, and then requests the rest.
     """
 
     mapped: bool
@@ -191,10 +197,10 @@ class Places(msgspec.Struct, frozen=True):
 
 
 class OpenRead(msgspec.Struct, frozen=True):
-    """Request that opens a read of `[start, end)` of a log; without an `end`, up to the end of the log.
+    """Request that opens a read of `[start, end)` of a log. Without `end` the read ends at the end of the log.
 
-    With a `cursor` the answer excludes all rows that the cursor has acknowledged. `token` and `max_block_bytes` are
-    those of a `ReadRequest`.
+    With a `cursor` the read excludes all rows that the cursor has acknowledged. `ReadRequest` explains `token` and
+    `max_block_bytes`.
     """
 
     name: Name
@@ -206,9 +212,10 @@ class OpenRead(msgspec.Struct, frozen=True):
 
 
 class OpenedRead(msgspec.Struct, frozen=True):
-    """Remaining range, the newest schema (version -1: none), and locations of the range's first blocks.
+    """Range that remains to be read, the newest schema (version -1: none), and the locations of the first blocks.
 
-    `skip` is a PositionInfo of what the cursor acknowledged in the range. `same_host` is false for an unknown token.
+    `skip` is a PositionInfo (Pulsar's message for a set of positions) of the rows in the range that the cursor has
+    acknowledged. `same_host` is false if the request had not the broker's token.
     """
 
     range: PositionRange
@@ -230,7 +237,7 @@ class SplitRequest(msgspec.Struct, frozen=True):
 
 
 class SplitPart(msgspec.Struct, frozen=True):
-    """Part of a split, and its size."""
+    """Part of a split range, and its size."""
 
     range: PositionRange
     entries: int
@@ -239,7 +246,7 @@ class SplitPart(msgspec.Struct, frozen=True):
 
 
 class SplitParts(msgspec.Struct, frozen=True):
-    """Parts in order; together exactly the committed part of the requested range."""
+    """Parts in order. Together they cover exactly the committed part of the requested range."""
 
     parts: list[SplitPart]
 
@@ -257,21 +264,22 @@ class RangeParts(msgspec.Struct, frozen=True):
 
 
 class LocateRanges(msgspec.Struct, frozen=True):
-    """Request for the locations of many ranges' blocks, as for `locate`, with one token."""
+    """Request for the locations of the blocks of many ranges. `token` is that of a `ReadRequest`, for all ranges."""
 
     requests: Annotated[list[ReadRequest], msgspec.Meta(max_length=SURVEY_MAX)]
     token: Name = ""
 
 
 class RangePlaces(msgspec.Struct, frozen=True):
-    """Locations of each range, in order; none at all if they must be read by DoGet."""
+    """Locations of each range, in order. The list is empty if the client must read all ranges by DoGet."""
 
     ranges: list[Places]
 
 
 class SeekTime(msgspec.Struct, frozen=True):
-    """Request for the first position whose broker timestamp is at or after `timestamp_ms` (the end if there is
-    none).
+    """Request for the position of the first entry that the broker stored at or after `timestamp_ms`.
+
+    The reply is the end of the log if there is no such entry.
     """
 
     name: Name
