@@ -1,1 +1,1 @@
-"""Counters and histograms that the broker's parts count into, and that `ledger.broker.metrics` reads."""
+"""Counters and histograms. The parts of the broker update them, and `ledger.broker.metrics` reads them."""

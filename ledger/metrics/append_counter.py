@@ -1,4 +1,7 @@
-"""Counter of the appends that a log has acknowledged. The log's sync stage writes it, any thread reads it."""
+"""Counter of the appends that a log has acknowledged.
+
+The thread that has synced a group of appends updates the counter. Any thread reads it.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from pyspark_ledger.ledger.protocol.metrics import AppendCounts
 
 
 class AppendCounter:
-    """Appends since the log was opened. Rows are counted by the log: `rows_before` is their number at the start."""
+    """Appends since the log was opened. The log counts its rows; `rows_before` is their number when it was opened."""
 
     __slots__ = ("_counts", "_rows_before")
 

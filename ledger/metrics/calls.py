@@ -12,14 +12,14 @@ from pyspark_ledger.ledger.protocol.metrics import LatencyHistogram
 
 
 class CallMetrics:
-    """Calls of all servers of one broker. Any thread may call."""
+    """Durations and errors of the calls to all servers of one broker. Any thread may call any method."""
 
     def __init__(self) -> None:
         self.errors = Counters()
         self._latencies = {name: Latencies() for name in ACTIONS}
 
     def timed(self, action: str) -> AbstractContextManager[None]:
-        """Return a context that counts the duration of a call, also if it fails."""
+        """Return a context that measures the duration of a call, also of a failed call."""
         return self._latencies[action].timed()
 
     def count_error(self, error: BaseException) -> None:

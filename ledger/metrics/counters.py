@@ -1,7 +1,7 @@
-"""Counters by name, such as errors by code, and requests to object storage by operation.
+"""Counters by name: errors by code, and requests to object storage by operation.
 
-`OBJECT_REQUESTS` counts the requests of this process. It is global, because clients of object storage are made in
-several places, and by credentials that change.
+`OBJECT_REQUESTS` counts the requests of this process to object storage. It is global because several modules create
+clients of object storage, and create them again when credentials change.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pyspark_ledger.ledger.protocol.metrics import RequestCount
 
 
 class Counters:
-    """Counts by name since the start of the process. Any thread may call."""
+    """Counts by name since the start of the process. Any thread may call any method."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -32,7 +32,7 @@ class Counters:
 
 
 class RequestCounters:
-    """Requests by operation, with the failed ones and the durations of all. Any thread may call."""
+    """Counts of requests and of failed requests, and durations, by operation. Any thread may call any method."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

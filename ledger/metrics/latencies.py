@@ -1,11 +1,11 @@
 """Histogram of durations with fixed bounds.
 
     bounds   0.5 ms   1 ms   2.5 ms  …  10 s   (none)
-    counts        3      7        1  …     0        0     durations up to the bound, above the bound before
+    counts        3      7        1  …     0        0     number of durations up to this bound and above the last one
 
 Invariants
 - A duration is in exactly one count.
-- `state` is a consistent moment: its counts and its sum are of the same durations.
+- The counts and the sum that `state` returns are of the same durations.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from time import perf_counter
 from pyspark_ledger.ledger.protocol.metrics import LatencyHistogram
 
 BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Bounds in seconds, those of a synced device up to a stalled one."""
+"""Bounds in seconds: from the sync of a fast device to that of a stalled device."""
 LONG_BOUNDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0, 1800.0)
-"""Bounds in seconds of work on whole segments."""
+"""Bounds in seconds for work on whole segments."""
 
 
 class Latencies:
-    """Durations since the histogram was created. Any thread may call."""
+    """Histogram of the durations since it was created. Any thread may call any method."""
 
     def __init__(self, bounds: Sequence[float] = BOUNDS) -> None:
         self._lock = threading.Lock()
@@ -34,7 +34,7 @@ class Latencies:
         self._total = 0.0
 
     def observe(self, seconds: float, times: int = 1) -> None:
-        """Count a duration, `times` times."""
+        """Add a duration to the histogram, `times` times."""
         at = bisect_left(self._bounds, seconds)
         with self._lock:
             self._counts[at] += times
@@ -50,6 +50,6 @@ class Latencies:
             self.observe(perf_counter() - started_s)
 
     def state(self) -> LatencyHistogram:
-        """Return the histogram of this moment."""
+        """Return the present histogram."""
         with self._lock:
             return LatencyHistogram(list(self._bounds), list(self._counts), self._total)

@@ -1,5 +1,5 @@
-"""Settings of the broker, declared once.
+"""Settings of the broker, each declared in one place.
 
-One file for each area declares its settings as fields; `setting` has the form of a declaration. `broker` joins the
-areas, reads settings from a file, and prints conf/broker.toml and docs/settings.md.
+`log`, `cursor`, `cache`, `offload` and `service` declare the settings of their area as fields. `setting` defines what a
+declaration contains. `broker` joins the areas, reads a settings file, and prints conf/broker.toml and docs/settings.md.
 """

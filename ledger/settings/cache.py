@@ -1,4 +1,8 @@
-"""Settings of the broker's cache: sizes, eviction, prefetch, and reads in flight."""
+"""Settings of the broker's cache: sizes, eviction, prefetch, and reads in flight.
+
+A *reader* is a subscription, or a query without a subscription. The *expected reads* of a cached block are the readers
+that have still to read it. docs/cache.md explains the eviction policies.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +12,16 @@ from pyspark_ledger.ledger.settings.setting import AT_ONCE, INT_MAX, switch, tex
 
 CACHE_POLICIES = ("cursor-distance", "expected-reads", "expected-reads-stash", "slowest-reader", "segmented", "lru")
 
-_NETTY = "Python has no buffers of Netty: nothing here is allocated by that"
+_NETTY = "It sizes buffers of Netty, which this broker does not use: remove it"
 CACHE_ELSEWHERE: dict[str, str] = {
-    "cacheEvictionByExpectedReadCount": "Set 'cacheEvictionPolicy': 'expected-reads' is its true, 'slowest-reader' its "
-    "false",
-    "managedLedgerCacheEvictionFrequency": "Set 'managedLedgerCacheEvictionIntervalMs'",
+    "cacheEvictionByExpectedReadCount": "Set 'cacheEvictionPolicy' to 'expected-reads' instead of true, or to "
+    "'slowest-reader' instead of false",
+    "managedLedgerCacheEvictionFrequency": "Set 'managedLedgerCacheEvictionIntervalMs' instead",
     "brokerAdaptiveRecvByteBufAllocatorMinimumSize": _NETTY,
     "brokerAdaptiveRecvByteBufAllocatorInitialSize": _NETTY,
     "brokerAdaptiveRecvByteBufAllocatorMaximumSize": _NETTY,
 }
-"""Names of Pulsar's that are no settings here, and what to do instead."""
+"""Settings of Pulsar that this broker does not have, and the hint for a user who sets them."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +33,8 @@ class EvictionSettings:
         "MiB",
         0,
         1024 * 1024,
-        "Limit of the cache's memory: blocks of all ledgers from object storage, and of local files if these are "
-        "copied. 0: nothing is cached.",
+        "Limit of the cache's memory. It contains blocks from object storage, and with managedLedgerCacheCopyEntries "
+        "also blocks of local files. 0: nothing is cached.",
         AT_ONCE,
     )
     managedLedgerCacheLocalFilesSizeMB: int = whole(
@@ -38,15 +42,15 @@ class EvictionSettings:
         "MiB",
         0,
         1024 * 1024,
-        "Limit of the local files that the cache accounts for, beside its memory. These are recently read or "
-        "written blocks with expected reads, which the system's page cache should have. An account takes about a "
-        "kilobyte. 0: there are no accounts, and each read of a local file counts as a read of storage.",
+        "Limit of the bytes of local files that count as cached. These are recently read or written blocks that "
+        "readers have still to read: the system's page cache probably has them. The broker uses about a kilobyte of "
+        "memory for each block. 0: each read of a local file counts as a read of storage.",
         AT_ONCE,
     )
     cacheEvictionPolicy: str = text(
         "one of " + ", ".join(CACHE_POLICIES),
-        "Policy that selects the blocks to evict from a full cache. `slowest-reader` is Pulsar's "
-        "cacheEvictionByExpectedReadCount=false, `expected-reads` its true.",
+        "Policy that selects the blocks to evict from a full cache. Pulsar has the policies `slowest-reader` "
+        "(cacheEvictionByExpectedReadCount=false) and `expected-reads` (true).",
         AT_ONCE,
         default="cursor-distance",
         choices=CACHE_POLICIES,
@@ -56,19 +60,25 @@ class EvictionSettings:
         "percent",
         1,
         100,
-        "Eviction by size stops at this part of the cache. Pulsar has 90; a pass is cheap here, and unused space "
-        "costs reads.",
+        "Eviction from a full cache stops when the cache is filled to this part. Pulsar's default is 90. Here a pass "
+        "of eviction is cheap, and unused space costs reads.",
         AT_ONCE,
     )
     managedLedgerCacheEvictionTriggerThresholdPercent: int = whole(
-        99, "percent", 1, 100, "Eviction by size starts above this part of the cache; Pulsar has 98.", AT_ONCE
+        99,
+        "percent",
+        1,
+        100,
+        "Eviction starts when the cache is filled above this part. Pulsar's default is 98.",
+        AT_ONCE,
     )
     managedLedgerCacheEvictionTimeThresholdMillis: int = whole(
         1_000,
         "milliseconds",
         0,
         INT_MAX,
-        "Age at which blocks may be evicted by time alone; under `cursor-distance` only without expected reads.",
+        "Age at which a block is evicted even if the cache is not full. The policy `cursor-distance` then evicts only "
+        "blocks without expected reads, that is, blocks that no reader has still to read.",
         AT_ONCE,
     )
     managedLedgerCacheEvictionTimeThresholdMillisMax: int = whole(
@@ -76,7 +86,7 @@ class EvictionSettings:
         "milliseconds",
         0,
         INT_MAX,
-        "The same age for blocks with expected reads, under the policy `expected-reads-stash` alone.",
+        "The same age for blocks with expected reads. Only the policy `expected-reads-stash` uses it.",
         AT_ONCE,
     )
     managedLedgerCacheEvictionTimeThresholdMillisOffloaded: int = whole(
@@ -84,8 +94,9 @@ class EvictionSettings:
         "milliseconds",
         0,
         INT_MAX,
-        "The same age for blocks from object storage since their last read, under `cursor-distance`: a slightly "
-        "later reader finds them. They are evicted first when room is needed.",
+        "Time after its last read at which a block from object storage is evicted, with the policy `cursor-distance`. "
+        "It is long so that a slightly later reader finds the block in the cache. A full cache evicts these blocks "
+        "first.",
         AT_ONCE,
     )
     managedLedgerCacheEvictionExtendTTLOfEntriesWithRemainingExpectedReadsMaxTimes: int = whole(
@@ -93,24 +104,25 @@ class EvictionSettings:
         "times",
         0,
         INT_MAX,
-        "Number of extensions of the life of blocks with expected reads, under `expected-reads`.",
+        "With the policy `expected-reads`: how many times a block with expected reads is kept when it reaches the age.",
         AT_ONCE,
     )
     managedLedgerCacheEvictionExtendTTLOfRecentlyAccessed: int = switch(
         0,
-        "1: a read extends a block's life, under `expected-reads` and `slowest-reader`. PIP-430 and Pulsar 4 have"
-        " 1, Pulsar 5 has 0: blocks that all readers have read take room from expected ones.",
+        "1: a block that was read since the last check is kept longer, with the policies `expected-reads` and "
+        "`slowest-reader`. PIP-430 and Pulsar 4 have 1. Pulsar 5 has 0. Reason for 0: otherwise blocks that all "
+        "readers have read take room from blocks with expected reads.",
         AT_ONCE,
     )
     cacheEvictionByMarkDeletedPosition: int = switch(
-        0, "1: under `slowest-reader` read blocks are kept until they are acknowledged.", AT_ONCE
+        0, "1: the policy `slowest-reader` keeps read blocks until they are acknowledged.", AT_ONCE
     )
     managedLedgerCursorBackloggedThreshold: int = whole(
         1_000,
         "entries",
         0,
         INT_MAX,
-        "Under `slowest-reader`: nothing is cached for a reader with a larger backlog.",
+        "With the policy `slowest-reader`: the cache keeps nothing for a reader with a larger backlog.",
         AT_ONCE,
     )
     managedLedgerMinimumBacklogCursorsForCaching: int = whole(
@@ -118,7 +130,8 @@ class EvictionSettings:
         "readers",
         0,
         INT_MAX,
-        "Under `slowest-reader`: reads from storage are cached if this many other readers are near. 0: never.",
+        "With the policy `slowest-reader`: a read from storage is cached if this many other readers are near. 0: such "
+        "reads are not cached.",
         AT_ONCE,
     )
     managedLedgerMinimumBacklogEntriesForCaching: int = whole(
@@ -126,7 +139,8 @@ class EvictionSettings:
         "entries",
         0,
         INT_MAX,
-        "Under `slowest-reader`: the setting above applies to a reader with at least this backlog.",
+        "With the policy `slowest-reader`: managedLedgerMinimumBacklogCursorsForCaching applies to a reader with at "
+        "least this backlog.",
         AT_ONCE,
     )
     managedLedgerMaxBacklogBetweenCursorsForCaching: int = whole(
@@ -134,20 +148,19 @@ class EvictionSettings:
         "entries",
         0,
         INT_MAX,
-        "Under `slowest-reader`: other readers are near within this many entries.",
+        "With the policy `slowest-reader`: two readers are near if at most this many entries are between them.",
         AT_ONCE,
     )
 
 
 @dataclass(frozen=True)
 class CacheSettings:
-    """The cache: copying, reading ahead, and reads in flight."""
+    """The cache: copies of local files, prefetch, and reads in flight."""
 
     managedLedgerCacheCopyEntries: int = switch(
         0,
-        "1: blocks of local files are also copied into the cache instead of being mapped from the system's page "
-        "cache, so they stay in memory. With the policy `segmented`, this is the copying mode of the circular "
-        "buffer.",
+        "1: the cache also copies blocks of local files to its memory, so that they stay there. 0: readers map these "
+        "blocks from the system's page cache.",
         AT_ONCE,
     )
     managedLedgerCacheEvictionIntervalMs: int = whole(
@@ -155,7 +168,7 @@ class CacheSettings:
         "milliseconds",
         10,
         60_000,
-        "Interval at which the cache evicts old blocks, while anything is cached. Pulsar's is 10.",
+        "Interval at which the cache looks for blocks to evict by age. Pulsar's default is 10.",
         AT_ONCE,
     )
     managedLedgerCacheReadAheadPercent: int = whole(
@@ -171,8 +184,8 @@ class CacheSettings:
         "percent",
         0,
         100,
-        "Part of a query's catch-up time for which it may be throttled, so that close readers behind it share its"
-        " reads from object storage. 0: no throttling.",
+        "Maximum part of the time in which a query reads its backlog for which the broker throttles it. A close "
+        "reader behind the query then catches up, and both share one read of object storage. 0: no throttling.",
         AT_ONCE,
     )
     managedLedgerContinueCachingAddedEntriesAfterLastActiveCursorLeavesMillis: int = whole(
@@ -180,8 +193,8 @@ class CacheSettings:
         "milliseconds",
         0,
         INT_MAX,
-        "Time for which appended entries are cached after the last reader of a ledger left, because the reader "
-        "may return. Pulsar's default is twice the time threshold.",
+        "Time for which the broker still caches appended entries after the last reader of a ledger left. Reason: the "
+        "reader may return. Pulsar's default is twice managedLedgerCacheEvictionTimeThresholdMillis.",
         AT_ONCE,
     )
     managedLedgerMaxReadsInFlightSizeInMB: int = whole(
@@ -189,7 +202,7 @@ class CacheSettings:
         "MiB",
         0,
         1024 * 1024,
-        "Limit of the bytes in flight from storage, beside the cache. 0: no limit.",
+        "Limit of the bytes that reads from storage hold in memory in addition to the cache. 0: no limit.",
         AT_ONCE,
     )
     managedLedgerMaxReadsInFlightPermitsAcquireTimeoutMillis: int = whole(
@@ -197,9 +210,9 @@ class CacheSettings:
         "milliseconds",
         0,
         3_600_000,
-        "Time for which a read waits for room under that limit before it fails.",
+        "Time for which a read waits at the limit managedLedgerMaxReadsInFlightSizeInMB before it fails.",
         AT_ONCE,
     )
     managedLedgerMaxReadsInFlightPermitsAcquireQueueSize: int = whole(
-        50_000, "reads", 0, INT_MAX, "Number of reads that may wait; a further one fails at once.", AT_ONCE
+        50_000, "reads", 0, INT_MAX, "Number of reads that wait at that limit. A further read fails at once.", AT_ONCE
     )

@@ -1,4 +1,8 @@
-"""Settings of cursors that acknowledge out of order: their state, and the rate of its flushes."""
+"""Settings of cursors that acknowledge rows out of order: limits of their state, and the rate of its flushes.
+
+A cursor's *mark-delete position* is the position before which everything is acknowledged. The state of a cursor also
+has the ranges that are acknowledged after this position.
+"""
 
 from __future__ import annotations
 
@@ -16,34 +20,36 @@ class CursorSettings:
         "ranges",
         0,
         INT_MAX,
-        "Ranges that a cursor may have acknowledged beyond its mark-delete position. An acknowledgement above the"
-        " limit is refused. 0: no limit. Pulsar keeps 10,000 and silently loses the rest in a crash.",
+        "Maximum number of ranges that a cursor has acknowledged after its mark-delete position. The broker refuses "
+        "an acknowledgement above the limit. 0: no limit. Pulsar stores 10,000 ranges, and silently loses the others "
+        "in a crash.",
     )
     managedLedgerMaxUnackedRangesToPersistInMetadataStore: int = whole(
         1_000,
         "ranges",
         0,
         200_000,
-        "A cursor with at most this many ranges is kept in its metadata record when the broker closes, and its "
-        "own log is deleted.",
+        "When the broker stops, it writes the state of a cursor with at most this many ranges to the metadata, and "
+        "deletes the cursor's own log.",
     )
     persistentUnackedRangesWithMultipleEntriesEnabled: int = switch(
         1,
-        "1: a cursor's state above the next setting is split into chunks with a footer (PIP-381). 0: a larger "
-        "state is refused. PIP-381 has 0, for brokers of older versions; a store here has none.",
+        "1: a cursor's state above persistentUnackedRangesMaxEntrySize is split into chunks (PIP-381). 0: such a "
+        "state is refused. PIP-381 has 0, because older brokers of a Pulsar cluster cannot read chunks. A store here "
+        "has one broker.",
     )
     persistentUnackedRangesMaxEntrySize: int = whole(
-        MIB, "bytes", 1024, 4 * MIB, "Largest entry of a cursor's log; PIP-381's default."
+        MIB, "bytes", 1024, 4 * MIB, "Maximum size of an entry in a cursor's log. The default is that of PIP-381."
     )
     managedLedgerCursorMaxEntriesPerLedger: int = whole(
-        50_000, "entries", 1, INT_MAX, "A cursor's log with this many entries is replaced by a new one."
+        50_000, "entries", 1, INT_MAX, "The broker replaces a cursor's log with this many entries by a new log."
     )
     managedLedgerCursorRolloverTimeInSeconds: int = whole(
         14_400,
         "seconds",
         0,
         INT_MAX,
-        "A cursor's log of this age is replaced at its next flush; 0: never by age.",
+        "The broker replaces a cursor's log of this age by a new log at the next flush. 0: it does not replace by age.",
     )
     managedLedgerDefaultMarkDeleteRateLimit: int = whole(
         0,
@@ -51,23 +57,23 @@ class CursorSettings:
         0,
         1000,
         "Maximum number of flushes a second of out-of-order acknowledgements. 0: each acknowledgement is flushed "
-        "before the call returns, and a crash loses none. Otherwise a crash loses the acknowledgements since the "
-        "last flush.",
+        "before the call returns, and a crash loses none. Above 0, a crash loses the acknowledgements since the last "
+        "flush, and their rows are delivered again.",
     )
     managedLedgerCursorPositionFlushSeconds: int = whole(
         60,
         "seconds",
         1,
         24 * 3600,
-        "With a rate, acknowledgements are flushed at the latest after this time.",
+        "If managedLedgerDefaultMarkDeleteRateLimit is above 0: maximum time until an acknowledgement is flushed.",
     )
     cursorDeltasPerState: int = whole(
         256,
         "deltas",
         0,
         100_000,
-        "Flushes of a cursor that write only the difference, until a whole state is written again; 0: every flush"
-        " writes a whole state, as in PIP-381.",
+        "Number of flushes that write only the changes of a cursor's state. The next flush writes the whole state. 0: "
+        "every flush writes the whole state, as in PIP-381.",
     )
     cursorInfoCompressionType: str = text(
         "name",

@@ -9,15 +9,16 @@ from pyspark_ledger.ledger.settings.setting import FOR_NEW_LEDGERS, INT_MAX, MIB
 
 @dataclass(frozen=True)
 class LogSettings:
-    """Managed ledgers: how a log is cut into segments, and how long segments are kept."""
+    """Managed ledgers: sizes of segments, retention, staged parts and de-duplication."""
 
     ledgerBlockSizeBytes: int = whole(
         64 * MIB,
         "bytes",
         5 * MIB,
         1024 * MIB,
-        "Block of a new managed ledger: the part size of its offload and the limit of one entry. S3 takes no part "
-        "below 5 MiB. Fixed for a ledger when it is created.",
+        "Block size of a new managed ledger. A block is one part of an upload to object storage, and contains whole "
+        "entries. It therefore also limits the size of one entry. The minimum is 5 MiB, because S3 refuses smaller "
+        "parts. The block size of a ledger never changes.",
         FOR_NEW_LEDGERS,
     )
     managedLedgerMaxEntriesPerLedger: int = whole(
@@ -35,70 +36,73 @@ class LogSettings:
         "minutes",
         0,
         INT_MAX,
-        "A segment of this age is sealed if it holds an entry. Up to a twentieth is added, so that not all "
-        "ledgers roll over at once. 0: no rollover by age.",
+        "A segment of this age is sealed if it has an entry. The broker adds up to a twentieth to the age, so that "
+        "not all ledgers roll over at once. 0: no segment is sealed by age.",
     )
     managedLedgerMinLedgerRolloverTimeMinutes: int = whole(
         0,
         "minutes",
         0,
         INT_MAX,
-        "No segment is sealed before this age, even if it is full. Pulsar's 10 spares its metadata cluster. Here "
-        "it is 0, because a segment costs one row of a local file and a full segment should be ready to offload.",
+        "No segment is sealed before this age, even if it is full. Pulsar's default is 10, which saves writes to its "
+        "metadata cluster. The default here is 0: a segment costs one row of a local database, and only a sealed "
+        "segment can be offloaded.",
     )
     defaultRetentionTimeInMinutes: int = whole(
         -1,
         "minutes",
         -1,
         INT_MAX,
-        "Time for which a sealed segment is kept after every cursor has read it. The first limit reached, time or"
-        " size, decides. -1 keeps everything. Pulsar's default, 0 in both, deletes what every cursor has read: "
-        "here a notebook's table would vanish.",
+        "Time for which a sealed segment is kept after it was sealed, even if every cursor has read it. A segment is "
+        "deleted when this limit or defaultRetentionSizeInMB allows it. -1: no segment is deleted by age. Pulsar's "
+        "default is 0 for both limits, so it deletes what every cursor has read. With that default, the rows that a "
+        "batch job wrote would vanish.",
     )
     defaultRetentionSizeInMB: int = whole(
         -1,
         "MiB",
         -1,
         INT_MAX,
-        "Size of a managed ledger that is kept after every cursor has read it; -1 keeps everything.",
+        "A segment that every cursor has read is deleted if its ledger has at least this size without the segment. "
+        "-1: no segment is deleted by size.",
     )
     retentionCheckIntervalInSeconds: int = whole(
         120,
         "seconds",
         1,
         24 * 3600,
-        "Interval at which the broker rolls over by age, trims and offloads.",
+        "Interval at which the broker seals segments by age, deletes segments by retention, and starts due offloads.",
     )
     retentionWaitsForOffload: int = switch(
         0,
-        "1: if segments are offloaded automatically, retention deletes only offloaded segments, even if object "
-        "storage is unreachable for long.",
+        "1: retention deletes only offloaded segments, if the ledger offloads segments automatically. It therefore "
+        "deletes nothing while object storage is unreachable.",
     )
     deleteAfterPublish: int = switch(
         0,
-        "1: a segment that every cursor has read is deleted, here and in object storage, once it is in all tables"
-        " of its managed ledger.",
+        "1: a segment that every cursor has read is deleted when it is published to all Delta tables of its ledger. "
+        "The broker deletes both the local copy and the copy in object storage.",
     )
     stagingRetentionSeconds: int = whole(
         7 * 24 * 3600,
         "seconds",
         60,
         TEN_YEARS_SECONDS,
-        "Time for which the staged rows of failed task attempts are kept for a repeated run of their batch.",
+        "Time for which the broker keeps staged rows that were not committed, in case Spark repeats their batch.",
     )
     brokerDeduplicationMaxNumberOfProducers: int = whole(
         10_000,
         "producers",
         1,
         1_000_000,
-        "Producers whose sequence ids a ledger with de-duplication remembers. Above that, the producers that "
-        "sent nothing for the longest time are forgotten.",
+        "Maximum number of producers whose sequence ids a ledger with de-duplication remembers. Above the limit the "
+        "broker forgets the producers that have been silent for the longest time.",
     )
     brokerDeduplicationProducerInactivityTimeoutMinutes: int = whole(
         360,
         "minutes",
         1,
         TEN_YEARS_SECONDS // 60,
-        "A producer that was silent for this time is forgotten when its segment is sealed. Messages that it sends"
-        " again are then new.",
+        "The broker forgets a producer that was silent for this time, when the open segment is sealed. A message that "
+        "the producer sends again after that is stored again.",
     )

@@ -9,14 +9,15 @@ from pyspark_ledger.ledger.settings.setting import AT_ONCE, MIB, TEN_YEARS_SECON
 
 @dataclass(frozen=True)
 class ServiceSettings:
-    """The broker: limits, life, and where it listens."""
+    """The broker: limits, lifetime, and listening address."""
 
     maxInFlightAppendBytes: int = whole(
         64 * MIB,
         "bytes",
         MIB,
         16 * 1024 * MIB,
-        "Bytes of one producer that wait for the disk. Above that the broker stops reading from the producer.",
+        "Maximum bytes of one producer that wait for the disk. At the limit the broker stops reading from the "
+        "producer.",
         AT_ONCE,
     )
     maxMessagePublishBufferSizeInMB: int = whole(
@@ -24,8 +25,8 @@ class ServiceSettings:
         "MiB",
         1,
         1024 * 1024,
-        "Bytes of all producers together that wait for the disk. Above that the broker stops reading from every "
-        "producer with waiting bytes. One entry of each producer always fits.",
+        "Maximum bytes of all producers together that wait for the disk. At the limit the broker stops reading from "
+        "every producer with waiting bytes. A producer without waiting bytes can always send one entry.",
         AT_ONCE,
     )
     maxMessageSize: int = whole(
@@ -33,8 +34,8 @@ class ServiceSettings:
         "bytes",
         5 * MIB,
         2 * 1024 * MIB,
-        "Maximum size of one request of a producer: one entry, or a few MiB of small ones. Also limits the size "
-        "of one entry, independent of the block size.",
+        "Maximum size of one request of a producer. A request is one entry, or several small entries. The limit "
+        "therefore also applies to one entry, independent of the block size.",
         AT_ONCE,
     )
     maxRequestBodyBytes: int = whole(
@@ -42,7 +43,7 @@ class ServiceSettings:
         "bytes",
         64 * 1024,
         1024 * MIB,
-        "Maximum size of any other request. Schemas and the parts of a batch are the longest.",
+        "Maximum size of any other request. The largest requests have a schema, or list the staged parts of a batch.",
         AT_ONCE,
     )
     maxWaitMillis: int = whole(
@@ -50,19 +51,25 @@ class ServiceSettings:
         "milliseconds",
         0,
         100_000,
-        "Time for which the broker waits for new entries for a reader before the reader asks again. A client "
-        "allows a call two minutes.",
+        "Maximum time for which a call of a reader waits for new entries. After that the reader calls again. It must "
+        "be below two minutes, the time-out of a client's call.",
         AT_ONCE,
     )
     maxConcurrentRequests: int = whole(
-        8_192, "calls", 1, 1024 * 1024, "Calls and streams that are served at once. Each has a thread.", AT_ONCE
+        8_192,
+        "calls",
+        1,
+        1024 * 1024,
+        "Maximum number of calls and streams that are served at once. Each uses a thread.",
+        AT_ONCE,
     )
     maxConcurrentReaders: int = whole(
         2_048,
         "readers",
         1,
         1024 * 1024,
-        "Readers that receive blocks at once. Readers on this host map files and do not count.",
+        "Maximum number of readers to which the broker sends blocks at once. Readers on the broker's host map files, "
+        "and do not count.",
         AT_ONCE,
     )
     brokerMaxConnections: int = whole(
@@ -70,7 +77,7 @@ class ServiceSettings:
         "connections",
         1,
         1024 * 1024,
-        "Connections at once. Each is a descriptor. Pulsar's default, 0, has only the system's limit.",
+        "Maximum number of open connections. Each uses a file descriptor. Pulsar's default is 0, which means no limit.",
         AT_ONCE,
     )
     brokerIdleTimeoutSeconds: int = whole(
@@ -78,7 +85,8 @@ class ServiceSettings:
         "seconds",
         0,
         TEN_YEARS_SECONDS,
-        "A broker that the library started exits after this time without a call or a lease; 0: never.",
+        "A private broker, which a client started, exits after this time without a call or a lease. 0: it does not "
+        "exit.",
         AT_ONCE,
     )
     brokerShutdownTimeoutMs: int = whole(
@@ -86,27 +94,28 @@ class ServiceSettings:
         "milliseconds",
         0,
         3_600_000,
-        "Time for which a stopping broker may settle queued appends and seal segments. Appends that are not "
-        "settled by then were never acknowledged. The next start recovers unsealed segments.",
+        "Maximum time in which a stopping broker completes queued appends and seals segments. An append that is not "
+        "complete after this time is not acknowledged. The next broker recovers an unsealed segment when it starts.",
         AT_ONCE,
     )
     bindAddress: str = text(
         "address",
-        "Address at which the broker listens instead of its private socket: grpc://127.0.0.1:PORT or "
-        "grpc+tls://HOST:PORT. Beyond loopback it needs the certificate, its key, the authority and the tokens. If it "
-        "requires credentials, the private socket stays beside it.",
+        "Address at which the broker listens instead of its private Unix socket: grpc://127.0.0.1:PORT or "
+        "grpc+tls://HOST:PORT. An address that other hosts can reach needs tlsCertificateFilePath, tlsKeyFilePath, "
+        "tlsTrustCertsFilePath and authenticationTokens. If the address requires credentials, the broker also listens "
+        "at its private socket.",
     )
     webServiceAddress: str = text(
         "address",
-        "Address of the HTTP service with metrics, health and status page: http://127.0.0.1:PORT or https://HOST:PORT. "
-        "Beyond loopback it needs https, a certificate and tokens.",
+        "Address of the HTTP service with metrics, health and status page: http://127.0.0.1:PORT or "
+        "https://HOST:PORT. An address that other hosts can reach needs https, a certificate and tokens.",
     )
     metricsLedgersMax: int = whole(
         1_000,
         "ledgers",
         0,
         100_000,
-        "Ledgers whose metrics are listed one by one. The others are summed.",
+        "Maximum number of ledgers with their own metrics. The metrics of all other ledgers are summed.",
         AT_ONCE,
     )
     metricsCursorsMax: int = whole(
@@ -114,16 +123,18 @@ class ServiceSettings:
         "cursors",
         0,
         100_000,
-        "Cursors of one ledger whose metrics are listed one by one. The others are summed.",
+        "Maximum number of cursors of one ledger with their own metrics. The metrics of all other cursors are summed.",
         AT_ONCE,
     )
-    tlsCertificateFilePath: str = text("path", "Certificate of the broker and the certificates that signed it, PEM.")
-    tlsKeyFilePath: str = text("path", "Key of the certificate, PEM, mode 600.")
+    tlsCertificateFilePath: str = text("path", "PEM file with the certificate of the broker and its chain.")
+    tlsKeyFilePath: str = text("path", "PEM file with the key of the certificate, with mode 600.")
     tlsTrustCertsFilePath: str = text(
-        "path", "Authority of the clients' certificates, PEM: a client without a certificate of it is refused."
+        "path",
+        "PEM file with the authority that signs the clients' certificates. The broker refuses a client without such a "
+        "certificate.",
     )
     authenticationTokens: str = text(
         "reference",
-        "Reference to the bearer tokens of clients: file:/path, one token a line, mode 600, or env:NAME. Several "
-        "tokens allow a rotation while clients run. Never the token itself.",
+        "Reference to the bearer tokens of clients: file:/path (one token a line, mode 600) or env:NAME. With several "
+        "tokens you can replace one while clients run. Do not set a token itself.",
     )

@@ -1,14 +1,14 @@
-"""Declarations of settings, and numbers as they cross the wire.
+"""Declarations of settings, and the types of numbers in messages.
 
-    class LogSettings:                                                  one class for each area
+    class ServiceSettings:                                              one class for each area
         maxWaitMillis: int = whole(60_000, "milliseconds", 0, 100_000, "…", AT_ONCE)
 
 Rules
-- A setting is declared once, as a field of the class of its area. Everything else is read from the field: see
-  `settings_of`. `ledger.settings.broker` joins the areas.
-- Names are those of Pulsar's broker.conf where the meaning is the same.
-- A number on the wire has the bounds that its type states. A number beyond them is refused.
-- `signed` is for numbers of Pulsar that are unsigned in protobuf and signed in Java.
+- A setting is declared once, as a field of the class of its area. `settings_of` returns the declarations of a class.
+  `ledger.settings.broker` joins the areas.
+- A setting has the name that it has in Pulsar's broker.conf, if it has the same meaning.
+- A decoder refuses a number outside the bounds of its type, such as `Int64`.
+- `signed` converts numbers that are unsigned in Pulsar's Protobuf messages and signed in Java.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _SWITCH = "switch"
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Declaration of a setting. `unit` of a text is the kind of text; a text has no bounds.
+    """Declaration of a setting. A text has no bounds, and its `unit` is the kind of text.
 
-    `effect`: when a new value takes effect. With "at once" the value is read at each use, and `ledger settings set`
-    changes it. With "for new ledgers" the value is read at the start and applies to ledgers that are created from then
-    on.
+    `effect` states when a new value takes effect. With "at once" the broker reads the value at each use, and `ledger
+    settings set` changes the value. With "for new ledgers" the broker reads the value when it starts. The value then
+    applies to ledgers that are created from then on.
     """
 
     default: int | str
@@ -52,7 +52,7 @@ class Setting:
 
     @property
     def is_text(self) -> bool:
-        """Whether the value is a text, otherwise a whole number."""
+        """Whether the value is a text. Otherwise it is a whole number."""
         return isinstance(self.default, str)
 
     @property
@@ -62,7 +62,7 @@ class Setting:
 
     @property
     def bounds(self) -> str:
-        """Allowed values, for readers of the file and the reference."""
+        """Text about the allowed values, for the settings file."""
         if self.is_text:
             return f"A text: {self.unit}{'' if self.default else '; empty: none'}"
         return f"Unit: {self.unit}; {self.least} to {self.most}"
@@ -72,25 +72,25 @@ class Setting:
         if self.is_text:
             self._require_text(value)
         elif type(value) is not int or not self.least <= value <= self.most:
-            part = isinstance(value, float) and self.unit == "percent" and 0 < value < 1
+            is_fraction = isinstance(value, float) and self.unit == "percent" and 0 < value < 1
             raise Refused(
                 f"setting {self.name!r} is {value!r}, expected an integer from {self.least} to {self.most} {self.unit}",
-                hint=f"Whole percents: {value * 100:.0f}" if part else "",
+                hint=f"Use whole percents: {value * 100:.0f}" if is_fraction else "",
             )
 
     def _require_text(self, value: Any) -> None:
         if not isinstance(value, str) or "\0" in value:
-            # The value is not shown, because it may be a secret.
-            raise Refused(f"setting {self.name!r} is no text ({self.unit}) but {type(value).__name__}")
+            # The error does not show the value, because it may be a secret.
+            raise Refused(f"setting {self.name!r} has type {type(value).__name__}, expected a text ({self.unit})")
         if value and self.choices and value not in self.choices:
             near = nearest(value, self.choices)
             raise Refused(
-                f"setting {self.name!r} is none of {', '.join(self.choices)}",
+                f"setting {self.name!r} has a wrong value, expected one of {', '.join(self.choices)}",
                 hint=f"Did you mean {near!r}?" if near else "",
             )
         if self.unit == "reference" and value and not value.startswith(("file:", "env:")):
             raise Refused(
-                f"setting {self.name!r} is no reference",
+                f"setting {self.name!r} has a wrong value, expected a reference",
                 hint="Use file:/path or env:NAME. The value is not shown because it may be a secret",
             )
 
@@ -112,12 +112,13 @@ def text(kind: str, reason: str, effect: Effect = AT_START, *, default: str = ""
 
 def settings_of(area: type[Any]) -> dict[str, Setting]:
     """Return the settings that a class declares, by name, in order."""
-    return {found.name: replace(found.metadata[""], name=found.name) for found in fields(area)}
+    return {declared.name: replace(declared.metadata[""], name=declared.name) for declared in fields(area)}
 
 
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 NotNegative = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-Uint64 = Annotated[int, msgspec.Meta(ge=0)]  # below 2**64, which msgspec cannot express: see `CommitRun`
+# Every use checks that the number is below 2**64, which msgspec cannot express: see `CommitRun`.
+Uint64 = Annotated[int, msgspec.Meta(ge=0)]
 
 
 def signed(number: int) -> int:

@@ -96,12 +96,16 @@ def test_the_printed_file_and_the_reference_are_the_table() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("cacheEvictionByExpectedReadCount", True, "Set 'cacheEvictionPolicy': 'expected-reads' is its true"),
-        ("brokerAdaptiveRecvByteBufAllocatorMaximumSize", 65536, "no buffers of Netty"),
+        ("cacheEvictionByExpectedReadCount", True, "Set 'cacheEvictionPolicy' to 'expected-reads' instead of true"),
+        ("brokerAdaptiveRecvByteBufAllocatorMaximumSize", 65536, "sizes buffers of Netty"),
         ("managedLedgerCacheEvictionFrequency", 100, "Set 'managedLedgerCacheEvictionIntervalMs'"),
         ("managedLedgerCachesizeMB", 3, "Did you mean 'managedLedgerCacheSizeMB'"),
-        ("managedLedgerCacheEvictionWatermark", 0.9, "expected an integer from 1 to 100 percent. Whole percents: 90"),
-        ("cacheEvictionPolicy", "expected-read", "is none of cursor-distance, .*Did you mean 'expected-reads'"),
+        (
+            "managedLedgerCacheEvictionWatermark",
+            0.9,
+            "expected an integer from 1 to 100 percent. Use whole percents: 90",
+        ),
+        ("cacheEvictionPolicy", "expected-read", "expected one of cursor-distance, .*Did you mean 'expected-reads'"),
     ],
 )
 def test_who_comes_from_pulsar_is_told_what_to_write_instead(name: str, value: object, said: str) -> None:
