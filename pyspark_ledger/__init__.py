@@ -1,10 +1,10 @@
-"""Managed ledgers for Spark: the names that a user imports, and the class that Spark discovers.
+"""Managed ledgers for Spark: the functions and classes that a user imports, and the data source that Spark discovers.
 
     from pyspark_ledger import session, connect, register
 
-The folders in this package are links to `connector`, `ledger` and `offload` at the top of the repository; the wheel has
-them as folders. Spark imports every top-level module called `pyspark_*` to look for a `DefaultSource`. So importing
-this package never fails and imports nothing heavy.
+In the repository, `connector`, `ledger` and `offload` in this folder are links to the top-level folders. The wheel has
+the folders themselves. Spark imports every top-level module called `pyspark_*` to look for a class `DefaultSource`.
+This import must therefore be fast and must not fail, so this module imports everything else on first use.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ __all__ = [
     "watch",
 ]
 
-# Loaded on first use (PEP 562), so that a broker never loads Spark.
+# Names that are imported on first use (PEP 562), so that a broker does not import Spark.
 _LAZY = {
     "AlreadyExists": "pyspark_ledger.ledger.errors",
     "Corrupt": "pyspark_ledger.ledger.errors",
@@ -107,40 +107,42 @@ def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         message = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(message)
-    found = getattr(importlib.import_module(_LAZY[name]), name)
-    globals()[name] = found
-    return found
+    attribute = getattr(importlib.import_module(_LAZY[name]), name)
+    globals()[name] = attribute
+    return attribute
 
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-# The default store of each session, with its options, as `register` was given them.
-_registered: WeakKeyDictionary[Any, tuple[Any, Any]] = WeakKeyDictionary()
+# Arguments `store` and `options` of the last call of `register` for each session.
+_default_stores: WeakKeyDictionary[Any, tuple[Any, Any]] = WeakKeyDictionary()
 
 
 def register(
     spark: SparkSession, *, store: str | os.PathLike[str] | None = None, options: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Register the source with a session. Needed only if Spark does not find it, or to name a default store.
+    """Register the data source `ledger` with a session, with a default store.
 
-    `options` belong to that store, such as the client's certificate files. A read or write that names another store
-    does not get them.
+    Spark usually finds the data source itself. Call this function if Spark does not find it, or to set a default store.
 
-    `store` (or this process's `LEDGER_STORE`) becomes the default of option `store`. Reason: the processes in which
-    Spark creates sources were started earlier and do not see later changes of this process's environment.
+    `store`, or else the environment variable `LEDGER_STORE` of this process, becomes the default of the option `store`.
+    Reason: Spark creates sources in other processes, which do not see later changes of this process's environment.
+
+    `options` are options for the default store, such as the client's certificate files. A read or write that names
+    another store does not get them.
     """
     from pyspark_ledger.ledger.location import store_location
 
-    chosen = store or os.environ.get("LEDGER_STORE")
-    _registered[spark] = (store, options)
+    default_store = store or os.environ.get("LEDGER_STORE")
+    _default_stores[spark] = (store, options)
     from pyspark_ledger.connector.default_source import DefaultSource
     from pyspark_ledger.connector.spark_features import register_source
 
     source: Any = DefaultSource
-    if chosen:
-        defaults = {"default_store": store_location(chosen), "default_options": dict(options or {})}
+    if default_store:
+        defaults = {"default_store": store_location(default_store), "default_options": dict(options or {})}
         source = type("LedgerDefaultSource", (DefaultSource,), defaults)
     register_source(spark, source)
     return spark
@@ -151,12 +153,13 @@ def serve(
 ) -> Any:
     """Start a broker on the driver's host for executors on other hosts, and make its store the session's default.
 
-    `store` is a directory of the driver's host; `host` is its name for executors (`spark.driver.host` by default). The
-    result has `address`, `connect()`, and `stop()`, which restores the session's former default. See docs/clusters.md.
+    `store` is a directory on the driver's host. `host` is the name by which executors reach the driver's host; its
+    default is `spark.driver.host`. The result has `address`, `connect()` and `stop()`. `stop()` also restores the
+    session's former default store. See docs/clusters.md.
     """
     from pyspark_ledger.connector.session.cluster import serve_session
 
-    default, options = _registered.get(spark, (None, None))
+    default, options = _default_stores.get(spark, (None, None))
     leave = partial(register, spark, store=default, options=options)
     served = serve_session(spark, None if store is None else os.fspath(store), host, port, leave)
     register(spark, store=served.address, options=served.options)
@@ -164,9 +167,10 @@ def serve(
 
 
 def session(app_name: str = "pyspark-ledger", *, delta: bool = False, **conf: object) -> SparkSession:
-    """Return a local Spark session with settings for Python sources; `conf` adds settings, `_` for `.` in names.
+    """Return a local Spark session with settings for Python data sources.
 
-    With `delta` it has Delta's tables: Spark downloads their jars once, from Maven Central.
+    `conf` adds Spark settings; write `_` for each `.` in a name. With `delta` the session can use Delta tables. Spark
+    then downloads Delta's jars from Maven Central, once.
     """
     from pyspark_ledger.connector.session.session import local_session
 
@@ -174,7 +178,11 @@ def session(app_name: str = "pyspark-ledger", *, delta: bool = False, **conf: ob
 
 
 def configure(spark: SparkSession) -> SparkSession:
-    """Set what a running session allows, print the missing lines, and make the session acknowledge its batches."""
+    """Change a running session to the settings of `session()`, and make it acknowledge the batches that it commits.
+
+    Some settings can be changed only before a session starts. The function prints these as lines for the session's
+    configuration.
+    """
     from pyspark_ledger.connector.session.session import configure_session
 
     return configure_session(spark)
@@ -189,21 +197,23 @@ def acknowledge(
     store: str | os.PathLike[str] | None = None,
     options: Mapping[str, str] | None = None,
 ) -> None:
-    """Acknowledge all rows of a frame for a subscription, or return them with `nack`; see docs/cursors.md.
+    """Acknowledge all rows of a frame for a subscription. With `nack`, redeliver them instead.
 
-    The frame has a column `__position` or `__messageId`. `options` are those of the write, such as the client's
-    certificate files.
+    The frame needs a column `__position` or `__messageId`. `options` are options of `format("ledger")`, such as the
+    client's certificate files. See docs/cursors.md.
     """
     from pyspark_ledger.connector.write.acknowledge import acknowledge_frame
 
-    at = {} if store is None else {"store": os.fspath(store)}
-    acknowledge_frame(frame, ledger, subscription, action, {**(options or {}), **at})
+    store_option = {} if store is None else {"store": os.fspath(store)}
+    acknowledge_frame(frame, ledger, subscription, action, {**(options or {}), **store_option})
 
 
 def settle(spark: SparkSession, timeout_s: float = 10.0) -> bool:
-    """Wait until the commits of the session's ended queries are acknowledged. Return False after the time-out.
+    """Wait until the batches that the session's ended queries committed are acknowledged. Return False after a
+    time-out.
 
-    Acknowledgements follow the commits of `session()` and `configure()` within milliseconds, in the background.
+    A session of `session()` or `configure()` acknowledges a committed batch in the background, usually within
+    milliseconds.
     """
     from pyspark_ledger.connector.session.commit_listener import settle as settle_session
 
@@ -211,10 +221,11 @@ def settle(spark: SparkSession, timeout_s: float = 10.0) -> bool:
 
 
 def watch(spark: SparkSession, show: Any = None, *, prometheus: Any = None) -> Any:
-    """Show lag, cache and size of the batches of a session's queries. Return the listener.
+    """Report the backlog, the use of the cache and the batch sizes of a session's streaming queries.
 
-    Prints lines, unless `show` is a function that takes a `LedgerProgress`. With `prometheus`, a registry of
-    prometheus-client, they become gauges `ledger_stream_…` there. `spark.streams.removeListener` stops it.
+    Prints a line for each ledger of each batch. With `show`, calls this function with a `LedgerProgress` instead. With
+    `prometheus`, a registry of prometheus-client, sets gauges `ledger_stream_…` in the registry and prints nothing.
+    Returns the listener. Pass it to `spark.streams.removeListener` to stop the reports.
     """
     from pyspark_ledger.connector.session.metrics import watch as watch_session
 
@@ -224,11 +235,11 @@ def watch(spark: SparkSession, show: Any = None, *, prometheus: Any = None) -> A
 def publish(
     spark: SparkSession, ledger: str, table: str, *, options: Mapping[str, str] | None = None, **wishes: Any
 ) -> list[Any]:
-    """Publish the sealed segments of a ledger to a Delta table, each once. Return the newly published ones.
+    """Publish the sealed segments of a ledger to a Delta table, each once. Return the newly published segments.
 
-    `table` is a path or `[catalog.][schema.]table`. `options` are those of `format("ledger")` that locate the ledger:
-    `store`, or `offload` for a bucket. Without them it is in the session's default store. docs/tables.md explains
-    `wishes`.
+    A segment is a file of the ledger; a sealed segment never changes. `table` is a path or `[catalog.][schema.]table`.
+    `options` are the options of `format("ledger")` that locate the ledger: `store`, or `offload` for a bucket. Without
+    them the ledger is in the session's default store. docs/tables.md explains the parameters `wishes`.
     """
     from pyspark_ledger.connector.publish.publisher import Publisher
     from pyspark_ledger.connector.publish.request import Publishing
@@ -239,10 +250,10 @@ def publish(
 def publish_stream(
     spark: SparkSession, ledger: str, table: str, *, options: Mapping[str, str] | None = None, **wishes: Any
 ) -> DataStreamWriter:
-    """Return `publish` as a streaming query that is not started: each trigger publishes the newly sealed segments.
+    """Return a streaming query, not yet started, that publishes the newly sealed segments at each trigger.
 
-    Call `.option("checkpointLocation", …).trigger(…).start()`. The checkpoint only counts triggers; the table itself
-    states what is published.
+    The arguments are those of `publish`. Start the query with `.option("checkpointLocation", …).trigger(…).start()`.
+    The checkpoint only counts triggers. The commits of the table record what is published.
     """
     from pyspark_ledger.connector.publish.publisher import publishing_query
     from pyspark_ledger.connector.publish.request import Publishing
@@ -251,33 +262,36 @@ def publish_stream(
 
 
 def _located(spark: SparkSession, options: Mapping[str, str] | None) -> Mapping[str, str]:
-    """Return options of a ledger. The session's default store is added if they name neither a store nor a bucket."""
-    given = options or {}
-    store, client = _registered.get(spark, (None, None))
-    if store is None or {"store", "offload"} & {name.lower() for name in given}:
-        return given
-    return {"store": os.fspath(store), **(client or {}), **given}
+    """Return options that locate a ledger. Adds the session's default store if `options` have no store or bucket."""
+    explicit = options or {}
+    store, store_options = _default_stores.get(spark, (None, None))
+    if store is None or {"store", "offload"} & {name.lower() for name in explicit}:
+        return explicit
+    return {"store": os.fspath(store), **(store_options or {}), **explicit}
 
 
 def history_of(spark: SparkSession, table: str) -> str:
-    """Return the path of a table of the session's catalog, for option `history`: see docs/tables.md."""
+    """Return the path of a table in the session's catalog, as the value of the option `history`: see docs/tables.md."""
     from pyspark_ledger.connector.read.table.location import table_location
 
     return table_location(spark, table)
 
 
 def positions_json(positions: Mapping[str, object]) -> str:
-    """Return the text for options `startingPositions` and `endingPositions`, by ledger: see docs/reading.md."""
-    from pyspark_ledger.connector.options.positions import positions_json as built
+    """Return the value of the options `startingPositions` and `endingPositions`, from a position for each ledger.
 
-    return built(positions)
+    See docs/reading.md.
+    """
+    from pyspark_ledger.connector.options.positions import positions_json as json_of
+
+    return json_of(positions)
 
 
 def timestamps_json(timestamps: Mapping[str, Time]) -> str:
-    """Return the text for options `startingTimestamps` and `endingTimestamps`, by ledger.
+    """Return the value of the options `startingTimestamps` and `endingTimestamps`, from a time for each ledger.
 
-    A time is milliseconds since 1970, or a datetime or ISO 8601 text with a zone.
+    A time is the number of milliseconds since 1970 (UTC), a datetime with a time zone, or an ISO 8601 text with a zone.
     """
-    from pyspark_ledger.connector.options.positions import timestamps_json as built
+    from pyspark_ledger.connector.options.positions import timestamps_json as json_of
 
-    return built(timestamps)
+    return json_of(timestamps)

@@ -288,8 +288,8 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
             )
         if request.store_id and request.store_id != self._store.store_id:
             raise Refused(
-                f"this broker serves store {self._store.store_id}, the client wants {request.store_id}",
-                hint="Another store's broker answers at this address: correct the address",
+                f"this broker serves store {self._store.store_id}, the client requests store {request.store_id}",
+                hint="The broker of another store answers at this address: correct the address",
             )
         store = self._store
         return Welcome(

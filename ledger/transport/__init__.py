@@ -1,4 +1,4 @@
-"""Transport between client and broker, below the protocol.
+"""Transport between client and broker: everything below the messages of the protocol.
 
-Discovery of a broker, tokens, errors on the wire, shared memory on one host.
+Discovery of a broker, tokens, conversion of errors, and shared memory on one host.
 """

@@ -1,17 +1,21 @@
-"""Discovery of a store's broker: a record in the store directory, and the fixed socket path of a private broker.
+"""Discovery of a store's broker: a record in the store directory, and the socket of a private broker.
+
+A *private broker* is a broker that the first client of a local store starts. Its clients are processes of the same user
+that can open the store directory. They connect to its Unix socket.
 
     <store>/broker.json                       {"address", "pid", "epoch", "store_id", "remote", "crc32c", "guarded"}
-    <store>/broker.token                      of a host without Unix sockets: the token of clients of the directory
-    <run directory>/<16 hex digits>.sock      by store id, so the address outlives any one broker process
-    <run directory>/<16 hex digits>.token     locked while its broker runs
+    <store>/broker.token                      token for the loopback port of a host that forbids Unix sockets
+    <run directory>/<16 hex digits>.sock      the socket; its name is made of the store id, so a restart keeps the path
+    <run directory>/<16 hex digits>.token     the token of the running broker, which keeps the file locked
 
 Rules
-- The record is replaced whole.
-- A record is only a hint. A client accepts a broker only if it answers with the store's id.
+- A broker writes a new record to a scratch file and renames it. A reader sees either the old or the new record.
+- A record can be out of date. A client therefore accepts a broker only if the broker answers with the store's id.
 - A record with a wrong checksum is ignored. A record of an older broker has no checksum.
-- A host that forbids Unix sockets gets a loopback port and a token. Both outlive a killed broker, because tasks know
-  them. The store directory protects the file.
-- After an orderly end the next broker has another token. Reason: a process of another user may take the free port, and
+- On a host that forbids Unix sockets, the broker listens at a loopback port and requires a token. The next broker after
+  a crash uses the same port and token, because running tasks know them.
+- Only the user of the broker can read the token file.
+- After an orderly end the next broker has another token. Reason: a process of another user can take the free port, and
   receive the old token from a client that stays connected.
 """
 
@@ -36,9 +40,10 @@ _TOKEN_CHARACTERS = 64
 
 
 class BrokerRecord(msgspec.Struct, frozen=True):
-    """Record that a broker writes once it answers calls. `remote` is its address with credentials, if it has one.
+    """Record that a broker writes when it answers calls. `remote` is its address that requires credentials, or empty.
 
-    `guarded` says that `address` requires the token of `broker.token`; unset for a Unix socket.
+    `guarded` is true if `address` is a loopback port that requires the token in `broker.token`. It is unset for a Unix
+    socket.
     """
 
     address: str
@@ -77,7 +82,10 @@ def _sum_of(record: BrokerRecord) -> int:
 
 
 def loopback_token(store: Path, *, keep: bool) -> Path:
-    """Return the file with the token of a store's loopback port. Unless `keep` is set, the token is replaced."""
+    """Return the path of the file with the token of a store's loopback port.
+
+    Writes a new token to the file, unless `keep` is set and the file has a token.
+    """
     path = token_path(store)
     if not (keep and path.exists() and path.stat().st_size == _TOKEN_CHARACTERS):
         scratch = path.with_suffix(f".token.{os.getpid()}")
@@ -92,14 +100,14 @@ def loopback_token(store: Path, *, keep: bool) -> Path:
 
 
 def token_path(store: Path) -> Path:
-    """Return the path of the token file."""
+    """Return the path of the file with the token of a loopback port."""
     return store / "broker.token"
 
 
 def sweep_run_directory(clock: Clock) -> None:
-    """Remove sockets and tokens of brokers that were killed. The lock of their token files is free.
+    """Remove the sockets and token files of killed brokers. Such a broker has no lock on its token file any more.
 
-    Files younger than a minute are kept: their broker may be about to lock them.
+    Files younger than a minute are kept, because a new broker creates its token file before it locks the file.
     """
     for path in sorted(run_directory().iterdir()):
         try:
@@ -135,5 +143,5 @@ def _is_listened_at(path: Path) -> bool:
 
 
 def socket_path(store_id: str) -> Path:
-    """Return the socket path of a store's private broker. It is short: the kernel allows about 100 bytes."""
+    """Return the socket path of a store's private broker. The kernel limits the path to about 100 bytes."""
     return run_directory() / f"{store_id.replace('-', '')[:16]}.sock"

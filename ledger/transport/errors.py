@@ -1,9 +1,9 @@
-"""Conversion of the project's errors to Flight errors and back, so that a client raises the class the broker raised.
+"""Conversion of the project's errors to Flight errors and back. The client raises the class that the broker raised.
 
-Rules
-- Any other error becomes `Unavailable` if the connection or the broker process is gone, so that callers may retry. Else
-  it becomes a `LedgerError` with the first line of its text.
-- A user never gets the text of a gRPC error alone. The error also names the address, the requested store and a remedy.
+Rules for an error of Flight or gRPC itself
+- It becomes `Unavailable` if the connection or the broker process is gone, so that callers can retry. Otherwise it
+  becomes a `LedgerError` with the first line of its text.
+- The new error also names the address and the requested store, and says what the user can do.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ def to_flight(error: LedgerError) -> flight.FlightError:
 
 
 def from_flight(error: BaseException, address: str, store_id: str = "") -> LedgerError:
-    """Return the project's error for an exception of a Flight call. `store_id`: the intended store, if known."""
+    """Return the project's error for an exception of a Flight call. `store_id` is the requested store, if known."""
     extra = getattr(error, "extra_info", b"")
     if extra:
         try:
             wire = _ERROR.decode(extra)
         except JSON_FAULTS:
-            return LedgerError(f"the broker at {address} answered an error that this client cannot read: {error}")
+            return LedgerError(f"the broker at {address} answered with an error that this client cannot read: {error}")
         return error_for(wire.code, wire.message, wire.hint)
     first = str(error).splitlines()[0] if str(error) else type(error).__name__
     if isinstance(
@@ -46,6 +46,6 @@ def from_flight(error: BaseException, address: str, store_id: str = "") -> Ledge
     ):
         broker = f"broker of store {store_id}" if store_id else "broker"
         return Unavailable(
-            f"no {broker} answers at {address}: {first}", hint="Is it running? See broker.log in the store"
+            f"no {broker} answers at {address}: {first}", hint="Check that it is running; see broker.log in the store"
         )
     return LedgerError(f"the broker at {address} failed: {first}", hint="See broker.log in the store")

@@ -1,7 +1,8 @@
-"""Memory mapping of blocks: by readers on the broker's host, and by the broker for remote readers.
+"""Memory mapping of blocks (parts of a segment file with whole entries).
 
-Readers map a block in shared memory here, too, under a shared file lock. `ledger.cache.shared_memory` creates these
-files, and defines their layout and their eviction.
+Readers on the broker's host map blocks themselves. The broker maps the blocks that it sends to remote readers. A block
+can also be in a file in shared memory, which its readers lock and map. `ledger.cache.shared_memory` creates and evicts
+these files and defines their layout.
 """
 
 from __future__ import annotations
@@ -22,14 +23,16 @@ from pyspark_ledger.ledger.segment.reader import SegmentBlock
 
 _POPULATE_READ = 22  # MADV_POPULATE_READ, Linux 5.14; not in `mmap` yet
 
-# The method of `mmap` keeps the GIL while the disk reads, which would block every append of the broker.
+# Called by ctypes, which releases the GIL. Python's `mmap.madvise` keeps the GIL while the disk reads, and would block
+# every append of the broker.
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
 def read_block(block: SegmentBlock) -> pa.Buffer:
-    """Return the frames of a block, from its file or from object storage. Raises the errors of `map_block` or of the
-    storage.
+    """Return the frames of a block from its file or from object storage.
+
+    Raises the errors of `map_block` or of object storage.
     """
     if block.source is None:
         return map_block(block)
@@ -37,26 +40,27 @@ def read_block(block: SegmentBlock) -> pa.Buffer:
 
 
 def map_block(block: SegmentBlock) -> pa.Buffer:
-    """Map exactly the frames of a block. Raises NotFound, Corrupt or Unavailable naming the file.
+    """Map exactly the frames of a block. Raises NotFound, Corrupt or Unavailable. The error names the file.
 
-    The mapping begins at a page boundary, the buffer at the block. The mapping lives as long as any slice of the
-    buffer. Its pages are loaded before return. Reason: this is faster than one fault per page, and an unreadable disk
-    raises an error instead of SIGBUS.
+    The mapping begins at a page boundary, and the returned buffer begins at the block. The mapping exists while the
+    buffer or a slice of it exists. All pages are loaded before the function returns. Reason: this is faster than one
+    page fault for each page. Also, an unreadable disk then raises an error instead of SIGBUS.
     """
     end = block.offset + block.length
     with opened(block.path) as fd:
         size = os.fstat(fd).st_size
         if size < end:
             raise Corrupt(
-                f"{block.path} has {size} bytes, entries {block.first_entry} to "
-                f"{block.first_entry + block.entries - 1} end at {end}"
+                f"{block.path} has {size} bytes, but entries {block.first_entry} to "
+                f"{block.first_entry + block.entries - 1} end at byte {end}"
             )
         return map_range(fd, block.offset, block.length, str(block.path))
 
 
 def map_range(fd: int, offset: int, length: int, where: str) -> pa.Buffer:
-    """Map bytes `[offset, offset + length)` of an open file that contains them. Raises Unavailable if the disk
-    fails.
+    """Map bytes `[offset, offset + length)` of an open file. The caller has checked that the file is large enough.
+
+    Raises Unavailable if the disk fails.
     """
     start = offset - offset % mmap.ALLOCATIONGRANULARITY
     mapping = mmap.mmap(fd, offset + length - start, prot=mmap.PROT_READ, offset=start)
@@ -80,21 +84,24 @@ _TRIES = 500
 
 
 class SharedPlace(NamedTuple):
-    """Location of a block in shared memory, and the first bytes of its file."""
+    """Location of a block in shared memory. `head` is the expected content of the first bytes of the file."""
 
     path: str
     head: str
 
 
 def map_shared(place: SharedPlace, offset: int, length: int) -> pa.Buffer:
-    """Map and lock bytes of the frames of a block. Raises NotFound if the block was evicted."""
+    """Lock a block in shared memory, and map bytes `[offset, offset + length)` of its frames.
+
+    Raises NotFound if the broker has evicted the block.
+    """
     try:
         fd = os.open(place.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
         raise _gone(place) from None
     try:
         tries = 0
-        while not try_lock(fd, fcntl.LOCK_SH):  # locked by the broker, which checks or truncates the file
+        while not try_lock(fd, fcntl.LOCK_SH):  # the broker has the lock while it checks or truncates the file
             tries += 1
             if tries > _TRIES:
                 raise _gone(place)
@@ -117,4 +124,4 @@ def try_lock(fd: int, kind: int) -> bool:
 
 
 def _gone(place: SharedPlace) -> NotFound:
-    return NotFound(f"{place.path} is not there any more, or another block", hint="Ask for the range again")
+    return NotFound(f"{place.path} does not contain the requested block", hint="Request the locations again")

@@ -1,6 +1,7 @@
-"""Writer of a staged part, used by the process that has the file: a client on the broker's host, or the broker.
+"""Writer of a staged part: a file with the rows of one Spark task for one ledger, which no reader sees.
 
-`ledger.log.staging` defines the layout of a part, and reads parts.
+A client on the broker's host writes the file itself. For a client on another host the broker writes it.
+`ledger.log.staging` defines the layout of the file and reads it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ FRAME = struct.Struct(">Iq")
 
 
 class PartFile:
-    """Writer of one part: the frames of a task's entries. `close` returns its summary."""
+    """Writer of one part. Each entry is written as a frame: its length, its number in the part, its bytes."""
 
     def __init__(self, place: StagingPlace) -> None:
         self._place = place
@@ -33,13 +34,13 @@ class PartFile:
         self.rest()
 
     def rest(self) -> None:
-        """Close the file for now; the next write reopens it."""
+        """Close the file to free its descriptor. The next write opens the file again."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
     def write(self, entry: Sequence[Buffer], rows: int) -> None:
-        """Write one entry that contains `rows` rows. The entry is passed as a list of buffers."""
+        """Write one entry with `rows` rows. `entry` has the bytes of the entry as a list of buffers."""
         if self._fd < 0:
             self._fd = disk.open_file(Path(self._place.path), writable=True)
         size = sum(memoryview(buffer).nbytes for buffer in entry)
@@ -52,7 +53,7 @@ class PartFile:
         self._length += FRAME.size + size
 
     def close(self) -> StagedPart:
-        """Close the file. Return the part's description for the task's commit message."""
+        """Close the file. Return the description of the part, which the task sends in its commit message."""
         self.rest()
         return StagedPart(self._place.part, self._entries, self._rows, self._length, self._crc)
 

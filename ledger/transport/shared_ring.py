@@ -1,22 +1,25 @@
-"""Ring buffer in memory that a producer shares with the broker of its host, so that no entry crosses a socket.
+"""Ring buffer in shared memory, through which a producer passes entries to the broker on its host.
+
+The local socket then carries only the offset and the length of each entry.
 
     entry entry …  free …  (wraps round; an entry never does)
     0                                                    size
 
-The producer owns an anonymous file (memfd) and passes its descriptor to the broker, which maps it for reading. The
-producer must not change an entry from the moment that it sends its offset until the entry is acknowledged.
+The producer creates an anonymous file (memfd) and passes its descriptor to the broker, which maps the file for reading.
+The producer must not change an entry after it has sent the offset, until the broker acknowledges the entry.
 
-A producer that breaks this rule changes bytes that the broker has checked and not written yet. An entry of up to
-`COPIED_BYTES_MAX` bytes is therefore copied before its check, which costs less than 3 % of an append. The copy of a
-larger entry would cost up to 10 %: such an entry is written from shared memory. An entry in a file of its own is sealed
-against writing, or copied.
+A faulty producer could change bytes after the broker has checked their checksum and before the broker writes them. The
+broker therefore copies an entry of up to `COPIED_BYTES_MAX` bytes before the check. This copy costs less than 3 % of an
+append. The copy of a larger entry would cost up to 10 %, so the broker writes such an entry from shared memory. A
+producer can also send an entry in a separate file. The broker copies that entry unless the kernel forbids writes to the
+file (F_SEAL_WRITE).
 
 Invariants
-- The file can never shrink: it is sealed, and the broker maps no unsealed file. Access to a mapping of a truncated file
-  kills the process.
-- Space is released in the order of allocation, and each entry has its own space.
-- A ring of twice a producer's in-flight limit always has room within that limit. If neither end of the ring has room,
-  the bytes in flight and the new entry exceed half the ring together.
+- The file can never shrink, because the kernel forbids it (F_SEAL_SHRINK). The broker maps no file without this seal.
+  Reason: access to a mapping of a truncated file kills the process.
+- Space is released in the order of allocation. No two entries share space.
+- A ring of twice a producer's in-flight limit always has room for the entries within that limit. Proof: if no end of
+  the ring has room, the bytes in flight and the new entry together exceed half the ring.
 - In a smaller ring an entry waits until earlier entries are acknowledged. An empty ring always has room.
 """
 
@@ -44,7 +47,7 @@ _UNCHANGING = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_WRITE
 
 
 class RingWriter:
-    """Producer's end of the ring. Not thread-safe: the producer's lock guards it."""
+    """Producer's end of the ring. Callers must have the producer's lock."""
 
     def __init__(self, size: int) -> None:
         self.fd = sealed_file(size)
@@ -73,19 +76,19 @@ class RingWriter:
         return start
 
     def release(self) -> None:
-        """Release the space of the oldest entry, which was acknowledged or has failed."""
+        """Release the space of the oldest entry. Called when the entry was acknowledged or has failed."""
         self._live.popleft()
         if not self._live:
-            self._head = 0  # starts at 0 again: a seldom used ring touches few pages
+            self._head = 0  # the next entry is at 0 again, so that a seldom used ring uses few pages
 
     def free(self) -> None:
-        """Release the file and the memory. Called after the last write; may be called again."""
+        """Release the file and the memory. Called after the last write. A repeated call does nothing."""
         self.close()
         self._memory.release()
         self._map.close()
 
     def close(self) -> None:
-        """Close the file. The memory stays mapped while a view of it exists."""
+        """Close the file. The memory stays mapped."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -109,12 +112,12 @@ class RingReader:
     def entries(self, places: bytes) -> list[memoryview]:
         """Return the entries at the offsets that a producer sent. Raises Refused if an entry is outside the ring."""
         if len(places) % _PLACE.size:
-            raise Refused(f"{len(places)} bytes of places are no pairs of offset and length")
+            raise Refused(f"a packet of {len(places)} bytes is no sequence of pairs of offset and length (16 bytes)")
         memory, size = self._memory, len(self._memory)
         entries = []
         for start, length in _PLACE.iter_unpack(places):
             if not 0 <= start <= start + length <= size:
-                raise Refused(f"an entry of {length} bytes at {start} lies outside a ring of {size} bytes")
+                raise Refused(f"an entry of {length} bytes at offset {start} is outside a ring of {size} bytes")
             entry = memory[start : start + length]
             entries.append(memoryview(entry.tobytes()) if length <= COPIED_BYTES_MAX else entry)
         return entries
@@ -125,7 +128,7 @@ def pack_places(places: Sequence[tuple[int, int]]) -> bytes:
 
 
 def sealed_file(size: int, content: Sequence[Buffer] = ()) -> int:
-    """Return the descriptor of an anonymous file of fixed size. With `content` the content is fixed, too."""
+    """Return the descriptor of an anonymous file whose size cannot change. With `content` nobody can write to it."""
     fd = os.memfd_create("ledger-producer", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(fd, size)
@@ -141,7 +144,10 @@ def sealed_file(size: int, content: Sequence[Buffer] = ()) -> int:
 
 
 def map_sealed(fd: int) -> memoryview:
-    """Map a sealed file for reading. Its producer may write to the file at any time."""
+    """Map a file that cannot shrink for reading. The producer can still write to the file.
+
+    Raises Unsupported if the file can shrink.
+    """
     size = os.fstat(fd).st_size
     if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK == 0:
         raise Unsupported(f"a file of {size} bytes that can shrink was passed as a producer's memory")
@@ -149,11 +155,13 @@ def map_sealed(fd: int) -> memoryview:
 
 
 def entry_file(fd: int) -> memoryview:
-    """Return the entry in a sealed file: a mapping if the file is sealed against writing, else a copy."""
+    """Return the entry in a file that cannot shrink. The result is a mapping if nobody can write to the file, or else a
+    copy.
+    """
     if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _UNCHANGING != _UNCHANGING:
         return memoryview(map_sealed(fd).tobytes())
     size = os.fstat(fd).st_size
-    # Private: kernels before 6.7 refuse a shared mapping of a file that is sealed against writing.
+    # MAP_PRIVATE, because kernels before 6.7 refuse a shared mapping of a file with F_SEAL_WRITE.
     return memoryview(mmap.mmap(fd, size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)) if size else memoryview(b"")
 
 
@@ -161,14 +169,14 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 def is_same_user(peer: socket.socket) -> bool:
-    """Return whether the peer of a local socket has exactly this user's rights."""
-    found = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    _, user, _ = _CREDENTIALS.unpack(found)
+    """Return whether the peer of a local socket is a process of this process's user."""
+    credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    _, user, _ = _CREDENTIALS.unpack(credentials)
     return bool(user == os.geteuid())
 
 
 def entry_batch(entries: Sequence[Buffer]) -> pa.RecordBatch:
-    """Return a batch of entries. A single entry is referenced; several entries are copied into one buffer."""
+    """Return a batch of entries. The batch references a single entry, and copies several entries into one buffer."""
     sizes = [memoryview(entry).nbytes for entry in entries]
     data = pa.py_buffer(entries[0]) if len(entries) == 1 else pa.py_buffer(b"".join(map(memoryview, entries)))
     offsets = np.zeros(len(entries) + 1, dtype=np.int32)

@@ -1,8 +1,9 @@
-"""Header with the store id that a call is meant for. Every client call carries it; the broker checks it first.
+"""gRPC header with the id of the store that a call is meant for. The broker checks it before it runs the call.
 
-A client sends its greeting once, but gRPC reconnects silently. The broker of another store may then answer at the same
-address, such as a TCP port, and have a ledger of the same name. The broker therefore refuses calls for another store. A
-client that does not know the store's id yet sends none.
+A client checks the store's id in its first call only (`Hello`), and gRPC reconnects without notice. After that, the
+broker of another store could answer at the same TCP port, and could have a ledger of the same name. Every call
+therefore has the header, and a broker refuses a call for another store. A client that does not know the id yet sends no
+header.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ MIDDLEWARE = "wanted-store"
 
 
 class StoreIdHeader(flight.ServerMiddleware):  # type: ignore[misc]
-    """Store id that one call is meant for; empty if the client sent none."""
+    """Store id in the header of one call; empty without the header."""
 
     def __init__(self, store_id: str) -> None:
         self.store_id = store_id
@@ -37,15 +38,15 @@ def call_options(
     store_id: str, *, timeout: float | None = None, headers: Sequence[tuple[bytes, bytes]] = ()
 ) -> flight.FlightCallOptions:
     """Return the options of a call to a store; `timeout` in seconds."""
-    meant = [(HEADER.encode(), store_id.encode())] if store_id else []
-    return flight.FlightCallOptions(timeout=timeout, headers=[*meant, *headers])
+    store_header = [(HEADER.encode(), store_id.encode())] if store_id else []
+    return flight.FlightCallOptions(timeout=timeout, headers=[*store_header, *headers])
 
 
 def require_store(context: flight.ServerCallContext, store_id: str) -> None:
-    """Raise Refused, naming both store ids, if a call is meant for another store."""
-    wanted = context.get_middleware(MIDDLEWARE)
-    if wanted is not None and wanted.store_id and wanted.store_id != store_id:
+    """Raise Refused if a call is meant for another store. The error names both store ids."""
+    header = context.get_middleware(MIDDLEWARE)
+    if header is not None and header.store_id and header.store_id != store_id:
         raise Refused(
-            f"this broker serves store {store_id}, the client wants {wanted.store_id}",
-            hint="Another store's broker answers at this address: correct the address",
+            f"this broker serves store {store_id}, the client requests store {header.store_id}",
+            hint="The broker of another store answers at this address: correct the address",
         )

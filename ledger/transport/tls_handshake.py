@@ -1,6 +1,7 @@
-"""Diagnosis of a failed TLS connection to a broker, because gRPC reports little more than a failed handshake.
+"""Diagnosis of a failed TLS connection to a broker. gRPC reports only that the handshake has failed.
 
-The handshake is repeated outside gRPC with the client's files. A broker that does not answer is not a TLS error.
+The client repeats the handshake without gRPC, with its own certificate files, to find the reason. If no broker answers,
+there is no TLS error to report.
 """
 
 from __future__ import annotations
@@ -12,22 +13,22 @@ from urllib.parse import urlsplit
 from pyspark_ledger.ledger.errors import LedgerError, Refused, Unauthenticated
 
 _PROBE_SECONDS = 5.0
-# A broker that is killed at this moment hangs up, too. A retry then gets no answer.
+# A broker that is killed during the handshake also closes the connection. The next attempt then gets no answer.
 _PROBES = 3
 _X509_EXPIRED = 10
 _HINT = "Compare the client's authority, certificate and key with the broker's"
 
 
 def handshake_failure(address: str, ca: str, certificate: str, key: str) -> LedgerError | None:
-    """Return the TLS error of an address with a client's files.
+    """Return the error of a TLS handshake with the broker at `address`, with a client's certificate files.
 
     Returns None if the handshake succeeds, or if the broker does not answer.
     """
     try:
         context = _context(ca, certificate, key)
     except (OSError, ValueError) as wrong:
-        said = getattr(wrong, "reason", None) or wrong
-        return Refused(f"the TLS files of the client cannot be used: {said}", hint=_HINT)
+        reason = getattr(wrong, "reason", None) or wrong
+        return Refused(f"the client cannot use its TLS files: {reason}", hint=_HINT)
     try:
         return _failure(address, context, certificate, key)
     except (OSError, ValueError):
@@ -37,24 +38,28 @@ def handshake_failure(address: str, ca: str, certificate: str, key: str) -> Ledg
 def _failure(address: str, context: ssl.SSLContext, certificate: str, key: str) -> LedgerError | None:
     for _ in range(_PROBES):
         try:
-            if _kept_open(address, context):
+            if _stays_open(address, context):
                 return None
         except ssl.SSLCertVerificationError as wrong:
             return Unauthenticated(
-                f"the broker at {address} shows a certificate that is not trusted: {wrong.verify_message}", hint=_HINT
+                f"the client does not trust the certificate of the broker at {address}: {wrong.verify_message}",
+                hint=_HINT,
             )
         except ssl.SSLError as wrong:
-            said = (wrong.reason or str(wrong)).lower().replace("_", " ")
-            return Unauthenticated(f"TLS with the broker at {address} fails: {said}", hint=_HINT)
-    return _not_taken(address, certificate, key)
+            reason = (wrong.reason or str(wrong)).lower().replace("_", " ")
+            return Unauthenticated(f"TLS with the broker at {address} fails: {reason}", hint=_HINT)
+    return _refused_certificate(address, certificate, key)
 
 
-def _not_taken(address: str, certificate: str, key: str) -> LedgerError:
-    """Return the error for a refused client certificate: gRPC's server then closes the connection without a reason."""
+def _refused_certificate(address: str, certificate: str, key: str) -> LedgerError:
+    """Return the error for a client certificate that the broker refuses.
+
+    In this case gRPC's server closes the connection without a reason.
+    """
     if not certificate:
-        return Unauthenticated(f"the broker at {address} asks for a certificate, none was given", hint=_HINT)
-    why = ": it has expired" if _expired(certificate, key) else ""
-    return Unauthenticated(f"the broker at {address} does not take the certificate {certificate}{why}", hint=_HINT)
+        return Unauthenticated(f"the broker at {address} requires a client certificate, none was given", hint=_HINT)
+    reason = ": it has expired" if _has_expired(certificate, key) else ""
+    return Unauthenticated(f"the broker at {address} refuses the certificate {certificate}{reason}", hint=_HINT)
 
 
 def _context(ca: str, certificate: str, key: str) -> ssl.SSLContext:
@@ -65,7 +70,7 @@ def _context(ca: str, certificate: str, key: str) -> ssl.SSLContext:
     return context
 
 
-def _kept_open(address: str, context: ssl.SSLContext) -> bool:
+def _stays_open(address: str, context: ssl.SSLContext) -> bool:
     """Return whether the broker keeps the connection open after the handshake.
 
     Raises ssl.SSLError or OSError.
@@ -80,10 +85,11 @@ def _kept_open(address: str, context: ssl.SSLContext) -> bool:
             return False
 
 
-def _expired(certificate: str, key: str) -> bool:
+def _has_expired(certificate: str, key: str) -> bool:
     """Return whether a certificate has expired.
 
-    An in-memory client that trusts only this certificate verifies it.
+    Connects a TLS server with this certificate to a TLS client that trusts only this certificate, both in memory. The
+    client checks the dates.
     """
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(certificate, key)

@@ -1,27 +1,31 @@
-"""Bearer tokens named by reference, task tokens made from them, and the reading of TLS files.
+"""Bearer tokens, task tokens that a driver derives from its bearer token, and the reading of TLS files.
+
+A *bearer token* is the secret with which a client authenticates its calls. Options and settings contain only a
+*reference* to the token:
 
     file:/run/secrets/ledger-token     a file; in the broker's file, every line is an accepted token
     env:LEDGER_TOKEN                   an environment variable
 
-    ledger-task.<claims, JSON in base64url>.<HMAC-SHA256 of the claims, by the driver's token, in hex>
+A *task token* gives a Spark task some of the driver's rights for a limited time:
+
+    ledger-task.<claims, JSON in base64url>.<HMAC-SHA256 of the claims, with the driver's token as key, in hex>
 
 Rules of bearer tokens
-- Configuration, pickles and query plans contain references only. No token is printed, pickled or shown in an error.
-  Text that is no reference is not shown either, because it may be a pasted token.
-- A client reads its token at every call. A token can therefore be replaced without a restart: first at the broker,
+- Configuration, pickles and query plans contain references only. No token is printed, pickled or shown in an error. An
+  error does not show an invalid reference either, because it may be a pasted token.
+- A client reads its token at every call. You can therefore replace a token without a restart: first at the broker,
   which accepts several tokens, then at the clients.
-- The time of a comparison does not depend on where tokens differ.
+- A comparison of tokens takes the same time wherever they differ.
 
 Rules of task tokens
-- A holder of a broker token can derive a task token without calling the broker. A broker token cannot be derived from
-  a task token.
-- A task token states its holder's rights, and is checked at every call. The error of a refused call names the call and
-  the rights.
-- To read: read the ledgers of a read, and append to the ledger of its dead letters.
-- To write: stage parts of runs, and describe or create the ledgers that the sink writes to.
+- A driver derives a task token from its bearer token without a call. Nobody can derive the bearer token from it.
+- A task token states the rights of the task. The broker checks them at every call. The error of a refused call names
+  the call and the rights.
+- With the right to read, a task reads the ledgers of its query, and appends to the ledger of its dead letters.
+- With the right to write, a task writes staged parts, and describes or creates the target ledgers.
 - Only the driver commits, acknowledges and deletes.
-- A task token expires. Its time is hours, because a client's clock and the broker's may differ by minutes.
-- Removing a token from the broker revokes all task tokens derived from it.
+- A task token expires after hours and not after minutes, because the clocks of client and broker can differ by minutes.
+- If a bearer token is removed from the broker, all task tokens derived from it are invalid.
 """
 
 from __future__ import annotations
@@ -45,10 +49,10 @@ from pyspark_ledger.ledger.location import require_path
 
 PREFIX = "ledger-task."
 TASK_TOKEN_MS = 24 * 3600 * 1000
-# A token for more ledgers names none, because it is sent with every call and must stay short.
+# A token for more ledgers names no ledger and allows all. Reason: every call carries the token, so it must be short.
 LEDGERS_NAMED_MAX = 16
 May = Literal["read", "write"]
-# A call's name is its action of the protocol, or the kind of its stream.
+# The name of a call is its action in the protocol, or the type of its stream.
 _APPEND = "AppendCommand"
 _ALLOWED: dict[str, frozenset[str]] = {
     "read": frozenset({"hello", "locate", "locate.many", "survey", "DoGet"}),
@@ -59,9 +63,10 @@ _ALLOWED: dict[str, frozenset[str]] = {
 
 
 class TaskClaims(msgspec.Struct, frozen=True):
-    """Rights of a task token's holder. Without `ledgers` any ledger is allowed, for reads by pattern and writes by row.
+    """Rights of a task. Without `ledgers` the task may use any ledger.
 
-    A reader may also append to the ledger `dead_letters`.
+    A query that selects its ledgers by a pattern, or routes each row to a ledger, needs this. A task with the right to
+    read may also append to the ledger `dead_letters`.
     """
 
     may: May
@@ -70,16 +75,16 @@ class TaskClaims(msgspec.Struct, frozen=True):
     dead_letters: str = ""
 
     def require_allows(self, call: str, request: object = None) -> None:
-        """Raise Unauthenticated unless a task may make the call, and the claims allow all ledgers that it names."""
+        """Raise Unauthenticated unless the claims allow the call and all ledgers that its request names."""
         if call == _APPEND and self.dead_letters and getattr(request, "ledger", "") == self.dead_letters:
             return
         named = _named(request)
         if call in _ALLOWED[self.may] and (not self.ledgers or named.issubset(self.ledgers)):
             return
-        asked = f"{call} of {', '.join(sorted(named))}" if named else call
+        requested = f"{call} of {', '.join(sorted(named))}" if named else call
         raise Unauthenticated(
-            f"the token of a task may {self.may} {', '.join(self.ledgers) or 'any ledger'}, it was shown for {asked}",
-            hint="Only the driver's token allows more",
+            f"a task token allows to {self.may} {', '.join(self.ledgers) or 'any ledger'}, the call was {requested}",
+            hint="Make this call on the driver, with its own token",
         )
 
 
@@ -87,21 +92,21 @@ _CLAIMS = msgspec.json.Decoder(TaskClaims)
 
 
 def task_token(secret: str, claims: TaskClaims) -> str:
-    said = base64.urlsafe_b64encode(msgspec.json.encode(claims))
-    return f"{PREFIX}{said.decode()}.{_signature(secret.encode(), said)}"
+    body = base64.urlsafe_b64encode(msgspec.json.encode(claims))
+    return f"{PREFIX}{body.decode()}.{_signature(secret.encode(), body)}"
 
 
 def read_task_token(secrets: Sequence[bytes], token: bytes) -> TaskClaims | None:
-    """Return the claims of a token made from one of `secrets`; None for any other token. Expiry is not checked.
+    """Return the claims of a token derived from one of `secrets`; None for any other token. Does not check expiry.
 
-    Every secret is tried, so that the time does not reveal which secret matched.
+    Compares the token with every secret, so that the duration does not reveal which secret matched.
     """
-    said, _, signature = token.removeprefix(PREFIX.encode()).rpartition(b".")
-    # Always compares all secrets: see above.
-    if not any([hmac.compare_digest(_signature(secret, said).encode(), signature) for secret in secrets]):  # noqa: C419
+    body, _, signature = token.removeprefix(PREFIX.encode()).rpartition(b".")
+    # The list makes `any` compare all secrets: see the docstring.
+    if not any([hmac.compare_digest(_signature(secret, body).encode(), signature) for secret in secrets]):  # noqa: C419
         return None
     try:
-        return _CLAIMS.decode(base64.urlsafe_b64decode(said))
+        return _CLAIMS.decode(base64.urlsafe_b64decode(body))
     except (binascii.Error, ValueError, msgspec.DecodeError):
         return None
 
@@ -112,61 +117,72 @@ def _named(request: object) -> set[str]:
     return {name for name in (getattr(request, "name", ""), *getattr(request, "names", ()), *many) if name}
 
 
-def _signature(secret: bytes, said: bytes) -> str:
-    return hmac.new(secret, said, hashlib.sha256).hexdigest()
+def _signature(secret: bytes, body: bytes) -> str:
+    return hmac.new(secret, body, hashlib.sha256).hexdigest()
 
 
 HEADER = "authorization"
 MIDDLEWARE = "bearer-token"
 _SCHEME = "Bearer "
 _TOKEN_CHARACTERS_MIN = 16
-_MAKE = "Make one: python3 -c 'import secrets; print(secrets.token_hex(32))'"
+_MAKE = "Create a token: python3 -c 'import secrets; print(secrets.token_hex(32))'"
 _FORMS = "file:/path/of/token or env:NAME"
-_SET = "Set it before the process is started, for Spark before its session, or name a file"
+_USE_FORMS = f"Use {_FORMS}. The value is not shown because it may be a secret"
+_SET = "Set the variable before you start the process (Spark: before the session), or use file:/path"
 
 
 def require_reference(text: str, what: str) -> str:
-    """Return the text if it is a token reference. Raises Refused otherwise, without the text: it may be a token."""
+    """Return the text if it is a token reference.
+
+    Raises Refused otherwise. The error does not show the text, because it may be a token.
+    """
     kind, _, name = text.partition(":")
     if kind not in ("file", "env") or not name:
-        raise Refused(f"{what} is no reference to a token", hint=f"Give {_FORMS}; what was given is not shown")
+        raise Refused(f"{what} is no reference to a token", hint=_USE_FORMS)
     if kind == "file" and not _path(name).is_absolute():
-        raise Refused(f"{what} names a file, expected an absolute path", hint=f"Give {_FORMS}; it is not shown")
+        raise Refused(f"{what} has a relative path, expected an absolute path", hint=_USE_FORMS)
     if kind == "env" and not name.isidentifier():
-        raise Refused(f"{what} names a variable, expected a name of one", hint=f"Give {_FORMS}; it is not shown")
+        raise Refused(f"{what} has no valid name of an environment variable", hint=_USE_FORMS)
     return text
 
 
 def read_tokens(reference: str, *, private: bool = False) -> list[str]:
-    """Return the tokens behind a reference, at least one. With `private`, a file that other users can read is
-    refused.
+    """Return the tokens that a reference names, at least one.
+
+    Raises NotFound, or Refused for invalid tokens. With `private`, also raises Refused for a file that other users can
+    read.
     """
     kind, _, name = reference.partition(":")
     text = _file_text(_path(name), private=private) if kind == "file" else os.environ.get(name)
     if text is None:
-        raise NotFound(f"the environment has no variable {name!r} with the token", hint=_SET)
+        raise NotFound(f"the environment variable {name!r} with the token is not set", hint=_SET)
     tokens = [line.strip() for line in text.splitlines() if line.strip()]
     short = [token for token in tokens if len(token) < _TOKEN_CHARACTERS_MIN]
     if not tokens or short:
         raise Refused(
-            f"{reference} holds {len(tokens)} tokens, {len(short)} of fewer than {_TOKEN_CHARACTERS_MIN} characters",
+            f"{reference} has {len(tokens)} tokens, {len(short)} of them with fewer than {_TOKEN_CHARACTERS_MIN} "
+            "characters",
             hint=_MAKE,
         )
     if not all(token.isascii() and token.isprintable() for token in tokens):
-        raise Refused(f"{reference} holds a token with characters that no header takes", hint=_MAKE)
+        raise Refused(f"{reference} has a token with characters that are not printable ASCII", hint=_MAKE)
     return tokens
 
 
 def token_header(reference: str, token: str = "") -> list[tuple[bytes, bytes]]:
-    """Return the headers of a call with the task token or the referenced token; empty without either."""
+    """Return the headers of a call: with the task token `token`, or with the token that `reference` names.
+
+    Returns an empty list if both are empty.
+    """
     if not reference and not token:
         return []
     return [(HEADER.encode(), f"{_SCHEME}{token or read_tokens(reference)[0]}".encode())]
 
 
 class BearerToken(flight.ServerMiddleware):  # type: ignore[misc]
-    """Result of a call's token check: whether the token is valid, None if the call had none. `claims`: of a task
-    token.
+    """Result of the token check of one call. `right`: the token is valid; None if the call had no token.
+
+    `claims` are the rights in a task token.
     """
 
     def __init__(self, right: bool | None, claims: TaskClaims | None = None) -> None:
@@ -182,38 +198,38 @@ class BearerTokenFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc]
 
     def start_call(self, _info: flight.CallInfo, headers: dict[str, list[str | bytes]]) -> BearerToken:
         """Check the token without raising, so that the call itself can answer with an error of this project."""
-        given = headers.get(HEADER)
-        if not given:
+        values = headers.get(HEADER)
+        if not values:
             return BearerToken(None)
-        words = given[0] if isinstance(given[0], str) else given[0].decode("latin-1")
-        token = words.removeprefix(_SCHEME).encode()
+        value = values[0] if isinstance(values[0], str) else values[0].decode("latin-1")
+        token = value.removeprefix(_SCHEME).encode()
         if token.startswith(PREFIX.encode()):
             claims = read_task_token(self._tokens, token)
             return BearerToken(claims is not None, claims)
-        # Always compares all tokens, so that the time does not reveal which token matched.
+        # The list makes `any` compare all tokens, so that the duration does not reveal which token matched.
         return BearerToken(any([hmac.compare_digest(token, ours) for ours in self._tokens]))  # noqa: C419
 
 
 def require_token(context: flight.ServerCallContext) -> None:
-    """Raise Unauthenticated if this broker requires a token and the call had none or an invalid one."""
-    found = context.get_middleware(MIDDLEWARE)
-    if found is None or found.right:
+    """Raise Unauthenticated if this broker requires a token, and the call had no token or an invalid token."""
+    check = context.get_middleware(MIDDLEWARE)
+    if check is None or check.right:
         return
-    said = "carried no token" if found.right is None else "carried a token that this broker does not take"
-    raise Unauthenticated(f"the call {said}", hint=f"Name the broker's token by reference: {_FORMS}")
+    fault = "had no token" if check.right is None else "had a token that this broker does not accept"
+    raise Unauthenticated(f"the call {fault}", hint=f"Name the broker's token by reference: {_FORMS}")
 
 
 def require_allowed(context: flight.ServerCallContext, clock: Clock, call: str, request: object = None) -> None:
     """Raise Unauthenticated if the call's task token has expired or does not allow the call."""
-    found = context.get_middleware(MIDDLEWARE)
-    claims = None if found is None else found.claims
+    check = context.get_middleware(MIDDLEWARE)
+    claims = None if check is None else check.claims
     if claims is None:
         return
     now_ms = clock()
     if claims.until_ms < now_ms:
         raise Unauthenticated(
-            f"the token of a task ran out {(now_ms - claims.until_ms) // 1000} s ago",
-            hint="Load the DataFrame again: its partitions are planned, and given tokens, once",
+            f"the task token expired {(now_ms - claims.until_ms) // 1000} s ago",
+            hint="Load the DataFrame again: its tasks then get new tokens",
         )
     claims.require_allows(call, request)
 
@@ -228,21 +244,20 @@ def _file_text(path: Path, *, private: bool) -> str:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             if private and mode & 0o007:
                 raise Refused(
-                    f"the token file {path} has mode {mode:o}, expected 600", hint="Everybody can use it: chmod 600"
+                    f"the token file {path} has mode {mode:o}, expected 600",
+                    hint="Every user of the host can read the token: chmod 600",
                 )
             return file.read().decode("latin-1")
-    except (OSError, ValueError) as error:  # a path contains no null byte and no lone surrogate
-        why = error.strerror if isinstance(error, OSError) else "it is no path"
-        raise NotFound(f"the token file {path} cannot be read: {why}", hint="Correct the path") from None
+    except (OSError, ValueError) as error:  # ValueError: the text has a null byte or a lone surrogate
+        reason = error.strerror if isinstance(error, OSError) else "it is no path"
+        raise NotFound(f"the token file {path} cannot be read: {reason}", hint="Correct the path") from None
 
 
 TLS_SCHEME = "grpc+tls://"
 
 
 def read_pem(path: str) -> bytes:
-    """Return the content of a file of certificates or of a key. Raises NotFound naming the file if it cannot be
-    read.
-    """
+    """Return the content of a file with certificates or a key. Raises NotFound if the file cannot be read."""
     require_path(path, "the path of a TLS file")
     try:
         return Path(path).read_bytes()
@@ -251,7 +266,7 @@ def read_pem(path: str) -> bytes:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this host can reach a host name or IP address."""
+    """Return whether a host name or IP address is a loopback address, which only this host can reach."""
     import ipaddress
 
     try:

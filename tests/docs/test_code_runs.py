@@ -61,7 +61,7 @@ SAYS = {
     ],
     "docs/broker.md": [
         r"\{'id': 1, 'item': 'tea'\}",
-        r"LEDGER_UNAUTHENTICATED\] the call carried no token",
+        r"LEDGER_UNAUTHENTICATED\] the call had no token",
         r"maxConcurrentReaders = 100 readers",
     ],
     "docs/bucket.md": [

@@ -111,19 +111,19 @@ def test_a_user_of_this_host_needs_neither(guarded: Guarded) -> None:
 
 
 def test_a_client_without_certificate_is_told_so(guarded: Guarded) -> None:
-    assert "asks for a certificate, none was given" in guarded.refusal(certificate="", key="")
+    assert "requires a client certificate, none was given" in guarded.refusal(certificate="", key="")
 
 
 def test_a_client_with_another_authority_is_told_so(guarded: Guarded) -> None:
     said = guarded.refusal(ca=str(guarded.other.ca))
     assert guarded.address in said
-    assert "not trusted" in said
+    assert "does not trust the certificate of the broker" in said
 
 
 def test_a_certificate_of_another_authority_is_refused(guarded: Guarded) -> None:
     certificate, key = guarded.other.sign("stranger")
     said = guarded.refusal(certificate=str(certificate), key=str(key))
-    assert f"does not take the certificate {certificate}" in said
+    assert f"refuses the certificate {certificate}" in said
     assert "expired" not in said
 
 
@@ -133,11 +133,11 @@ def test_an_expired_certificate_is_called_expired(guarded: Guarded) -> None:
 
 
 def test_a_missing_and_a_wrong_token_are_told_apart(guarded: Guarded, tmp_path: Path) -> None:
-    assert "carried no token" in guarded.refusal(token="")
+    assert "had no token" in guarded.refusal(token="")
     wrong = tmp_path / "wrong"
     wrong.write_text("f" * 32)
     said = guarded.refusal(token=f"file:{wrong}")
-    assert "a token that this broker does not take" in said
+    assert "a token that this broker does not accept" in said
     assert "f" * 32 not in said
 
 
@@ -205,7 +205,7 @@ def test_without_encryption_a_client_sends_no_token(guarded: Guarded) -> None:
         (TOKEN, "no reference"),
         (f"token:{TOKEN}", "no reference"),
         (f"file:{TOKEN}x", "expected an absolute path"),
-        (f"env:{TOKEN}.{TOKEN}", "expected a name of one"),
+        (f"env:{TOKEN}.{TOKEN}", "no valid name of an environment variable"),
         ("", "no reference"),
     ],
 )
@@ -225,7 +225,11 @@ def test_tokens_are_read_or_refused_with_their_place(tmp_path: Path, monkeypatch
     file.chmod(0o644)
     with pytest.raises(Refused, match="mode 644, expected 600"):
         read_tokens(f"file:{file}", private=True)
-    for text, said in (("", "holds 0 tokens"), ("short", "1 of fewer than 16"), ("ä" * 20, "no header takes")):
+    for text, said in (
+        ("", "has 0 tokens"),
+        ("short", "1 of them with fewer than 16"),
+        ("ä" * 20, "not printable ASCII"),
+    ):
         file.write_text(text)
         with pytest.raises(Refused, match=said):
             read_tokens(f"file:{file}")

@@ -40,7 +40,7 @@ def test_a_block_is_exactly_its_bytes(data: Path, offset: int, length: int) -> N
 
 
 def test_a_block_that_is_not_wholly_in_its_file_is_never_mapped(data: Path) -> None:
-    with pytest.raises(Corrupt, match=rf"{data} has {3 * PAGE + 100} bytes, .* end at {3 * PAGE + 101}"):
+    with pytest.raises(Corrupt, match=rf"{data} has {3 * PAGE + 100} bytes, .* end at byte {3 * PAGE + 101}"):
         map_block(block(data, 3 * PAGE, 101))
 
 

@@ -90,7 +90,7 @@ def test_entries_without_a_byte_have_places_too(ring: RingWriter) -> None:
 
 
 def test_half_a_place_is_refused(ring: RingWriter) -> None:
-    with pytest.raises(Refused, match="no pairs"):
+    with pytest.raises(Refused, match="no sequence of pairs"):
         RingReader(ring.fd).entries(bytes(24))
 
 

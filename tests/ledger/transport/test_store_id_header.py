@@ -41,7 +41,7 @@ def test_neither_action_nor_append_nor_read_nor_part_reaches_another_store(
     swapped: tuple[Client, Client], make_entry: Callable[..., bytes], rig: Rig
 ) -> None:
     mine, other = swapped
-    both = f"serves store {other.store_id}, the client wants {mine.store_id}"
+    both = f"serves store {other.store_id}, the client requests store {mine.store_id}"
     with pytest.raises(Refused, match=both):
         mine.describe("orders")
     with pytest.raises(Refused, match=both):

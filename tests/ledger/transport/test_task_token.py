@@ -47,7 +47,7 @@ def test_a_changed_one_is_none() -> None:
     ],
 )
 def test_what_it_does_not_allow_is_refused_naming_both(claims: TaskClaims, call: str, asked: object) -> None:
-    with pytest.raises(Unauthenticated, match=rf"may {claims.may} .*it was shown for {call}"):
+    with pytest.raises(Unauthenticated, match=rf"allows to {claims.may} .*the call was {call}"):
         claims.require_allows(call, asked)
 
 
