@@ -122,7 +122,7 @@ def test_a_task_has_a_token_of_its_own_and_needs_no_other(options: dict[str, str
             (sink.task_credentials, "locate", ReadRequest(parcels, wanted)),
             (sink.task_credentials, "describe", NameLedger("public/default/persistent/orders")),
         ):
-            with pytest.raises(Unauthenticated, match=r"the token of a task may (read|write) .*parcels, it was shown"):
+            with pytest.raises(Unauthenticated, match=r"a task token allows to (read|write) .*parcels, the call was"):
                 client_for(reading.address, reading.store_id, credentials).call(action, request)
         late = replace(reading.credentials, task_token=task_token(TOKEN, TaskClaims("read", [parcels], 1)))
         with pytest.raises(Unauthenticated, match="expired"):
