@@ -4,21 +4,23 @@
 
 Rules of `DriverConnection`
 - Only the driver uses the connection. It may start the private broker of a directory, and a writer may create the
-  store. Tasks do neither (`connector.read.ledger.task`).
-- Calls are retried until a deadline if the broker cannot be reached. Reason: an error of a driver call ends a streaming
-  query.
-- No broker is started for an address. An address that never answered raises Unavailable within seconds.
+  store. A task does neither (`connector.read.ledger.task`).
+- If the broker cannot be reached, a call is retried until a deadline. Reason: an error of a driver call ends a
+  streaming query.
+- If the location is a broker's address, no broker is started. If the address never answered, a call raises Unavailable
+  within seconds.
 - Retried requests must be idempotent. All requests that are sent through this class are idempotent.
 
 Rules of `log_default_store`
-- A default store is printed once for each driver and store. The driver is the parent of Spark's source processes.
+- The line is printed once for each driver and store. The driver is the parent of the processes in which Spark runs
+  data sources.
 - A file records that the line was printed. Reason: Spark starts a process for nearly every read and write, and shows
   its standard error.
 - If the file cannot be written, the line is printed again.
-- Files of ended drivers are removed when the next file is written.
+- Files of drivers that have ended are removed when the next file is written.
 
 Rules of `local_credentials`
-- A file at the given path precedes a file of the same name that Spark shipped to its executors.
+- A file at the given path takes precedence over a file of the same name that Spark shipped to its executors.
 - `spark.files`, `sc.addFile` and `pyspark_ledger.serve` ship files. On an executor, shipped files are in a directory of
   Spark and keep their names.
 """
@@ -49,7 +51,7 @@ _log = logging.getLogger(__name__)
 _Answer = TypeVar("_Answer")
 DRIVER_DEADLINE_MS = 30_000
 _PAUSE_MS = 100
-# Retries within the client, before the broker of a directory is resolved or started again.
+# Time for which the client itself retries, before the broker of a directory is looked up or started again.
 _CLIENT_MS = 3_000
 
 
@@ -84,7 +86,7 @@ class DriverConnection:
         return self._client
 
     def call(self, ask: Callable[[Client], _Answer]) -> _Answer:
-        """Return the result of `ask`. Retry while it raises Unavailable, until the deadline."""
+        """Return the result of `ask`. Retry until the deadline while `ask` raises Unavailable."""
         deadline_ms = monotonic_ms() + self._deadline_ms
         while True:
             try:
@@ -108,7 +110,7 @@ def log_default_store(store: str) -> None:
 
 
 def _record_printed(store: str) -> bool:
-    """Record that the store is printed. Return True if it was recorded before."""
+    """Record that the line of a store is printed. Return whether an earlier process of this driver recorded it."""
     pid = _driver_pid()
     if pid == os.getpid():
         return False  # `log_default_store` is cached in this process
@@ -127,7 +129,7 @@ def _record_printed(store: str) -> bool:
 
 
 def _driver_pid() -> int:
-    """Return the nearest process that is no Spark worker and no worker daemon: this process or an ancestor."""
+    """Return this process, or its nearest ancestor that is neither a Spark worker nor a daemon of workers."""
     pid = os.getpid()
     with suppress(OSError):  # the process belongs to another user, or has just ended
         while any(name.startswith(_WORKER_VARIABLE) for name in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")):
@@ -148,7 +150,10 @@ def local_credentials(credentials: Credentials) -> Credentials:
 
 
 def local_path(path: str) -> str:
-    """Return the path of the file on this host; `path` itself if there is none."""
+    """Return the path of a file on this host: `path`, or the path of the file that Spark shipped under this name.
+
+    Returns `path` if neither file exists.
+    """
     if Path(path).exists():
         return path
     try:

@@ -1,13 +1,13 @@
 """Implementation of the data source: parses the options and creates the reader or writer.
 
 Spark finds the class `pyspark_ledger.DefaultSource`. That class imports this module at its first use, so that Spark's
-search imports nothing heavy.
+search for data sources imports only small modules.
 
 Rules
-- Every option is checked when the source is created and again for its use.
-- A relative store becomes absolute on the driver, before anything is pickled.
-- A schema that the user gives is compared with the ledger's schema.
-- A bounded read of a bucket reads the objects that existed when Spark asked for the columns, like a read of files.
+- Every option is checked twice: when Spark creates the source, and when Spark asks for a reader or a writer.
+- The driver replaces a relative path of a store by the absolute path, before Spark pickles the source.
+- If the user calls `.schema()`, this schema is compared with the ledger's schema.
+- A batch read of a bucket reads the objects that existed when Spark asked for the columns, like a read of files.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark_ledger.connector.write.acknowledge import LedgerAcknowledgeWriter
     from pyspark_ledger.connector.write.writers import LedgerBatchWriter, LedgerStreamWriter
 
-# An option that Spark adds for tables of its catalog.
+# Option that Spark adds for tables of its catalog.
 _CATALOG_OPTION = "owner"
 
 
@@ -60,7 +60,7 @@ class LedgerSource:
             }
         if _CATALOG_OPTION in option_names:
             raise Refused(
-                "no table of Spark's catalog can be a ledger: Spark hands the options of such a table to nobody",
+                "no table of Spark's catalog can be a ledger: Spark passes no options of such a table to the source",
                 hint="Use CREATE TEMPORARY VIEW … USING ledger OPTIONS (path 'orders')",
             )
         options = read_options(self._option_texts)
@@ -71,7 +71,10 @@ class LedgerSource:
             log_default_store(self._store)
 
     def schema(self) -> StructType:
-        """Return the columns of a read. Findings of a bucket are kept, because Spark pickles the source next."""
+        """Return the columns of a read.
+
+        The listing of a bucket is kept in the source. Spark pickles the source next, so the reader has the listing too.
+        """
         self._findings = None
         scan = self._scan(self._located(read_options(self._option_texts)))
         schema = scan.schema()
@@ -94,7 +97,7 @@ class LedgerSource:
         return LedgerStreamReader(options, partial(self._stream(options, schema), options, schema))
 
     def _scan(self, options: LedgerOptions, schema: StructType | None = None) -> BatchPlanner:
-        """Return the plan of a bounded read."""
+        """Return the planner of a batch read."""
         if options.table is not None:
             from pyspark_ledger.connector.read.store_tables import StoreTable
 
@@ -164,7 +167,7 @@ class LedgerSource:
         return LedgerBatchWriter(prepare_target(options, schema), self._version, application)
 
     def stream_writer(self, schema: StructType) -> LedgerStreamWriter:
-        """Return a streaming sink. In complete mode each batch appends the whole result."""
+        """Return a streaming sink. In Spark's output mode `complete` each batch appends the whole result."""
         from pyspark_ledger.connector.write.target import prepare_target
         from pyspark_ledger.connector.write.writers import LedgerStreamWriter
 
@@ -181,6 +184,6 @@ class LedgerSource:
         """Raise Refused for a write to a bucket."""
         if self._store is None:
             raise Refused(
-                "a bucket is read and never written: option 'offload' is given to a write",
-                hint="Write to the ledger's store; `ledger offload` brings it to the bucket",
+                "a write cannot have option 'offload': a bucket can only be read",
+                hint="Write to the ledger's store; `ledger offload` copies its segments to the bucket",
             )

@@ -1,9 +1,10 @@
-"""Private keys of encrypted messages: references in option `cryptoKeys`, resolved by tasks.
+"""Private keys of encrypted messages: option `cryptoKeys` has references to keys, and tasks read the keys.
 
     file:/run/secrets/orders.pem                                  one key for every key name
     {"orders": "file:/run/secrets/orders.pem", "old": "env:OLD"}  several keys by name
 
-Only references are pickled and shown. A value that is not a reference may be a pasted key and is never printed.
+Only references are pickled and shown. If the option's value is not a reference, it may be a key that a user pasted by
+mistake. So an error never quotes the value.
 """
 
 from __future__ import annotations
@@ -28,10 +29,13 @@ _KEY_BYTES_MAX = 64 * 1024
 
 
 def key_references(value: str) -> KeyReferences:
-    """Return the references in the option's value, by key name. Raises ValueError without the value."""
+    """Return the references in the option's value, by key name.
+
+    Raises ValueError for an invalid value. The error states the expected form and does not contain the value.
+    """
     from pyspark_ledger.ledger.message.encryption import (
         ANY_NAME,
-    )  # a late import: most processes that parse options decode nothing
+    )  # imported here, because most processes that parse options decrypt no message
 
     text = value.strip()
     references = {ANY_NAME: text}
@@ -67,7 +71,7 @@ def _read(name: str, reference: str) -> bytes:
         text = os.environ.get(place)
         if text is None:
             raise NotFound(
-                f"option 'cryptoKeys' names variable {place!r} for key {name!r}, the environment has none",
+                f"option 'cryptoKeys' names variable {place!r} for key {name!r}, which is not set",
                 hint="Set it for the driver and every executor, or name a file",
             )
         return text.encode()

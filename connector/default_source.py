@@ -1,7 +1,7 @@
 """Data source class that Spark finds by its module name.
 
-Importing this module never fails and imports nothing heavy. Spark searches each module `pyspark_*` for a
-`DefaultSource`, and a failing import hides all other sources.
+An import of this module never fails, and imports only small modules. Reason: Spark searches each module `pyspark_*` for
+a `DefaultSource`, and one import that fails hides all other sources.
 """
 
 from __future__ import annotations
@@ -54,5 +54,5 @@ class DefaultSource(DataSource):
         return self._source.batch_writer(schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: ARG002, N802  # Spark's
-        """Return a streaming sink. In complete mode (`overwrite`) each batch appends the whole result."""
+        """Return a streaming sink. In output mode `complete` (`overwrite`) each batch appends the whole result."""
         return self._source.stream_writer(schema)

@@ -2,16 +2,17 @@
 
 Rules
 - A ledger's columns are registered as an Arrow schema, all nullable, by the first write.
-- Columns are only added, after the existing columns, and only widened (`ledger.message.columns`). A column is never
-  removed.
-- A reader's schema must equal `to_arrow_schema(schema, timezone="UTC")` exactly. Only `arrow_schema` calls this.
-- A ledger without registered columns has messages as a Pulsar client wrote them: one column, `value binary`. Except if
-  the schema of the payloads is known (`connector.rows.shape`).
-- A type that Arrow, Spark or the ledger cannot store is refused with the name of the column.
+- New columns follow the existing columns. The type of a column only becomes wider (`ledger.message.columns`). A column
+  is never removed.
+- Spark requires that a reader's Arrow schema equals `to_arrow_schema(schema, timezone="UTC")` exactly. Only
+  `arrow_schema` calls that function.
+- A ledger without registered columns contains messages of a Pulsar client, and has one column, `value binary`.
+  Exception: the schema of the payloads is known (`connector.rows.shape`).
+- If Arrow, Spark or the ledger cannot store a type, the error names the column.
 - A write must have the columns of its ledger, or narrower columns, which are cast. With `mergeSchema` it may add and
   widen columns.
-- Rows that cannot be written are refused before anything is registered or staged.
-- If two writers add columns at the same time, the second writer adds its columns after those of the first.
+- A write that cannot succeed is refused before it registers columns or stages rows.
+- If two writers add columns at the same time, the second writer adds its columns after the columns of the first writer.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructField, StructType
 
 
-# Number of earlier deliveries of a row, in ack mode `explicit`. Always the last column.
+# Column with the number of earlier deliveries of a row, in ack mode `explicit`. It is always the last column.
 REDELIVERY_COUNT = pa.field("__redeliveryCount", pa.int32())
-# Names that no column of a ledger may have; compared without case.
+# Names that no column of a ledger may have, in any case.
 _RESERVED_NAMES = {name.lower(): name for name in (*METADATA.names, "__ledger")}
-# Arrow can store some of these types, but other readers than this Spark cannot interpret them.
+# Arrow can store some of these types, but only Spark can interpret the stored values.
 _UNSUPPORTED_TYPES = frozenset({"CalendarIntervalType", "YearMonthIntervalType", "GeometryType", "GeographyType"})
 
 
@@ -53,7 +54,7 @@ def spark_schema(columns: pa.Schema, ledger: str) -> StructType:
             kind = from_arrow_type(field.type, prefer_timestamp_ntz=True)
         except (PySparkException, TypeError, ValueError) as wrong:
             raise Unsupported(
-                f"column {field.name!r} of ledger {ledger!r} is {field.type}, which Spark has no type for",
+                f"column {field.name!r} of ledger {ledger!r} is {field.type}, and Spark has no such type",
                 hint="Read it without Spark, through pyspark_ledger.connect()",
             ) from wrong
         fields.append(StructField(field.name, nullable_type(kind), nullable=True))
@@ -70,7 +71,10 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def require_same_schema(user_schema: StructType, own: StructType, ledger: str, row_columns: int) -> None:
-    """Raise Refused if the schema of `.schema()` differs from the read's by more than wider types of row columns."""
+    """Raise Refused if the schema of `.schema()` differs from the schema of the read.
+
+    The first `row_columns` columns, which are columns of rows, may have wider types.
+    """
     for position, field in enumerate(own):
         if position >= len(user_schema) or user_schema[position].name != field.name:
             found = f"{user_schema[position].name!r}" if position < len(user_schema) else "nothing"
@@ -89,7 +93,7 @@ def require_same_schema(user_schema: StructType, own: StructType, ledger: str, r
     if len(user_schema) > len(own):
         raise Refused(
             f"the schema given for ledger {ledger!r} has column {user_schema[len(own)].name!r}, "
-            "which the ledger has not",
+            "which the ledger does not have",
             hint="Leave .schema() out: the ledger knows its columns",
         )
 
@@ -103,12 +107,12 @@ def columns_to_write(schema: StructType, ledger: str) -> pa.Schema:
         reserved = _RESERVED_NAMES.get(field.name.lower())
         if reserved is not None:
             raise Refused(
-                f"column {field.name!r} of what is written to ledger {ledger!r} has the name of a metadata column",
-                hint=f"Rename it or drop it: Spark ignores case, and {reserved!r} is not a column of rows",
+                f"column {field.name!r} of a write to ledger {ledger!r} has the name of a metadata column",
+                hint=f"Rename or drop the column: Spark ignores case, and {reserved!r} is reserved",
             )
         if spelled.setdefault(field.name.lower(), field.name) != field.name or schema.names.count(field.name) > 1:
             raise Refused(
-                f"columns {spelled[field.name.lower()]!r} and {field.name!r} of ledger {ledger!r} cannot be told apart",
+                f"columns {spelled[field.name.lower()]!r} and {field.name!r} of ledger {ledger!r} have the same name",
                 hint="Give each column its own name; Spark ignores case",
             )
         _require_supported(field.name, field.dataType, ledger)
@@ -116,7 +120,7 @@ def columns_to_write(schema: StructType, ledger: str) -> pa.Schema:
 
 
 def require_writable(schema: StructType, registered: pa.Schema, ledger: str) -> None:
-    """Raise Refused if the columns of a write differ from the ledger's by more than narrower types."""
+    """Raise Refused if the columns of a write are not the ledger's columns. Their types may be narrower."""
     columns = columns_to_write(schema, ledger)
     require_columns(columns, registered, ledger)
     own = spark_schema(registered, ledger)
@@ -139,7 +143,7 @@ def merged_columns(schema: StructType, registered: pa.Schema, ledger: str) -> pa
         if spelled is not None and spelled != field.name:
             raise Refused(
                 f"column {field.name!r} cannot be added to ledger {ledger!r}, which has {spelled!r}",
-                hint="Spark ignores case: rename it to what the ledger has",
+                hint=f"Spark ignores case: rename the column to {spelled!r}",
             )
         if spelled is not None:
             narrow, wide = registered.field(field.name).type, columns.field(field.name).type
@@ -160,7 +164,7 @@ def _require_same_type(field: StructField, expected: DataType, ledger: str, *, m
         merge = "; or set mergeSchema, which widens the column" if may_merge else ""
         raise Refused(
             f"column {field.name!r} of ledger {ledger!r} is {expected.simpleString()}, "
-            f"what is written is {found.simpleString()}",
+            f"but {found.simpleString()} in the rows to write",
             hint=f"Cast it: col({field.name!r}).cast({expected.simpleString()!r}){merge}",
         )
 
@@ -178,8 +182,8 @@ def _require_supported(column: str, kind: DataType, ledger: str) -> None:
 
     if type(kind).__name__ in _UNSUPPORTED_TYPES:
         raise Refused(
-            f"column {column!r} is {kind.simpleString()}, which ledger {ledger!r} cannot keep",
-            hint="Cast it to a type with values of its own, such as string",
+            f"column {column!r} is {kind.simpleString()}, which ledger {ledger!r} cannot store",
+            hint="Cast it to another type, such as string",
         )
     inner = {ArrayType: ("elementType",), MapType: ("keyType", "valueType")}.get(type(kind), ())
     for name in inner:
@@ -192,7 +196,7 @@ def _require_supported(column: str, kind: DataType, ledger: str) -> None:
         arrow_schema(StructType().add("c", nullable_type(kind)))
     except (PySparkException, TypeError) as wrong:
         raise Refused(
-            f"column {column!r} is {kind.simpleString()}, which Arrow cannot carry into ledger {ledger!r}",
+            f"column {column!r} is {kind.simpleString()}, which Arrow and ledger {ledger!r} cannot store",
             hint="Cast it, for example to string",
         ) from wrong
 
@@ -200,7 +204,8 @@ def _require_supported(column: str, kind: DataType, ledger: str) -> None:
 def nullable_type(kind: Any) -> Any:
     """Return the type with null allowed at every level, without collations and user-defined types.
 
-    Reason: nullability depends on the plan of a query. The same rows must be writable by every query.
+    Reason: Spark derives nullability from the plan of a query. Two queries with the same rows must both be able to
+    write them.
     """
     from pyspark.sql.types import ArrayType, MapType, StringType, StructField, StructType, UserDefinedType
 
@@ -218,14 +223,14 @@ def nullable_type(kind: Any) -> Any:
 
 
 Ask = Callable[[str, "msgspec.Struct"], Any]
-"""Call of the broker's protocol with an action and its request."""
+"""Function that calls the broker with an action and its request, and returns the response."""
 _ROUNDS_MAX = 100
 
 
 def resolve_columns(ask: Ask, schema: StructType, current: SchemaVersion, ledger: str, *, merge: bool) -> SchemaVersion:
-    """Return the registered columns for a write of a Spark schema. Registers added and wider columns with `merge`.
+    """Return the ledger's columns for a write of a Spark schema. With `merge`, first register new and wider columns.
 
-    `current` are the columns that the ledger has.
+    `current` has the columns that the ledger has before the call.
     """
     require_columns_registered(current, ledger)
     if not merge:

@@ -1,9 +1,9 @@
-"""Error traceback of the methods that Spark calls: a LedgerError leaves them with one frame and without a chain.
+"""Short tracebacks for the errors that Spark shows: a LedgerError has one frame, no cause and no context.
 
-Spark copies the whole traceback of an error into its message. The code, the text and the hint of a LedgerError are
-enough for a user; frames of this package are not helpful. This module logs the whole traceback at level DEBUG.
+Spark copies the whole traceback of an error into its message. A user needs only the code, the text and the hint of a
+LedgerError, and no frames of this package. This module logs the whole traceback at level DEBUG.
 
-Other errors keep their traceback, because they are unexpected.
+Other errors are unexpected, and keep their traceback.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _Class = TypeVar("_Class")
 
 
 def plain_errors(cls: type[_Class]) -> type[_Class]:
-    """Wrap the methods of a class that Spark calls, if the class defines them."""
+    """Wrap all methods of a class that Spark calls, so that their LedgerErrors have short tracebacks."""
     for name in _METHODS & vars(cls).keys():
         method = vars(cls)[name]
         setattr(cls, name, _wrap_iterator(method) if name == "read" else _wrap_call(method))

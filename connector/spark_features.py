@@ -1,21 +1,25 @@
-"""Features of the running Spark, asked of Spark itself. The one place that knows how releases of Spark differ.
+"""Features of the running Spark. Only this module knows how releases of Spark differ.
 
-    feature              asked of Spark                                             upstream since
+    feature              is present if Spark has                                    in Apache Spark since
     arrow stream writer  class DataSourceStreamArrowWriter                          4.1
     admission control    module pyspark.sql.streaming.datasource                    4.2
     progress report      method DataSourceStreamReader.reportLatestOffset           4.2
 
 Rules
-- Versions decide nothing. Reason: platforms such as Databricks add features of newer releases to older ones.
+- The version number of Spark is not used. Reason: platforms such as Databricks add features of newer releases to older
+  releases.
 - A missing feature is replaced here or by `connector.read.stream_reader`.
-- The order of Spark's calls to a source without admission control was recorded on 4.0.5 and 4.1.4:
+- *Admission control* means that Spark passes the limits of a batch to the source. Without it, Spark 4.0.5 and 4.1.4
+  call a source in this order:
   - without a checkpoint: `latestOffset()`, `initialOffset()`, `partitions(initial, end)`.
   - with a checkpoint: `partitions(newest, newest)` with the newest logged offset, and only then `latestOffset()`.
   - with an unfinished batch: `partitions(newest, newest)`, `partitions(start, newest)`, and then `latestOffset()`.
-- A Spark that asks for the end of a batch first, although there is a checkpoint, is refused when it plans the batch.
+- If Spark has a checkpoint, but first calls `latestOffset()`, the source refuses the batch when Spark plans it.
   Reason: the batch would be empty, or repeat rows.
-- Spark 4.0 does not register a source in place of a discovered one. `register_source` replaces the discovered source.
-- Spark without admission control runs Trigger.AvailableNow as Trigger.Once: one batch, with an end from its start.
+- Spark 4.0 refuses to register a source under the name of a discovered source. `register_source` replaces the
+  discovered source.
+- Without admission control, Spark runs Trigger.AvailableNow as Trigger.Once: one batch, whose end is determined at the
+  start of the query.
 """
 
 from __future__ import annotations
@@ -62,7 +66,7 @@ def spark_features() -> SparkFeatures:
 
 
 def stream_reader_classes() -> tuple[type, ...]:
-    """Return the base classes of a stream reader: with admission control also that of Trigger.AvailableNow."""
+    """Return the base classes of a stream reader. With admission control, one of them is for Trigger.AvailableNow."""
     if admission is None:
         return (datasource.DataSourceStreamReader,)
     return (datasource.DataSourceStreamReader, admission.SupportsTriggerAvailableNow)
@@ -71,7 +75,8 @@ def stream_reader_classes() -> tuple[type, ...]:
 def stream_writer_classes() -> tuple[type, ...]:
     """Return the base classes of a streaming sink that receives Arrow batches.
 
-    Spark without DataSourceStreamArrowWriter passes Arrow batches to every DataSourceArrowWriter, also of a stream.
+    If Spark does not have DataSourceStreamArrowWriter, it passes Arrow batches to a sink that is a
+    DataSourceArrowWriter.
     """
     if hasattr(datasource, "DataSourceStreamArrowWriter"):
         return (datasource.DataSourceStreamArrowWriter,)
@@ -79,7 +84,7 @@ def stream_writer_classes() -> tuple[type, ...]:
 
 
 def register_source(spark: SparkSession, source: type[datasource.DataSource]) -> None:
-    """Register a source with a session, in place of a discovered one.
+    """Register a source with a session. It replaces a discovered source of the same name.
 
     Raises Unsupported if Spark 4.0 keeps the discovered source.
     """
@@ -94,8 +99,8 @@ def register_source(spark: SparkSession, source: type[datasource.DataSource]) ->
 def _replace_discovered(spark: SparkSession, source: type[datasource.DataSource]) -> None:
     """Replace a source that Spark 4.0 has discovered, in this session and in later sessions of its JVM.
 
-    Spark has no call for this, so the function sets the maps of discovered sources. A stream runs in a clone of its
-    session, and the clone takes the JVM's map.
+    Spark has no call for this, so the function changes two maps of discovered sources: the session's and the JVM's. A
+    stream runs in a clone of its session, and the clone uses the JVM's map.
     """
     from pyspark.sql.udf import _wrap_function
 
@@ -111,8 +116,8 @@ def _replace_discovered(spark: SparkSession, source: type[datasource.DataSource]
         field.set(manager, builders)
         shared = getattr(getattr(jvm, f"{package}.DataSourceManager$"), "MODULE$")
         getattr(shared, "dataSourceBuilders_$eq")(jvm.scala.Option.apply(builders))
-    except Exception as error:  # of Spark Connect, or of another build of Spark
+    except Exception as error:  # with Spark Connect, or with another build of Spark
         raise Unsupported(
-            "Spark 4.0 keeps the source that it has discovered, so this session takes no default store",
+            "Spark 4.0 keeps the source that it has discovered, so this session cannot have a default store",
             hint="Give option 'store' (and the options for its broker) to each read and write",
         ) from error

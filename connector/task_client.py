@@ -1,9 +1,9 @@
 """Client of a task: checks of the task's host, and errors that name the host.
 
 Rules
-- Driver and executors must have the same release of this package, because tasks are pickled. Another release is refused
-  before the task reads or writes.
-- A broker that a task cannot reach may be reachable from the driver. The error names the task's host and the remedies.
+- Driver and executors must have the same release of this package, because tasks are pickled. A task refuses another
+  release before it reads or writes.
+- The driver may reach a broker that a task cannot reach. So the error names the task's host and the remedies.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def require_release(release: str) -> None:
 
 
 def task_client(address: str, store_id: str, credentials: Credentials) -> Client:
-    """Return the client of a task. Raises Unavailable with the host's name if no broker answers the task."""
+    """Return the client of a task. Raises Unavailable with the host's name if the broker does not answer."""
     from pyspark_ledger.ledger.client.client import client_for
 
     try:
@@ -49,5 +49,5 @@ def _remedy(address: str) -> str:
         )
     return (
         "If the driver reaches the broker, open the port for the hosts of the executors (ledger doctor --platform "
-        "tries the way). Else see broker.log in the store"
+        "tests the connection). Else see broker.log in the store"
     )

@@ -1,5 +1,4 @@
 """Options of the data source, declared once.
 
-`table` has every option, those of `bucket` and `history` included, and prints docs/options.md; `checks` compares
-options with each other.
+`table` lists the options of all modules and prints docs/options.md. `checks` compares options with each other.
 """

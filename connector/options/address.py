@@ -17,7 +17,7 @@ from pyspark_ledger.connector.options.option import (
 )
 
 PATH = Option("path", "", EVERYWHERE, "The ledger: the argument of `load()`, `start()` or `save()`.", text)
-"""Spark's own name for what it is given as an argument; read as `ledger`."""
+"""Option in which Spark passes the argument of `load()`, `start()` or `save()`. Its value is the value of `ledger`."""
 
 
 @dataclass(frozen=True)
@@ -31,22 +31,22 @@ class AddressOptions:
     ledgers_pattern: str | None = option(
         pattern,
         READS,
-        "All ledgers whose whole name matches this regular expression, instead of one. A matching ledger that is "
-        "created while a query runs is read from its beginning.",
+        "All ledgers whose whole short name matches this regular expression, instead of one ledger. If a matching "
+        "ledger is created while a query runs, the query reads it from its beginning.",
     )
     store: str | None = option(
         text,
         EVERYWHERE,
         "A directory of this host, or a broker's address: `grpc://host:port`, `grpc+tls://host:port` or "
-        "`grpc+unix:///path`. For a directory without a running broker, a broker is started.",
+        "`grpc+unix:///path`. If no broker of the directory runs, the driver starts a broker.",
         otherwise="$LEDGER_STORE, else ./ledger-store",
     )
     tls_trust_certs_file_path: str = option(
         text,
         EVERYWHERE,
         "For a store at `grpc+tls://`: a PEM file with the authority that signed the broker's certificate. The "
-        "driver and every task read this file and those of the next two options on their own host. The file is at "
-        "this path, or among the files that Spark ships.",
+        "driver and every task read this file, and the files of the next two options, on their own host. The file is "
+        "at this path, or among the files that Spark ships.",
         absent="",
         otherwise="the system's authorities",
     )
@@ -56,13 +56,14 @@ class AddressOptions:
         reference,
         EVERYWHERE,
         "The place of the bearer token: `file:/path` or `env:NAME`, never the token itself, because plans and logs "
-        "show options. The driver reads the token. Each task is given a short-lived token of its own.",
+        "show options. The driver reads the token, and gives each task a separate token that expires.",
         absent="",
         shown=False,
     )
     subscription: str | None = option(
         text,
         ("stream read", "batch write"),
-        "A durable cursor of the ledger to read with. The broker keeps its position when a checkpoint is lost, and "
-        "retains what it has not acknowledged. One running query at a time may use a subscription.",
+        "The name of a durable cursor in each ledger of the read. The cursor keeps the query's position even if the "
+        "checkpoint is lost, and retention keeps rows that the cursor has not acknowledged. One query at a time may "
+        "use a subscription.",
     )

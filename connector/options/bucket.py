@@ -1,8 +1,9 @@
-"""Options of a read from a bucket: the objects, and the part to read.
+"""Options of a read from a bucket: the objects, the access to them, and the part to read.
 
 Rules
-- Credentials are named, never given. The driver and every task find them where they read the objects.
-- A directory becomes absolute on the driver.
+- An option names a source of credentials and never contains a credential. The driver and every task search for
+  credentials on their own host.
+- The driver replaces a relative directory by the absolute path.
 - An option that needs a broker is refused.
 """
 
@@ -26,11 +27,11 @@ if TYPE_CHECKING:
 
 _RECORD_BYTES_MAX = 64 * 1024 * 1024
 _ADVICE = (
-    "Spark's Python processes have the environment in which the session was started: set credentials before that, on "
-    "every host, or name offloadProfile, offloadRole or credentialProvider"
+    "Spark's Python processes have the environment variables of the time when the session was started. Set credentials "
+    "before that on every host, or set option offloadProfile, offloadRole or credentialProvider"
 )
 
-# Options for every read that have a meaning without a broker.
+# Options of reads that have a meaning without a broker.
 _SHARED = frozenset(
     {
         "ledger", "starting_position", "starting_timestamp", "ending_position", "include_metadata", "columns",
@@ -42,33 +43,33 @@ _SHARED = frozenset(
 
 @dataclass(frozen=True)
 class BucketOptions(EveryReadOptions):
-    """A read from a bucket, and how a bucket is reached."""
+    """Read from a bucket, and access to a bucket."""
 
     offload: str = option(
         text,
         READS,
-        "Read sealed segments from the objects that `ledger offload` or a Pulsar wrote, without a broker. The "
-        "address is `s3://bucket[/prefix]`, `file:///path` or a directory. A batch read without a ledger lists the "
-        "ledgers in the bucket.",
+        "Read sealed segments from the objects that `ledger offload` or a Pulsar cluster wrote, without a broker. The "
+        "address is `s3://bucket[/prefix]`, `file:///path` or a directory. A batch read that names no ledger lists the "
+        "objects in the bucket.",
         absent="",
     )
     offload_metadata: str = option(
         text,
         READS,
-        "With `offload`: Pulsar's metadata of the topic, by which missing segments are known. Name files on the "
-        "driver, separated by commas: internal statistics (JSON) or raw metadata records.",
+        "With `offload`: Pulsar's metadata of the topic, which list all segments, so that missing segments are "
+        "detected. Name files on the driver, separated by commas: internal statistics (JSON) or raw metadata records.",
         absent="",
         chars_max=LONG_CHARS_MAX,
     )
     offload_cluster: str = option(
-        text, READS, "With `offload`: the cluster, when several clusters wrote a topic of the same name.", absent=""
+        text, READS, "With `offload`: the cluster, if several clusters wrote a topic of the same name.", absent=""
     )
     offload_scan: str = option(
         one_of("auto", "none"),
         READS,
         "With `offload`, for topics of messages: `auto` first scans all entries for transactions, chunked "
-        "messages, times and rows. `none` declares that there are no transactions and no chunks; the read fails "
-        "when one is found.",
+        "messages, times and rows. `none` skips the scan. It declares that there are no transactions and no chunks: if "
+        "the read finds one, it fails.",
         default="auto",
     )
     crypto_keys: KeyReferences = option(
@@ -84,7 +85,7 @@ class BucketOptions(EveryReadOptions):
     offload_endpoint: str = option(
         text,
         READS,
-        "With `offload` or `history`: the endpoint of another S3, `https://host:port`.",
+        "With `offload` or `history`: the endpoint of an S3-compatible service, `https://host:port`.",
         absent="",
         otherwise="AWS",
     )
@@ -92,13 +93,15 @@ class BucketOptions(EveryReadOptions):
     offload_path_style: bool | None = option(
         flag,
         READS,
-        "With `offload` or `history`: put the bucket's name into the path of requests instead of their host name.",
+        "With `offload` or `history`: `true` puts the bucket's name into the path of a request, `false` into the host "
+        "name.",
         otherwise="true with an endpoint",
     )
     offload_profile: str = option(
         text,
         READS,
-        "With `offload` or `history`: a profile of the AWS files, instead of boto3's chain of credentials.",
+        "With `offload` or `history`: a profile in the files of `~/.aws`, instead of boto3's default chain of "
+        "credentials.",
         absent="",
     )
     offload_role: str = option(text, READS, "With `offload` or `history`: the ARN of a role to assume.", absent="")
@@ -111,15 +114,15 @@ class BucketOptions(EveryReadOptions):
     credential_provider: str = option(
         text,
         READS,
-        "With `offload` or `history`: `module:function`, called with the address in each process that reads. The "
-        "function returns a boto3 session, or a mapping with `access_key`, `secret_key` and optionally `token` and "
+        "With `offload` or `history`: `module:function`. Each process that reads calls the function with the address. "
+        "The function returns a boto3 session, or a mapping with `access_key`, `secret_key` and optionally `token` and "
         "`expiry_time`.",
         absent="",
     )
 
     @property
     def address(self) -> str:
-        """Address; a directory as an absolute path."""
+        """Address of the bucket. A directory is an absolute path."""
         return self.offload if "://" in self.offload else str(Path(self.offload).absolute())
 
     def s3(self) -> S3Options:
@@ -164,7 +167,10 @@ class BucketOptions(EveryReadOptions):
 
 
 def take_bucket_options(values: dict[str, object], names: Mapping[str, str]) -> BucketOptions | None:
-    """Take the options above out of `values`; None if no bucket is read. `names` spells fields for errors."""
+    """Remove the options of a bucket from `values`, and return them; None if no bucket is read.
+
+    `names` maps fields to the names of options, for errors.
+    """
     own = {field.name for field in fields(BucketOptions)}
     if "offload" not in values:
         own -= {field.name for field in fields(EveryReadOptions)}
@@ -172,12 +178,12 @@ def take_bucket_options(values: dict[str, object], names: Mapping[str, str]) -> 
     if "offload" not in given:
         if given:
             name = names[next(iter(given))]
-            raise Refused(f"option {name!r} is given without 'offload'", hint="It belongs to a read from a bucket")
+            raise Refused(f"option {name!r} is given without 'offload'", hint="It is an option of a read from a bucket")
         return None
     strange = sorted(set(values) - _SHARED)
     if strange:
         raise Refused(
-            f"option {names[strange[0]]!r} has no meaning with 'offload': no broker is asked",
+            f"option {names[strange[0]]!r} has no meaning with 'offload': such a read uses no broker",
             hint="Leave it out, or read the ledger through its store",
         )
     return BucketOptions(**given)  # type: ignore[arg-type]  # each parser answers its field's type

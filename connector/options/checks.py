@@ -1,7 +1,6 @@
-"""Contradictions between read options that show without a ledger. Pure.
+"""Checks of options against each other, which need no ledger. Pure.
 
-Values come by the names of the fields of `LedgerOptions`, parsed already. Every refusal names the options and their
-values.
+The values are parsed, and their keys are field names of `LedgerOptions`. Errors name the options and their values.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from pyspark_ledger.ledger.position import EARLIEST, LATEST
 
 Values = Mapping[str, object]
 _EDGES = ("starting", "ending")
-# Options that a table of the store itself accepts; those of a bucket or a history are checked there.
+# Options that a read with option `table` accepts. Options of a bucket or a history are checked in their own modules.
 _OF_A_TABLE = frozenset(
     {
         "table", "ledger", "store", "tls_trust_certs_file_path", "tls_certificate_file_path", "tls_key_file_path",
@@ -25,13 +24,13 @@ _OF_A_TABLE = frozenset(
 
 
 def require_consistent(values: Values) -> None:
-    """Refuse contradictions of any use."""
+    """Raise Refused for options that contradict each other in every use."""
     _require_one_of(values, "ledger", "ledgers", "ledgers_pattern")
     strange = sorted(set(values) - _OF_A_TABLE)
     if "table" in values and strange and values.keys().isdisjoint({"history", "offload"}):
         raise Refused(
-            f"option {option_name(strange[0])!r} has no meaning with 'table': no row of a ledger is read",
-            hint="Leave it out, and select of what comes",
+            f"option {option_name(strange[0])!r} has no meaning with 'table': such a read returns no rows of a ledger",
+            hint="Leave it out, and select columns or rows of the result",
         )
     for edge in _EDGES:
         _require_one_of(values, f"{edge}_position", f"{edge}_timestamp")
@@ -43,8 +42,9 @@ def require_consistent(values: Values) -> None:
     _require_one_of(values, "rescued_data_column", "dead_letter_ledger")
     if "dead_letter_ledger" in values and values.get("ack_mode") == "explicit":
         raise Refused(
-            "option 'deadLetterLedger' has no meaning for ackMode 'explicit': nobody acknowledges what is left out",
-            hint="Keep it in the rows with 'rescuedDataColumn', and acknowledge it",
+            "option 'deadLetterLedger' has no meaning for ackMode 'explicit': the query would never acknowledge a dead "
+            "letter",
+            hint="Use 'rescuedDataColumn', which keeps undecodable data in the rows, and acknowledge these rows",
         )
     ends = _places(values, "ending_positions")
     named = sorted(name for name, at in ends.items() if at == EARLIEST)
@@ -59,18 +59,18 @@ def require_consistent(values: Values) -> None:
 
 
 def require_sense(values: Values, use: str) -> None:
-    """Refuse options without a meaning in one use, such as an empty read."""
+    """Raise Refused for options without a meaning in this use, such as options of a read that is always empty."""
     starts, ends = _places(values, "starting_positions"), _places(values, "ending_positions")
     later = sorted(name for name, at in starts.items() if at == LATEST)
     if use == "batch read" and (later or values.get("starting_position") == LATEST):
         raise Refused(
-            f"a batch read of {later[0] if later else 'everything'} from 'latest' would be empty",
+            f"a batch read of {later[0] if later else 'all ledgers'} from 'latest' would be empty",
             hint="Start it at earliest, a position or a time",
         )
     if use == "stream read" and LATEST in (values.get("ending_position"), *ends.values()):
         raise Refused(
             "a stream that ends at 'latest' would be empty",
-            hint="Read what is there now with Trigger.AvailableNow, or end at a position or a time",
+            hint="Read the present rows with Trigger.AvailableNow, or end at a position or a time",
         )
 
 
@@ -88,7 +88,7 @@ def _require_order(values: Values, less: str, relation: str, more: str) -> None:
 
 
 def require_addressed(values: Values) -> None:
-    """Refuse a name that no ledger of a store has, and a position in a ledger outside of the read."""
+    """Raise Refused for an invalid name of a ledger, and for a position in a ledger that is not read."""
     ledger, ledgers, pattern = values.get("ledger"), values.get("ledgers"), values.get("ledgers_pattern")
     if not (ledger or ledgers or pattern):
         return
@@ -97,14 +97,14 @@ def require_addressed(values: Values) -> None:
     dead = str(values.get("dead_letter_ledger", ""))
     if dead and addressing.addresses(dead):
         raise Refused(
-            f"option 'deadLetterLedger' is {dead}, which is read itself: the read is of {addressing}",
-            hint="Name one that the read does not meet",
+            f"option 'deadLetterLedger' is {dead}, which the query itself reads: the read is of {addressing}",
+            hint="Name a ledger that the query does not read",
         )
     for edge in _EDGES:
-        one = values.get(f"{edge}_position")
-        if (ledgers or pattern) and one not in (None, EARLIEST, LATEST):
+        position = values.get(f"{edge}_position")
+        if (ledgers or pattern) and position not in (None, EARLIEST, LATEST):
             raise Refused(
-                f"option '{edge}Position' is {one}, a place in one ledger; the read is of {addressing}",
+                f"option '{edge}Position' is {position}, a position in one ledger; the read is of {addressing}",
                 hint=f"Name the ledger in '{edge}Positions'",
             )
         for kind in ("positions", "timestamps"):

@@ -1,9 +1,11 @@
-"""Options of other Spark connectors, with the words that lead their users to an option here.
+"""Options of other Spark connectors, each with the hint that names the option of this source.
 
 Rules
-- No foreign option is an alias: each is refused, also if the option here has the same meaning.
-- A name that ends in `*` stands for every option that begins with the text before it. The longest such text counts.
-- Words quote options of this source, such as 'store'. A value to try follows as `such as VALUE`, up to a semicolon.
+- A foreign option is never an alias. It is refused even if an option here has the same meaning.
+- A name that ends in `*` stands for every option that begins with the text before the `*`. If several such names match,
+  the longest applies.
+- A hint quotes options of this source, such as 'store'. An example of a value follows as `such as VALUE`, up to a
+  semicolon.
 - An error contains the option's name and never its value, which may be a secret.
 
 docs/from-kafka.md, docs/from-pulsar.md and docs/from-delta.md have the same names in their tables.
@@ -18,7 +20,7 @@ from pyspark_ledger.ledger.errors import Refused
 
 
 class Origin(Enum):
-    """Owners of an option as an error names them, and the pages for their users."""
+    """Connectors that have an option: their names in errors, and the pages for their users."""
 
     KAFKA = ("Kafka's connector", ("docs/from-kafka.md",))
     PULSAR = ("Pulsar's connector", ("docs/from-pulsar.md",))
@@ -32,7 +34,7 @@ class Origin(Enum):
 
 
 class ForeignName(NamedTuple):
-    """Name of a foreign option, and one line of advice. A name with a final `*` is a prefix."""
+    """Name of a foreign option, and the hint for its users. A name with a final `*` is a prefix."""
 
     name: str
     origin: Origin
@@ -54,7 +56,7 @@ FOREIGN_NAMES: tuple[ForeignName, ...] = (
     ForeignName(
         "topic",
         Origin.KAFKA_AND_PULSAR,
-        "Name the ledger in load(), start() or save(), or by 'ledger', such as orders; a column __ledger routes rows",
+        "Name the ledger in load(), start() or save(), or use 'ledger', such as orders; a column __ledger routes rows",
     ),
     ForeignName(
         "startingOffsets",
@@ -82,7 +84,7 @@ FOREIGN_NAMES: tuple[ForeignName, ...] = (
     ForeignName(
         "startingOffsetsByTimestampStrategy",
         Origin.KAFKA,
-        "Leave it out: a read starts at the end if no entry is as late as its timestamp",
+        "Leave it out: a read starts at the end if every entry is older than its timestamp",
     ),
     ForeignName("maxOffsetsPerTrigger", Origin.KAFKA, "Use 'maxRowsPerTrigger', such as 10000"),
     ForeignName("minOffsetsPerTrigger", Origin.KAFKA, "Use 'minRowsPerTrigger', such as 1000"),
@@ -106,7 +108,7 @@ FOREIGN_NAMES: tuple[ForeignName, ...] = (
         Origin.KAFKA,
         "Use 'store', such as grpc://host:6651; a directory of this host needs no server",
     ),
-    ForeignName("kafka.group.id", Origin.KAFKA, "Use 'subscription', such as billing; one query at a time reads by it"),
+    ForeignName("kafka.group.id", Origin.KAFKA, "Use 'subscription', such as billing; one query at a time uses it"),
     ForeignName(
         "kafka.security.protocol",
         Origin.KAFKA,
@@ -142,7 +144,9 @@ FOREIGN_NAMES: tuple[ForeignName, ...] = (
         Origin.PULSAR,
         f"Use 'endingTimestamp', or by ledger 'endingTimestamps', such as {_TIMES}",
     ),
-    ForeignName("predefinedSubscription", Origin.PULSAR, "Use 'subscription', such as billing; it is made if missing"),
+    ForeignName(
+        "predefinedSubscription", Origin.PULSAR, "Use 'subscription', such as billing; it is created if missing"
+    ),
     ForeignName(
         "subscriptionPrefix", Origin.PULSAR, "Leave it out: no subscription is generated. 'subscription' names one"
     ),
@@ -161,7 +165,7 @@ FOREIGN_NAMES: tuple[ForeignName, ...] = (
     ForeignName(
         "pulsar.client.authPluginClassName",
         Origin.PULSAR,
-        "Leave it out: 'authParams' names a token, 'tlsCertificateFilePath' a certificate, and there is no other way",
+        "Leave it out: the only credentials are a token ('authParams') and a certificate ('tlsCertificateFilePath')",
     ),
     ForeignName(
         "pulsar.client.tls*",
@@ -183,10 +187,10 @@ FOREIGN_NAMES: tuple[ForeignName, ...] = (
     ForeignName("startingVersion", Origin.DELTA, "Use 'startingPosition', such as 3:17; or earliest or latest"),
     ForeignName("endingVersion", Origin.DELTA, "Use 'endingPosition', such as 3:17; the read ends before it"),
     ForeignName(
-        "readChangeFeed", Origin.DELTA, "Leave it out: a read returns each appended row, and there are no others"
+        "readChangeFeed", Origin.DELTA, "Leave it out: a read returns each appended row, and a log has no other changes"
     ),
     ForeignName(
-        "readChangeData", Origin.DELTA, "Leave it out: a read returns each appended row, and there are no others"
+        "readChangeData", Origin.DELTA, "Leave it out: a read returns each appended row, and a log has no other changes"
     ),
     ForeignName("ignoreChanges", Origin.DELTA, _UNCHANGED),
     ForeignName("ignoreDeletes", Origin.DELTA, _UNCHANGED),
@@ -198,7 +202,7 @@ FOREIGN_NAMES: tuple[ForeignName, ...] = (
     ForeignName(
         "overwriteSchema",
         Origin.DELTA,
-        "Columns are added with 'mergeSchema' and never replaced: a log keeps what was written",
+        "Columns are added or widened with 'mergeSchema', and never replaced",
     ),
     ForeignName("replaceWhere", Origin.DELTA, _APPEND_ONLY),
     ForeignName("partitionOverwriteMode", Origin.DELTA, _APPEND_ONLY),
@@ -216,17 +220,17 @@ _PREFIXES = sorted((name.rstrip("*") for name in _NAMES if name.endswith("*")), 
 
 
 def foreign_name(key: str) -> ForeignName | None:
-    """Return the row of an option in any case; None if no other connector has it."""
+    """Return the entry of a foreign option; None if no other connector has the option. The case is ignored."""
     lowered = key.lower()
     begins = next((prefix for prefix in _PREFIXES if lowered.startswith(prefix)), "")
     return _NAMES.get(lowered) or _NAMES.get(f"{begins}*")
 
 
 def require_no_foreign_name(key: str) -> None:
-    """Raise Refused with the words of the table if another connector has an option `key`."""
+    """Raise Refused with the hint of the table if another connector has the option `key`."""
     found = foreign_name(key)
     if found is None:
         return
-    name = key if found.name.endswith("*") else found.name  # Spark hands names over in lower case
+    name = key if found.name.endswith("*") else found.name  # Spark passes names in lower case
     hint = f"{found.words} ({', '.join(found.origin.pages)})"
     raise Refused(f"option {name!r} belongs to {found.origin.owner}", hint=hint)

@@ -1,7 +1,9 @@
 """Option `history`: a table to which a ledger is published, and the access to its bucket.
 
-Rules: the access options are those of `offload`. Options that only a log supports are refused: a subscription keeps a
-position in the log, and a table is of one ledger.
+Rules
+- The options for access to the table's bucket are those of `offload`.
+- `subscription`, `ledgers` and `ledgersPattern` are refused. Reason: a subscription keeps a position in the log, and a
+  table contains one ledger.
 """
 
 from __future__ import annotations
@@ -24,10 +26,13 @@ _OF_A_BUCKET = frozenset(
     }
 )  # fmt: skip
 _STRANGE: Mapping[str, tuple[str, str]] = {
-    "subscription": ("a subscription's place is in the log, and a table has none", "The checkpoint keeps the place"),
-    "ledgers": ("a table is of one ledger", "Read each ledger with its table, and union them"),
-    "ledgers_pattern": ("a table is of one ledger", "Read each ledger with its table, and union them"),
-    "table": ("what a store knows of itself is in no table", "Leave 'history' out"),
+    "subscription": (
+        "a subscription keeps a position in the log, and not in a table",
+        "Leave it out: the checkpoint keeps the position",
+    ),
+    "ledgers": ("a table contains one ledger", "Read each ledger with its table, and union the results"),
+    "ledgers_pattern": ("a table contains one ledger", "Read each ledger with its table, and union the results"),
+    "table": ("a published table has no data about the store", "Leave 'history' out"),
 }
 
 
@@ -40,9 +45,9 @@ class HistoryOptions:
         text,
         READS,
         "The Delta table to which the ledger is published, as a path or `s3://` address. The read takes published "
-        "rows from the table and later rows from the log, each row once. A batch with `offload` takes later rows "
-        "from the bucket. The bucket's access options apply to the table, too. A stream with this option begins at "
-        "`earliest`.",
+        "rows from the table and later rows from the log, each row once. A batch read with `offload` takes later rows "
+        "from the bucket. The options for access to a bucket also apply to the table. A stream with this option begins "
+        "at `earliest` by default.",
         absent="",
         name="history",
     )
@@ -55,7 +60,10 @@ class HistoryOptions:
 
 
 def take_history_options(values: dict[str, object], names: Mapping[str, str]) -> HistoryOptions | None:
-    """Take the options of a table out of `values`; None if there is none. `names` spells fields for errors."""
+    """Remove the options of a table from `values`, and return them; None without option `history`.
+
+    `names` maps fields to the names of options, for errors.
+    """
     if "history" not in values:
         return None
     strange = sorted(set(values) & _STRANGE.keys())
@@ -64,7 +72,9 @@ def take_history_options(values: dict[str, object], names: Mapping[str, str]) ->
         name = names[strange[0]] if strange else "ackMode"
         raise Refused(f"option {name!r} has no meaning with 'history': {why}", hint=hint)
     if "offload" in values and "ledger" not in values:
-        raise Refused("option 'history' has no meaning for what a bucket lists", hint="Name the ledger in load()")
+        raise Refused(
+            "option 'history' has no meaning for a read that lists a bucket", hint="Name the ledger in load()"
+        )
     taken = values.get if "offload" in values else values.pop
     reached = {name: taken(name) for name in list(values) if name in _OF_A_BUCKET}
     return HistoryOptions(BucketOptions(**reached), str(values.pop("history")))  # type: ignore[arg-type]  # see options

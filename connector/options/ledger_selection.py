@@ -1,10 +1,10 @@
-"""Ledgers of a read: one, some, or all that match a pattern. Pure values.
+"""Ledgers of a read: one ledger, several ledgers, or all ledgers that match a pattern. Pure values.
 
 Rules
-- A partitioned ledger means its partitions, present and future.
-- A pattern is compared with the whole of a ledger's short name (`orders`, or `tenant/namespace/orders` outside of
-  public/default), never with a partition's.
-- A selection may grow later. A checkpoint's ledgers must still be selected.
+- The name of a partitioned ledger selects all of its partitions, also partitions that are added later.
+- A pattern must match the whole short name of a ledger: `orders`, or `tenant/namespace/orders` outside of
+  public/default. It is never compared with the name of a partition.
+- Between two runs of a query, the selection may grow. It must still contain all ledgers of the checkpoint.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Addressing:
 
     @classmethod
     def of(cls, ledger: str, ledgers: Iterable[str], pattern: str | None) -> Addressing:
-        """Return the selection of the options, of which one is given."""
+        """Return the selection for one of three options: `ledger`, `ledgers` or `ledgersPattern`."""
         if pattern:
             return cls(pattern=pattern)
         return cls(tuple(canonical_name(name) for name in (ledgers or [ledger])))
@@ -35,29 +35,30 @@ class Addressing:
         return f"ledgers like {self.pattern!r}" if self.pattern else ", ".join(self.names)
 
     def matching(self, names: Iterable[str]) -> list[str]:
-        """Return the selected ones of a store's ledgers, with partitioned ones as a whole."""
-        return [name for name in names if self._is(name)]
+        """Return the selected names. `names` are the ledgers of a store; partitions are under their common name."""
+        return [name for name in names if self._selects(name)]
 
     def addresses(self, log: str) -> bool:
-        """Return whether a ledger, or its partitioned ledger, is selected."""
+        """Return whether a ledger is selected, or the partitioned ledger of which it is a partition."""
         part = partition_of(log)
-        return self._is(log) or (part is not None and self._is(part[0]))
+        return self._selects(log) or (part is not None and self._selects(part[0]))
 
-    def _is(self, name: str) -> bool:
+    def _selects(self, name: str) -> bool:
         if self.pattern:
             return re.fullmatch(self.pattern, short_name(name)) is not None
         return name in self.names
 
 
 def dead_letter_ledger(log: str, subscription: str) -> str:
-    """Return the ledger for a log's dead letters; the name may be invalid for a ledger."""
+    """Return the name of the ledger for the dead letters of a ledger. The name may be invalid, such as too long."""
     part = partition_of(log)
     return f"{log if part is None else part[0]}-{subscription}-DLQ"
 
 
 def require_dead_letter_ledgers(names: Iterable[str], subscription: str) -> None:
-    """Refuse a subscription without a valid dead-letter ledger when the query starts, not with the first dead
-    letter.
+    """Raise Refused if the name of a dead-letter ledger is invalid.
+
+    Called when the query starts, so that the query does not fail later, at its first dead letter.
     """
     for name in names:
         named = dead_letter_ledger(name, subscription)
@@ -65,7 +66,7 @@ def require_dead_letter_ledgers(names: Iterable[str], subscription: str) -> None
             canonical_name(named)
         except Refused as wrong:
             raise Refused(
-                f"rows that subscription {subscription!r} gives up on go to {named!r}, which no ledger can be called: "
-                f"{wrong.message}",
+                f"dead letters of subscription {subscription!r} are written to {named!r}, which is no valid name of a "
+                f"ledger: {wrong.message}",
                 hint="Read with another name for the subscription, or without maxRedeliveries",
             ) from None

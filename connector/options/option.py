@@ -6,7 +6,8 @@
 Rules
 - An option is declared once, as a field of the class of its area. `table.OPTIONS` and docs/options.md are built from
   these fields.
-- A parser returns the value, or raises ValueError with the expected form. The caller adds the option's name and value.
+- A parser returns the value, or raises ValueError with the expected form. Its caller adds the option's name and value
+  to the error.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ EVERYWHERE: tuple[Use, ...] = READS + WRITES
 
 MIB = 1024 * 1024
 DAY_MS = 24 * 3600 * 1000
-LONG_CHARS_MAX = 4 * MIB  # of a list, or of JSON
+LONG_CHARS_MAX = 4 * MIB  # characters of a list, or of JSON
 _DIGITS_MAX = 32
 _TIME_MOST = 2**62
 T = TypeVar("T")
@@ -36,9 +37,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """Option. `parse` gets a text of at most `chars_max` characters, and raises ValueError with the expected form.
+    """Option of the data source.
 
-    `shown` is False if an error must not quote the value, because it may be a secret.
+    `parse` gets a text of at most `chars_max` characters, and raises ValueError with the expected form. `shown` is
+    False if an error must not quote the value, because the value may be a secret.
     """
 
     name: str
@@ -51,7 +53,7 @@ class Option:
 
     @property
     def key(self) -> str:
-        """Name of the field."""
+        """Name of the option's field in `LedgerOptions`."""
         return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in self.name)
 
 
@@ -67,10 +69,10 @@ def option(
     shown: bool = True,
     chars_max: int = 4096,
 ) -> T:
-    """Declare an option as a field of a dataclass; its name is the field's, unless `name` is given.
+    """Declare an option as a field of a dataclass. The option's name is derived from the field's, or is `name`.
 
-    `default` is the text that is parsed if the option is not set. Without `default` the value is `absent`, and
-    `otherwise` describes it in the documentation.
+    If the option is not set, its value is the parsed text `default`. Without `default` the value is `absent`, and
+    `otherwise` describes this case in the documentation.
     """
     said = {"": Option(name, default or otherwise, uses, meaning, parse, shown, chars_max)}
     made: Any = {"default_factory": dict} if absent == {} else {"default": parse(default) if default else absent}
@@ -79,13 +81,13 @@ def option(
 
 
 def options_of(area: type[Any]) -> list[Option]:
-    """Return the options that a class declares itself, in order."""
+    """Return the options that a class declares, in order, without the options of its base classes."""
     declared = [found for found in fields(area) if found.name in vars(area)["__annotations__"] and found.metadata]
     return [replace(found.metadata[""], name=found.metadata[""].name or option_name(found.name)) for found in declared]
 
 
 def option_name(key: str) -> str:
-    """Return the option's name of a field."""
+    """Return the name of the option that a field declares."""
     first, *rest = key.split("_")
     return first + "".join(word.capitalize() for word in rest)
 
@@ -166,9 +168,9 @@ def duration(value: str) -> int:
 
 
 def time(value: Time) -> int:
-    """Parse a time to milliseconds since 1970. A time without a zone is refused.
+    """Parse a time to milliseconds since 1970. Raises NotATime for a time without a zone.
 
-    Reason: Spark creates sources in processes that do not get its setting `spark.sql.session.timeZone`.
+    Reason: Spark creates sources in processes that do not know its setting `spark.sql.session.timeZone`.
     """
     found = milliseconds_of(value, None)
     if not 0 <= found <= _TIME_MOST:
@@ -177,13 +179,13 @@ def time(value: Time) -> int:
 
 
 def _measured(value: str) -> str:
-    """Return the text without outer blanks. Return an empty text, which no parser accepts, if it is too long."""
+    """Return the text without outer blanks. If it is too long, return an empty text, which every parser refuses."""
     said = value.strip()
     return said if len(said) <= _DIGITS_MAX else ""
 
 
 def one_of(*known: str) -> Callable[[str], str]:
-    """Return a parser of one of a few words."""
+    """Return a parser that accepts the given words, in any case."""
 
     def parse(value: str) -> str:
         if value.strip().lower() not in known:
@@ -201,7 +203,7 @@ def reference(value: str) -> str:
 
 
 def position(value: str) -> Position:
-    """Parse a position, or one of its names."""
+    """Parse `earliest`, `latest` or a position."""
     named = {"earliest": EARLIEST, "latest": LATEST}
     if value.strip().lower() in named:
         return named[value.strip().lower()]
@@ -215,7 +217,7 @@ def position(value: str) -> Position:
 
 
 def names(value: str) -> tuple[str, ...]:
-    """Parse names of ledgers, each once, as they were written."""
+    """Parse names of ledgers, each once. Return them in their original spelling."""
     given = tuple(name.strip() for name in value.split(","))
     expected = "ledgers, each once, with commas between them, such as orders,clicks"
     try:

@@ -1,9 +1,9 @@
-"""Options of one use of the data source, parsed and checked together.
+"""Options of one use of the data source, parsed and checked together. A use is a batch or stream read or write.
 
 Rules
 - Names are case-insensitive.
-- A name outside of the table (`connector.options.table`) and an unreadable value are refused, naming both sides. So is
-  an option without a meaning for the use.
+- An option is refused if `connector.options.table` does not have its name, if its value is invalid, or if it has no
+  meaning for the use. The error names the option and the expected form.
 - Values are never logged.
 """
 
@@ -30,7 +30,7 @@ from pyspark_ledger.ledger.hidden_characters import unencodable
 if TYPE_CHECKING:
     from pyspark_ledger.ledger.client.credentials import Credentials
 
-# Spark's own options, which it passes along.
+# Spark's own options, which Spark also passes to the source.
 SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
 _BY_NAME = {option.name.lower(): option for option in OPTIONS}
 _OPTIONS_HINT = f"The options are {', '.join(sorted(option.name for option in OPTIONS))}"
@@ -40,16 +40,16 @@ _SHOWN = 300  # characters of a value in an error
 
 @dataclass(frozen=True)
 class LedgerOptions(AddressOptions, ReadOptions, WriteOptions):
-    """Parsed options of one use. None: not given, and the default depends on something else."""
+    """Parsed options of one use. None means that the option is not set, and that its default is determined later."""
 
     bucket: BucketOptions | None = None
     history: HistoryOptions | None = None
 
     def require_acknowledger(self) -> None:
-        """Refuse `ackMode` explicit without a subscription, or the reverse."""
+        """Raise Refused for `ackMode` explicit without a subscription, and for its options in another `ackMode`."""
         explicit = self.ack_mode == "explicit"
         if explicit and self.subscription is None:
-            hint = "Name a subscription: whose acknowledgements they are"
+            hint = "Set 'subscription': its cursor stores the acknowledgements"
             raise Refused("option 'ackMode' is 'explicit' without a subscription", hint=hint)
         given = {"ackTimeout": self.ack_timeout, "maxRedeliveries": self.max_redeliveries}
         for name, value in given.items():
@@ -58,13 +58,13 @@ class LedgerOptions(AddressOptions, ReadOptions, WriteOptions):
 
     @property
     def application(self) -> tuple[str, int] | None:
-        """`txnAppId` and `txnVersion`, None for a write with neither; Refused if one is missing."""
+        """Values of `txnAppId` and `txnVersion`; None if neither is set. Raises Refused if only one is set."""
         if self.txn_app_id is not None and self.txn_version is not None:
             return self.txn_app_id, self.txn_version
         if self.txn_app_id is None and self.txn_version is None:
             return None
         given, missing = ("txnAppId", "txnVersion") if self.txn_version is None else ("txnVersion", "txnAppId")
-        raise Refused(f"option {given!r} is given without {missing!r}", hint="A write is known by both, or by neither")
+        raise Refused(f"option {given!r} is given without {missing!r}", hint="Set both options, or neither")
 
     @property
     def starting(self) -> list[str]:
@@ -78,13 +78,13 @@ class LedgerOptions(AddressOptions, ReadOptions, WriteOptions):
         return [name for name, is_given in given.items() if is_given]
 
     def addressing(self) -> Addressing:
-        """Return the ledgers to read. Refused if none is named."""
+        """Return the ledgers to read. Raises Refused if no option names a ledger."""
         if not (self.ledgers or self.ledgers_pattern):
             require_ledger(self)
         return Addressing.of(self.ledger, self.ledgers, self.ledgers_pattern)
 
     def credentials(self) -> Credentials | None:
-        """Return the credentials for a broker elsewhere; None if none are given."""
+        """Return the credentials for a broker on another host; None if the options have none."""
         from pyspark_ledger.ledger.client.credentials import Credentials
 
         given = Credentials(
@@ -97,7 +97,10 @@ class LedgerOptions(AddressOptions, ReadOptions, WriteOptions):
 
 
 def read_options(given: Mapping[str, str], use: Use | None = None) -> LedgerOptions:
-    """Parse and check options; with `use`, also that each has a meaning there. Raises Refused naming the option."""
+    """Parse and check options. With `use`, also check that each option has a meaning in this use.
+
+    Raises Refused, which names the option.
+    """
     values: dict[str, object] = {}
     for key, text in given.items():
         option = _known(key)
@@ -116,7 +119,7 @@ def read_options(given: Mapping[str, str], use: Use | None = None) -> LedgerOpti
     options = _consistent(values)
     if use is not None:
         require_sense(values, use)
-        if options.bucket is None:  # whose topics may have any name of Pulsar
+        if options.bucket is None:  # a topic in a bucket may have any name that Pulsar accepts
             require_addressed(values)
         if options.bucket is not None and use == "stream read":
             _require_endless(options)
@@ -124,7 +127,10 @@ def read_options(given: Mapping[str, str], use: Use | None = None) -> LedgerOpti
 
 
 def _require_readable(option: Option, text: str) -> None:
-    """Measure a value before any code scans the text, and refuse text that UTF-8 cannot encode."""
+    """Raise Refused for a value that is too long, or that UTF-8 cannot encode.
+
+    Called before any other code reads the value.
+    """
     if len(text) > option.chars_max:
         raise Refused(f"option {option.name!r} has {len(text)} characters, at most {option.chars_max} are allowed")
     try:
@@ -189,11 +195,11 @@ def _consistent(values: dict[str, object]) -> LedgerOptions:
 
 
 def require_ledger(options: LedgerOptions) -> str:
-    """Return the ledger's name as it was given. Refused without one."""
+    """Return the ledger's name as the user wrote it. Raises Refused if the options name no ledger."""
     if not options.ledger:
         raise Refused(
             "no ledger is named",
-            hint="Name it in load(), start() or save(), or by option 'ledger'. Spark hands the options of a table of "
-            "its catalog to nobody: use CREATE TEMPORARY VIEW … USING ledger instead",
+            hint="Name it in load(), start() or save(), or with option 'ledger'. Spark passes no options of a table of "
+            "its catalog to the source: use CREATE TEMPORARY VIEW … USING ledger instead",
         )
     return options.ledger

@@ -1,10 +1,12 @@
-"""Positions by ledger as JSON text for options: builder and parser.
+"""Values of the options that have a position or a time for each ledger, as JSON text: builders and parsers.
 
     {"clicks": "earliest", "orders": "3:17"}        startingPositions, endingPositions
     {"orders": 1700000000000}                       startingTimestamps, endingTimestamps: milliseconds since 1970
     {"orders": "2026-11-22T10:15:00Z"}              or a time with its zone
 
-Rules: a ledger that is named twice, in two spellings, is refused. A position is that of an entry.
+Rules
+- A text that names a ledger twice, for example in two spellings, is refused.
+- A position is the position of an entry, not of a row.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ def positions_json(positions: Mapping[str, object]) -> str:
     """Return the text for option `startingPositions` or `endingPositions`.
 
     A position is `earliest`, `latest`, `SEGMENT:ENTRY`, a `Position`, a pair of numbers, or a value of column
-    `__position`, which means the start of its entry. Raises Refused naming the ledger and the value.
+    `__position`. Such a value means the entry of the row. Raises Refused, which names the ledger and the value.
     """
     return _built(positions, lambda value: _text_of(_place(value)))
 
@@ -38,19 +40,19 @@ def positions_json(positions: Mapping[str, object]) -> str:
 def timestamps_json(timestamps: Mapping[str, Time]) -> str:
     """Return the text for option `startingTimestamps` or `endingTimestamps`.
 
-    A time is milliseconds since 1970, a datetime, or ISO 8601 text. Raises Refused naming the ledger and the value,
-    also for a datetime or a text without a zone.
+    A time is milliseconds since 1970, a datetime with a zone, or ISO 8601 text with a zone. Raises Refused, which names
+    the ledger and the value.
     """
     return _built(timestamps, time)
 
 
 def parse_positions(text: str) -> dict[str, Position]:
-    """Return positions by canonical name. ValueError states the expected form."""
+    """Return positions by the canonical name of their ledger. Raises ValueError, which states the expected form."""
     return _parsed(text, 'JSON such as {"orders": "3:17", "clicks": "earliest"}', parse_position)
 
 
 def parse_timestamps(text: str) -> dict[str, int]:
-    """Return milliseconds by canonical name. ValueError states the expected form."""
+    """Return milliseconds by the canonical name of the ledger. Raises ValueError, which states the expected form."""
 
     def parse(value: object) -> int:
         if not isinstance(value, int | str):
@@ -61,9 +63,9 @@ def parse_timestamps(text: str) -> dict[str, int]:
 
 
 def parse_position(value: object) -> Position:
-    """Return one position. Raises ValueError without a text."""
+    """Return one position. Raises ValueError, without a message, for an invalid value."""
     if not isinstance(value, str):
-        raise ValueError  # noqa: TRY004 — to whoever reads an option, a value of another type is a bad value
+        raise ValueError  # noqa: TRY004 — callers handle a value of a wrong type like any other invalid value
     if value.strip().lower() in _NAMED:
         return _NAMED[value.strip().lower()]
     position = Position.parse(value.strip())
@@ -87,9 +89,9 @@ def _parsed(text: str, expected: str, parse: Callable[[object], T]) -> dict[str,
         except NotATime as wrong:
             raise ValueError(f"for ledger {name[:_SHOWN]!r} {wrong}") from None
         except (ValueError, Refused):
-            raise ValueError(f"{expected}; {name[:_SHOWN]!r}: {repr(value)[:_SHOWN]} is none") from None
+            raise ValueError(f"{expected}; {name[:_SHOWN]!r}: {repr(value)[:_SHOWN]} is invalid") from None
         if canonical in found:
-            raise ValueError(f"{expected}, each ledger once; {name!r} is {canonical}, which is there already")
+            raise ValueError(f"{expected}, each ledger once; {name!r} is {canonical}, which is named twice")
         found[canonical] = place
     return found
 
@@ -105,7 +107,7 @@ def _built(given: Mapping[str, T], text_of: Callable[[T], object]) -> str:
         except NotATime as wrong:
             raise Refused(f"the time of ledger {name!r} is {str(value)[:_SHOWN]!r}, expected {wrong}") from None
         except (ValueError, TypeError, AttributeError, OverflowError):
-            raise Refused(f"the place of ledger {name!r} is {value!r}, which is none") from None
+            raise Refused(f"the value of ledger {name!r} is {value!r}, which is no position and no time") from None
     return json.dumps(built, sort_keys=True)
 
 

@@ -29,45 +29,45 @@ _BYTES_MOST = 2**50
 
 @dataclass(frozen=True)
 class EveryReadOptions:
-    """Every read, also of a bucket."""
+    """Reads of a ledger or a bucket."""
 
     ending_timestamp: int | None = option(
         time,
         READS,
-        "End before the first entry that the broker stored at or after this time, in a form of `startingTimestamp`. "
-        "Excludes `endingPosition`.",
+        "End before the first entry that the broker stored at or after this time. The forms are those of "
+        "`startingTimestamp`. Excludes `endingPosition`.",
     )
     fail_on_data_loss: bool = option(
         flag,
         READS,
-        "Fail when entries to be read are gone: trimmed, deleted with their ledger, or in a missing file or "
-        "object. `false` reads the remaining entries, and counts and reports the lost ones.",
+        "Fail if entries to be read are missing, because retention deleted them, the ledger was deleted, or a file or "
+        "object is missing. `false` reads the remaining entries, and counts and reports the lost entries.",
         default="true",
     )
 
 
 @dataclass(frozen=True)
 class ReadOptions(EveryReadOptions):
-    """Reads."""
+    """Reads of a ledger."""
 
     starting_position: Position | None = option(
         position,
         READS,
         "Start of the read: `earliest`, `latest` (streams only) or, for one ledger, `SEGMENT:ENTRY`, inclusive. A "
-        "checkpoint or an existing subscription takes precedence over this option and the next three.",
+        "checkpoint or an existing cursor of the `subscription` takes precedence over this option and the next three.",
         otherwise="earliest (batch), latest (stream)",
     )
     starting_timestamp: int | None = option(
         time,
         READS,
         "Start at the first entry that the broker stored at or after this time: milliseconds since 1970, or ISO 8601 "
-        "with a zone, such as `2026-11-22T10:15:00Z` or `2026-11-22 10:15:00.123+01:00`. Without such an entry, start "
-        "at the end. Excludes `startingPosition`.",
+        "with a zone, such as `2026-11-22T10:15:00Z` or `2026-11-22 10:15:00.123+01:00`. If all entries are older, "
+        "start at the end. Excludes `startingPosition`.",
     )
     starting_positions: Mapping[str, Position] = option(
         parse_positions,
         READS,
-        'Start of some of the ledgers, as JSON by name: `{"orders": "3:17", "clicks": "earliest"}`. Takes '
+        'Start of single ledgers, as JSON by name: `{"orders": "3:17", "clicks": "earliest"}`. Takes '
         "precedence over `startingPosition` and `startingTimestamp`. `pyspark_ledger.positions_json` builds the "
         "text.",
         absent={},
@@ -76,28 +76,28 @@ class ReadOptions(EveryReadOptions):
     starting_timestamps: Mapping[str, int] = option(
         parse_timestamps,
         READS,
-        'Start of some of the ledgers by time: `{"orders": 1700000000000, "clicks": "2026-11-22T10:15:00Z"}`. A '
-        "ledger may be in `startingPositions` or here, not in both. `pyspark_ledger.timestamps_json` builds the text.",
+        'Start of single ledgers by time: `{"orders": 1700000000000, "clicks": "2026-11-22T10:15:00Z"}`. A ledger may '
+        "be in `startingPositions` or here, not in both. `pyspark_ledger.timestamps_json` builds the text.",
         absent={},
         chars_max=LONG_CHARS_MAX,
     )
     ending_position: Position | None = option(
         position,
         READS,
-        "End of the read: `latest`, which a batch read takes when it is planned, or, for one ledger, "
-        "`SEGMENT:ENTRY`, exclusive. A stream delivers nothing from this position on.",
+        "End of the read: `latest` (batch reads only), the end when Spark plans the read, or, for one ledger, "
+        "`SEGMENT:ENTRY`, exclusive. A stream delivers no row from this position on.",
         otherwise="latest (batch), none (stream)",
     )
     table: str | None = option(
         one_of("ledgers", "segments", "cursors", "holes", "cache"),
         ("batch read",),
-        "Read a table about the store instead of rows: `ledgers`, `segments`, `cursors`, `holes` or `cache`. "
-        "Covers the loaded ledger, or all ledgers.",
+        "Return a table about the store instead of rows: `ledgers`, `segments`, `cursors`, `cache`, or `holes` "
+        "(acknowledged ranges). It covers the ledger of `load()`, or all ledgers if `load()` names no ledger.",
     )
     ending_positions: Mapping[str, Position] = option(
         parse_positions,
         READS,
-        "End of some of the ledgers, in the form of `startingPositions`. Takes precedence over `endingPosition` "
+        "End of single ledgers, in the form of `startingPositions`. Takes precedence over `endingPosition` "
         "and `endingTimestamp`.",
         absent={},
         chars_max=LONG_CHARS_MAX,
@@ -105,14 +105,14 @@ class ReadOptions(EveryReadOptions):
     ending_timestamps: Mapping[str, int] = option(
         parse_timestamps,
         READS,
-        "End of some of the ledgers by time, in the form of `startingTimestamps`.",
+        "End of single ledgers by time, in the form of `startingTimestamps`.",
         absent={},
         chars_max=LONG_CHARS_MAX,
     )
     wait_for_ledger: bool = option(
         flag,
         READS,
-        "Wait for a ledger that does not exist yet or has no columns yet, instead of failing.",
+        "Wait if a ledger does not exist yet or has no columns yet, instead of failing.",
         default="false",
     )
     wait_timeout_ms: int = option(number(1, DAY_MS), READS, "Longest wait of `waitForLedger`.", default="300000")
@@ -126,40 +126,40 @@ class ReadOptions(EveryReadOptions):
     columns: tuple[str, ...] | None = option(
         columns,
         READS,
-        "The columns to read, separated by commas. Other columns are not decoded. Metadata columns may be named "
-        "too, and come last.",
+        "The columns to read, separated by commas. Other columns are not decoded. The list may contain metadata "
+        "columns, which come last.",
         otherwise="all",
         chars_max=LONG_CHARS_MAX,
     )
     payload_schema: str | None = option(
         text,
         READS,
-        "For a ledger of messages: the schemas of the payloads, which are read as typed columns. Give the JSON "
+        "For a ledger of messages: the schemas of the payloads, so that the read returns typed columns. Give the JSON "
         "(Pulsar's `schemas.json` or an Avro schema), the path of a file on the driver, or a type such as "
         "`STRING`.",
-        otherwise="what is registered with the ledger",
+        otherwise="the ledger's registered schemas",
         chars_max=LONG_CHARS_MAX,
     )
     rescued_data_column: str | None = option(
         text,
         READS,
-        "Add a text column of this name. As JSON the column holds undecodable payloads with reason and position, "
-        "and columns that were added after the query was planned. Without this option undecodable payloads fail "
-        "the read, and later columns are left out.",
+        "Add a text column of this name. As JSON the column contains undecodable payloads with reason and position, "
+        "and the values of columns that were added after Spark planned the query. Without this option, an undecodable "
+        "payload fails the read, and later columns are left out.",
     )
     dead_letter_ledger: str = option(
         ledger,
         ("stream read",),
         "Write undecodable payloads to this ledger with reason and position, once per micro-batch, instead of "
-        "failing. A missing ledger is created, with deduplication. Excludes `rescuedDataColumn`.",
+        "failing. The query creates a missing ledger, with de-duplication. Excludes `rescuedDataColumn`.",
         absent="",
     )
     ack_mode: str = option(
         one_of("checkpoint", "explicit"),
         ("stream read",),
-        "`checkpoint`: a micro-batch is acknowledged after Spark has committed it. `explicit`: each row is "
-        "acknowledged by a write with `action` `ack`, and redelivered otherwise. `explicit` needs a "
-        "`subscription`, and adds the columns of `includeMetadata` and `__redeliveryCount`.",
+        "`checkpoint`: a micro-batch is acknowledged after Spark has committed it. `explicit`: you acknowledge each "
+        "row by a write with `action` = `ack`; other rows are redelivered. `explicit` needs a `subscription`, and adds "
+        "the columns of `includeMetadata` and `__redeliveryCount`.",
         default="checkpoint",
     )
     ack_timeout: int | None = option(
@@ -172,7 +172,7 @@ class ReadOptions(EveryReadOptions):
     max_redeliveries: int | None = option(
         number(0, 2**31 - 1),
         ("stream read",),
-        "With `explicit`: a row that stays unacknowledged after so many redeliveries is moved to the ledger "
+        "With `explicit`: if a row is still unacknowledged after so many redeliveries, it is moved to the ledger "
         "`<ledger>-<subscription>-DLQ` and acknowledged. Without this option a row is redelivered without limit.",
     )
     max_bytes_per_trigger: int | None = option(
@@ -195,18 +195,19 @@ class ReadOptions(EveryReadOptions):
     max_trigger_delay: int = option(
         duration,
         ("stream read",),
-        "Longest time that an unread row waits for `minRowsPerTrigger`, counted from its time in the broker.",
+        "Longest time that an unread row waits for `minRowsPerTrigger`, counted from the time at which the broker "
+        "stored the row.",
         default="15m",
     )
     min_partition_bytes: int = option(
         size(1, _BYTES_MOST),
         READS,
-        "Smallest planned size of a partition, because a task costs tens of milliseconds. A batch up to this size "
-        "is one partition.",
+        "Smallest size of a planned Spark partition. Reason: a task costs tens of milliseconds. A batch up to this "
+        "size is one partition.",
         default="8m",
     )
     target_partition_bytes: int = option(
-        size(1, _BYTES_MOST), READS, "Approximate size of a partition when the read is large.", default="64m"
+        size(1, _BYTES_MOST), READS, "Approximate size of a Spark partition if the read is large.", default="64m"
     )
     mapping: str = option(
         one_of("auto", "off"),
@@ -217,7 +218,7 @@ class ReadOptions(EveryReadOptions):
     pacing: bool = option(
         flag,
         ("stream read",),
-        "Let a query that reads old entries from object storage wait for queries close behind it, so that one "
+        "If a query reads old entries from object storage, let it wait for queries close behind it, so that one "
         "download serves all. The waits take at most a fifth of the query's time.",
         default="true",
     )

@@ -33,9 +33,9 @@ class WriteOptions:
     action: Literal["ack", "nack"] | None = option(
         _action,
         ("batch write",),
-        "Acknowledge rows instead of writing them. `ack` acknowledges the rows named by `__position` or "
-        "`__messageId` for `subscription`. `nack` asks for redelivery at once of rows that were delivered with "
-        "`ackMode` explicit.",
+        "Acknowledge rows instead of writing them. `ack` acknowledges, for `subscription`, the rows at the positions "
+        "in column `__position` or `__messageId`. `nack` redelivers rows at once that were delivered with `ackMode` = "
+        "`explicit`.",
     )
     entry_bytes: int = option(
         size(1024, 64 * MIB),
@@ -46,27 +46,29 @@ class WriteOptions:
     compression: Compression = option(
         _compression,
         WRITES,
-        "Encoding of an entry's columns. `lz4` and `zstd` compress them, and columns that repeat get a dictionary. "
-        "`auto` does so by LZ4 if the first rows shrink by a fifth. `none`: mapped reads copy nothing.",
+        "Encoding of an entry's columns. `lz4` and `zstd` compress them, and a column whose values repeat gets a "
+        "dictionary. `auto` does the same with LZ4 if this makes the first rows a fifth smaller. `none` stores plain "
+        "columns, so that mapped reads copy nothing.",
         default="auto",
     )
     create_ledgers: bool = option(
         flag,
         WRITES,
-        "Create a missing ledger that a row names in `__ledger`, instead of failing.",
+        "Create a missing ledger that a row names in column `__ledger`, instead of failing.",
         default="false",
     )
     txn_app_id: str | None = option(
         text,
         ("batch write",),
-        "Name of an application that repeats writes, for `foreachBatch`; needs `txnVersion`. A version that is not "
-        "above the newest one of its application in the ledger is skipped. A streaming write is idempotent without "
-        "this option.",
+        "Name of an application that may repeat writes, for `foreachBatch`; needs `txnVersion`. A write is skipped if "
+        "its version is not above the newest version of its application in the ledger. A streaming write is idempotent "
+        "without this option.",
     )
     txn_version: int | None = option(
         number(0, 2**63 - 1),
         ("batch write",),
-        "Version of this write, rising within its `txnAppId`. In `foreachBatch`, give the number of the batch.",
+        "Version of this write. It must rise from write to write of a `txnAppId`. In `foreachBatch`, give the number "
+        "of the batch.",
     )
     commit_timeout_ms: int = option(
         number(1, DAY_MS),

@@ -153,10 +153,10 @@ def test_a_later_write_must_have_the_ledgers_columns() -> None:
             "orders",
         )
     require_writable(StructType().add("id", IntegerType()).add("name", StringType()), registered, "orders")
-    with pytest.raises(Refused, match=r"'id'.*is bigint, what is written is double\. Cast it"):
+    with pytest.raises(Refused, match=r"'id'.*is bigint, but double in the rows to write\. Cast it"):
         require_writable(StructType().add("id", DoubleType()).add("name", StringType()), registered, "orders")
     narrow = columns_to_write(StructType().add("id", IntegerType()), "orders")
-    with pytest.raises(Refused, match=r"is int, what is written is bigint.*or set mergeSchema, which widens"):
+    with pytest.raises(Refused, match=r"is int, but bigint in the rows to write.*or set mergeSchema, which widens"):
         require_writable(StructType().add("id", LongType()), narrow, "orders")
 
 
@@ -182,7 +182,7 @@ def test_a_schema_given_by_the_user_must_be_the_ledgers() -> None:
             StructType().add("id", IntegerType()).add("tags", ArrayType(StringType())),
             "says column 'id' is int, the ledger says bigint",
         ),
-        (own.add("more", LongType()), "column 'more', which the ledger has not"),
+        (own.add("more", LongType()), "column 'more', which the ledger does not have"),
     ):
         with pytest.raises(Refused, match=words):
             require_same_schema(given, StructType(list(own)[:2]), "orders", 2)
@@ -195,8 +195,8 @@ def test_columns_are_added_behind_and_only_widened() -> None:
     assert grown.names == ["id", "name", "more"]
     assert grown.field("more").type == pa.date32()
     for kind, words in (
-        (DoubleType(), "is bigint, what is written is double"),
-        (StringType(), "what is written is string"),
+        (DoubleType(), "is bigint, but double in the rows to write"),
+        (StringType(), "but string in the rows to write"),
     ):
         with pytest.raises(Refused, match=f"column 'id' of ledger 'orders' {words}" if "bigint" in words else words):
             merged_columns(StructType().add("more", DateType()).add("id", kind), registered, "orders")
@@ -210,10 +210,10 @@ def test_columns_are_added_behind_and_only_widened() -> None:
 
 
 def test_names_of_metadata_columns_are_refused_when_they_are_written() -> None:
-    with pytest.raises(Refused, match=r"column '__key'.*Rename it"):
+    with pytest.raises(Refused, match=r"column '__key'.*Rename or drop the column"):
         columns_to_write(StructType().add("id", LongType()).add("__key", LongType()), "orders")
     for name, known in (("__Key", "__key"), ("__LEDGER", "__ledger"), ("__eventtime", "__eventTime")):
-        with pytest.raises(Refused, match=f"column '{name}'.*Spark ignores case, and '{known}' is not"):
+        with pytest.raises(Refused, match=f"column '{name}'.*Spark ignores case, and '{known}' is reserved"):
             columns_to_write(StructType().add("id", LongType()).add(name, StringType()), "orders")
 
 

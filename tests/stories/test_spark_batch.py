@@ -74,7 +74,7 @@ def test_written_rows_are_read_rows(spark_session: SparkSession, store: Path) ->
                 .mode("append")
                 .save("orders")
             ),
-            "'i32'.* is int, what is written is string",
+            "'i32'.* is int, but string in the rows to write",
         ),
         (
             lambda: (
@@ -85,7 +85,7 @@ def test_written_rows_are_read_rows(spark_session: SparkSession, store: Path) ->
                 .mode("append")
                 .save("intervals")
             ),
-            r"column 'deep\.v' is interval month, which ledger .* cannot keep",
+            r"column 'deep\.v' is interval month, which ledger .* cannot store",
         ),
         (lambda: writer.option("entrySize", "1").mode("append").save("orders"), "unknown option"),
         (lambda: spark.read.format("ledger").options(**options).load("odrers").count(), "Did you mean 'orders'"),
@@ -121,7 +121,7 @@ def test_written_rows_are_read_rows(spark_session: SparkSession, store: Path) ->
         .load("orders")
     )
     assert rest.count() == placed.where(f"__position.entryId >= {half.entryId}").count()
-    with pytest.raises(Exception, match="a batch read of everything from 'latest' would be empty"):
+    with pytest.raises(Exception, match="a batch read of all ledgers from 'latest' would be empty"):
         spark.read.format("ledger").options(**options, startingPosition="latest").load("orders").count()
 
 

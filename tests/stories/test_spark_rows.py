@@ -110,7 +110,9 @@ def test_columns_widen_and_never_narrow(spark_session: SparkSession, store: Path
     expected = rows(0).select([f.col(name).cast(types[1]) for name, types in WIDENED.items()]).collect()
     assert read.option("store", str(store)).schema(wide).load("orders").collect() == expected
     api.ledger("orders").offload(seal=True)
-    with pytest.raises(Exception, match=r"column 'n' of ledger .* is int, what is written is bigint.*mergeSchema"):
+    with pytest.raises(
+        Exception, match=r"column 'n' of ledger .* is int, but bigint in the rows to write.*mergeSchema"
+    ):
         append(rows(1), store)
     append(rows(1), store, mergeSchema="true")
     append(rows(0), store)

@@ -170,11 +170,11 @@ def test_what_cannot_be_done_is_said(spark_session: SparkSession, store: Path, t
         ),
         (
             lambda: wide.write.format("ledger").option("store", str(store)).mode("append").save("in"),
-            "column 'n' of ledger .*in' is bigint, what is written is string",
+            "column 'n' of ledger .*in' is bigint, but string in the rows to write",
         ),
         (
             lambda: done(sink(stream.selectExpr("string(n) as n"), store, tmp_path / "b").start("in")),
-            "column 'n' of ledger .*in' is bigint, what is written is string",
+            "column 'n' of ledger .*in' is bigint, but string in the rows to write",
         ),
     ):
         with pytest.raises(Exception, match=words):

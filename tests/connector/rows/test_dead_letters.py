@@ -133,9 +133,9 @@ def test_columns_that_come_later_are_no_dead_letters(place: Path, api: LedgerSto
     ("options", "said"),
     [
         ({"rescuedDataColumn": "r"}, "exclude each other"),
-        ({"deadLetterLedger": "clicks"}, "which is read itself"),
+        ({"deadLetterLedger": "clicks"}, "which the query itself reads"),
         ({"deadLetterLedger": "a//b"}, "'deadLetterLedger'"),
-        ({"ackMode": "explicit", "subscription": "s"}, "nobody acknowledges"),
+        ({"ackMode": "explicit", "subscription": "s"}, "would never acknowledge a dead letter"),
     ],
 )
 def test_what_makes_no_sense_is_refused(place: Path, api: LedgerStore, options: dict[str, str], said: str) -> None:

@@ -88,7 +88,7 @@ def test_rows_that_do_not_fit_their_ledger_are_refused_before_staging(api: Ledge
     api.ledger("messages").append(b"bytes")
     sink = target(store, ROUTED)
     for rows, kind, words in (
-        (routed((1, "texts")), Refused, "column 'n' of ledger .*texts' is string, what is written is bigint"),
+        (routed((1, "texts")), Refused, "column 'n' of ledger .*texts' is string, but bigint in the rows to write"),
         (routed((1, "messages")), Refused, "messages without columns"),
         (routed((1, "missing")), NotFound, r"rows name ledger 'missing' in '__ledger'.*'createLedgers'"),
         (routed((1, None)), Refused, "1 rows have null in '__ledger'"),

@@ -193,7 +193,7 @@ def test_keys_are_named_and_never_shown(tmp_path: Path) -> None:
             "variable",
             "env:NO_SUCH_KEY",
             NotFound,
-            "names variable 'NO_SUCH_KEY' for key '\\*', the environment has none",
+            "names variable 'NO_SUCH_KEY' for key '\\*', which is not set",
         ),
         ("file", f"file:{tmp_path}/none.pem", NotFound, "none.pem' for key '\\*', which cannot be read"),
         ("no key", f"file:{ROOT / ENCRYPTED_KNOWN / 'schemas.json'}", Refused, "is not a private key in PEM"),

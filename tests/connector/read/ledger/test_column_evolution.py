@@ -103,7 +103,7 @@ def test_a_type_only_widens_and_a_refusal_leaves_everything_as_it_was(place: Pla
     for schema, words in (
         (
             StructType().add("more", StringType()).add("id", DoubleType()),
-            "'id' of ledger .* is bigint, what is written is double",
+            "'id' of ledger .* is bigint, but double in the rows to write",
         ),
         (StructType().add("ID", LongType()), "column 'ID' cannot be added to ledger .*, which has 'id'"),
     ):

@@ -138,7 +138,7 @@ def test_what_only_a_broker_could_say_is_refused(store: Path, orders: Ledger, bu
     source = LedgerSource({"offload": str(bucket), "path": "orders", "history": str(table)}, "0.1.0")
     with pytest.raises(Unsupported, match="'history' goes on in the log, and option 'offload' asks no broker"):
         source.stream_reader(source.schema())
-    with pytest.raises(Refused, match=r"'history' has no meaning for what a bucket lists.*Name the ledger"):
+    with pytest.raises(Refused, match=r"'history' has no meaning for a read that lists a bucket.*Name the ledger"):
         LedgerSource({"offload": str(bucket), "history": str(table)}, "0.1.0")
     with pytest.raises(Refused, match="__producer"):
         joined(bucket, table, columns="n,__producer")
