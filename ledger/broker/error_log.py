@@ -1,7 +1,8 @@
 """Recent errors of the broker's log, for health checks.
 
 Every unhandled error is logged as an error; `ledger.broker.main` writes the log to broker.log. A failure in a
-background thread of the broker is therefore always visible.
+background thread of the broker is therefore always visible. Errors of OpenTelemetry are left out: a collector that is
+down repeats them for as long as it is down, and harms no ledger.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import logging
 from collections import deque
 
 _KEPT = 20
+_MONITORING = "opentelemetry."
 
 
 class ErrorLog(logging.Handler):
@@ -17,6 +19,7 @@ class ErrorLog(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
+        self.addFilter(lambda record: not record.name.startswith(_MONITORING))
         self.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s"))
         self._errors: deque[tuple[float, str]] = deque(maxlen=_KEPT)
         self._count = 0

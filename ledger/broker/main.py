@@ -39,6 +39,7 @@ from pyspark_ledger.ledger.broker.metrics import MetricsCollector
 from pyspark_ledger.ledger.broker.reads.cached_reads import CachedReads
 from pyspark_ledger.ledger.broker.server import BrokerServer
 from pyspark_ledger.ledger.broker.supervisor import bound_log
+from pyspark_ledger.ledger.broker.telemetry.push import start_push
 from pyspark_ledger.ledger.cache.shared_memory import SharedBlocks
 from pyspark_ledger.ledger.clock import monotonic_ms, system_clock_ms
 from pyspark_ledger.ledger.errors import Fenced, LedgerError
@@ -85,13 +86,15 @@ def main(arguments: list[str] | None = None) -> int:
         return _CANNOT_START
     try:
         web = _web_server(options.web or live.now.webServiceAddress, store, servers[0], live)
+        metrics = servers[0].metrics
+        push = start_push(live.now.openTelemetryEndpoint, os.environ, lambda: metrics.collect_by(live.now))
     except (LedgerError, OSError) as error:
         store.close()
         print(error, file=sys.stderr, flush=True)  # noqa: T201
         return _CANNOT_START
     idle = options.idle
     wanted = (lambda: live.now.brokerIdleTimeoutSeconds) if idle is None else (lambda: idle)
-    _serve(store, servers, record, activity, wanted, live)
+    _serve(store, servers, record, activity, wanted, live, (lambda: None) if push is None else push.stop)
     if web is not None:
         web.stop()
     return 0
@@ -242,6 +245,7 @@ def _serve(
     activity: Activity,
     idle_limit: Callable[[], int],
     live: LiveSettings,
+    stop_push: Callable[[], object],
 ) -> None:
     stopping = servers[0].stopping
     log = store.path / "broker.log"
@@ -275,6 +279,7 @@ def _serve(
             break
     if record.guarded is True:
         replace(record, guarded=UNSET).write(store.path)  # the next broker has another token
+    stop_push()
     _leave(store, servers, live.now.brokerShutdownTimeoutMs)
 
 

@@ -27,6 +27,7 @@ from pyspark_ledger.ledger.metrics.counters import OBJECT_REQUESTS
 from pyspark_ledger.ledger.metrics.latencies import LONG_BOUNDS, Latencies
 from pyspark_ledger.ledger.protocol.actions import Empty
 from pyspark_ledger.ledger.protocol.metrics import AskMetrics, BrokerMetrics, CacheDecision, ReportPublished
+from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.store.store import Store
 from pyspark_ledger.ledger.version import __version__
 
@@ -64,6 +65,10 @@ class MetricsCollector:
         """Return the metrics of this moment."""
         with self._lock:
             return self._collect(request)
+
+    def collect_by(self, settings: Settings) -> BrokerMetrics:
+        """Return the metrics of this moment, with the series that the settings allow."""
+        return self.collect(AskMetrics(settings.metricsLedgersMax, settings.metricsCursorsMax))
 
     def _collect(self, request: AskMetrics) -> BrokerMetrics:
         store, names = self._store, self._store.log_names()

@@ -126,6 +126,11 @@ class ServiceSettings:
         "Maximum number of cursors of one ledger with their own metrics. The metrics of all other cursors are summed.",
         AT_ONCE,
     )
+    openTelemetryEndpoint: str = text(
+        "address",
+        "Base address of a collector of OpenTelemetry, to which the broker pushes its metrics: http://HOST:4318. Needs "
+        "the extra `otel`. Empty: that of OTEL_EXPORTER_OTLP_METRICS_ENDPOINT or OTEL_EXPORTER_OTLP_ENDPOINT, if any.",
+    )
     tlsCertificateFilePath: str = text("path", "PEM file with the certificate of the broker and its chain.")
     tlsKeyFilePath: str = text("path", "PEM file with the key of the certificate, with mode 600.")
     tlsTrustCertsFilePath: str = text(

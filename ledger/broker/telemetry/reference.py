@@ -58,6 +58,22 @@ as a call, so a private broker still exits when it is idle.
 `conf/alerts.yml` has alert rules for backlogs, readers that are gone, slow syncs, damage, retention, offloads,
 tables that fall behind, and requests to S3.
 
+## Pushing them to OpenTelemetry
+
+Install the extra `otel`, and name your collector: the setting `openTelemetryEndpoint`, or the variables of
+OpenTelemetry in the environment of the broker.
+
+    pip install 'pyspark-ledger[otel]'
+    OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4318 ledger serve --store DIR
+
+- The broker sends OTLP over HTTP to `/v1/metrics`: the same metrics with the same labels. Counters have no `_total`.
+- `OTEL_METRIC_EXPORT_INTERVAL` is the interval in milliseconds, by default a minute. Headers, certificates,
+  compression, time-outs, the name of the service and attributes are those of OpenTelemetry's other variables.
+- Credentials belong to `OTEL_EXPORTER_OTLP_HEADERS`. An address with a password is refused.
+- A collector that does not answer costs a warning in broker.log. The next push has all counts.
+- Without the setting and the variables nothing is imported or sent. A broker that the library starts inherits the
+  variables of its starter; `OTEL_METRICS_EXPORTER=none` keeps it from pushing.
+
 ## Ledgers and series
 
 - A partition is a ledger of its own. Label `ledger` is the canonical name, such as `public/default/persistent/orders`.

@@ -15,7 +15,7 @@ from pyspark_ledger.ledger.broker.web.page import page_routes
 from pyspark_ledger.ledger.broker.web.server import Answer, Request, Route
 from pyspark_ledger.ledger.clock import monotonic_ms
 from pyspark_ledger.ledger.errors import LedgerError
-from pyspark_ledger.ledger.protocol.metrics import AskMetrics, BrokerMetrics
+from pyspark_ledger.ledger.protocol.metrics import BrokerMetrics
 from pyspark_ledger.ledger.store.store import Store
 
 _OPENMETRICS = "application/openmetrics-text"
@@ -27,7 +27,7 @@ def routes_of(
     """Return the routes by path."""
 
     def collect() -> BrokerMetrics:
-        return collector.collect(AskMetrics(settings.now.metricsLedgersMax, settings.now.metricsCursorsMax))
+        return collector.collect_by(settings.now)
 
     def metrics(request: Request) -> Answer:
         openmetrics = _OPENMETRICS in request.headers.get("accept", "")

@@ -190,6 +190,21 @@ def listed_cursors(broker: DrivenBroker) -> int:
     return sum(series % (log.name, name) in text.decode() for name in ("a", "b"))
 
 
+def pushed_to(broker: DrivenBroker) -> str:
+    """The address to which metrics are pushed."""
+    live = broker.opened[2]
+    try:
+        push = main.start_push(
+            live.now.openTelemetryEndpoint, {}, lambda: broker.servers[0].metrics.collect_by(live.now)
+        )
+    except Refused:
+        return "refused"
+    if push is None:
+        return ""
+    push.stop(0)
+    return str(push._exporter._endpoint)
+
+
 DRIVES: Drives = {
     "maxInFlightAppendBytes": [Drive(in_flight_max, [64 << 20], {2 << 20: [2 << 20]})],
     "maxMessagePublishBufferSizeInMB": [Drive(waits_for_room, False, {1: True})],
@@ -217,6 +232,9 @@ DRIVES: Drives = {
         Drive(served_certificate, "one", {"{one_key}": "refused"}, tls("tlsCertificateFilePath", "tlsKeyFilePath")),
     ],
     "webServiceAddress": [Drive(web_scheme, "", {"http://127.0.0.1:0": "http", "http://0.0.0.0:0": "refused"})],
+    "openTelemetryEndpoint": [
+        Drive(pushed_to, "", {"http://127.0.0.1:9": "http://127.0.0.1:9/v1/metrics", "127.0.0.1:9": "refused"})
+    ],
     "metricsLedgersMax": [Drive(listed_ledgers, 2, {1: 1})],
     "metricsCursorsMax": [Drive(listed_cursors, 2, {1: 1, 0: 0})],
     "authenticationTokens": [
