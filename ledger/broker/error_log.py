@@ -2,7 +2,7 @@
 
 Every unhandled error is logged as an error; `ledger.broker.main` writes the log to broker.log. A failure in a
 background thread of the broker is therefore always visible. Errors of OpenTelemetry are left out: a collector that is
-down repeats them for as long as it is down, and harms no ledger.
+down causes an error at each push, and no ledger is affected.
 """
 
 from __future__ import annotations

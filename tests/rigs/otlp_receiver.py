@@ -17,7 +17,7 @@ from tests.rigs.deadline import wait_until
 
 
 class Push(NamedTuple):
-    """One request: its path, its headers in lower case, and its metrics."""
+    """Request of an exporter: its path, its headers in lower case, and its metrics."""
 
     path: str
     headers: dict[str, str]
