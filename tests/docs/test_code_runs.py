@@ -88,6 +88,7 @@ SAYS = {
         r"streamed: 4 in \d batches",
         r"now: \[\('tea', 4\)\]",
     ],
+    "docs/sizing.md": [r"\d+ bytes a row, in \d+ entries", r"\d+ GB for 7 days"],
     "docs/retention.md": [r"2 rows in \d+ bytes", r"2 rows to read"],
 }
 # The page whose reader has LEDGER_STORE set; to the others it is `./ledger-store`.

@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 from pyspark_ledger.connector.doctor import tested_versions
+from pyspark_ledger.connector.read.offsets import HISTORY_VERSION, OFFSET_VERSION
+from pyspark_ledger.connector.read.progress import REPORT_VERSION
+from pyspark_ledger.ledger.database.file_checks import FORMAT_VERSION
 from pyspark_ledger.ledger.errors import LedgerError
+from pyspark_ledger.ledger.message.entry import CHECKSUM_MAGIC, STAMP_MAGIC
+from pyspark_ledger.ledger.protocol.actions import PROTOCOL_VERSION
+from pyspark_ledger.ledger.segment.format import BLOCK_MAGIC
+from pyspark_ledger.offload.format.block_index import INDEX_MAGIC
 
 ROOT = Path(__file__).resolve().parents[2]
 GENERATED = {"metrics.md", "options.md", "settings.md"}
@@ -50,6 +57,20 @@ def test_the_messages_of_the_errors_are_those_of_the_code() -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
         assert (page.parent / target).resolve().exists(), f"{page.name} links {target}, which is not there"
+
+
+def test_the_page_of_formats_has_the_versions_and_marks_of_the_code() -> None:
+    text = (ROOT / "docs" / "formats.md").read_text(encoding="utf-8")
+    versions = dict(re.findall(r"^\| ([a-z][a-z' ]+) \| (\d)\b", text, re.MULTILINE))
+    assert versions["metadata of a store"] == str(FORMAT_VERSION)
+    assert versions["offsets in a checkpoint"] == str(OFFSET_VERSION)
+    assert f"; {HISTORY_VERSION} with the option `history`" in text
+    assert versions["report in a query's progress"] == str(REPORT_VERSION)
+    assert versions["protocol between client and broker"] == str(PROTOCOL_VERSION)
+    assert f"{BLOCK_MAGIC:X}" in text
+    assert f"`{INDEX_MAGIC:X}`" in text
+    assert f"0x{CHECKSUM_MAGIC.hex()}" in text
+    assert f"0x{STAMP_MAGIC.hex()}" in text
 
 
 def test_a_page_says_what_it_is_for_and_what_to_read_next() -> None:
