@@ -1,11 +1,11 @@
-"""Index object of an offloaded segment, its upload parts, and the user metadata of its objects.
+"""Contents of the objects of an offloaded segment: block index, upload parts, and user metadata.
 
-The segment file is the data object, so its blocks are the upload parts. The metadata in the index is the same that
-Pulsar's offloader writes: BookKeeper's `LedgerMetadataFormat` of a closed ledger. It names the managed ledger in
-Pulsar's spelling and states one replica, on this host.
+The data object has the bytes of the segment file, and is uploaded in parts of whole blocks. The block index contains
+the same metadata as that of Pulsar's offloader: BookKeeper's `LedgerMetadataFormat` of a closed ledger. These name the
+ledger in Pulsar's spelling, and state one replica on this host.
 
-Rule: before the upload, the segment file is compared with its record. Compared are the number of entries, the sum of
-their bytes, the length of the file, and the frame of the last entry.
+Rule: before the upload, the segment file is compared with its record in the store's metadata. The number of entries,
+the sum of their bytes, the length of the file and the frame of the last entry must agree.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from pyspark_ledger.offload.reader import VERSION, VERSION_KEY
 from pyspark_ledger.offload.storage.object_store import PART_BYTES_MIN
 from pyspark_ledger.offload.upload import FilePart
 
-_ENSEMBLE_MEMBER = "127.0.0.1:3181"  # an ensemble must name a bookie; there is none
+_ENSEMBLE_MEMBER = "127.0.0.1:3181"  # a placeholder: the format requires the address of a BookKeeper server
 _INCARNATION = "LedgerIncarnation"
 
 
 def build_index(ledger: LocalSegment, entry_index: EntryIndex, extra: Mapping[str, str]) -> BlockIndex:
-    """Return the index object of a segment. Raises Corrupt if file, entry index and record disagree."""
+    """Return the block index of a segment. Raises Corrupt if file, entry index and record disagree."""
     _require_consistent(ledger, entry_index)
     starts = np.arange(0, ledger.file_bytes, ledger.block_bytes, dtype=np.int64)
     firsts = np.searchsorted(entry_index.offsets, starts)
@@ -55,7 +55,7 @@ def split_into_parts(index: BlockIndex) -> list[FilePart]:
 
 
 def user_metadata(role: str, extra: Mapping[str, str]) -> dict[str, str]:
-    """Return the user metadata of an object: the names of Pulsar's offloader, and `extra`."""
+    """Return the user metadata of an object: those of Pulsar's offloader, and `extra`."""
     try:
         release = version("pyspark-ledger")
     except PackageNotFoundError:
@@ -94,7 +94,7 @@ def _metadata_of(ledger: LocalSegment, entry_index: EntryIndex, extra: Mapping[s
 def _require_consistent(ledger: LocalSegment, entry_index: EntryIndex) -> None:
     where, last = ledger.path, ledger.entries - 1
     if not ledger.entries:
-        raise Corrupt(f"{where} holds no entry, and an empty segment is never offloaded")
+        raise Corrupt(f"{where} holds no entry, but an empty segment is never offloaded")
     if (entry_index.count, entry_index.size_bytes) != (ledger.entries, ledger.size_bytes):
         raise Corrupt(
             f"{where} holds {entry_index.count} entries of {entry_index.size_bytes} bytes, "

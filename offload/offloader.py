@@ -1,15 +1,18 @@
 """Offloader for sealed segments. The objects have the format of Pulsar's own offloader.
 
-    offload   data object in parallel parts ─▶ entry index ─▶ block index, last ─▶ comparison with the segment
-    read      block index once, then ranges (offload.reader)
-    delete    block index first, then the data object, the entry index and unfinished uploads
+A segment becomes three objects. The *data object* has the segment's bytes. The *entry index* has the offset of each
+entry. The *block index* has the first entry and the offset of each block, a part of the file with whole entries.
+
+    offload   data object in parallel parts ─▶ entry index ─▶ block index ─▶ comparison with the segment
+    read      block index once, then ranges of the data object (`offload.reader`)
+    delete    block index, then unfinished uploads, the data object and the entry index
 
 Rules
-- If the block index exists, the data object is complete. A repeated attempt reuses the parts that are uploaded already.
-- Objects are written to the address of the settings. They are read and deleted at the address in the segment's record,
+- The block index is written last. If it exists, the data object is complete.
+- A repeated offload of a segment reuses the parts that were uploaded before.
+- Objects are written to the address in the settings. They are read and deleted at the address in the segment's record,
   with the credentials of the settings.
-- Checksums of all entries are verified during the upload. A damaged local segment is therefore never recorded as
-  offloaded.
+- The checksums of all entries are verified during the upload, so that a damaged segment is never recorded as offloaded.
 """
 
 from __future__ import annotations
@@ -44,8 +47,8 @@ from pyspark_ledger.offload.window_cache import WindowCache
 S3_DRIVER, DIRECTORY_DRIVER = "aws-s3", "filesystem"
 _MB = 1024 * 1024
 _ADVICE = (
-    "The broker has the environment of the process that started it. `ledger stop` ends it, and the next process that "
-    "uses the store starts one with its own environment"
+    "The broker has the environment of the process that started it. To give it another environment, run `ledger stop`, "
+    "and use the store from a process with that environment, which then starts a broker"
 )
 
 
@@ -77,8 +80,8 @@ class ObjectStoreOffloader:
     def store(self) -> ObjectStore:
         if not self._address:
             raise Refused(
-                "there is nowhere to offload to: no offloader is configured",
-                hint="Set managedLedgerOffloadBucket: in conf/broker.toml, or with `ledger settings set`",
+                "segments cannot be offloaded: no offloader is configured",
+                hint="Set managedLedgerOffloadBucket in conf/broker.toml or with `ledger settings set`",
             )
         return self._store_at(self._address, self._options)
 
@@ -144,22 +147,22 @@ class ObjectStoreOffloader:
         store.delete([key.data_name, key.entries_name])
 
     def delete_orphans(self, store_id: str, kept: Collection[uuid.UUID]) -> int:
-        """Delete the objects of store `store_id` whose attempt is not in `kept`, and return their number.
+        """Delete the objects of store `store_id` whose offload attempt is not in `kept`, and return their number.
 
-        Objects of other stores are not deleted.
+        Objects of other stores at the same address are not deleted.
         """
         store, orphan_keys = self.store, []
-        for found in store.objects():
-            name = found.key.removesuffix(ENTRIES_SUFFIX)
+        for listed in store.objects():
+            name = listed.key.removesuffix(ENTRIES_SUFFIX)
             parsed = ObjectKey.parse(name)
             if parsed is None or parsed[0].attempt in kept:
                 continue
             try:
-                owner = store.head(found.key).metadata.get("pulsarclustername")
+                owner = store.head(listed.key).metadata.get("pulsarclustername")
             except NotFound:
                 continue
             if owner == store_id:
-                orphan_keys.append(found.key)
+                orphan_keys.append(listed.key)
         store.delete(orphan_keys)
         return len(orphan_keys)
 
@@ -203,7 +206,7 @@ class ObjectStoreOffloader:
 
 
 def s3_options_of(settings: Settings) -> S3Options:
-    """Return the options of the offload address."""
+    """Return the options of S3 access that the settings state for offloading."""
     style = settings.managedLedgerOffloadPathStyle
     return S3Options(
         endpoint=settings.managedLedgerOffloadServiceEndpoint,
@@ -246,7 +249,7 @@ def _import_transform(name: str) -> Callable[..., Any] | None:
 
 
 def _require_checksums(ledger: LocalSegment, entry_index: EntryIndex, *, summed: bool) -> None:
-    """Verify the checksum of every entry if `summed`. Transformed entries are not verified: they have no checksum."""
+    """Verify the checksum of every entry if `summed` is set. Transformed entries have no checksum to verify."""
     if summed:
         verify_segment(
             ledger.path,
@@ -260,7 +263,7 @@ def _require_checksums(ledger: LocalSegment, entry_index: EntryIndex, *, summed:
 
 
 def _require_uploaded(store: ObjectStore, key: ObjectKey, index: BlockIndex, entry_index: EntryIndex) -> None:
-    """Raise Corrupt unless the uploaded block index equals `index` and the data object ends with the last entry."""
+    """Raise Corrupt unless the uploaded block index equals `index` and the data object has the last entry's frame."""
     where = f"{store.address}/{key.index_name}"
     try:
         found = parse_index(retry(lambda: store.get(key.index_name, INDEX_BYTES_MAX)).data, where)

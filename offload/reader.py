@@ -1,13 +1,15 @@
-"""Reader of an offloaded segment: fetches the index object once, then ranges of the data object.
+"""Reader of an offloaded segment: fetches the block index once, then ranges of the data object.
 
-The offset of an entry comes from the entry index object, which this project's segments have. Segments of Pulsar have
-none: their blocks are scanned frame by frame, and the offsets are kept (16 bytes per entry).
+The entry index, an object that this project writes, has the offset of each entry. A segment that Pulsar offloaded has
+no entry index. Its blocks are scanned frame by frame, and the offsets are kept in memory, 16 bytes for each entry. A
+frame is an entry with its length and number.
 
 Invariants
 - Nothing is fetched before the first read.
-- Nothing is read unless both objects state the supported format version and the data object has the stated length.
-- Any disagreement raises Corrupt with object, offset and both values.
-- A missing object raises DataLoss: a record refers to an object that was deleted.
+- No entry is read before format version and length are verified. Both objects must state the supported version, and the
+  data object must have the length that the block index states.
+- If values disagree, Corrupt is raised. It names the object, the offset and both values.
+- A missing object raises DataLoss, because the segment's record refers to it.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ T = TypeVar("T")
 
 
 class LearnedBlock:
-    """Offsets and lengths of the entries of one block, as far as the block was scanned."""
+    """Offsets and lengths of the entries in the scanned part of one block."""
 
     def __init__(self, block: IndexedBlock, block_bytes: int) -> None:
         self.first_entry = block.first_entry
@@ -94,8 +96,8 @@ class OffloadedSegmentReader:
                 f"it has 0 to {index.entries - 1}"
             )
         byte_ranges = self._byte_ranges(first_entry, last)
-        found = [self._fetch(lambda at=at: self._windows.read(source, *at, alone=alone)) for at in byte_ranges]  # type: ignore[misc]
-        return found[0] if len(found) == 1 else pa.py_buffer(b"".join(memoryview(piece) for piece in found))
+        pieces = [self._fetch(lambda at=at: self._windows.read(source, *at, alone=alone)) for at in byte_ranges]  # type: ignore[misc]
+        return pieces[0] if len(pieces) == 1 else pa.py_buffer(b"".join(map(memoryview, pieces)))
 
     def close(self) -> None:
         with self._lock:
@@ -120,7 +122,7 @@ class OffloadedSegmentReader:
         return index, WindowedObject(self._store, names.data_name, head.size, HEADER_BYTES)
 
     def _byte_ranges(self, first: int, last: int) -> list[tuple[int, int]]:
-        """Return offset and length of each contiguous run of frames of the entries `first` to `last`."""
+        """Return offset and length of each contiguous range of frames of the entries `first` to `last`."""
         entry_index = self._load_entry_index()
         if entry_index is not None:
             starts = entry_index.offsets[first : last + 1]
@@ -132,7 +134,7 @@ class OffloadedSegmentReader:
         return [(int(starts[a]), int(ends[b - 1] - starts[a])) for a, b in pairwise(splits) if a < b]
 
     def _load_entry_index(self) -> EntryIndex | None:
-        """Return the entry index, or None if the segment has no such object. Fetched once."""
+        """Return the entry index, or None if the segment has none. The object is fetched once."""
         with self._lock:
             if self._entry_index is None and self._has_entry_index:
                 entries = self.block_index.entries
@@ -149,7 +151,7 @@ class OffloadedSegmentReader:
             return self._entry_index
 
     def _check_entry_index(self, entry_index: EntryIndex, where: str) -> EntryIndex:
-        """Return the entry index. Raises Corrupt if it disagrees with the block index or exceeds the data object."""
+        """Return the entry index. Raises Corrupt if the block index or the data object's length contradicts it."""
         index = self.block_index
         for block in index.blocks:
             found = int(entry_index.offsets[block.first_entry])
@@ -163,7 +165,7 @@ class OffloadedSegmentReader:
         return entry_index
 
     def _locate(self, entry: int) -> tuple[int, int]:
-        """Return the frame's offset and the length of an entry. Scans the block if necessary."""
+        """Return the offset of an entry's frame, and the entry's length. Scans the block up to the entry."""
         with self._lock:
             block = self._learned_block(entry)
             while len(block.offsets) <= entry - block.first_entry:
@@ -189,7 +191,7 @@ class OffloadedSegmentReader:
         return self._blocks[block.part_id]
 
     def _scan_step(self, block: LearnedBlock) -> None:
-        """Scan the frames in the next piece of a block. Raises Corrupt or DataLoss if there is no further entry."""
+        """Scan the frames in the next piece of a block. Raises Corrupt or DataLoss if the next entry is missing."""
         index, source = self._open()
         length = min(_STEP_BYTES, block.end - block.next)
         view = memoryview(self._fetch(lambda: self._windows.read(source, block.next, length))) if length else b""
@@ -210,13 +212,13 @@ class OffloadedSegmentReader:
         if len(block.offsets) == scanned:
             raise DataLoss(
                 f"{self._where(source.key)}: block at {block.start} ends with entry "
-                f"{block.first_entry + scanned - 1}, the index says that entry {block.first_entry + scanned} is in it",
-                hint="Pulsar's offloader stops without an error at an entry that is larger than a block",
+                f"{block.first_entry + scanned - 1}, but by the index it also has entry {block.first_entry + scanned}",
+                hint="Pulsar's offloader stops at an entry that is larger than a block, and reports no error",
             )
         block.next += at
 
     def _scan_all(self, first_row: int) -> EntryIndex:
-        """Return the entry index, built by reading every entry of the segment."""
+        """Build the entry index by reading every entry of the segment."""
         index, source = self._open()
         rows: list[tuple[int, int, int, int]] = []
         stamp = BrokerStamp(0, first_row)
@@ -258,7 +260,7 @@ class OffloadedSegmentReader:
             raise DataLoss(
                 f"segment {self.ledger_id} was offloaded as {self._where(self._key.data_name)}, and the object is "
                 f"missing: {gone.message}",
-                hint="Restore its objects from a copy of the bucket",
+                hint="Restore the segment's objects from a copy of the bucket",
             ) from gone
 
     def _where(self, name: str) -> str:

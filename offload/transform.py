@@ -1,10 +1,10 @@
-"""Transformation of a sealed segment before it is offloaded: a user's function is applied to every entry.
+"""Transformation of a sealed segment before it is offloaded: a user's function changes every entry of a copy.
 
 Rules
 - Each entry becomes one entry, in the same order, so entry ids do not change.
-- An entry must not become empty or larger than a block can hold.
+- An entry must not become empty, or too large for a block.
 - The broker's timestamp and the row count of an entry do not change.
-- The copy is a file beside the segment file and is deleted after the offload.
+- The copy is a file beside the segment file. It is deleted after the offload.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _write(ledger: LocalSegment, transform: Transform, file: BinaryIO) -> tuple[
             offsets.append(at)
             lengths.append(len(data))
             at += FRAME.size + len(data)
-            del entry, data  # views of the mapping
+            del entry, data  # release the views, so that the mapping can be closed
     for number, first in enumerate(firsts):
         begin = number * ledger.block_bytes
         file.seek(begin)

@@ -1,10 +1,10 @@
 """Trial of an offload address: a small object is written, read, listed and deleted before the address is set.
 
 Rules
-- The object's key is that of no segment. So no reader of the address takes the object for data.
-- Each request is tried twice, with short time limits. So a wrong endpoint is reported within seconds.
-- An error names the steps that worked and the step that failed. Its class stays, but Unavailable becomes Refused.
-  Reason: nothing was changed, and a client would repeat the call for half a minute.
+- The object's key has another form than those of segments. So readers of the address ignore the object.
+- Each request is tried twice, with short time limits, so that a wrong endpoint is reported within seconds.
+- The raised error names the steps that worked and the step that failed. Its class is that of the step's error.
+  Exception: Unavailable becomes Refused, because a client would repeat the call for half a minute.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from pyspark_ledger.offload.storage.object_store import ObjectStore
 
 _ATTEMPTS, _CONNECT_MS, _READ_MS = 2, 3_000, 10_000
 _UNTRIED = "offload_to(…, check=False) sets the address without a trial"
-_DATA = b"This object tried the address of the offload. It may be deleted."
+_DATA = b"This object tested the offload address. You can delete it."
 
 
 def try_address(settings: Settings) -> None:
-    """Write, read, list and delete an object at the address of the settings, if there is one.
+    """Write, read, list and delete an object at the address of the settings. Does nothing if no address is set.
 
-    Raises the error of the first step that fails.
+    Raises an error at the first step that fails.
     """
     if not settings.managedLedgerOffloadBucket:
         return
@@ -55,20 +55,20 @@ def _try(store: ObjectStore, key: str) -> None:
         except LedgerError as error:
             kind = Refused if isinstance(error, Unavailable) else type(error)
             raise kind(_report(store, key, passed, step, error.message), hint=_hint(error)) from None
-        except OSError as error:  # of a directory
+        except OSError as error:  # raised by a store in a directory
             raise Refused(_report(store, key, passed, step, str(error)), hint=_UNTRIED) from None
         passed.append(step)
 
 
 def _require_same(data: bytes, key: str) -> None:
     if data != _DATA:
-        raise Corrupt(f"{key} has {len(data)} other bytes than the {len(_DATA)} bytes that were written")
+        raise Corrupt(f"{key} has {len(data)} bytes that differ from the {len(_DATA)} bytes that were written")
 
 
 def _report(store: ObjectStore, key: str, passed: list[str], step: str, reason: str) -> str:
-    left = f"; the object {key} is left there" if passed else ""
+    leftover = f"; the object {key} was not deleted" if passed else ""
     worked = f"{', '.join(passed)} worked, " if passed else ""
-    return f"{store.address} was tried and is not set: {worked}{step} failed: {reason}{left}"
+    return f"{store.address} was tried and is not set: {worked}{step} failed: {reason}{leftover}"
 
 
 def _hint(error: LedgerError) -> str:

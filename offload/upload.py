@@ -3,9 +3,9 @@
 Rules
 - Bytes are streamed from the file to the connection. The number of connections bounds the memory.
 - A part that fails with Unavailable is retried with growing pauses.
-- An unfinished upload of the same key is resumed. Its parts of the right number and size are reused. Reason: the key
-  names one attempt for one sealed file.
-- The object becomes visible when all parts are uploaded. Its length is then compared with the file's.
+- An unfinished upload of the same key is resumed. A part is reused if its number and size are right. Reason: a key is
+  used for only one attempt to upload one sealed file, so the part has the right bytes.
+- The object becomes visible when all parts are uploaded. Then its length is compared with the file's.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class FilePart(NamedTuple):
 
 
 class FileRange(io.RawIOBase):
-    """Stream over a range of an open file. Each stream has its own position, so several can share the descriptor."""
+    """Stream over a range of an open file. Each stream has its own position, so streams can share a file descriptor."""
 
     def __init__(self, fd: int, offset: int, size: int) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class FileRange(io.RawIOBase):
         return True
 
     def seekable(self) -> bool:
-        return True  # boto3 rewinds a part to send it again
+        return True  # boto3 rewinds a part before it sends the part again
 
     def tell(self) -> int:
         return self._position
@@ -79,9 +79,10 @@ def upload_file(
     threads: int,
     callbacks: OffloadCallbacks,
 ) -> None:
-    """Upload a file as one object. Raises Unavailable if retries did not help, Refused if it was cancelled.
+    """Upload a file as one object. Returns at once if the object exists with the file's length.
 
-    Raises Corrupt if the object's length differs from the file's.
+    Raises Unavailable if all retries failed, Refused if the upload was cancelled, Corrupt if the object's length
+    differs from the file's.
     """
     size = sum(part.size for part in parts)
     if _is_uploaded(store, key, size):
@@ -114,7 +115,7 @@ def upload_file(
                 future.cancel()
     ordered = [uploaded[number] for number in sorted(uploaded)]
     retry(lambda: store.complete(upload, ordered))
-    for other in retry(lambda: list(store.uploads(key))):  # of begin requests whose answer was lost
+    for other in retry(lambda: list(store.uploads(key))):  # an upload is left over if the answer to its start was lost
         if other.key == key:
             retry(lambda other=other: store.abort(other))  # type: ignore[misc]
     found = retry(lambda: store.head(key)).size
@@ -144,7 +145,7 @@ def _is_uploaded(store: ObjectStore, key: str, size: int) -> bool:
 
 
 def _resume_or_begin(store: ObjectStore, key: str, metadata: Mapping[str, str]) -> tuple[Upload, list[UploadedPart]]:
-    """Return an unfinished upload of this key with its parts, or begin a new upload."""
+    """Return an unfinished upload of this key with its parts. If there is none, begin a new upload."""
     for upload in retry(lambda: list(store.uploads(key))):
         if upload.key == key:
             return upload, retry(lambda upload=upload: store.parts(upload))  # type: ignore[misc]

@@ -1,13 +1,13 @@
 """LRU cache of object ranges with prefetching.
 
-An object is divided into windows of a fixed size. A sequential read starts where an earlier read ended, or at the first
-byte of the data. Sequential reads are served from windows, and the next windows are prefetched. Any other read fetches
-exactly its range, unless all its windows are cached.
+An object is divided into windows of a fixed size. A read is *sequential* if it starts near the end of an earlier read,
+or at the first byte of the data. A sequential read fetches whole windows, and prefetches the next ones. Any other read
+fetches exactly its range, unless all windows of the range are cached.
 
 Invariants
 - Concurrent readers of a window share one fetch.
-- The cache holds at most `bytes_max`, including fetches in flight. The least recently used window is evicted first.
-  Exception: windows that a reader waits for are not evicted.
+- The cache has at most `bytes_max`, including fetches in flight. The least recently used window is evicted first.
+  Exception: a window that a reader waits for is not evicted.
 - A failed fetch is not cached: the next reader tries again.
 - One thread pool bounds the number of fetches in flight.
 """
@@ -30,13 +30,13 @@ _ENDS_MAX = 64
 
 @dataclass
 class WindowedObject:
-    """An object that is read through the cache. `size` is its length in bytes."""
+    """Object that is read through the cache. `size` is its length in bytes, `ends` are the ends of the last reads."""
 
     store: ObjectStore
     key: str
     size: int
     first: int
-    """Offset of the first data byte. A read from here or before counts as sequential."""
+    """Offset of the first data byte. A read that starts here or before is sequential."""
     ends: deque[int] = field(default_factory=lambda: deque(maxlen=_ENDS_MAX))
 
 
@@ -55,10 +55,10 @@ class WindowCache:
         self.requests = 0
 
     def read(self, source: WindowedObject, start: int, length: int, *, alone: bool = False) -> pa.Buffer:
-        """Return exactly the bytes `[start, start + length)`. Within one window the result is a view of the window.
+        """Return exactly the bytes `[start, start + length)`. A range within one window is returned as a view.
 
-        With `alone` nothing else is fetched: the caller plans its own reads. After `close`, raises Unavailable for a
-        read through windows.
+        If `alone` is set, only this range is fetched. Callers that prefetch by themselves set it. Raises Unavailable
+        for a read of whole windows after `close`.
         """
         end = start + length
         first, last = start // self._window_bytes, (end - 1) // self._window_bytes
@@ -91,7 +91,7 @@ class WindowCache:
                 del self._windows[key]
 
     def close(self) -> None:
-        """Cancel the queued fetches. Later reads through windows raise Unavailable."""
+        """Cancel the queued fetches. Later reads of whole windows raise Unavailable."""
         with self._lock:
             self._closed = True
             self._windows.clear()
@@ -135,7 +135,7 @@ class WindowCache:
 
 
 def _closed(source: WindowedObject) -> Unavailable:
-    return Unavailable(f"{source.store.address}/{source.key}: its reader was closed", hint="Read again")
+    return Unavailable(f"{source.store.address}/{source.key}: the reader of the object was closed", hint="Read again")
 
 
 def _as_arrow(data: Buffer) -> pa.Buffer:

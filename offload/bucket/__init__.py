@@ -1,4 +1,4 @@
 """Reads of offloaded topics in a bucket, without a broker.
 
-The package lists the objects of Pulsar or of this project, plans reads, and fetches entries.
+A topic is a ledger of this project or of Pulsar. The package lists the objects, plans reads, and fetches entries.
 """

@@ -1,19 +1,20 @@
-"""Catalogue of a bucket, built from its objects alone: topics, their segments, and gaps. Does no I/O.
+"""Catalogue of a bucket: its topics, their segments, and gaps. Pure: `offload.bucket.listing` reads the objects.
 
     attempt   one upload of one segment: <uuid>-ledger-<id> and its index, in any folder below the address
-    segment   the valid attempt of a ledger id
+    segment   the valid attempt of a ledger id, which is the id of a segment
     gap       a range of entries that the topic had and the bucket does not have
 
 Rules
-- The topic of an object is in its user metadata, else in the custom metadata of its index.
+- The user metadata of an object state its topic. If they do not, the custom metadata in the index do.
 - Objects of one topic are grouped by cluster and by incarnation, the id that changes when a ledger is created again.
-  Older versions of Pulsar state neither. Their objects join the topic's one group, if all its segments have higher ids.
+- Older versions of Pulsar state neither cluster nor incarnation. If the topic has a single other group, and all its
+  segments have higher ids, then their objects join that group.
 - An attempt is valid if its index is readable and its data object is at least as long as the index states.
 - Valid attempts of one segment must agree in last entry id and length. The attempt with the most entries is read.
-- A missing segment is a gap only if later segments of the topic exist. Reason: the last segments may still be in
-  upload. Exception: an index without its data object is always a gap, because the index is written last.
-- Pulsar's metadata of a topic (option `offloadMetadata`), if given, determine the segments of the topic and the valid
-  attempt of each. Objects that state no topic are found only through such metadata.
+- A missing segment is a gap only if later segments of the topic exist, because the last segments may still be uploaded.
+  Exception: an index without its data object is always a gap, because the index is written last.
+- The user may give Pulsar's metadata of a topic (option `offloadMetadata`). They then determine the segments of the
+  topic and the valid attempt of each segment. Objects that state no topic are found only by such metadata.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ from pyspark_ledger.offload.bucket.topic_name import spelled, spellings
 from pyspark_ledger.offload.format.block_index import BlockIndex
 from pyspark_ledger.offload.format.object_names import ObjectKey
 
-_UNSTATED = ("", "")  # no cluster, no incarnation
+_UNSTATED = ("", "")  # cluster and incarnation of objects that state neither
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """Upload of a segment. `fault` is the reason why it is invalid; `damaged` is true for corrupt bytes.
+    """Upload of a segment. `fault` is the reason why the attempt is invalid. `damaged` is set if bytes are corrupt.
 
-    `topic` is the managed ledger in Pulsar's spelling, or empty if no object states it. `data_bytes` is -1 without a
-    data object. `object_name` is the name of the data object if it differs from the name of `key`. `entries` is the
-    number of entries of a segment without a readable index, as far as known, or -1.
+    `topic` is the ledger in Pulsar's spelling, or empty if no object states it. `data_bytes` is -1 if the data object
+    is missing. `object_name` is the name of the data object if it differs from the name of `key`. `entries` is the
+    number of entries if it is known without a readable index, else -1.
     """
 
     key: ObjectKey
@@ -72,7 +73,7 @@ class Segment:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """Values by which listing and index distinguish two versions of the data object."""
+        """The values that differ between two versions of the data object."""
         return self.data_name, self.ledger_id, self.index.data_bytes, self.stored_entries, self.changed_ms
 
     @property
@@ -126,9 +127,10 @@ class Catalogue:
             self._topics[attempt.topic][attempt.cluster, attempt.incarnation].append(attempt)
 
     def find(self, name: str, records: Sequence[PulsarRecord] = (), *, cluster: str = "") -> list[TopicSegments]:
-        """Return the topic of that name in any spelling, or its partitions in order.
+        """Return the topic of this name in any spelling, or its partitions in order.
 
-        Raises NotFound, or Refused if name or cluster are ambiguous or no record matches.
+        Raises NotFound if there is no topic of this name. Raises Refused if name or cluster is ambiguous, or if no
+        record of `records` is of the topic.
         """
         topicless = [attempt for group in self._topics.get("", {}).values() for attempt in group] if records else []
         try:
@@ -151,7 +153,7 @@ class Catalogue:
 
     @property
     def topicless_faults(self) -> list[str]:
-        """Faults of damaged segments that state no topic. Each may belong to any topic."""
+        """The faults of damaged segments that state no topic. Such a segment may belong to any topic."""
         groups = self._topics.get("", {}).values()
         return [
             f"ledger {attempt.key.ledger_id}: {attempt.fault}"
@@ -183,7 +185,7 @@ class Catalogue:
             wanted = f"cluster {cluster!r}" if cluster else "one cluster"
             raise Refused(
                 f"topic {spelled(path)} exists {len(groups)} times: {found_text}; {wanted} was expected",
-                hint="Name a cluster with offloadCluster, or give an address that contains one of them only",
+                hint="Name the cluster with offloadCluster, or give an address that contains the topic only once",
             )
         return next(iter(found.values()))
 
@@ -198,7 +200,8 @@ def _paths_of(wanted: str, names: Mapping[str, str]) -> list[str]:
     partitions = [path for part, path in sorted((part, path) for part, path in parts if part and part[0] == wanted)]
     if exact and partitions:
         raise Refused(
-            f"{wanted!r} is a topic of its own and has {len(partitions)} partitions here, {partitions[0]} the first",
+            f"{wanted!r} is a topic without partitions and also has {len(partitions)} partitions here, such as "
+            f"{partitions[0]}",
             hint="Name one partition",
         )
     if len(exact) > 1:
@@ -207,9 +210,9 @@ def _paths_of(wanted: str, names: Mapping[str, str]) -> list[str]:
 
 
 def _merge_unstated_cluster(groups: Mapping[tuple[str, str], list[Attempt]]) -> dict[tuple[str, str], list[Attempt]]:
-    """Return the groups by cluster and incarnation. Attempts without a cluster are merged into the only other group.
+    """Merge the attempts that state no cluster and incarnation into the only other group.
 
-    They are merged only if that group has no earlier segment.
+    They stay a group of their own if there are several other groups, or if the other group has an earlier segment.
     """
     named = {group: attempts for group, attempts in groups.items() if group != _UNSTATED}
     older = groups.get(_UNSTATED, [])
@@ -224,15 +227,15 @@ def _merge_unstated_cluster(groups: Mapping[tuple[str, str], list[Attempt]]) -> 
 def _attempts_by_record(
     name: str, topicless: Sequence[Attempt], records: Sequence[PulsarRecord]
 ) -> Iterator[tuple[list[Attempt], PulsarRecord]]:
-    """Yield each record of this topic or its partitions with its attempts, among attempts that state no topic."""
+    """Yield each record of this topic or its partitions, with the attempts of `topicless` for the record's segments."""
     wanted = spellings(name)[0]
     for record in records:
         # A single record without a topic is that of the wanted topic.
-        called = spellings(record.topic)[0] if record.topic else wanted if len(records) == 1 else ""
-        part = partition_of(called) if called else None
+        ledger = spellings(record.topic)[0] if record.topic else wanted if len(records) == 1 else ""
+        part = partition_of(ledger) if ledger else None
         attempts = _attempts_of(record, topicless)
-        if attempts and (called == wanted or (part and part[0] == wanted)):
-            yield [replace(attempt, topic=pulsar_path(called)) for attempt in attempts], record
+        if attempts and (ledger == wanted or (part and part[0] == wanted)):
+            yield [replace(attempt, topic=pulsar_path(ledger)) for attempt in attempts], record
 
 
 def _attempts_of(record: PulsarRecord, attempts: Iterable[Attempt]) -> list[Attempt]:
@@ -249,7 +252,7 @@ def _by_ledger(attempts: Iterable[Attempt]) -> dict[int, list[Attempt]]:
 
 
 def _segments_by_listing(attempts: Sequence[Attempt]) -> list[Segment | Gap]:
-    """Return segments and gaps by the objects. Unfinished uploads at the end are dropped."""
+    """Return the segments and gaps that the listed objects show. Unfinished uploads at the end are left out."""
     found = [_choose_segment(ledger_id, listed) for ledger_id, listed in sorted(_by_ledger(attempts).items())]
     while found and isinstance(found[-1], Gap) and found[-1].end < 0:
         found.pop()
@@ -271,9 +274,9 @@ def _to_topic(attempts: Sequence[Attempt], found: Iterable[Segment | Gap]) -> To
 
 
 def _choose_segment(ledger_id: int, attempts: Sequence[Attempt]) -> Segment | Gap:
-    """Return the segment of a ledger id, or a gap if no attempt was completed.
+    """Return the segment of a ledger id, or a gap if no attempt is valid.
 
-    Raises Corrupt if no attempt is valid and one is damaged, Refused if valid attempts disagree.
+    Raises Corrupt if no attempt is valid and an attempt is damaged, Refused if valid attempts disagree.
     """
     valid = [attempt for attempt in attempts if not attempt.fault and attempt.index is not None]
     if not valid:
@@ -293,20 +296,20 @@ def _choose_segment(ledger_id: int, attempts: Sequence[Attempt]) -> Segment | Ga
         raise Refused(
             f"ledger {ledger_id} was offloaded {len(segments)} times and last entry id and length differ: "
             f"{sorted(totals)} ({names})",
-            hint="These are different ledgers: give an address with one of them only",
+            hint="These are different ledgers. Give an address that contains only one of them",
         )
     return max(segments, key=lambda segment: segment.stored_entries)
 
 
 def _topic_by_record(attempts: Sequence[Attempt], record: PulsarRecord) -> TopicSegments:
-    """Return a topic with the segments and attempts of Pulsar's record."""
+    """Return a topic with the segments and attempts that Pulsar's record lists."""
     listed, found = _by_ledger(attempts), []
     offloaded = [number for number, recorded in enumerate(record.segments) if recorded.offloaded]
     for number, recorded in enumerate(record.segments):
         if recorded.offloaded:
             found.append(_segment_by_record(recorded, listed.get(recorded.ledger_id, [])))
         elif offloaded and number < offloaded[-1]:
-            cause = "Pulsar has not offloaded it; it is in BookKeeper"
+            cause = "Pulsar has not offloaded the ledger, which is in BookKeeper"
             found.append(Gap(recorded.ledger_id, 0, recorded.entries, cause))
     return _to_topic(attempts, found)
 
@@ -315,7 +318,7 @@ def _segment_by_record(recorded: KnownSegment, attempts: Sequence[Attempt]) -> S
     candidates = [attempt for attempt in attempts if recorded.attempt is None or attempt.key == recorded.attempt]
     if not candidates:
         name = recorded.attempt.data_name if recorded.attempt else f"…-ledger-{recorded.ledger_id}"
-        return Gap(recorded.ledger_id, 0, recorded.entries, f"Pulsar offloaded it, object {name} is not here")
+        return Gap(recorded.ledger_id, 0, recorded.entries, f"Pulsar offloaded the ledger, object {name} is missing")
     found = _choose_segment(recorded.ledger_id, candidates)
     if isinstance(found, Gap):
         return found._replace(end=recorded.entries)
@@ -342,5 +345,5 @@ def _find_record(attempts: Sequence[Attempt], records: Sequence[PulsarRecord], *
 
 
 def without_index(attempt: Attempt) -> Attempt:
-    """Return the attempt marked as incomplete: its data object has no index object."""
+    """Return the attempt with the fault that its data object has no index object."""
     return replace(attempt, fault=f"{attempt.data_name} has no index object: the upload was not completed")

@@ -1,9 +1,9 @@
-"""Heads of a segment's entries: offset, length, time, rows and transaction of each. Values.
+"""Heads of a segment's entries. The head of an entry is its offset, length, time, number of rows and transaction.
 
 Rules
-- Arrays have one item per entry.
-- Entries of transactions, transaction markers and message chunks are rare and are kept in lists.
-- The time of an entry is the broker's timestamp, else the producer's publish time.
+- Arrays have one element for each entry.
+- Entries of transactions, transaction markers and message chunks are rare, and are kept in lists.
+- The time of an entry is the broker's timestamp. If it is missing, the producer's publish time is used.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ TXN_COMMIT, TXN_ABORT = 21, 22
 
 
 class Chunk(NamedTuple):
-    """Chunk `number` of `chunks` of a message, with the location of its entry."""
+    """Chunk `number` of a message with `chunks` chunks, and the location of its entry.
+
+    `message` identifies the message by its producer and its uuid.
+    """
 
     position: Position
     message: tuple[str, str]
@@ -44,7 +47,7 @@ def _empty() -> Integers:
 
 @dataclass(slots=True)
 class EntryHeads:
-    """Heads of one segment's entries, from the first entry."""
+    """Heads of all entries of one segment. `outcomes` has the ends of transactions: True for a commit."""
 
     ledger_id: int
     offsets: Integers = field(default_factory=_empty)

@@ -3,17 +3,15 @@
 The head of an entry is its offset, length, time, number of rows and transaction (`entry_heads`).
 
 Rules of a part
-- The checksum of every entry that has one is verified here, in the process that uses its rows. Pulsar's clients may
-  leave it out.
+- The process that uses an entry's rows verifies the entry's checksum. Pulsar's clients may write entries without one.
 - A chunked message is returned as a whole, in place of its last chunk. Its other chunks may be in any segment.
-- Payloads are decrypted before chunks are joined. Reason: each chunk of a message is encrypted separately.
-- In a part that was not scanned, an entry of a transaction or a chunk is an error. Reason: whether the entry is visible
-  is not known.
+- Payloads are decrypted before chunks are joined, because each chunk of a message is encrypted separately.
+- If the log was not scanned, a chunk or an entry of a transaction is an error. Reason: only a scan determines whether
+  the entry is visible.
 
 Rules of heads
-- The heads of segments are read once, in order. Bytes are read in bounded pieces and are not kept. Some 32 bytes per
-  entry stay.
-- Objects do not change, so heads that were read once stay valid.
+- The bytes of segments are read once, in order and in pieces of bounded size. About 32 bytes remain for each entry.
+- Objects do not change, so heads stay valid.
 """
 
 from __future__ import annotations
@@ -37,16 +35,16 @@ from pyspark_ledger.offload.storage.prefetch import ObjectRange, RangePrefetcher
 _log = logging.getLogger(__name__)
 
 
-# Decrypts an encrypted entry; the text names the entry in errors.
+# Function that decrypts an encrypted entry. Its text argument names the entry in errors.
 Opener = Callable[[ParsedEntry, str], ParsedEntry]
 
 
 def read_part(
     store: ObjectStore, part: Part, *, skip_missing: bool = False, opener: Opener | None = None
 ) -> Iterator[tuple[Position, ParsedEntry]]:
-    """Yield the visible entries of a part in order. With `skip_missing`, missing ranges are logged and skipped.
+    """Yield the visible entries of a part in order. If `skip_missing` is set, missing ranges are logged and skipped.
 
-    Encrypted entries are decrypted by `opener`, if given. Raises Corrupt, DataLoss, NotFound or Refused.
+    If `opener` is given, it decrypts encrypted entries. Raises Corrupt, DataLoss, NotFound or Refused.
     """
     object_ranges = [
         ObjectRange(byte_range.data_name, byte_range.offset, byte_range.end_offset) for byte_range in part.ranges
@@ -99,7 +97,7 @@ def _visible_entry(
         kind = "a chunk of a message" if chunked else "of a transaction"
         raise Refused(
             f"entry {position} is {kind}, and option 'offloadScan' is 'none'",
-            hint="Set offloadScan to auto: a scan of the topic determines whether the entry is visible",
+            hint="Set offloadScan to auto. A scan of the topic determines whether the entry is visible",
         )
     if not chunked:
         return entry
@@ -108,7 +106,7 @@ def _visible_entry(
 
 
 def _assemble(store: ObjectStore, chunks: tuple[Chunk, ...], last: ParsedEntry, opener: Opener | None) -> ParsedEntry:
-    """Return the message of the chunks. If the last chunk is still encrypted, return the last chunk."""
+    """Return the message of the chunks. If the last chunk could not be decrypted, return that chunk."""
     if last.metadata.encryption_keys:
         return last
     assembler = ChunkAssembler()
@@ -118,7 +116,7 @@ def _assemble(store: ObjectStore, chunks: tuple[Chunk, ...], last: ParsedEntry, 
     where = f"entry {chunks[-1].position} in {store.address}/{chunks[-1].data_name}"
     whole = assembler.add(last, where)
     if whole is None:
-        raise Corrupt(f"{where} is the last of {len(chunks)} chunks, which do not make a message")
+        raise Corrupt(f"{where} is the last of {len(chunks)} chunks, which do not form a message")
     return whole
 
 
@@ -133,7 +131,7 @@ def _fetch_chunk(store: ObjectStore, chunk: Chunk, where: str) -> memoryview:
 
 
 def read_heads(store: ObjectStore, segments: Sequence[Segment]) -> dict[int, EntryHeads]:
-    """Return the heads of segments by ledger id. Raises Corrupt, DataLoss, or the store's errors."""
+    """Return the heads of segments by ledger id. Raises Corrupt, DataLoss, or an error of the object store."""
     byte_ranges = [byte_range for segment in segments for byte_range in segment_ranges(segment)]
     object_ranges = [
         ObjectRange(byte_range.data_name, byte_range.offset, byte_range.end_offset) for byte_range in byte_ranges

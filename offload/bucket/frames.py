@@ -1,12 +1,12 @@
-"""Stream of the entries of one block, from the fetched pieces of its bytes.
+"""Stream of the entries of one block, from the fetched pieces of the block's bytes.
 
-A byte range is either a whole block with header and padding, or consecutive whole frames of one block.
+A frame is an entry with its length and number. A byte range is either a whole block with header and padding, or
+consecutive whole frames of one block.
 
 Rules
-- An entry is a view of its piece. Only an entry that straddles two pieces is copied.
-- Header, lengths, consecutive entry ids and padding are compared. Damage raises Corrupt with object, offset and both
-  values.
-- Padding in place of an entry raises DataLoss: the writer of the object left out entries.
+- An entry is a view of its piece. Only an entry that crosses the end of a piece is copied.
+- Header, lengths, entry ids and padding are checked. Damage raises Corrupt with object, offset and both values.
+- Padding in place of an entry raises DataLoss, because the writer of the object left out entries.
 - The caller verifies the checksums of entries.
 """
 
@@ -34,8 +34,8 @@ _NEGATIVE = 0x80000000
 class ByteRange:
     """Entries `[first, end)` of one block, and their bytes `[offset, end_offset)` in the data object.
 
-    `at_entry` is the entry of the first frame. `whole`: the range is the block from its header to its padding, and
-    `end` follows its last entry.
+    `at_entry` is the entry of the first frame. If `header` is set, the bytes begin with the block's header. If `whole`
+    is set, `end` is the end of the block, whose padding is then checked.
     """
 
     data_name: str
@@ -54,7 +54,7 @@ class ByteRange:
 
 
 class StreamedFrame(NamedTuple):
-    """Entry of a stream. `offset` is the offset of its frame in the object."""
+    """Entry of a stream. `offset` is the offset of the entry's frame in the object."""
 
     entry_id: int
     offset: int
@@ -62,7 +62,7 @@ class StreamedFrame(NamedTuple):
 
 
 class _Pieces:
-    """Buffer over arriving pieces. `view` is the current buffer, and `base` is its offset in the object."""
+    """Buffer over the fetched pieces. `view` is the current buffer, and `base` is its offset in the object."""
 
     def __init__(self, pieces: Iterable[Buffer], offset: int, where: str) -> None:
         self._pieces = iter(pieces)
@@ -70,7 +70,10 @@ class _Pieces:
         self.view, self.base = memoryview(b""), offset
 
     def read_from(self, at: int, size: int) -> memoryview:
-        """Return a view that starts at `at` and has at least `size` bytes. Raises Corrupt if the object ends before."""
+        """Return a view that starts at `at` of the current view and has at least `size` bytes.
+
+        Raises Corrupt if the pieces end before.
+        """
         rest = self.view[at:]
         self.base += at
         parts, available = [rest], len(rest)
@@ -81,7 +84,7 @@ class _Pieces:
             view = memoryview(piece).cast("B")
             missing = size - available
             if available and len(view) > missing:
-                # Only the straddling entry is copied. The rest of the piece is left to the next call.
+                # Only the entry that crosses the end is copied. The next call reads the rest of the piece.
                 self._pieces = _prepend(view[missing:], self._pieces)
                 view = view[:missing]
             parts.append(view)
@@ -136,7 +139,7 @@ def stream_frames(pieces: Iterable[Buffer], byte_range: ByteRange, where: str) -
 
 
 def _require_header(source: _Pieces, byte_range: ByteRange, where: str) -> int:
-    """Compare the header of a block with the index, and return the offset of the first frame in the view."""
+    """Compare the header of a block with the index. Returns the offset of the first frame in the view."""
     header = parse_header(source.read_from(0, HEADER_BYTES), f"{where} at {byte_range.offset}")
     if header.first_entry != byte_range.at_entry:
         raise Corrupt(
@@ -181,5 +184,5 @@ def _missing_entry_error(source: _Pieces, at: int, number: int, byte_range: Byte
     return DataLoss(
         f"{where} at {offset}: the block has padding where entry {ledger_id}:{number} should be; entries "
         f"{ledger_id}:{number} to {ledger_id}:{byte_range.end - 1} were never written to the object",
-        hint="Set failOnDataLoss to false to read the existing entries",
+        hint="Set failOnDataLoss to false to read the other entries",
     )

@@ -1,14 +1,15 @@
 """Cache of entry heads in one process, for repeated reads of the same objects.
 
-Spark keeps the processes that plan reads. A second read of a topic in one session therefore finds the heads here. It
-does not fetch the topic's bytes to look for transactions and chunks.
+The head of an entry is its offset, length, time, number of rows and transaction (`entry_heads`). To find transactions
+and chunks, a read needs the heads, and must fetch all bytes of a topic for them. Spark reuses the processes that plan
+reads. So a second read of the topic in one session gets the heads from this cache.
 
 Rules
-- A key has the access to the store, the object's name, the segment, and the object's sizes and times of change. An
-  object that was replaced is thus read again.
-- The cache holds heads of at most `entries_max` entries, some 32 bytes each. It evicts the least recently used segment.
+- The key has the store's address and options, the object's name, the segment, and the object's sizes and times of
+  change. So an object that was replaced is read again.
+- The cache has heads of at most `entries_max` entries, about 32 bytes each. It evicts the least recently used segment.
 - A segment with more entries is not cached.
-- Heads are values: nobody changes them after they were read.
+- Cached heads are never changed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ ENTRIES_MAX = 2 * 1024 * 1024
 
 
 class HeadsCache:
-    """Heads of segments by key, bounded by their entries. Any thread may call it."""
+    """Heads of segments by key. Thread-safe."""
 
     def __init__(self, entries_max: int = ENTRIES_MAX) -> None:
         self._entries_max = entries_max
@@ -40,7 +41,7 @@ class HeadsCache:
             return found
 
     def put(self, key: Hashable, heads: EntryHeads) -> None:
-        """Keep heads, and evict others if there are too many entries."""
+        """Cache heads, and evict other heads if the cache has too many entries."""
         with self._lock:
             if key in self._heads or _weight(heads) > self._entries_max:
                 return
@@ -52,5 +53,5 @@ class HeadsCache:
 
 
 def _weight(heads: EntryHeads) -> int:
-    """Return the entries of a segment. Entries of transactions and chunks count tenfold: they are objects."""
+    """Return the number of entries. Entries of transactions and chunks, which are Python objects, count tenfold."""
     return len(heads) + 10 * (len(heads.transactional) + len(heads.outcomes) + len(heads.chunks))

@@ -1,11 +1,13 @@
-"""Listing of a bucket's offloaded objects: one list request, and one concurrent request per index object.
+"""Listing of a bucket's offloaded objects. The index objects are fetched concurrently.
 
-Rules
-- Objects without a name of Pulsar's form are skipped. The folder before the name has no meaning.
+An *attempt* is one upload of a segment: a data object and its index object. An attempt with a fault is invalid, and the
+fault is the reason.
+
+- Objects are found by Pulsar's form of their names, in any folder. Other objects are skipped.
 - Streaming offloads (version 2) are not read. Their segments are listed as missing.
-- An object of a later format version makes its attempt invalid, with the reason.
-- Objects never change. A repeated listing therefore reads only the indexes of new attempts and of invalid attempts.
-- An index is read as a whole, up to a limit. An unreadable index is a fault of its attempt, not of the bucket.
+- An object of a later format version makes its attempt invalid.
+- Objects never change. So a repeated listing reads only the indexes of new attempts and of invalid attempts.
+- An index is read as a whole, up to a limit. An unreadable index makes its attempt invalid, and the listing continues.
 """
 
 from __future__ import annotations
@@ -33,7 +35,10 @@ _STREAMED = re.compile(r"(?:.*/)?[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}-ind
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    """Objects of one attempt. A size is -1 if the object is missing. `changed_ms`: last changes of data and index."""
+    """Objects of one attempt. A size is -1 if the object is missing.
+
+    `changed_ms` are the times of the last change of the data object and the index object.
+    """
 
     key: ObjectKey
     folder: str
@@ -52,7 +57,7 @@ class BucketListing:
     def catalogue(self) -> Catalogue:
         """List the bucket and return its catalogue.
 
-        Raises NotFound if there are no offloaded objects, Unsupported if there are streaming offloads only.
+        Raises NotFound if there are no offloaded objects, Unsupported if all of them are streaming offloads.
         """
         store = self.store
         listed, streaming_keys = _listed(store)
@@ -62,7 +67,9 @@ class BucketListing:
                 hint="Give the bucket and prefix that Pulsar or `ledger offload` wrote to",
             )
         if not listed:
-            raise Unsupported(f"{store.address} holds only streaming offloads (version 2), such as {streaming_keys[0]}")
+            raise Unsupported(
+                f"{store.address} holds only streaming offloads (version 2), which are not read: {streaming_keys[0]}"
+            )
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="catalogue") as pool:
             found = list(pool.map(self._attempt, listed))
             self._complete_attempts = {
@@ -113,7 +120,7 @@ def _read_attempt(store: ObjectStore, listed: _Listed) -> Attempt:
         try:
             return without_index(_with_names(attempt, store.head(attempt.data_name).metadata))
         except NotFound:
-            return without_index(attempt)  # the object was deleted meanwhile
+            return without_index(attempt)  # the object was deleted after the listing
     name = f"{listed.folder}{listed.key.index_name}"
     try:
         data, head = store.get(name, _INDEX_BYTES_MAX)
@@ -136,7 +143,7 @@ def _with_index(store: ObjectStore, attempt: Attempt, name: str, data: bytes, ve
 
 
 def _metadata_of(store: ObjectStore, name: str) -> Mapping[str, str]:
-    """Return the user metadata of an object, or none if they are unreadable."""
+    """Return the user metadata of an object. Returns an empty mapping if they cannot be read."""
     try:
         return store.head(name).metadata
     except (Corrupt, NotFound):
@@ -177,7 +184,7 @@ def _with_names(attempt: Attempt, metadata: Mapping[str, str], index: BlockIndex
 def _check_data_size(attempt: Attempt, index: BlockIndex, where: str) -> Attempt:
     """Return the attempt, with a fault if its data object is missing or shorter than the index states."""
     if attempt.data_bytes < 0:
-        return replace(_with_fault(attempt, f"{where} is not there, only its index is"), entries=index.entries)
+        return replace(_with_fault(attempt, f"{where} is missing, only its index exists"), entries=index.entries)
     if attempt.data_bytes < index.data_bytes:
         fault = f"{where} has {attempt.data_bytes} bytes, its index states {index.data_bytes}"
         return _with_fault(attempt, fault, damaged=True)

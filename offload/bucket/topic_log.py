@@ -1,13 +1,15 @@
-"""Log of one topic in a bucket, for the planning of reads: positions, ranges, and the parts of tasks. Pure.
+"""Log of one topic in a bucket, for the planning of reads: its positions, and the division of a range among tasks.
+Pure.
 
 The head of an entry is its offset, length, time, number of rows and transaction (`entry_heads`). A log is *scanned* if
-the heads of all its entries have been read.
+the heads of all its entries have been read. A *part* is the input of one task.
 
 Rules
-- Segments with heads are split at any entry, other segments at blocks. A part reads exactly its entries in both cases.
-- The log starts at its first stored entry and ends after its last stored entry. It ends earlier, before the first
-  entry of a transaction without an outcome, if there is one.
-- Parts depend only on the range and on immutable objects.
+- The bytes of a segment with heads are divided at any entry, those of other segments at blocks. In both cases a part
+  delivers exactly its entries.
+- The log starts at its first stored entry and ends after its last stored entry. Exception: it ends before the first
+  entry of an open transaction, whose commit or abort is not in the bucket.
+- Parts depend only on the range and on immutable objects. So a repeated batch has the same parts.
 """
 
 from __future__ import annotations
@@ -31,11 +33,11 @@ from pyspark_ledger.offload.bucket.visibility import Visibility, visibility_of
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Input of one task. `scanned` says whether the heads of all entries of the log are known.
+    """Input of one task. `scanned` says whether the log was scanned.
 
-    If `scanned`, `hidden` has the entries of aborted transactions. `messages` has the chunks of each complete message,
-    keyed by the position of the last chunk. Otherwise an entry of a transaction or a chunk is an error. Exception:
-    an entry of rows in Arrow format is read.
+    In a scanned log, `hidden` has the entries of aborted transactions, and `messages` maps the position of a message's
+    last chunk to all its chunks. In another log, a chunk or an entry of a transaction is an error. Exception: an entry
+    with Arrow rows is read.
     """
 
     ranges: tuple[ByteRange, ...]
@@ -53,7 +55,7 @@ class BucketLog:
 
     @cached_property
     def visibility(self) -> Visibility:
-        """Entries hidden by transactions, and complete chunked messages; empty if the log was not scanned."""
+        """The entries that transactions hide, and the complete chunked messages. Empty if the log was not scanned."""
         return (
             visibility_of(self.heads[segment.ledger_id] for segment in self.topic.segments)
             if self.scanned
@@ -66,7 +68,7 @@ class BucketLog:
 
     @property
     def incarnation(self) -> str:
-        """The incarnation of the managed ledger, else the cluster. Distinguishes topics of the same name."""
+        """The id that changes when a ledger is created again. If no object states the id, the cluster is used."""
         return self.topic.incarnation or self.topic.cluster
 
     @property
@@ -98,7 +100,7 @@ class BucketLog:
             )
             raise DataLoss(
                 f"{count} of {self.topic.name} are not in the bucket: {'; '.join(str(gap) for gap in gaps)}",
-                hint="Set failOnDataLoss to false to read the existing entries",
+                hint="Set failOnDataLoss to false to read the other entries",
             )
 
     def require_position(self, wanted: Position, option: str) -> Position:
@@ -107,12 +109,12 @@ class BucketLog:
             raise DataLoss(
                 f"option {option!r} is {wanted}, {self.topic.name} begins at {self.start} and ends at {self.end} "
                 f"in the bucket",
-                hint="Give a position between them, or earliest or latest",
+                hint="Give a position between start and end, or earliest or latest",
             )
         return min(wanted, self.end)
 
     def find_time(self, timestamp_ms: int) -> Position:
-        """Return the first entry that was stored at or after a time, or the end. Requires heads."""
+        """Return the first entry that was stored at or after a time, or the end. Requires the heads of all segments."""
         for segment in self.topic.segments:
             times = self.heads[segment.ledger_id].times
             found = np.flatnonzero(times >= timestamp_ms)
@@ -121,7 +123,7 @@ class BucketLog:
         return self.end
 
     def measure(self, range_: PositionRange) -> tuple[int, int]:
-        """Return the rows and bytes of a range. Requires heads."""
+        """Return the number of rows and bytes of a range. Requires its heads."""
         rows = size = 0
         for segment, first, end in self._slices(range_):
             heads = self.heads[segment.ledger_id]
@@ -130,8 +132,8 @@ class BucketLog:
         return rows, size
 
     def split_by_limit(self, range_: PositionRange, rows: int | None, size_bytes: int | None) -> Position:
-        """Return the end of the longest prefix of a range within the limits, at least one entry. Requires heads."""
-        rows_left, bytes_left, read = rows, size_bytes, False
+        """Return the end of the longest prefix of a range within the limits, at least one entry. Requires its heads."""
+        rows_left, bytes_left, has_entries = rows, size_bytes, False
         for segment, first, end in self._slices(range_):
             heads = self.heads[segment.ledger_id]
             part = slice(first, end)
@@ -143,27 +145,27 @@ class BucketLog:
                 sizes = np.cumsum(heads.lengths[part] + FRAME_BYTES)
                 fits = min(fits, int(np.searchsorted(sizes, bytes_left, side="right")))
             if fits < end - first:
-                return Position(segment.ledger_id, first + max(fits, 0 if read else 1))
-            read = True
+                return Position(segment.ledger_id, first + max(fits, 0 if has_entries else 1))
+            has_entries = True
             rows_left = None if rows_left is None else rows_left - int(heads.rows[part].sum())
             bytes_left = None if bytes_left is None else bytes_left - int((heads.lengths[part] + FRAME_BYTES).sum())
         return range_.end
 
     def parts(self, range_: PositionRange, target_bytes: int) -> list[Part]:
         """Split a range into parts of about `target_bytes`, in order."""
-        found: list[Part] = []
+        parts: list[Part] = []
         ranges: list[ByteRange] = []
         size = 0
         for byte_range in self._byte_ranges(range_, target_bytes):
             if ranges and size + byte_range.size_bytes > target_bytes:
-                found.append(self._part(ranges))
+                parts.append(self._part(ranges))
                 ranges, size = [], 0
             ranges.append(byte_range)
             size += byte_range.size_bytes
-        return [*found, self._part(ranges)] if ranges else found
+        return [*parts, self._part(ranges)] if ranges else parts
 
     def size_of(self, range_: PositionRange) -> int:
-        """Return the approximate bytes of a range. Does not require heads."""
+        """Return the approximate number of bytes of a range. Does not require heads."""
         return sum(
             segment.index.data_bytes * (end - first) // max(segment.stored_entries, 1)
             for segment, first, end in self._slices(range_)
@@ -192,7 +194,7 @@ class BucketLog:
         return Position(last.ledger_id, last.entries)
 
     def _slices(self, range_: PositionRange) -> Iterator[tuple[Segment, int, int]]:
-        """Yield the entries `[first, end)` of each segment in a range."""
+        """Yield each segment in a range, with the bounds of its entries `[first, end)` in the range."""
         stop = min(range_.end, self.end)
         segments = self.topic.segments
         for at in range(bisect_left(segments, range_.start.ledger_id, key=attrgetter("ledger_id")), len(segments)):
@@ -254,9 +256,9 @@ def _narrow(byte_range: ByteRange, first: int, end: int) -> ByteRange:
 def _split_block(
     byte_range: ByteRange, heads: EntryHeads, first: int, end: int, target_bytes: int
 ) -> Iterator[ByteRange]:
-    """Yield the entries `[first, end)` of a block as ranges of whole frames, of about equal size.
+    """Yield byte ranges of about equal size for the entries `[first, end)` of a block.
 
-    A range has about `target_bytes`, but at least one entry.
+    A byte range has whole frames, about `target_bytes`, and at least one entry.
     """
     offsets, ends = heads.offsets, heads.ends
     begin, size = int(offsets[first]), int(ends[end - 1] - offsets[first])
@@ -272,7 +274,7 @@ def _split_block(
 
 
 def _pieces(size: int, target_bytes: int) -> int:
-    """Return into how many ranges to split. The split is even, because a remainder would be a small task of its own."""
+    """Return the number of ranges of about `target_bytes`. It is rounded, because a remainder would be a small task."""
     return max(1, round(size / target_bytes))
 
 

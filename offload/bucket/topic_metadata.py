@@ -1,13 +1,13 @@
 """Pulsar's record of a topic's segments, parsed from a file that a user gives. The file is of one of three kinds:
 
     internal statistics            JSON of `pulsar-admin topics stats-internal TOPIC`
-    … of a partitioned topic       JSON of `pulsar-admin topics partitioned-stats-internal TOPIC`: one of each partition
-    metadata record                the raw value of /managed-ledgers/…, plain or compressed
+    … of a partitioned topic       JSON of `pulsar-admin topics partitioned-stats-internal TOPIC`, for all partitions
+    metadata record                the raw value of /managed-ledgers/… in Pulsar's metadata store, plain or compressed
 
 Rules
-- The file determines the segments of the topic, before a listing of the bucket. A metadata record also determines the
-  valid attempt of each segment.
-- A metadata record is unordered. Parsed segments are ordered by ledger id.
+- The file determines which segments a topic has, not the listing of the bucket. A metadata record also determines the
+  valid offload attempt of each segment, which is one of its uploads.
+- A metadata record is not ordered. Parsed segments are ordered by ledger id.
 - The last segment is open and was never offloaded.
 """
 
@@ -57,10 +57,10 @@ _STATS = msgspec.json.Decoder(_Stats)
 
 
 def parse_records(data: bytes, where: str) -> list[PulsarRecord]:
-    """Parse the topics of a file. Each has at least one segment. Raises Corrupt with `where`."""
+    """Parse the topics of a file. Each topic has at least one segment. Raises Corrupt naming `where`."""
     found = _parse(data, where)
     if not found or not all(record.segments for record in found):
-        raise Corrupt(f"{where} of {len(data)} bytes lists no ledger, and every topic of Pulsar has one")
+        raise Corrupt(f"{where} of {len(data)} bytes lists no ledger, but every topic of Pulsar has a ledger")
     return found
 
 
@@ -72,7 +72,7 @@ def _parse(data: bytes, where: str) -> list[PulsarRecord]:
     except JSON_FAULTS as wrong:
         raise Corrupt(f"{where} is no JSON of internal statistics: {json_fault(wrong)}") from wrong
     if stats.ledgers is None and stats.partitions is None:
-        raise Corrupt(f"{where} is JSON without 'ledgers' or 'partitions', internal statistics have one of them")
+        raise Corrupt(f"{where} is JSON without 'ledgers' and 'partitions', internal statistics have one of both")
     parts: Mapping[str, _Stats] = {"": stats} if stats.ledgers is not None else stats.partitions or {}
     return [_of_stats(topic, part) for topic, part in parts.items()]
 

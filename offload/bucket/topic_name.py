@@ -1,13 +1,13 @@
-"""Names of topics in a bucket, in any spelling of a user. Pure.
+"""Names of topics in a bucket, and their spellings by users. Pure.
 
-    tenant/namespace/persistent/local            a managed ledger; the part after `persistent` is URL-encoded
-    tenant/cluster/namespace/persistent/local    the same with Pulsar's old names, which contain a cluster
-    persistent://tenant/namespace/local          as a topic; an old name has the cluster before the namespace
+    tenant/namespace/persistent/local            Pulsar's name of a ledger; the part after `persistent` is URL-encoded
+    tenant/cluster/namespace/persistent/local    Pulsar's old name of a ledger, which contains a cluster
+    persistent://tenant/namespace/local          the name of the topic; an old name has the cluster before the namespace
 
 Rules
-- Names are not validated: a bucket may contain topics that `ledger.names` would refuse.
-- The decoded spelling of a name takes precedence over the encoded one. Reason: `a+b` is a topic and also the path of
-  another topic.
+- Names are not validated, because a bucket may contain topics that `ledger.names` refuses.
+- A text is first compared with decoded names, then with encoded names. Reason: `a+b` may be the name of a topic, and
+  the encoded name of the topic `a b`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _SCHEME = f"{_DOMAIN}://"
 
 
 def spelled(path: str) -> str:
-    """Return a managed ledger's name as a user writes it: decode the last part, which Pulsar URL-encodes."""
+    """Return a ledger's name as a user writes it. Decodes the last part, which Pulsar URL-encodes."""
     prefix, slash, local = path.rpartition("/")
-    return unquote(prefix) + slash + unquote_plus(local)  # in a prefix Pulsar does not encode `+`
+    return unquote(prefix) + slash + unquote_plus(local)  # in the other parts Pulsar does not encode a space as `+`
 
 
 def spellings(name: str) -> list[str]:
-    """Return the managed ledgers that a name may mean, decoded, the most likely first."""
+    """Return the decoded names of the ledgers that a name may mean, the most likely first."""
     local = name.removeprefix(_SCHEME)
     parts = local.split("/")
     if len(parts) == 1:

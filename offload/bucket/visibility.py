@@ -1,10 +1,11 @@
-"""Visibility of the entries of a log, as determined by transactions and message chunks. Pure.
+"""Visibility of a log's entries: which entries transactions hide, and which chunks form a message. Pure.
 
 Rules
 - Entries of an aborted transaction are hidden.
-- If a transaction has no outcome in the bucket, the log ends before its first entry, as for Pulsar's own readers.
+- A transaction is open if the bucket has neither its commit nor its abort. The log ends before the first entry of an
+  open transaction, as for Pulsar's own readers.
 - The position of a chunked message is the position of its last chunk.
-- A first chunk starts the message anew. A repeated chunk is skipped. A message with a missing chunk is not delivered.
+- A first chunk restarts its message. A repeated chunk is ignored. A message with a missing chunk is not delivered.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from pyspark_ledger.offload.bucket.entry_heads import Chunk, EntryHeads
 class Visibility:
     """Hidden entries and chunked messages of a log.
 
-    `open_from` is the first entry of the first transaction without an outcome. `messages` is keyed by the position of
-    the last chunk.
+    `open_from` is the first entry of an open transaction. `messages` maps the position of a message's last chunk to all
+    its chunks.
     """
 
     hidden: dict[Position, RunId] = field(default_factory=dict)

@@ -1,19 +1,19 @@
-"""Index object of an offloaded segment (PIP-17, version 1): the first entry and the offset of each block.
+"""Block index of an offloaded segment (PIP-17, version 1): the first entry and the offset of each block.
 
     0    magic DE47DE47  u32        4    index length  i32     8    data object length  i64
     16   data header length i64     24   blocks        i32     28   metadata length     i32
-    32   metadata        BookKeeper's LedgerMetadataFormat, bare protobuf
-    …    per block: (first entry id i64, part id i32, offset of the block i64)      big-endian throughout
+    32   metadata        BookKeeper's LedgerMetadataFormat in protobuf, without a length before it
+    …    per block: (first entry id i64, part id i32, offset of the block i64)      all numbers are big-endian
 
 Rules
-- Blocks rise in entry id, part id and offset. The first block begins with entry 0 at offset 0 as part 1.
+- First entry id, part id and offset rise from block to block. The first block has entry 0, offset 0 and part 1.
 - All redundant values are compared. A disagreement raises Corrupt with both values.
 - Sizes are compared with the object's size before memory is allocated.
 - The streaming format (version 2) raises Unsupported.
 
-Known fault of Pulsar's offloader: if an entry does not fit into a block, the offloader stops and reports success. The
-index then lists a last block that begins where the data object ends. The entries from this block on are not in the
-object, although the metadata counts them.
+Pulsar's offloader has a known fault: if an entry does not fit into a block, the offloader stops and reports success.
+The index then lists a last block that begins where the data object ends. The entries from this block on are not in the
+object, although the metadata count them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _BLOCK = struct.Struct(">qiq")
 
 @dataclass(frozen=True, slots=True)
 class IndexedBlock:
-    """Block of the data object. `offset` is the offset of its header."""
+    """Block of the data object. `offset` is the start of the block's header."""
 
     first_entry: int
     part_id: int
@@ -68,7 +68,7 @@ class BlockIndex:
 
     @property
     def managed_ledger(self) -> str:
-        """The name of the managed ledger in Pulsar's spelling; empty if the metadata has none."""
+        """The name of the ledger in Pulsar's spelling; empty if the metadata have none."""
         for pair in self.metadata.customMetadata:
             if pair.key == MANAGED_LEDGER:
                 return pair.value.decode()
@@ -76,7 +76,7 @@ class BlockIndex:
 
     @property
     def payload_schemas(self) -> str:
-        """The payload schemas of the messages as JSON; empty if none were registered here."""
+        """The payload schemas of the messages as JSON; empty if no schema was registered with the ledger's store."""
         for pair in self.metadata.customMetadata:
             if pair.key == PAYLOAD_SCHEMAS:
                 return pair.value.decode(errors="replace")
@@ -111,19 +111,19 @@ def parse_index(data: bytes, where: str) -> BlockIndex:
     if count < 1 or expected != len(data) or length != len(data):
         raise Corrupt(
             f"{where}: {count} blocks and {metadata_bytes} bytes of metadata make {expected} bytes, "
-            f"{length} are stated, the object has {len(data)}"
+            f"but {length} are stated and the object has {len(data)}"
         )
     body = data[_HEAD.size : _HEAD.size + metadata_bytes]
     try:
         metadata = LedgerMetadataFormat.FromString(body)
     except DecodeError as wrong:
-        raise Corrupt(f"{where}: {metadata_bytes} bytes at {_HEAD.size} are no ledger metadata: {wrong}") from wrong
+        raise Corrupt(f"{where}: {metadata_bytes} bytes at {_HEAD.size} are not ledger metadata: {wrong}") from wrong
     blocks = tuple(IndexedBlock(*row) for row in _BLOCK.iter_unpack(data[_HEAD.size + metadata_bytes :]))
     index = BlockIndex(data_bytes, metadata, blocks)
     try:
         _ = index.managed_ledger
     except UnicodeDecodeError as wrong:
-        raise Corrupt(f"{where}: the name of its managed ledger is no UTF-8: {wrong}") from wrong
+        raise Corrupt(f"{where}: the name of the managed ledger is not UTF-8: {wrong}") from wrong
     _require_rising(index, where)
     return index
 

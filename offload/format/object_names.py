@@ -2,9 +2,10 @@
 
     <uuid>-ledger-<ledger id>            the data object: the bytes of a sealed segment
     <uuid>-ledger-<ledger id>-index      the block index, written last: if it exists, the data object is complete
-    <uuid>-ledger-<ledger id>-entries    the entry index (the sealed sidecar); optional, and only this project has it
+    <uuid>-ledger-<ledger id>-entries    the entry index, with the offset of each entry; optional, and unknown to Pulsar
 
-The UUID identifies one attempt. The metadata record contains its halves as signed 64-bit numbers.
+A ledger id is the id of a segment. The UUID identifies one attempt to offload the segment. The segment's record in the
+metadata contains the UUID's halves as signed 64-bit numbers.
 """
 
 from __future__ import annotations
@@ -44,12 +45,12 @@ class ObjectKey(NamedTuple):
 
     @classmethod
     def of_halves(cls, most: int, least: int, ledger_id: int) -> ObjectKey:
-        """Return the key for an offload context with these signed halves of the UUID."""
+        """Return the key of an attempt. `most` and `least` are the signed halves of its UUID."""
         return cls(of_halves(most, least), ledger_id)
 
     @classmethod
     def parse(cls, name: str) -> tuple[ObjectKey, bool] | None:
-        """Return the key for an object's name, and whether the object is a block index. None for other names."""
+        """Return the key in an object's name, and whether the object is a block index. Returns None for other names."""
         found = _NAME.fullmatch(name)
         if found is None:
             return None

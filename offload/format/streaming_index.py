@@ -3,13 +3,13 @@
     0    magic 3D1FB0BC  u32        4    index length  i32     8    data object length  i64
     16   data header length i64     24   per ledger, up to the end:
          ledger id i64   blocks i32   metadata length i32   ManagedLedgerInfo.LedgerInfo
-         per block: (first entry id i64, part id i32, offset of the block i64)      big-endian throughout
+         per block: (first entry id i64, part id i32, offset of the block i64)      all numbers are big-endian
 
     block header: magic 26A66D32  header length i64  block length i64  first entry id i64  ledger id i64  92 zero bytes
 
 Rules
 - Pulsar 4.0 never calls its writer of this format. The parser exists so that an error can name such an object.
-- A segment may begin with any entry.
+- The data object may have a segment from any entry on.
 - Lengths are compared with the object's size before memory is allocated.
 """
 
@@ -34,7 +34,7 @@ _ZEROS = bytes(92)
 
 
 class StreamedSegment(NamedTuple):
-    """Segment in the data object. `info` is its record in the managed ledger's list at the time of the offload."""
+    """Segment in the data object. `info` is the segment's record at the time of the offload."""
 
     ledger_id: int
     info: ManagedLedgerInfo.LedgerInfo
@@ -61,7 +61,7 @@ class StreamingBlock(NamedTuple):
 
 
 def parse_streaming_index(data: bytes, where: str) -> StreamingIndex:
-    """Parse an index object of version 2. Raises Corrupt with `where` and both values."""
+    """Parse an index object of version 2. Raises Corrupt naming `where` and both values."""
     if len(data) < _HEAD.size:
         raise Corrupt(f"{where}: an index has at least {_HEAD.size} bytes, this object {len(data)}")
     magic, length, data_bytes, header_bytes = _HEAD.unpack_from(data)
@@ -117,7 +117,7 @@ def _parse_segment(data: bytes, at: int, where: str) -> tuple[StreamedSegment, i
     try:
         info = ManagedLedgerInfo.LedgerInfo.FromString(data[start:rows])
     except DecodeError as wrong:
-        raise Corrupt(f"{where}: {metadata_bytes} bytes at {start} are no line of a ledger list: {wrong}") from wrong
+        raise Corrupt(f"{where}: {metadata_bytes} bytes at {start} are not a ledger's record: {wrong}") from wrong
     if not info.IsInitialized() or info.ledgerId != ledger_id:
         raise Corrupt(f"{where}: ledger {ledger_id} at byte {at} has metadata of ledger {info.ledgerId}")
     blocks = tuple(IndexedBlock(*row) for row in _BLOCK.iter_unpack(data[rows:end]))

@@ -1,4 +1,4 @@
-"""Object stores behind one interface: S3 and a directory.
+"""Object stores with one interface: an S3 bucket or a directory.
 
-`factory` opens a store by its address. `s3_options` makes sessions and clients of boto3.
+`factory` opens a store by its address. `s3_options` creates sessions and clients of boto3.
 """

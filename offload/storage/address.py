@@ -44,15 +44,15 @@ class ObjectAddress:
             raise Refused("the address of the object storage has an unpaired '[' or ']'", hint=_HINT) from None
         if "@" in parts.netloc:
             raise Refused(
-                "the address of the object storage contains a user or a password, which is not shown here",
+                "the address of the object storage contains a user or a password and is therefore not shown",
                 hint="Name a profile, the environment or a credential provider instead",
             )
         if parts.query or parts.fragment:  # the query of a presigned URL is a secret
             stripped = original.partition("?")[0].partition("#")[0]
-            raise Refused(f"address {stripped!r} has a query or a fragment, which is not shown here", hint=_HINT)
+            raise Refused(f"address {stripped!r} has a query or a fragment, which may be a secret", hint=_HINT)
         if parts.scheme == "file":
             if parts.netloc not in ("", "localhost"):
-                raise Refused(f"address {original!r} names the host {parts.netloc!r}", hint=_HINT)
+                raise Refused(f"address {original!r} names the host {parts.netloc!r}, expected none", hint=_HINT)
             return cls(directory=_directory(unquote(parts.path)))
         if parts.scheme not in _S3:
             raise Refused(f"address {original!r} is neither an S3 address nor a directory", hint=_HINT)
@@ -79,14 +79,14 @@ def _directory(text: str) -> Path:
         return Path(text).expanduser().absolute()
     except RuntimeError as wrong:
         raise Refused(
-            f"directory {text!r} names the home of a user that does not exist", hint="Write the whole path"
+            f"directory {text!r} begins with the home of a user that does not exist", hint="Write the whole path"
         ) from wrong
 
 
 def _bucket(name: str, original: str) -> str:
     if not _BUCKET.fullmatch(name) or ".." in name:
         raise Refused(
-            f"address {original!r} names the bucket {name!r}",
+            f"address {original!r} names the bucket {name!r}, which is not a valid name",
             hint="A bucket has 3 to 63 lower-case letters, digits, dots and hyphens",
         )
     return name

@@ -1,14 +1,14 @@
-"""Object store in a local directory: for tests, small set-ups, and copies of a bucket.
+"""Object store in a local directory: for tests, small installations, and copies of a bucket.
 
     <directory>/<key>               the object's bytes
-    <directory>/<key>.meta.json     its user metadata and size, written first; absent means no metadata
-    <directory>/.uploads/<id>/      an upload: `key.json`, and each part under its number
+    <directory>/<key>.meta.json     the object's user metadata and size, written before the object
+    <directory>/.uploads/<id>/      a multipart upload: `key.json`, and each part under its number
 
 Rules
-- An object is renamed to its name after its bytes were synced. An incomplete object is therefore never visible.
+- An object is written to a scratch file, synced, and then renamed. So an incomplete object is never visible.
 - A listing skips hidden names and metadata files.
 - An object without a metadata file has no user metadata. A metadata file without an object is ignored.
-- A conditional put holds a lock on the directory.
+- Puts and completed uploads hold an exclusive lock on the directory.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _PIECE = 1024 * 1024
 
 
 class ObjectSidecar(msgspec.Struct, frozen=True):
-    """Content of a metadata file. The field names are those in the metadata files of Pulsar's objects."""
+    """Content of a metadata file. Fields are named as in the metadata files of Pulsar's filesystem offloader."""
 
     key: str = ""
     size: int = -1
@@ -63,7 +63,7 @@ class DirectoryStore:
 
     def __init__(self, directory: Path, *, part_bytes_min: int = PART_BYTES_MIN) -> None:
         self._directory = directory
-        self._durable_folders: set[Path] = set()  # folders whose parent directories are synced
+        self._durable_folders: set[Path] = set()  # folders whose parent directories this process has synced
         self._part_bytes_min = part_bytes_min
 
     @property
@@ -100,7 +100,7 @@ class DirectoryStore:
             if len(data) != length:
                 size = os.fstat(fd).st_size
                 raise Corrupt(
-                    f"{self.address}/{key} has {size} bytes, bytes {start} to {start + length} were asked for"
+                    f"{self.address}/{key} has {size} bytes, bytes {start} to {start + length} were requested"
                 )
         return data
 
@@ -159,7 +159,7 @@ class DirectoryStore:
         return UploadedPart(number, digest.hexdigest(), size)
 
     def parts(self, upload: Upload) -> list[UploadedPart]:
-        """Return the uploaded parts by number. Of a part that was put twice, the later upload counts."""
+        """Return the uploaded parts in the order of numbers. If a part was uploaded twice, returns the later one."""
         found: dict[int, tuple[int, UploadedPart]] = {}
         for path in self._upload(upload).glob("[0-9]*-*"):
             number, _, etag = path.name.partition("-")
@@ -198,7 +198,7 @@ class DirectoryStore:
                     yield Upload(sidecar.key, folder.name)
 
     def close(self) -> None:
-        """Do nothing: the store holds no connection."""
+        """Do nothing, because the store has no connection."""
 
     @property
     def _uploads(self) -> Path:
@@ -211,7 +211,7 @@ class DirectoryStore:
 
     @contextmanager
     def _scratch(self) -> Iterator[Path]:
-        """Yield the path of a scratch file. The file is deleted at the end unless it was renamed."""
+        """Yield the path of a scratch file. If the file was not renamed, it is deleted at the end of the context."""
         disk.make_directory(self._uploads)
         scratch = self._uploads / f".{new_id()}"
         try:
@@ -253,14 +253,14 @@ class DirectoryStore:
         disk.make_directory(self._uploads)
         fd = disk.open_or_create(self._uploads / ".lock")
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX)  # flock is per open file description, so it excludes other threads too
+            fcntl.flock(fd, fcntl.LOCK_EX)  # the lock belongs to this open file, so it excludes other threads too
             yield
         finally:
             os.close(fd)
 
     @contextmanager
     def _shared_lock(self) -> Iterator[None]:
-        """Hold a shared lock: no object is replaced meanwhile. A read-only directory has no lock file and no writer."""
+        """Hold a shared lock, so that no object is replaced. A read-only directory has no lock file and no writer."""
         try:
             fd = os.open(self._uploads / ".lock", os.O_RDONLY | os.O_CLOEXEC)
         except (FileNotFoundError, PermissionError):
@@ -288,7 +288,7 @@ class DirectoryStore:
         scratch.rename(path)
         disk.sync_directory(path.parent)
         if path.parent not in self._durable_folders:
-            # Once for each folder. Reason: another process or upload may have made the folder without syncing it.
+            # Once for each folder, because another process or upload may have created the folder without syncing it.
             disk.sync_names_above(path.parent)
             self._durable_folders.add(path.parent)
 
@@ -299,8 +299,8 @@ class DirectoryStore:
                 raise Refused(f"upload {upload.upload_id} of {upload.key!r} has no part {part}")
             if before is not None and (before.number >= part.number or before.size < self._part_bytes_min):
                 raise Refused(
-                    f"parts {before} and {part} of {upload.key!r}: numbers must rise, and all but the last have at "
-                    f"least {self._part_bytes_min} bytes"
+                    f"parts {before} and {part} of {upload.key!r}: numbers must rise, and all parts except the last "
+                    f"must have at least {self._part_bytes_min} bytes"
                 )
         if not parts:
             raise Refused(f"upload {upload.upload_id} of {upload.key!r} cannot be completed without a part")
@@ -311,11 +311,11 @@ def _is_object(name: str) -> bool:
 
 
 def _require_gone(error: OSError) -> None:
-    """Raise Refused unless the path does not exist any more. Reason: a listing must not skip objects silently."""
+    """Ignore the error if its path does not exist any more. Otherwise raise Refused, so that no object is skipped."""
     if not isinstance(error, FileNotFoundError):
         raise Refused(
             f"{error.filename} cannot be listed: {error.strerror}",
-            hint="Give a directory that holds objects only, and let this user read all of it",
+            hint="Give a directory that contains only objects, and allow this user to read all of it",
         ) from error
 
 

@@ -3,15 +3,15 @@
 Rules
 - A key is a name below the store's address, which may be a prefix of a bucket. A key has no leading or trailing slash
   and no part that is empty, `.` or `..`.
-- User metadata are texts by name. Names are returned in lower case, as S3 does.
-- An upload is invisible until `complete`, and then becomes visible as a whole.
-- Parts may be put in any order, by any thread, and repeatedly.
+- User metadata are pairs of a name and a text. Names are returned in lower case, as by S3.
+- The object of a multipart upload becomes visible as a whole by `complete`.
+- Parts may be uploaded in any order, by any thread, and repeatedly.
 
 Errors (`ledger.errors`)
-- NotFound: the key, bucket or upload does not exist. AlreadyExists: a condition is not met.
+- NotFound: the key, bucket or upload does not exist. AlreadyExists: the condition of a put is not met.
 - Unauthenticated: credentials are missing or refused. Refused: a retry cannot succeed.
 - Corrupt: the object does not have the requested range.
-- Unavailable: a retry may succeed. After a conditional put it is unknown whether the object was written.
+- Unavailable: a retry may succeed. If a put raises it, the object may have been written or not.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PARTS_MAX = 10_000
 
 
 class ListedObject(NamedTuple):
-    """Line of a listing."""
+    """Object in a listing. `modified_ms` is the time of its last change, in milliseconds since 1970."""
 
     key: str
     size: int
@@ -49,14 +49,14 @@ class ObjectHead:
 
 
 class FetchedObject(NamedTuple):
-    """Bytes and head of a small object."""
+    """Bytes and head of an object that was fetched as a whole."""
 
     data: bytes
     head: ObjectHead
 
 
 class Upload(NamedTuple):
-    """Multipart upload that is not completed. The value stays valid after a restart."""
+    """Multipart upload that is not completed. The value stays valid after a restart of the process."""
 
     key: str
     upload_id: str
@@ -100,7 +100,7 @@ class ObjectStore(Protocol):
         """Write an object in one request and return its etag. Raises AlreadyExists if the condition is not met."""
 
     def get(self, key: str, most: int) -> FetchedObject:
-        """Return a whole object. Raises Refused before fetching its bytes if it has more than `most` bytes."""
+        """Return a whole object. If it has more than `most` bytes, raises Refused without fetching them."""
 
     def get_range(self, key: str, start: int, length: int) -> Buffer:
         """Return exactly the bytes `[start, start + length)`. Raises Corrupt if the object is shorter."""
@@ -109,10 +109,10 @@ class ObjectStore(Protocol):
         """Return size, etag and user metadata of an object. Raises NotFound."""
 
     def objects(self, prefix: str = "", *, after: str = "") -> Iterator[ListedObject]:
-        """Yield the objects whose keys start with `prefix` and are greater than `after`, in key order."""
+        """Yield the objects whose keys start with `prefix` and are greater than `after`, in the order of keys."""
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Delete objects. A missing object is no error."""
+        """Delete objects. Missing objects are ignored."""
 
     def begin_upload(self, key: str, metadata: Mapping[str, str] | None = None) -> Upload:
         """Begin a multipart upload."""
@@ -124,10 +124,10 @@ class ObjectStore(Protocol):
         """Return the uploaded parts by number. Raises NotFound if the upload was completed or aborted."""
 
     def complete(self, upload: Upload, parts: Sequence[UploadedPart]) -> None:
-        """Create the object from exactly these parts, in order. May be repeated after a lost answer."""
+        """Create the object from exactly these parts, in order. If the answer was lost, the call can be repeated."""
 
     def abort(self, upload: Upload) -> None:
-        """Abort an upload and delete its parts. An upload that is completed or aborted is no error."""
+        """Abort an upload and delete its parts. A completed or aborted upload is ignored."""
 
     def uploads(self, prefix: str = "") -> Iterator[Upload]:
         """Yield the uploads that are neither completed nor aborted and whose keys start with `prefix`."""
@@ -137,7 +137,7 @@ class ObjectStore(Protocol):
 
 
 def require_key(key: str) -> str:
-    """Return the key. Raises Refused if some store could confuse the key with another."""
+    """Return the key. Raises Refused if a store could take the key for another key."""
     if not key or len(key.encode()) > KEY_BYTES_MAX or any(part in ("", ".", "..") for part in key.split("/")):
         raise Refused(
             f"object key {key[:80]!r} is invalid: expected 1 to {KEY_BYTES_MAX} bytes, no part empty, '.' or '..'"

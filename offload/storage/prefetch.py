@@ -1,10 +1,10 @@
 """Sequential reads of object ranges with prefetching.
 
 Rules
-- Each range is fetched in pieces. Several pieces are fetched while the caller uses one.
-- Memory is bounded by the pieces in flight and the piece in use.
+- Each range is fetched in pieces. While the caller uses a piece, the next pieces are fetched.
+- The memory has the pieces in flight and the piece in use.
 - Pieces are returned in order.
-- Leaving the `with` block cancels the fetches that are left.
+- The end of the `with` block cancels the remaining fetches.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class RangePrefetcher:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def pieces(self, number: int) -> Iterator[Buffer]:
-        """Yield the pieces of range `number`. Numbers must not decrease between calls; skipped ranges are dropped."""
+        """Yield the pieces of range `number`. Numbers must not decrease between calls. Ranges before it are dropped."""
         while True:
             self._submit_fetches()
             if not self._fetches or self._fetches[0][0] > number:

@@ -1,13 +1,14 @@
 """Object store in an S3 bucket or a compatible server, through boto3, and the mapping of S3's errors.
 
 Rules of objects
-- A process makes its clients at its first call. Connections are neither pickled nor inherited by a fork.
-- boto3 retries requests with growing pauses. This module retries bodies that break off.
-- A conditional put is tried once. Reason: after a lost answer, the object that the put wrote would fail the condition.
-- A range has exactly the requested length. An object whose length changed raises Corrupt.
+- A process creates its clients at its first call. Connections are neither pickled nor inherited by a fork.
+- boto3 retries requests with growing pauses. This module retries answers whose body breaks off.
+- A conditional put is not retried. Reason: if the answer to a put is lost, the written object fails the condition of a
+  second put.
+- A range has exactly the requested length. A range beyond the object's end raises Corrupt.
 
 Rules of errors
-- Errors are classified by the action that the caller can take.
+- The class of an error tells the caller what to do.
 - A message names the object, the operation and S3's code and text. It never contains credentials: the part of an
   answer that repeats a signature is left out.
 - An unknown error of the server or the network is Unavailable. Any other unknown error is Refused.
@@ -59,7 +60,7 @@ _BY_CODE: dict[str, tuple[type[LedgerError], str]] = {
     ),
     **dict.fromkeys(("SlowDown", "RequestTimeout", "Throttling", "TooManyRequests", "429"), (Unavailable, "")),
 }
-_CREDENTIALS = "Check the credentials and at the policy of the bucket"
+_CREDENTIALS = "Check the credentials and the policy of the bucket"
 # Operations with which boto3 fetches credentials before it signs a request to S3.
 _FETCHES = frozenset({"AssumeRole", "AssumeRoleWithWebIdentity", "CreateToken", "GetRoleCredentials"})
 
@@ -75,7 +76,7 @@ def s3_errors(what: str) -> Iterator[None]:
         raise _error_of_response(error.response, error.operation_name, what) from None
     except BotoCoreError as error:
         raise _error_of_botocore(error, what) from None
-    except OSError as error:  # a broken connection in urllib3
+    except OSError as error:  # urllib3 raises it for a broken connection
         raise Unavailable(f"{what}: {error}") from None
 
 
@@ -208,9 +209,9 @@ class S3Store:
             request["ContinuationToken"] = page["NextContinuationToken"]
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Delete objects, a thousand per request. Raises Unavailable if S3 did not delete an object."""
-        left = iter(keys)
-        while names := list(islice(left, _DELETE_AT_ONCE)):
+        """Delete objects, up to a thousand by one request. Raises Unavailable if S3 did not delete an object."""
+        remaining = iter(keys)
+        while names := list(islice(remaining, _DELETE_AT_ONCE)):
             listed = [{"Key": self._address.key(require_key(name))} for name in names]
             with self._requesting(f"delete {len(names)} objects of {self.address}, {names[0]!r} the first"):
                 answer = self._client().delete_objects(
@@ -246,7 +247,7 @@ class S3Store:
         return UploadedPart(number, _etag(answer), size)
 
     def parts(self, upload: Upload) -> list[UploadedPart]:
-        """Return the uploaded parts by number. Some servers list a part that was put twice; the later upload counts."""
+        """Return the uploaded parts in the order of numbers. If a part was uploaded twice, returns the later one."""
         found: dict[int, tuple[Any, UploadedPart]] = {}
         after = 0
         while True:
@@ -267,7 +268,7 @@ class S3Store:
             with self._requesting(f"complete {self._url(upload.key)}"):
                 self._client().complete_multipart_upload(**self._part_of(upload), MultipartUpload={"Parts": listed})
         except NotFound:
-            # The answer to an earlier attempt may have been lost. In this case the object exists.
+            # The answer to an earlier request may have been lost. In this case the object exists.
             self._require_completed(upload, sum(part.size for part in parts))
 
     def abort(self, upload: Upload) -> None:
@@ -312,7 +313,7 @@ class S3Store:
     def _requesting(self, what: str) -> Iterator[None]:
         """Convert errors of boto3 to this project's errors. Messages begin with `what`: the operation and the object.
 
-        After missing or refused credentials the clients are discarded, so the next request resolves credentials anew.
+        If credentials are missing or refused, the clients are discarded, so that the next request gets new credentials.
         """
         try:
             with s3_errors(what):
@@ -334,7 +335,7 @@ class S3Store:
         return f"s3://{self._address.bucket}/{self._address.key(key)}"
 
     def _retry_body(self, fetch: Callable[[], T]) -> T:
-        """Return the result of `fetch`. Retries bodies that break off after the answer began: boto3 does not."""
+        """Return the result of `fetch`. Retries it if the body of an answer breaks off, which boto3 does not."""
         for attempt in range(self._options.attempts - 1):
             try:
                 return fetch()
@@ -353,14 +354,14 @@ class S3Store:
 
 
 def _note_start(request: Any, **_: Any) -> None:
-    """Record the start of a request, a retried one each time. boto3 passes the context to `_count_request`."""
+    """Record the start time of a request or of its retry. boto3 passes the context to `_count_request`."""
     request.context[_STARTED] = perf_counter()
 
 
 def _count_request(
     event_name: str, context: Mapping[str, Any], parsed_response: Mapping[str, Any] | None = None, **_: Any
 ) -> None:
-    """Count a request up to the head of its answer, a retried one each time. One without an answer has failed."""
+    """Count a request or its retry, with the seconds until the head of the answer. No answer counts as a failure."""
     status = (parsed_response or {}).get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     seconds = perf_counter() - context[_STARTED]
     OBJECT_REQUESTS.add(event_name.rpartition(".")[2], seconds, failed=not 0 < status < 400)

@@ -1,13 +1,15 @@
-"""Options of S3 access: endpoint, credentials by reference, encryption. A value that pickles and contains no secret.
+"""Options of S3 access: endpoint, source of the credentials, encryption. The options pickle and contain no secret.
 
-Credentials come from the first of these sources that is set:
-1. `credentialProvider`, `module:function`: called with the address in the process that reads or writes. Reason: some
-   credentials, for example Unity Catalog's, exist only in that process. The function returns a boto3 or botocore
-   session, or a mapping. The mapping has `access_key`, `secret_key`, and optionally `token` and `expiry_time` (ISO
-   8601). The function is called again before `expiry_time`.
-2. `profile` of the AWS files.
+The credentials come from the first of these sources that is set:
+1. `credentialProvider`, `module:function`: the process that reads or writes calls the function with the address.
+   Reason: some credentials, for example Unity Catalog's, exist only in that process. The function returns a boto3 or
+   botocore session, or a mapping. The mapping has `access_key`, `secret_key`, and optionally `token` and `expiry_time`
+   (ISO 8601). The function is called again before `expiry_time`.
+2. `profile`: a profile in the configuration files of AWS.
 3. boto3's default chain: environment, web identity, container, instance.
-With `role`, these credentials are used to assume the role. The role is assumed again when it expires.
+
+If `role` is set, these credentials are used to assume the role. When the role's credentials expire, it is assumed
+again.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ class S3Options:
     endpoint: str = ""
     region: str = ""
     path_style: bool | None = None
-    """None: path style if an endpoint is set, like Pulsar."""
+    """None means path style if an endpoint is set, as in Pulsar."""
     profile: str = ""
     role: str = ""
     role_session_name: str = ROLE_SESSION
@@ -42,17 +44,20 @@ class S3Options:
     encryption: Literal["", "AES256", "aws:kms"] = ""
     kms_key: str = ""
     bucket_owner: str = ""
-    """The account that must own the bucket: twelve digits."""
+    """Id of the account that must own the bucket: twelve digits."""
     connections: int = 16
     attempts: int = 5
     connect_timeout_ms: int = 10_000
     read_timeout_ms: int = _TIMEOUT_MS
     advice: str = ""
-    """Text on the source of this process's credentials. Part of the error if they are missing or refused."""
+    """Hint about the source of this process's credentials. Errors about missing or refused credentials contain it."""
 
     def __post_init__(self) -> None:
         if self.kms_key and self.encryption != "aws:kms":
-            raise Refused(f"a KMS key was given, the encryption is {self.encryption or 'none'!r}", hint="Set aws:kms")
+            raise Refused(
+                f"a KMS key was given, but the encryption is {self.encryption or 'none'!r}",
+                hint="Set the encryption to aws:kms",
+            )
         if self.encryption not in ("", "AES256", "aws:kms"):
             raise Refused(f"encryption is {self.encryption!r}, expected AES256 or aws:kms")
         if self.bucket_owner and not (self.bucket_owner.isdecimal() and len(self.bucket_owner) == 12):
@@ -60,7 +65,7 @@ class S3Options:
         if self.endpoint and not self.endpoint.startswith(("http://", "https://")):
             raise Refused(f"endpoint is {self.endpoint!r}, expected http://… or https://…")
         if "@" in self.endpoint:
-            raise Refused("the endpoint contains a user or a password, which is not shown here")
+            raise Refused("the endpoint contains a user or a password and is therefore not shown")
         module, _, function = self.credential_provider.partition(":")
         if self.credential_provider and not (module and function):
             raise Refused(f"credential provider is {self.credential_provider!r}, expected module:function")
@@ -78,7 +83,7 @@ class S3Options:
         return {**self.request(), **encryption, **({"SSEKMSKeyId": self.kms_key} if self.kms_key else {})}
 
     def object_store_options(self, address: str) -> dict[str, str]:
-        """Return the options for Rust's `object_store`, with the current credentials."""
+        """Return the options for the Rust library `object_store`, including the current credentials."""
         session = self.session(address)
         keys, endpoint = self._keys(session, address), self._endpoint(session)
         by_path = bool(endpoint) if self.path_style is None else self.path_style
@@ -94,7 +99,7 @@ class S3Options:
         return {name: value for name, value in options.items() if value}
 
     def client(self, address: str, *, once: bool = False) -> Any:
-        """Return a new client of S3 in this process. With `once` it does not retry."""
+        """Return a new client of S3. If `once` is set, the client does not retry."""
         return self.client_of(self.session(address), once=once)
 
     def client_of(self, session: Any, *, once: bool = False) -> Any:
@@ -107,25 +112,25 @@ class S3Options:
             read_timeout=self.read_timeout_ms / 1000,
             max_pool_connections=self.connections,
             tcp_keepalive=True,
-            # Many servers do not support trailing checksums. Every entry has a checksum of its own.
+            # Many servers do not support S3's checksums. They are not needed, because every entry has a checksum.
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
         )
-        # Most servers with an own endpoint have no region, but the signature needs one.
+        # Most servers at another endpoint than Amazon's have no region, but the signature needs a region.
         region = self.region or session.region_name or ("us-east-1" if self.endpoint else None)
         return session.client("s3", endpoint_url=self.endpoint or None, region_name=region, config=config)
 
     @property
     def _addressing_style(self) -> str:
-        """boto3's addressing style. By default `auto`: path style for an endpoint from boto3's environment."""
+        """boto3's addressing style. `auto`, the default, is path style if boto3's environment has an endpoint."""
         if self.path_style is None and not self.endpoint:
             return "auto"
         return "path" if self.uses_path_style else "virtual"
 
     def session(self, address: str) -> Any:
-        """Return a new session of boto3 with the credentials for an address, in this process.
+        """Return a new session of boto3 with the credentials for an address.
 
-        Raises Refused if boto3 is not installed, Unauthenticated if there is no session.
+        Raises Refused if boto3 is not installed, Unauthenticated if boto3 cannot create the session.
         """
         try:
             import boto3
@@ -146,7 +151,7 @@ class S3Options:
             raise Unauthenticated(f"no session for {address}: {wrong}") from None
 
     def _endpoint(self, session: Any) -> str:
-        """Return the endpoint of the options, else boto3's from environment or AWS files. Empty for Amazon's own."""
+        """Return the endpoint of the options, else that of the environment or the AWS files. Empty for Amazon's own."""
         found = self.endpoint or str(self.client_of(session).meta.endpoint_url)
         return "" if (urlsplit(found).hostname or "").endswith(_AMAZON) else found
 
@@ -192,10 +197,10 @@ class S3Options:
         try:
             function = getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError) as missing:
-            raise Refused(f"{where} cannot be imported: {missing}", hint="Ship its module to every worker") from None
+            raise Refused(f"{where} cannot be imported: {missing}", hint="Install its module on every worker") from None
         try:
             found = function(address)
-        except Exception as error:  # noqa: BLE001 — only its class: the text may contain secrets
+        except Exception as error:  # noqa: BLE001 — only its class is reported, because its text may contain secrets
             raise Unauthenticated(f"{where} failed for {address}: {type(error).__name__}") from None
         is_session = hasattr(found, "client") or hasattr(found, "create_client")
         if not is_session and not (isinstance(found, Mapping) and {"access_key", "secret_key"} <= set(found)):
@@ -237,9 +242,9 @@ def _session_of(credentials: Any) -> Any:
 
 
 def _with_shared_files(session: Any) -> Any:
-    """Let the clients of a session use the parsed description of S3 that other sessions of this process have read.
+    """Make all sessions of this process share botocore's parsed description of S3. Returns the session.
 
-    The description is the larger part of a client's cost. It contains nothing of a session, and no credentials.
+    Parsing the description takes most of the time to create a client. The description contains no data of a session.
     """
     own = session._session  # noqa: SLF001 — boto3 has no public access to its session of botocore
     own.register_component("data_loader", _description_loader(own.get_config_variable("data_path")))

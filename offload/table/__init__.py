@@ -1,4 +1,5 @@
 """Reads of a published Delta table: its versions, its rows, and the last published segment of each log.
 
-`commit_metadata` is the format that publisher and reader share.
+A published table has the rows of sealed segments, which `connector.publish` copies to it. `commit_metadata` is the
+format that publisher and reader share.
 """

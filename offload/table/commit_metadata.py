@@ -1,17 +1,21 @@
-"""Metadata in the commits of a published table, and conclusions from a table's commits. Pure values.
+"""Metadata in the commits of a published table, and the search for commits of other programs. Pure values.
+
+Every commit of a publisher has this text as `userMetadata`:
 
     {"publication":1,"kind":"segment","ledger":"public/default/persistent/orders","incarnation":"…",
      "segment":7,"last":"7:1233","rows":1000,"after":12}
 
-is the `userMetadata` of every commit of a publisher. Delta also keeps the newest `segment` of each `app_id`
-permanently, and skips a commit whose segment is not greater.
+Delta also stores the newest `segment` for each application id (`app_id`). Delta skips a commit whose segment is not
+greater.
 
 Rules
-- The segments of a log are committed in order, one per commit. If a segment is committed, so are all segments before.
-- A foreign change is a commit that changes rows and is not a publisher's. Commits that only rewrite or describe rows
-  are not foreign changes.
-- A segment's commit states in `after` up to which version its publisher has reviewed the commits. Another program may
-  commit between the review and the publisher's own commit. The next publisher reviews such a commit.
+- The segments of a log are committed in order, one in each commit. If a segment is committed, so are all segments
+  before.
+- A *foreign change* is a commit of another program that changes rows. Commits that only rewrite or describe rows are
+  not foreign changes.
+- Before a publisher commits a segment, it *reviews* the table's commits: it looks for foreign changes. The segment's
+  commit states in `after` the last reviewed version. Another program may commit between the review and the publisher's
+  commit. The next publisher reviews that commit.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ from pyspark_ledger.ledger.json_errors import JSON_FAULTS
 
 Kind = Literal["create", "segment", "retention", "view"]
 NO_SEGMENT = -1
-"""Segment id that means: no segment is published."""
+"""Segment id of a log without a published segment."""
 _VERSION = 1
 # Delta operations that do not change rows.
 _SAME_ROWS = frozenset(
@@ -41,10 +45,10 @@ _SAME_ROWS = frozenset(
 
 
 class Publication(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Metadata of a publisher's commit. `last` is the position of the segment's last entry. `rows` -1: not counted.
+    """Metadata of a publisher's commit. `last` is the position of the segment's last entry.
 
-    `after` is the version up to which foreign changes were reviewed: -1 before the table's first commit, None in
-    commits of an earlier release.
+    `rows` is -1 if the rows were not counted. `after` is the last reviewed version: -1 before the table's first commit,
+    None in commits of an earlier release.
     """
 
     kind: Kind
@@ -74,17 +78,17 @@ class TableChange:
 
     @property
     def publication(self) -> Publication | None:
-        """The publisher's metadata; None if the commit is not a publisher's."""
+        """The publisher's metadata; None for a commit of another program."""
         return parse_publication(self.user_metadata)
 
 
 def app_id(ledger: str, incarnation: str) -> str:
-    """Return Delta's application id for one incarnation of a log."""
+    """Return the application id under which Delta stores the newest segment of one incarnation of a log."""
     return f"ledger:{ledger}:{incarnation}"
 
 
 def parse_publication(text: str | None) -> Publication | None:
-    """Parse a commit's metadata. Returns None if it is not a publisher's.
+    """Parse a commit's metadata. Returns None for a commit of another program.
 
     Raises Unsupported if a later release wrote the metadata.
     """
@@ -96,7 +100,7 @@ def parse_publication(text: str | None) -> Publication | None:
         return None
     if head.publication != _VERSION:
         raise Unsupported(
-            f"the table has a commit of publication {head.publication}, this release knows {_VERSION}",
+            f"the table has a commit of publication {head.publication}, this release reads publication {_VERSION}",
             hint="Publish with the release that wrote the commit, or a later release",
         )
     try:
@@ -135,7 +139,7 @@ def covers_unreviewed_commits(changes: Sequence[TableChange]) -> bool:
 
 
 def _reviewed_version(changes: Sequence[TableChange]) -> int:
-    """Return the version up to which a publisher reviewed. Earlier releases reviewed up to their own commit."""
+    """Return the last version that a publisher has reviewed. Earlier releases reviewed up to their own commit."""
     reviewed = NO_SEGMENT
     for change in changes:
         publication = change.publication

@@ -1,13 +1,15 @@
-"""Search of a Delta table's commits for a wholesale removal of published rows.
+"""Search of a Delta table's commits for an operation that removed many published rows at once.
+
+Such operations are RESTORE, TRUNCATE, an overwrite, and the replacement of the table.
 
     _delta_log/<version, 20 digits>.json     lines of JSON; one of them is {"commitInfo": {...}}
 
 Rules
-- Commits are read from the opened version backwards, only as far as necessary. They are read from their files. Reason:
+- Commits are read backwards from the opened version, only as far as necessary. They are read from their files, because
   `deltalake` always lists the history of the newest version.
-- A segment's commit states up to which version its publisher reviewed foreign changes. Later commits are checked here.
-  A commit of an earlier release does not state a version and ends the search.
-- The search ends at a commit file that was cleaned up, and after a thousand commits. Nothing is concluded from them.
+- A segment's commit states the version up to which its publisher has checked the commits of other programs. Only later
+  commits are searched. A segment's commit of an earlier release states no version, and ends the search.
+- The search also ends at a commit file that was cleaned up, and after a thousand commits. Then no removal is reported.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ _COMMIT_BYTES_MOST = 512 * 1024 * 1024
 
 
 class TableCommits:
-    """Commits up to one version. Commits that were read are cached."""
+    """Commits of a table up to one version. Each commit is read once."""
 
     def __init__(self, address: TableAddress, version: int) -> None:
         self._address = address
@@ -33,7 +35,7 @@ class TableCommits:
         self._version = version
 
     def find_removal(self, incarnation: str) -> str:
-        """Return the newest unreviewed commit that removed rows wholesale, as text; empty if there is none."""
+        """Return operation and version of the newest removal that no publisher has checked. Empty if there is none."""
         number, reviewed = 0, -1
         while number < _COMMITS_MOST and self._load(number):
             version, info = self._commit_infos[number]
@@ -47,7 +49,7 @@ class TableCommits:
         return ""
 
     def _load(self, number: int) -> bool:
-        """Load commit `number`, counted back from the newest. Returns whether it exists."""
+        """Load commit `number`, counted back from the opened version. Returns whether the commit exists."""
         while len(self._commit_infos) <= number and self._next >= 0:
             try:
                 data = self._address.read(f"_delta_log/{self._next:020}.json", _COMMIT_BYTES_MOST)
@@ -73,7 +75,10 @@ def _commit_info(data: bytes, where: str) -> dict[str, Any]:
 
 
 def _reviewed_version(version: int, info: dict[str, Any], incarnation: str) -> int:
-    """Return the version up to which the publisher of this commit reviewed; -1 if it is no segment of this log."""
+    """Return the version up to which this commit's publisher checked the commits of other programs.
+
+    Returns -1 if the commit is not that of a segment of this log.
+    """
     try:
         publication = json.loads(info.get("userMetadata") or "null")
         if publication["incarnation"] == incarnation and publication["segment"] >= 0:
@@ -84,10 +89,10 @@ def _reviewed_version(version: int, info: dict[str, Any], incarnation: str) -> i
 
 
 def _removal_of(version: int, info: dict[str, Any]) -> str:
-    """Return the operation and version of a commit that removed rows wholesale; empty for any other commit."""
+    """Return operation and version of a commit that removed many rows at once. Empty for any other commit."""
     operation = str(info.get("operation", ""))
-    replaced = str((info.get("operationParameters") or {}).get("mode", "")).lower() == "overwrite"
-    remade = operation.startswith(("CREATE OR REPLACE", "REPLACE TABLE"))
-    if operation in {"RESTORE", "TRUNCATE"} or remade or (operation == "WRITE" and replaced):
-        return f"{operation}{' (overwrite)' if replaced else ''} in version {version}"
+    is_overwrite = str((info.get("operationParameters") or {}).get("mode", "")).lower() == "overwrite"
+    is_replacement = operation.startswith(("CREATE OR REPLACE", "REPLACE TABLE"))
+    if operation in {"RESTORE", "TRUNCATE"} or is_replacement or (operation == "WRITE" and is_overwrite):
+        return f"{operation}{' (overwrite)' if is_overwrite else ''} in version {version}"
     return ""

@@ -1,4 +1,6 @@
-"""Data file of a table with the statistics of Delta's log: positions and incarnations that it may contain. Values.
+"""Data file of a table, with the positions and incarnations that its rows may have by the statistics in Delta's log.
+
+An incarnation is the id of a log, which changes when a ledger is deleted and created again under the same name.
 
 Rules
 - Bounds are inclusive and never too narrow. A file without statistics may contain any row.
@@ -18,9 +20,9 @@ STATED_CHARACTERS = 32
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
-    """Data file. `rows` is -1 if Delta's log does not state it.
+    """Data file. `rows` is -1 if Delta's log does not state the number of rows.
 
-    `live_rows` has a bit per row that is 1 if the row is not deleted; empty if no row is deleted. `values` are the
+    `live_rows` has a bit for each row, 0 if the row is deleted. It is empty if no row is deleted. `values` are the
     values of the partition columns, which a data file does not contain.
     """
 
@@ -36,7 +38,7 @@ class TableFile:
 
     @property
     def has_bounds(self) -> bool:
-        """Whether Delta's log states the positions."""
+        """Whether Delta's log states bounds of the positions."""
         return self.high != LATEST
 
     def may_contain(self, incarnation: str, range_: PositionRange) -> bool:
@@ -49,13 +51,13 @@ class TableFile:
         return low <= incarnation and incarnation[:STATED_CHARACTERS] <= high
 
     def belongs_to(self, incarnation: str) -> bool:
-        """Return whether all rows are of this incarnation, by the statistics."""
+        """Return whether all rows are of this incarnation according to the statistics."""
         return self.incarnations is not None and all(
             bound[:STATED_CHARACTERS] == incarnation[:STATED_CHARACTERS] for bound in self.incarnations
         )
 
     def is_within(self, range_: PositionRange) -> bool:
-        """Return whether all rows are in the range, by the statistics."""
+        """Return whether all rows are in the range according to the statistics."""
         return self.has_bounds and range_.start <= self.low and self.high < range_.end
 
 
@@ -64,7 +66,7 @@ def bounds(
 ) -> tuple[Position, Position]:
     """Return the first and last possible position for the minima and maxima of ledger ids and entry ids.
 
-    Entry ids are ignored if the file has rows of several segments: entry ids start at 0 in each segment.
+    Entry ids are ignored if the file has rows of several segments, because entry ids start at 0 in each segment.
     """
     if low_ledger == high_ledger and low_entry is not None and high_entry is not None:
         return Position(low_ledger, low_entry), Position(high_ledger, high_entry)

@@ -1,10 +1,10 @@
-"""Split of a log's published rows at a limit of rows and bytes. The split point is an entry boundary.
+"""Split of a log's published rows at a limit of rows and bytes. The split point is between two entries.
 
 Rules
-- Rows are ordered by position, not by their order in the files. A compaction may have mixed them.
+- Rows are ordered by position, because a compaction of the table may have mixed them in the files.
 - Files that fit into the limit as a whole are not opened.
-- The bytes of a row are the file's bytes divided by its rows.
-- A split contains at least one entry, if the range has any.
+- A row has the file's bytes divided by the file's rows.
+- A split contains at least one entry, unless the range is empty.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Integers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class LimitSplit:
-    """Rows of a log from the start of the range to `end`. `whole`: the range has no further rows."""
+    """Rows of a log from the start of the range to `end`. `whole` is set if the range has no rows after `end`."""
 
     end: Position
     rows: int = 0
@@ -37,7 +37,7 @@ class LimitSplit:
 
 @dataclass(frozen=True, slots=True)
 class _Entries:
-    """Entries with published rows, in order: position, rows and bytes of each."""
+    """Entries with published rows, in order. Each array has an element for each entry."""
 
     ledgers: Integers
     entries: Integers
@@ -64,21 +64,21 @@ class LimitSplitter:
         """Return the longest prefix of the wanted rows within the limits, but at least one entry."""
         at, split_rows, split_bytes = wanted.range.start, 0, 0
         for files in _overlapping(self.candidate_files(wanted)):
-            left_rows, left_bytes = rows - split_rows, size_bytes - split_bytes
-            if split_rows and (left_rows <= 0 or left_bytes <= 0):
+            rest_rows, rest_bytes = rows - split_rows, size_bytes - split_bytes
+            if split_rows and (rest_rows <= 0 or rest_bytes <= 0):
                 return LimitSplit(at, split_rows, split_bytes)
             more_rows, more_bytes = sum(file.rows for file in files), sum(file.size_bytes for file in files)
             is_stated = all(_is_fully_stated(file, wanted) for file in files)
-            if not is_stated or more_rows > left_rows or more_bytes > left_bytes:
-                found = self._entries(files, wanted)
-                row_ends, byte_ends = np.cumsum(found.rows), np.cumsum(found.sizes)
-                count = min(_count_up_to(row_ends, left_rows), _count_up_to(byte_ends, left_bytes))
+            if not is_stated or more_rows > rest_rows or more_bytes > rest_bytes:
+                entries = self._entries(files, wanted)
+                row_ends, byte_ends = np.cumsum(entries.rows), np.cumsum(entries.sizes)
+                count = min(_count_up_to(row_ends, rest_rows), _count_up_to(byte_ends, rest_bytes))
                 if not split_rows and not count:
-                    count = min(1, len(found.rows))
+                    count = min(1, len(entries.rows))
                 more_rows, more_bytes = (int(ends[count - 1]) if count else 0 for ends in (row_ends, byte_ends))
                 if count:
-                    at = Position(int(found.ledgers[count - 1]), int(found.entries[count - 1])).next()
-                if count < len(found.rows):
+                    at = Position(int(entries.ledgers[count - 1]), int(entries.entries[count - 1])).next()
+                if count < len(entries.rows):
                     return LimitSplit(at, split_rows + more_rows, split_bytes + more_bytes)
             elif more_rows:
                 at = max(file.high for file in files).next()
@@ -111,7 +111,7 @@ class LimitSplitter:
         return first
 
     def _entries(self, files: Sequence[TableFile], wanted: LogRows) -> _Entries:
-        """Return the wanted entries of files, found by reading the position column."""
+        """Return the entries of the wanted rows in these files. Reads the position column."""
         key = (wanted.incarnation, *(file.path for file in files))
         if key not in self._entries_by_files:
             whole = LogRows(wanted.incarnation, PositionRange(EARLIEST, LATEST))
@@ -165,5 +165,5 @@ def _row_bytes(file: TableFile) -> float:
 
 
 def _count_up_to(ends: npt.NDArray[np.float64] | Integers, most: int) -> int:
-    """Return the number of running sums that are at most `most`."""
+    """Return how many of the running sums `ends` are at most `most`."""
     return int(np.searchsorted(ends, most, side="right"))

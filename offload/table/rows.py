@@ -1,12 +1,13 @@
 """Reads of a published table's data files: the rows of a log in a range of positions, as the requested columns.
 
 Rules
-- Only the requested columns are read. Position and incarnation are read too if a file may contain other rows.
-- Row groups without a position of the range are skipped by the file's statistics.
+- Only the requested columns are read. If a file may contain other rows, position and incarnation are read too.
+- Row groups that have no position of the range according to their statistics are skipped.
 - A column that a file does not have is null. A partition column has the value in Delta's log.
-- Types are cast without loss. Otherwise the read is refused with both types.
-- A file is divided by its row groups. A share reads the groups whose middle lies in it, so every row is read once.
-- A missing file raises DataLoss with its name. Nothing is skipped silently.
+- A column of another type is cast if no value is lost. Otherwise an error names both types.
+- Several tasks can share a file. A task reads the row groups whose middle lies in its share of the bytes, so every row
+  is read once.
+- A missing file raises DataLoss naming the file.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class LogRows:
 
 @dataclass(frozen=True, slots=True)
 class FileShare:
-    """Share of a data file: number `number` of `shares`."""
+    """Share of a data file: share `number`, from 0, of `shares` equal shares."""
 
     file: TableFile
     number: int = 0
@@ -59,7 +60,7 @@ class FileShare:
 
 @dataclass(frozen=True, slots=True)
 class TablePart:
-    """Input of one task: rows of one log in a version of a table. `version` is for messages only.
+    """Input of one task: rows of one log in a version of a table. `version` is used in errors only.
 
     The value pickles and contains no secret.
     """
@@ -87,7 +88,7 @@ def _share_rows(part: TablePart, share: FileShare, target: pa.Schema) -> Iterato
 
 
 def read_rows(part: TablePart, share: FileShare, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Yield the wanted rows of a share with the columns `names` that the file has, and possibly further columns."""
+    """Yield the wanted rows of a share. They have the columns `names` that the file has, and possibly other columns."""
     where = f"{share.file.path} of table {part.address.location}"
     with open_file(part.address, part.version, share.file) as file:
         wanted = _Wanted(share.file, part.wanted)
@@ -104,7 +105,7 @@ def read_rows(part: TablePart, share: FileShare, names: Sequence[str]) -> Iterat
 
 
 def open_file(address: TableAddress, version: int, file: TableFile) -> pq.ParquetFile:
-    """Open a data file. Raises DataLoss if the file is missing, Corrupt if it is no Parquet file."""
+    """Open a data file. Raises DataLoss if the file is missing, Corrupt if it is not a Parquet file."""
     try:
         if address.local:
             source: Any = str(address.local_file(file.path))
@@ -114,16 +115,16 @@ def open_file(address: TableAddress, version: int, file: TableFile) -> pq.Parque
         raise DataLoss(
             f"file {file.path} of version {version} of table {address.location} is gone: VACUUM removes the files of "
             "old versions",
-            hint="Read again. With option failOnDataLoss false, a stream's repeated batch reads the newest version. "
-            "Keep old versions for longer than a read takes (delta.deletedFileRetentionDuration), in a location that "
-            "every host can read",
+            hint="Read again. With option failOnDataLoss false, a stream repeats the batch with the newest version. "
+            "Keep deleted files for longer than a read takes (delta.deletedFileRetentionDuration), and the table in a "
+            "location that every host can read",
         ) from gone
     except pa.ArrowInvalid as wrong:
-        raise Corrupt(f"file {file.path} of table {address.location} is no Parquet file: {wrong}") from wrong
+        raise Corrupt(f"file {file.path} of table {address.location} is not a Parquet file: {wrong}") from wrong
 
 
 def positions(batch: pa.RecordBatch) -> tuple[Integers, Integers]:
-    """Return the ledger ids and entry ids of a batch's rows. The column `__position` needs only these two fields."""
+    """Return the ledger ids and entry ids of a batch's rows. Other fields of `__position` may be missing."""
     column = batch.column(batch.schema.get_field_index(POSITION))
     ids = pc.struct_field(column, "ledgerId"), pc.struct_field(column, "entryId")
     if any(column.null_count for column in ids):
@@ -155,7 +156,10 @@ class _Wanted:
         return [*([INCARNATION] if self._by_incarnation else []), *([_LEDGER, _ENTRY] if self._by_position else [])]
 
     def mask(self, batch: pa.RecordBatch, first: int, where: str) -> Mask | None:
-        """Return the mask of the wanted rows, or None if all are. `first` is the file's row number of the first row."""
+        """Return the mask of the wanted rows, None if all rows are wanted.
+
+        `first` is the number of the batch's first row in the file.
+        """
         masks: list[Mask] = []
         if self._by_incarnation:
             masks.append(_equals(batch, self._wanted.incarnation))
@@ -176,7 +180,7 @@ def _equals(batch: pa.RecordBatch, incarnation: str) -> Mask:
 
 
 def _row_groups(metadata: Any, share: FileShare, range_: PositionRange) -> Iterator[tuple[int, int, int]]:
-    """Yield the row groups of a share that may contain wanted rows: number, first row number, rows per batch."""
+    """Yield the row groups of a share that may contain wanted rows: group number, first row, rows in each batch."""
     first, start = 0, 0
     sizes = [metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups)]
     total = max(sum(sizes), 1)
@@ -191,7 +195,7 @@ def _row_groups(metadata: Any, share: FileShare, range_: PositionRange) -> Itera
 
 
 def _may_hold(group: Any, range_: PositionRange) -> bool:
-    """Return whether a row group may contain a position of the range, by its statistics of ledger ids."""
+    """Return whether a row group may contain a position of the range according to its statistics of ledger ids."""
     for number in range(group.num_columns):
         column = group.column(number)
         if column.path_in_schema == _LEDGER:
@@ -203,7 +207,7 @@ def _may_hold(group: Any, range_: PositionRange) -> bool:
 
 
 def _add_partition_columns(batch: pa.RecordBatch, file: TableFile, target: pa.Schema, where: str) -> pa.RecordBatch:
-    """Return the batch with the partition columns that `target` has."""
+    """Return the batch with those partition columns that are in `target`."""
     for name, value in file.values:
         if name in target.names and name not in batch.schema.names:
             field = target.field(name)
@@ -213,7 +217,7 @@ def _add_partition_columns(batch: pa.RecordBatch, file: TableFile, target: pa.Sc
 
 
 class _ObjectFile(io.RawIOBase):
-    """File interface to an object: each read fetches a range."""
+    """Object as a file: each read fetches a range."""
 
     def __init__(self, address: TableAddress, file: TableFile) -> None:
         super().__init__()

@@ -1,12 +1,13 @@
 """Version of a published Delta table: its files, its columns, and the last published segment of each log.
 
-The library `deltalake` replays Delta's log. `offload.table.rows` reads the data files.
+The library `deltalake` reads Delta's log. `offload.table.rows` reads the data files.
 
 Rules
 - A version never changes. Repeated reads return the same rows or raise an error.
-- A commit contains one whole segment of one log, in the order of segments. The last published segment is therefore the
-  transaction version of the log's application. If Delta's log expired it, the highest ledger id of the rows counts.
-- A later wholesale removal of rows (RESTORE, an overwrite) invalidates this number and is refused by name.
+- A publisher's commit contains one whole segment of one log, in the order of segments. It has the segment's id as the
+  transaction version of the log's application id. So the newest transaction version is the last published segment.
+- If Delta's log has dropped the transaction version, the highest ledger id of the rows is used instead.
+- If a later operation removed many rows at once (RESTORE, an overwrite), the read is refused. The error names it.
 - A table that needs an unsupported reader feature is refused with a hint.
 """
 
@@ -31,12 +32,15 @@ from pyspark_ledger.offload.table.table_address import TableAddress
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-# Reader features that deltalake's log replay or the reader of data files supports.
+# Reader features of Delta that deltalake or `offload.table.rows` supports.
 _SUPPORTED_FEATURES = frozenset(
     {"deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck", "typeWidening", "typeWidening-preview"}
 )
 _DELETIONS = "deletionVectors"
-_SQL = "Read it by Spark: union spark.read.format('delta') up to the last published ledger and the log after it"
+_SQL = (
+    "Read the table with Spark instead: union spark.read.format('delta') up to the last published ledger with the log "
+    "after it"
+)
 
 
 class TableSnapshot:
@@ -50,7 +54,7 @@ class TableSnapshot:
         self.table_id = str(metadata.id)
         self._partitioned_by: list[str] = list(metadata.partition_columns)
         self.columns: str = table.schema().to_json()
-        """The schema as Delta and Spark write it, in JSON."""
+        """The schema in JSON, in the format of Delta and Spark."""
         self._commits = TableCommits(address, self.version)
         _require_readable(table, self)
         self.files: tuple[TableFile, ...] = tuple(self._list_files())
@@ -63,9 +67,9 @@ class TableSnapshot:
         return [field["name"] for field in json.loads(self.columns)["fields"]]
 
     def published_up_to(self, incarnation: str, application: str) -> int:
-        """Return the ledger id of the last published segment of a log; -1 if there is none.
+        """Return the ledger id of a log's last published segment, -1 if no segment is published.
 
-        `application` is Delta's application id of the log. Raises Refused if published rows were removed since.
+        `application` is Delta's application id of the log. Raises Refused if published rows were removed afterwards.
         """
         published = self._table.transaction_version(application)
         by_rows = [file.high.ledger_id for file in self.files if file.has_bounds and file.belongs_to(incarnation)]
@@ -75,7 +79,7 @@ class TableSnapshot:
             raise Refused(
                 f"table {self.address.location} was changed by {removal} after ledger {newest} was published to it: "
                 "published rows may be missing",
-                hint="Restore the version before it, or publish to a new table",
+                hint="Restore the version before this change, or publish to a new table",
             )
         return newest
 
@@ -111,7 +115,7 @@ class TableSnapshot:
         return sorted(files, key=lambda file: (file.low, file.path))
 
     def _load_deletion_vectors(self, paths: AbstractSet[str]) -> dict[str, bytes]:
-        """Return a bit per row for each file with deleted rows: 1 if the row is not deleted."""
+        """Return for each file with deleted rows a bit for each row, 0 if the row is deleted."""
         root = unquote(self._table.table_uri).removeprefix("file://").rstrip("/") + "/"
         found = {}
         for batch in pa.RecordBatchReader.from_stream(self._table.deletion_vectors()):
@@ -120,7 +124,7 @@ class TableSnapshot:
                 found[unquote(path).removeprefix("file://").removeprefix(root)] = np.packbits(bits).tobytes()
         if not found.keys() <= paths:
             unlisted = min(found.keys() - paths)
-            raise Corrupt(f"{self} has a deletion vector for {unlisted}, which is none of its files", hint=_SQL)
+            raise Corrupt(f"{self} has a deletion vector for {unlisted}, which is not one of its files", hint=_SQL)
         return found
 
 
@@ -133,7 +137,7 @@ class _Bound:
 
 
 class _Statistics:
-    """Minima or maxima of all files; None for values that Delta's log does not state."""
+    """Minima or maxima of all files. A value is None if Delta's log does not state it."""
 
     def __init__(self, actions: pa.Table, side: str) -> None:
         found = actions.column(side).combine_chunks() if side in actions.column_names else None
@@ -154,8 +158,8 @@ class _Statistics:
 def open_table(address: TableAddress, version: int | None = None) -> TableSnapshot:
     """Open a version of a table, by default the newest.
 
-    Raises NotFound if there is no table, DataLoss if the version is gone, Unavailable or Unsupported if it is
-    unreadable, and Unauthenticated.
+    Raises NotFound if there is no table, and DataLoss if the version does not exist any more. Raises Unavailable,
+    Unsupported or Unauthenticated if the table cannot be read.
     """
     try:
         from deltalake import DeltaTable
@@ -163,7 +167,7 @@ def open_table(address: TableAddress, version: int | None = None) -> TableSnapsh
     except ImportError as missing:
         raise Refused(
             "option 'history' needs deltalake, which is not installed here",
-            hint="pip install 'pyspark-ledger[history]' where the driver runs",
+            hint="Run pip install 'pyspark-ledger[history]' on the driver",
         ) from missing
     try:
         found = DeltaTable(address.location, version=version, storage_options=address.storage_options())
@@ -174,7 +178,7 @@ def open_table(address: TableAddress, version: int | None = None) -> TableSnapsh
         if version is not None:
             raise DataLoss(
                 f"version {version} of table {address.location} cannot be read any more: {wrong}",
-                hint="The table is gone, or its log was cleaned since. Start with a new checkpoint",
+                hint="The table was deleted, or Delta has cleaned its log. Start with a new checkpoint",
             ) from wrong
         if isinstance(wrong, TableNotFoundError):
             raise NotFound(
@@ -189,23 +193,23 @@ def require_same_table(snapshot: TableSnapshot, table_id: str) -> None:
         raise Refused(
             f"table {snapshot.address.location} was deleted and created again: its id is {snapshot.table_id}, the "
             f"reader began with {table_id}",
-            hint="Start with a new checkpoint, or name the table that it began with",
+            hint="Start with a new checkpoint, or name the table that the reader began with",
         )
 
 
 def _require_readable(table: DeltaTable, snapshot: TableSnapshot) -> None:
     protocol = table.protocol()
     if protocol.min_reader_version > 3:
-        raise Unsupported(f"{snapshot} needs reader version {protocol.min_reader_version}, 3 is known here", hint=_SQL)
+        raise Unsupported(f"{snapshot} needs reader version {protocol.min_reader_version}, 3 is supported", hint=_SQL)
     unsupported = sorted(_features(table) - _SUPPORTED_FEATURES)
     mapped = (table.metadata().configuration or {}).get("delta.columnMapping.mode", "none")
     if "columnMapping" in unsupported or mapped != "none":
         raise Unsupported(
             f"{snapshot} has columns that were renamed or dropped (columnMapping, mode {mapped})",
-            hint=f"ALTER TABLE … DROP FEATURE columnMapping makes it plain again. {_SQL}",
+            hint=f"Run ALTER TABLE … DROP FEATURE columnMapping. {_SQL}",
         )
     if unsupported:
-        raise Unsupported(f"{snapshot} needs readers that know {', '.join(unsupported)}", hint=_SQL)
+        raise Unsupported(f"{snapshot} needs readers that support {', '.join(unsupported)}", hint=_SQL)
     if POSITION not in snapshot.names or INCARNATION not in snapshot.names:
         raise Refused(
             f"{snapshot} has no column {POSITION!r} or {INCARNATION!r}: no ledger was published to it",

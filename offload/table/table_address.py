@@ -1,8 +1,8 @@
 """Address of a published table: a directory or an S3 bucket.
 
 Rules
-- A user gives a path or an `s3://` address. A table name is refused: only a catalog can resolve it, and a data source
-  has no session.
+- A user gives a path or an `s3://` address. A table name is refused, because only the catalog of a Spark session can
+  resolve it, and a data source has no session.
 - An address pickles and contains no secret.
 """
 
@@ -36,9 +36,9 @@ class TableAddress:
             return cls(str(parsed), s3 or S3Options())
         if "://" not in table and "/" not in table and not parsed.directory.exists():
             raise Refused(
-                f"option 'history' is {table!r}, and there is no such directory; a catalog's table is known to "
-                "Spark's session only, and a source is planned without a session",
-                hint=f'Give its path: pyspark_ledger.history_of(spark, "{table}") asks DESCRIBE DETAIL for it',
+                f"option 'history' is {table!r}, and there is no such directory; a table of a catalog cannot be "
+                "resolved, because a data source has no Spark session",
+                hint=f'Give the path of the table. pyspark_ledger.history_of(spark, "{table}") returns it',
             )
         return cls(str(parsed.directory), s3 or S3Options())
 
@@ -47,7 +47,7 @@ class TableAddress:
         return "://" not in self.location
 
     def storage_options(self) -> dict[str, str] | None:
-        """Return the options with which deltalake reaches the bucket; None for a directory."""
+        """Return deltalake's options for access to the bucket. Returns None for a directory."""
         return None if self.local else self.s3.object_store_options(self.location)
 
     def local_file(self, path: str) -> Path:

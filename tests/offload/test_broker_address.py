@@ -119,7 +119,7 @@ def test_a_trial_names_the_steps_that_worked_and_the_object_that_is_left() -> No
         trial._try(ReadOnlyAfterWrite(), "ledger-trial-1")  # type: ignore[arg-type]
     assert failed.value.message == (
         "s3://kept was tried and is not set: write, read, list worked, delete failed: S3 delete: 403; "
-        "the object ledger-trial-1 is left there"
+        "the object ledger-trial-1 was not deleted"
     )
     assert failed.value.hint == "Check the policy. offload_to(…, check=False) sets the address without a trial"
 

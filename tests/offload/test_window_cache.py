@@ -71,5 +71,5 @@ def test_who_waits_when_it_is_closed_is_told_to_read_again(store: GatedStore) ->
             pass
         windows.close()
         store.go.set()
-        with pytest.raises(Unavailable, match="one: its reader was closed"):
+        with pytest.raises(Unavailable, match="one: the reader of the object was closed"):
             waiting.result(60)

@@ -75,7 +75,7 @@ def test_partitions_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     assert [topic.name.rpartition("-")[2] for topic in found] == ["0", "2", "10"]
     assert only(tmp_path, "t-partition-2").segments[0].ledger_id == 3
     put_segment(tmp_path, 99, ENTRIES)
-    with pytest.raises(Refused, match="is a topic of its own and has 3 partitions"):
+    with pytest.raises(Refused, match="is a topic without partitions and also has 3 partitions"):
         listed(tmp_path).find("t")
 
 

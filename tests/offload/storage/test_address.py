@@ -49,7 +49,7 @@ def test_a_prefix_stands_before_every_key() -> None:
         ("s3://[flights", r"an unpaired '\[' or '\]'"),
         ("/data/\0", r"U\+0000"),
         ("file:///data/%00", r"U\+0000"),
-        ("~nobody-of-this-name/objects", "names the home of a user"),
+        ("~nobody-of-this-name/objects", "begins with the home of a user"),
     ],
 )
 def test_a_wrong_address_is_refused_with_its_value(text: str, message: str) -> None:

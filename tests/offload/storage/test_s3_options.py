@@ -199,7 +199,7 @@ def test_a_profile_that_is_not_there_is_named() -> None:
         ({"encryption": "rot13"}, "expected AES256 or aws:kms"),
         ({"bucket_owner": "me"}, "twelve digits"),
         ({"endpoint": "localhost:9000"}, "expected http://"),
-        ({"endpoint": "http://key:hunter2@host"}, "not shown here"),
+        ({"endpoint": "http://key:hunter2@host"}, "therefore not shown"),
         ({"credential_provider": "module"}, "expected module:function"),
     ],
 )
