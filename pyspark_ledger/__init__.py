@@ -13,16 +13,20 @@ import importlib
 import os
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 from weakref import WeakKeyDictionary
 
 from pyspark_ledger.ledger.version import __version__
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from pyspark_ledger.connector.default_source import DefaultSource
+    from pyspark_ledger.connector.display.query_watch import QueryWatch
+    from pyspark_ledger.connector.display.read_plan import ReadPlan
+    from pyspark_ledger.connector.session.metrics import ProgressWatch
     from pyspark_ledger.ledger.api.cursor import Cursor
     from pyspark_ledger.ledger.api.ledger import Ledger
     from pyspark_ledger.ledger.api.store import LedgerStore, connect, open_read_only
@@ -63,8 +67,10 @@ __all__ = [
     "Unsupported",
     "__version__",
     "acknowledge",
+    "catch_up",
     "configure",
     "connect",
+    "explain",
     "history_of",
     "open_read_only",
     "positions_json",
@@ -220,31 +226,70 @@ def settle(spark: SparkSession, timeout_s: float = 10.0) -> bool:
     return settle_session(spark, timeout_s)
 
 
-def watch(spark: SparkSession, show: Any = None, *, prometheus: Any = None) -> Any:
-    """Report the backlog, the use of the cache and the batch sizes of a session's streaming queries.
+@overload
+def watch(target: StreamingQuery, *, every_s: float = 1.0) -> QueryWatch: ...
 
-    Prints a line for each ledger of each batch. With `show`, calls this function with a `LedgerProgress` instead. With
-    `prometheus`, a registry of prometheus-client, sets gauges `ledger_stream_…` in the registry and prints nothing.
-    Returns the listener. Pass it to `spark.streams.removeListener` to stop the reports.
+
+@overload
+def watch(target: SparkSession, show: Any = None, *, prometheus: Any = None) -> ProgressWatch: ...
+
+
+def watch(target: Any, show: Any = None, *, prometheus: Any = None, every_s: float = 1.0) -> Any:
+    """Report the backlog, the use of the cache and the batches of one streaming query, or of all queries of a session.
+
+    `watch(query)` draws a live chart, with a sample every `every_s` seconds. The chart ends with the query. The result
+    has `stop()`, `wait()` and `samples`. docs/notebooks.md has pictures.
+
+    `watch(spark)` prints a line for each ledger of each batch. With `show`, it calls this function with a
+    `LedgerProgress` instead. With `prometheus`, a registry of prometheus-client, it sets gauges `ledger_stream_…` in
+    the registry and prints nothing. It returns the listener. Pass that to `spark.streams.removeListener` to stop the
+    reports.
     """
-    from pyspark_ledger.connector.session.metrics import watch as watch_session
+    if not hasattr(target, "lastProgress"):
+        from pyspark_ledger.connector.session.metrics import watch as watch_session
 
-    return watch_session(spark, show, prometheus)
+        return watch_session(target, show, prometheus)
+    if show is not None or prometheus is not None:
+        message = "watch(query) draws a chart: `show` and `prometheus` are for watch(spark)"
+        raise TypeError(message)
+    from pyspark_ledger.connector.display.query_watch import QueryWatch
+
+    return QueryWatch(target, every_ms=max(round(every_s * 1000), 100)).start()
+
+
+def catch_up(query: StreamingQuery, timeout_s: float | None = None, *, progress: bool = True) -> bool:
+    """Wait until a query ends, such as one with `trigger(availableNow=True)`, with a progress bar of its backlog.
+
+    The bar is shown in a terminal or a notebook. Returns False after the time-out. Raises the query's exception.
+    """
+    from pyspark_ledger.connector.display.catch_up import catch_up as wait_for
+
+    return wait_for(query, timeout_s, progress=progress)
 
 
 def publish(
-    spark: SparkSession, ledger: str, table: str, *, options: Mapping[str, str] | None = None, **wishes: Any
+    spark: SparkSession,
+    ledger: str,
+    table: str,
+    *,
+    options: Mapping[str, str] | None = None,
+    progress: bool = False,
+    **wishes: Any,
 ) -> list[Any]:
     """Publish the sealed segments of a ledger to a Delta table, each once. Return the newly published segments.
 
     A segment is a file of the ledger; a sealed segment never changes. `table` is a path or `[catalog.][schema.]table`.
     `options` are the options of `format("ledger")` that locate the ledger: `store`, or `offload` for a bucket. Without
     them the ledger is in the session's default store. docs/tables.md explains the parameters `wishes`.
+    With `progress`, a terminal or a notebook shows a progress bar.
     """
     from pyspark_ledger.connector.publish.publisher import Publisher
     from pyspark_ledger.connector.publish.request import Publishing
+    from pyspark_ledger.ledger.display.progress_bar import progress_bar
 
-    return list(Publisher(spark, ledger, table, _located(spark, options), Publishing.of(**wishes)).publish())
+    publisher = Publisher(spark, ledger, table, _located(spark, options), Publishing.of(**wishes))
+    with progress_bar(f"publish {ledger}", shown=progress) as bar:
+        return list(publisher.publish(bar=bar))
 
 
 def publish_stream(
@@ -268,6 +313,17 @@ def _located(spark: SparkSession, options: Mapping[str, str] | None) -> Mapping[
     if store is None or {"store", "offload"} & {name.lower() for name in explicit}:
         return explicit
     return {"store": os.fspath(store), **(store_options or {}), **explicit}
+
+
+def explain(spark: SparkSession, ledger: str = "", *, options: Mapping[str, str] | None = None) -> ReadPlan:
+    """Return the plan of `spark.read.format("ledger")` with these options: columns, and the ranges of each task.
+
+    A notebook shows the plan as a picture; `print` shows the same as text. Nothing is read. Without a `ledger` the
+    options name the ledgers. Raises what the read would raise.
+    """
+    from pyspark_ledger.connector.display.read_plan import explain as plan
+
+    return plan({**_located(spark, options), **({"path": ledger} if ledger else {})})
 
 
 def history_of(spark: SparkSession, table: str) -> str:

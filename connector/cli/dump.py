@@ -18,7 +18,6 @@ from typing import Annotated, Any
 import typer
 from google.protobuf.json_format import MessageToDict
 from rich.console import Console
-from rich.progress import Progress, TaskID, TextColumn
 
 from pyspark_ledger.connector.cli.ledgers import (
     EpochMs,
@@ -34,6 +33,7 @@ from pyspark_ledger.connector.cli.ledgers import (
 from pyspark_ledger.connector.cli.wording import counted, time_words
 from pyspark_ledger.ledger.api.store import LedgerStore
 from pyspark_ledger.ledger.clock import system_clock_ms
+from pyspark_ledger.ledger.display.progress_bar import progress_bar
 from pyspark_ledger.ledger.errors import Corrupt, DataLoss, NotFound, Refused
 from pyspark_ledger.ledger.location import store_location
 from pyspark_ledger.ledger.message.entry import ParsedEntry, entry_rows, is_arrow, is_marker, parse_entry
@@ -44,7 +44,7 @@ from pyspark_ledger.ledger.metadata.read_only import MetadataView
 from pyspark_ledger.ledger.metadata.records import TABLES, Metadata
 from pyspark_ledger.ledger.metadata.segment_records import SegmentRecord
 from pyspark_ledger.ledger.metadata.unwanted_files import unknown_files
-from pyspark_ledger.ledger.names import canonical_name, nearest
+from pyspark_ledger.ledger.names import canonical_name, nearest, short_name
 from pyspark_ledger.ledger.position import Position, PositionRange
 from pyspark_ledger.ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from pyspark_ledger.ledger.protocol.actions import LedgerDescription, SegmentDescription
@@ -160,15 +160,18 @@ def verify(
         raise Refused(f"the store {directory} is not on this host", hint="Run ledger verify where its broker runs")
     records = Metadata(MetadataView(directory / "metadata.sqlite", TABLES), system_clock_ms)
     checked: dict[str, int] = {}
-    columns = (TextColumn("{task.description}", markup=False), *Progress.get_default_columns()[1:])
-    with Progress(*columns, console=Console(stderr=True), disable=output is Output.json) as progress:
-        for described in _described(found, [canonical_name(name)] if name else found.names()):
-            task = progress.add_task(described.name, total=described.entries)
+    names = [canonical_name(name)] if name else found.names()
+    with progress_bar("verify", shown=output is Output.text) as bar:
+        total = sum(found.client.describe(each, lists=False).entries for each in names) if bar.shown else 0
+        for described in _described(found, names):
             checked[described.name] = 0
 
-            def advance(done: int, canonical: str = described.name, task: TaskID = task) -> None:
-                progress.advance(task, done)
+            def advance(done: int, canonical: str = described.name) -> None:
                 checked[canonical] += done
+                if bar.shown:
+                    entries = sum(checked.values())
+                    words = f"{entries:,} of {max(total, entries):,} entries, {short_name(canonical)}"
+                    bar.update(entries / max(total, entries, 1), words)
 
             _verify(found, directory, records, described, advance)
     show(output, checked, lambda console: console.print(_held(sum(checked.values()))))

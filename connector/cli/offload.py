@@ -10,21 +10,15 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from pyspark_ledger.connector.cli.ledgers import Name, Output, OutputOption, StoreOption, opened, reporting, show
 from pyspark_ledger.connector.cli.wording import counted, next_words
-from pyspark_ledger.ledger.client.client import Client
-from pyspark_ledger.ledger.clock import pause
+from pyspark_ledger.ledger.api.ledger_admin import await_offload
 from pyspark_ledger.ledger.errors import Refused, Unavailable
 from pyspark_ledger.ledger.names import canonical_name
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.protocol.actions import NameLedger
 from pyspark_ledger.ledger.protocol.ledgers import OffloadPrefix, OffloadStatus
-
-_ASK_MS = 200
-_ACTIVE = ("waiting", "running")
 
 
 @reporting
@@ -49,25 +43,10 @@ def offload(
         request = OffloadPrefix(name, _position(until), cancel, sweep, seal)
         found = client.call("offload", request)
         if wait and not (cancel or sweep):
-            found = _followed(client, found, shown=output is Output.text)
+            found = await_offload(client, found, progress=output is Output.text)
     show(output, found, lambda console: console.print(_sentence(found)))
     if found.state == "failed":
         raise Unavailable(f"{name!r} is not offloaded up to there: {found.failure}")
-
-
-def _followed(client: Client, found: OffloadStatus, *, shown: bool) -> OffloadStatus:
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn())
-    if found.state not in _ACTIVE:  # nothing to do, and a bar would have no total
-        return found
-    with Progress(*columns, console=Console(stderr=True), disable=not shown) as bar:
-        task = bar.add_task("offload", total=found.bytes_total)
-        while True:
-            now = f"ledger {found.left[0]}" if found.left else "done"
-            bar.update(task, description=now, completed=found.bytes_done, total=found.bytes_total)
-            if found.state not in _ACTIVE:
-                return found
-            pause(_ASK_MS)
-            found = client.call("offload.status", NameLedger(found.name))
 
 
 def _sentence(found: OffloadStatus) -> str:

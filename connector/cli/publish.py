@@ -26,6 +26,7 @@ from pyspark_ledger.connector.options.option import duration
 from pyspark_ledger.connector.publish.publisher import PublishedSegment, Publisher
 from pyspark_ledger.connector.publish.request import FILE_BYTES, Publishing
 from pyspark_ledger.connector.session.delta import PACKAGES, s3a_settings
+from pyspark_ledger.ledger.display.progress_bar import progress_bar
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.names import short_name
 
@@ -95,7 +96,9 @@ def publish(
 
     try:
         publisher = Publisher(spark, name, table, given, wishes)
-        publisher.run(tell, pause_ms, Event())
+        # A pass of a publisher that runs on is seconds of work, and a bar for each would fill the terminal.
+        with progress_bar(f"publish {name}", shown=output is Output.text and pause_ms is None) as bar:
+            publisher.run(tell, pause_ms, Event(), bar)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     finally:

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING
 
 from pyspark_ledger.connector.publish.delta_table import DeltaTable, LostRace, spark_tables, tagged_session
 from pyspark_ledger.connector.publish.latest_table import LatestRows
+from pyspark_ledger.connector.publish.progress import PassProgress
 from pyspark_ledger.connector.publish.reports import PublishReports
 from pyspark_ledger.connector.publish.request import Publishing
 from pyspark_ledger.connector.publish.segment_rows import (
@@ -51,6 +52,7 @@ from pyspark_ledger.connector.publish.segments import (
 )
 from pyspark_ledger.connector.publish.table_retention import delete_trimmed, require_no_deletion
 from pyspark_ledger.ledger.clock import monotonic_ms
+from pyspark_ledger.ledger.display.progress_bar import SILENT, ProgressBar
 from pyspark_ledger.ledger.errors import Refused, Unavailable
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.protocol.ledgers import ChangeProperties, PublishedNote
@@ -116,11 +118,13 @@ class Publisher:
         self._starts: dict[str, Position] = {}
         self._published_up_to: dict[tuple[str, str], int] = {}
 
-    def publish(self, on_published: Callable[[PublishedSegment], object] | None = None) -> list[PublishedSegment]:
+    def publish(
+        self, on_published: Callable[[PublishedSegment], object] | None = None, bar: ProgressBar = SILENT
+    ) -> list[PublishedSegment]:
         """Publish all sealed segments that are not in the table, and return them, oldest first.
 
-        `on_published` is called after the commit of each segment. If no segment was sealed since the last pass,
-        neither Spark nor the table is accessed.
+        `on_published` is called after the commit of each segment. `bar` shows the bytes of the published segments. If
+        no segment was sealed since the last pass, neither Spark nor the table is accessed.
         """
         new_segments: list[PublishedSegment] = []
         if self.publishing.seal_after_ms is not None and isinstance(self.source, StoreSegments):
@@ -130,10 +134,11 @@ class Publisher:
         if self.latest is not None:
             for log in due:
                 self.latest.require_free(log, self.source.columns(log))
+        progress = PassProgress(bar, due)
         for log in logs:
             try:
                 if log in due:
-                    new_segments += self._publish_log(log, on_published or _ignore)
+                    new_segments += self._publish_log(log, on_published or _ignore, progress)
                 if self.publishing.follow_retention:
                     self._follow_retention(log)
             except Exception:
@@ -143,14 +148,20 @@ class Publisher:
             self._optimize()
         return new_segments
 
-    def run(self, on_published: Callable[[PublishedSegment], object], every_ms: int | None, stop: Event) -> None:
+    def run(
+        self,
+        on_published: Callable[[PublishedSegment], object],
+        every_ms: int | None,
+        stop: Event,
+        bar: ProgressBar = SILENT,
+    ) -> None:
         """Publish every `every_ms` until `stop` is set, or once if `every_ms` is None.
 
         Unavailable is logged and retried at the next pass. Any other error is raised.
         """
         while not stop.is_set():
             try:
-                self.publish(on_published)
+                self.publish(on_published, bar)
             except Unavailable as error:
                 if every_ms is None:
                     raise
@@ -165,10 +176,11 @@ class Publisher:
         return bool(log.segments) and log.segments[-1].ledger_id > last_segment
 
     def _publish_log(
-        self, log: SealedLog, on_published: Callable[[PublishedSegment], object]
+        self, log: SealedLog, on_published: Callable[[PublishedSegment], object], progress: PassProgress
     ) -> list[PublishedSegment]:
         new_segments: list[PublishedSegment] = []
         up_to, lost_races = self._last_published(log), 0
+        progress.show(log, up_to)
         while (segment := log.next_after(up_to)) is not None:
             try:
                 started_ms = monotonic_ms()
@@ -187,6 +199,7 @@ class Publisher:
             self._reports.published(log.name, segment, monotonic_ms() - started_ms)
             new_segments.append(PublishedSegment(log.name, segment.ledger_id, segment.rows, segment.size_bytes))
             on_published(new_segments[-1])
+            progress.show(log, up_to)
             if len(new_segments) % _REFRESH_EVERY == 0:
                 up_to = self._last_published(log)
         latest = self.latest

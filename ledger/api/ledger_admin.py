@@ -15,7 +15,10 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from pyspark_ledger.ledger.clock import HOST_ZONE, pause
+from pyspark_ledger.ledger.display.amounts import size_words
+from pyspark_ledger.ledger.display.progress_bar import progress_bar
 from pyspark_ledger.ledger.errors import Unavailable
+from pyspark_ledger.ledger.names import short_name
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.protocol.actions import NameLedger
 from pyspark_ledger.ledger.protocol.ledgers import (
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
 
 
 _ASK_MS = 100
+_ACTIVE = ("waiting", "running")
 
 
 class LedgerAdmin:
@@ -60,16 +64,17 @@ class LedgerAdmin:
         done: TrimReply = self.client.call("trim", NameLedger(self.name))
         return done
 
-    def offload(self, until: Position | None = None, *, seal: bool = False, wait: bool = True) -> OffloadStatus:
+    def offload(
+        self, until: Position | None = None, *, seal: bool = False, wait: bool = True, progress: bool = False
+    ) -> OffloadStatus:
         """Copy sealed segments before a position to object storage, all without a position; with `seal` the open one
-        too.
+        too. With `progress` a bar is shown while the call waits.
 
         Raises Refused if no bucket is configured, Unavailable if a segment could not be copied.
         """
         found: OffloadStatus = self.client.call("offload", OffloadPrefix(self.name, until, seal=seal))
-        while wait and found.state in ("waiting", "running"):
-            pause(_ASK_MS)
-            found = self.offload_status()
+        if wait:
+            found = await_offload(self.client, found, progress=progress)
         if wait and found.failure:
             raise Unavailable(f"{self.name!r} is not offloaded from {found.first_left} on: {found.failure}")
         return found
@@ -104,6 +109,21 @@ class LedgerAdmin:
         milliseconds = require_time("the time", time, HOST_ZONE)
         found: Position = self.client.call("seek", SeekTime(self.name, milliseconds)).position
         return found
+
+
+def await_offload(client: Client, found: OffloadStatus, *, progress: bool) -> OffloadStatus:
+    """Wait until an offload is no more active. Return its status. With `progress` a bar is shown meanwhile."""
+    if found.state not in _ACTIVE:
+        return found
+    with progress_bar(f"offload {short_name(found.name)}", shown=progress) as bar:
+        while True:
+            segment = f", segment {found.left[0]}" if found.left else ""
+            words = f"{size_words(found.bytes_done)} of {size_words(found.bytes_total)}{segment}"
+            bar.update(found.bytes_done / found.bytes_total if found.bytes_total else None, words)
+            if found.state not in _ACTIVE:
+                return found
+            pause(_ASK_MS)
+            found = client.call("offload.status", NameLedger(found.name))
 
 
 def change_policy(client: Client, request: ChangePolicy) -> Policies:

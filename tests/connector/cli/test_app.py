@@ -242,7 +242,7 @@ def test_what_looks_like_markup_or_an_emoji_is_printed_as_it_is(store: Path, mon
     assert cursor in run("cursor", "list", name)
     assert cursor in run("describe", name)
     assert name in run("list")
-    assert "orders[red]" in run("verify", name)
+    assert run("verify", name) == "1 entry holds\n"
     assert "orders[red]" in run("policy", name)
     assert "'b:100:'" in run("describe", "b:100:", status=1)
 

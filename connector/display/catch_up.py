@@ -1,0 +1,60 @@
+"""Wait for the end of a query, with a bar of the backlog that the query has read.
+
+Rules
+- The whole is the rows that the query has read, and the backlog behind its last batch.
+- Spark counts no rows while a batch runs. Before the first batch ends, the bar counts its tasks.
+- A failed query raises its exception, like Spark's `awaitTermination`.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from pyspark_ledger.connector.display.samples import Batches, batch_rows, query_title, reported_lag
+from pyspark_ledger.ledger.clock import Clock, monotonic_ms
+from pyspark_ledger.ledger.display.progress_bar import progress_bar
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_POLL_SECONDS = 0.25
+
+
+def catch_up(
+    query: StreamingQuery, timeout_s: float | None = None, *, progress: bool = True, clock: Clock = monotonic_ms
+) -> bool:
+    """Wait until the query ends. Return False after the time-out. Raises the query's exception."""
+    until_ms = None if timeout_s is None else clock() + round(timeout_s * 1000)
+    batches, rows, lag = Batches(query), 0, None
+    with progress_bar(f"catch up {query_title(query)}", shown=progress) as bar:
+        while True:
+            ended = query.awaitTermination(_POLL_SECONDS)  # type: ignore[arg-type]  # Spark takes fractions
+            found = batches.new()
+            rows += batch_rows(found)
+            lag = reported_lag(found[-1]) if found else lag
+            if ended:
+                bar.update(1.0, f"{rows:,} rows")
+                return True
+            if lag is not None:
+                whole = rows + lag.rows
+                bar.update(rows / whole if whole else None, f"{rows:,} of {whole:,} rows")
+            elif bar.shown:
+                bar.update(*_tasks(str(query.runId)))
+            if until_ms is not None and clock() >= until_ms:
+                return False
+
+
+def _tasks(run_id: str) -> tuple[float | None, str]:
+    """Return the share of finished tasks of the running batch, and its words. Unknown with Spark Connect."""
+    from pyspark.sql import SparkSession
+
+    session, done, total = SparkSession.getActiveSession(), 0, 0
+    with suppress(Exception):  # a job may end between two questions, and a session of Spark Connect has no jobs
+        tracker = session.sparkContext.statusTracker()  # type: ignore[union-attr]
+        for job in set(tracker.getActiveJobsIds()) & set(tracker.getJobIdsForGroup(run_id)):
+            info = tracker.getJobInfo(job)
+            stages = [tracker.getStageInfo(stage) for stage in (() if info is None else info.stageIds)]
+            done += sum(stage.numCompletedTasks for stage in stages if stage is not None)
+            total += sum(stage.numTasks for stage in stages if stage is not None)
+    return (done / total, f"first batch, {done} of {total} tasks") if total else (None, "first batch")

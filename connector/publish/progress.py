@@ -1,0 +1,32 @@
+"""Progress of one pass of a publisher: the bytes of the segments that it publishes, over all of its logs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pyspark_ledger.connector.publish.segments import SealedLog
+from pyspark_ledger.ledger.display.amounts import size_words
+from pyspark_ledger.ledger.display.progress_bar import ProgressBar
+from pyspark_ledger.ledger.names import short_name
+
+
+class PassProgress:
+    """Progress of one pass on a bar. Until a log's table was read, all segments of the log count as unpublished."""
+
+    def __init__(self, bar: ProgressBar, logs: Iterable[SealedLog]) -> None:
+        self._bar = bar
+        self._total = {log.name: sum(segment.size_bytes for segment in log.segments) for log in logs}
+        self._left: dict[str, int] = {}
+
+    def show(self, log: SealedLog, up_to: int) -> None:
+        """Show that the segments of a log up to the id `up_to` are published."""
+        if not self._bar.shown:
+            return
+        left = sum(segment.size_bytes for segment in log.segments if segment.ledger_id > up_to)
+        if log.name not in self._left:
+            self._total[log.name] = left
+        self._left[log.name] = left
+        total = sum(self._total.values())
+        done = sum(self._total[name] - left for name, left in self._left.items())
+        words = f"{size_words(done)} of {size_words(total)}, {short_name(log.name)}"
+        self._bar.update(done / total if total else 1.0, words)
