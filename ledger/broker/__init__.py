@@ -1,5 +1,5 @@
-"""Server process of a store, over Arrow Flight.
+"""Broker: the process that owns a store and serves its ledgers over Arrow Flight.
 
-`main` starts the process. `actions` handles the calls, `server` the Flight streams, and `append_socket` the streams of
-producers on this host. The read path is in `reads`.
+`main` starts the process. `server` receives the calls, `actions` handles them, and `append_socket` receives the entries
+of producers on this host. `reads` serves blocks through the cache, `web` is the HTTP service.
 """

@@ -1,10 +1,10 @@
-"""Handlers of the protocol's actions: each takes one request, calls the store, and returns one answer.
+"""Handlers of the protocol's actions: each takes one request, calls the store, and returns one reply.
 
 Rules
-- A handler takes the decoded request. It returns the answer, or raises the store's error.
-- A handler also updates the cache and the leases that a change of the store affects.
-- File locations are returned only to a client that sent the token. Only a process of this user on this host can read
-  the token.
+- A handler takes the decoded request. It returns the reply, or raises the store's error.
+- After a change of the store, a handler also updates the cache and the leases that depend on it.
+- A handler returns file locations only to a client that sent the token of this broker. Reason: only a process of this
+  user on this host can read the token, and can map the files.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ from pyspark_ledger.ledger.segment.reader import SegmentBlock
 from pyspark_ledger.ledger.store.batch_status import BatchStatus
 from pyspark_ledger.ledger.store.store import Store
 
-# Actions that write nothing. A broker whose store was taken over refuses all other actions.
+# Actions that do not change the store. If another broker has taken the store over, this broker refuses all other
+# actions.
 READING = frozenset(
     {
         "hello",
@@ -106,7 +107,9 @@ class Actions:
         self._token = token
 
     def table(self) -> dict[str, Callable[[Any], msgspec.Struct]]:
-        """Return the handler of each action of the protocol, except for the actions of the connection."""
+        """Return the handler of each action of the protocol, except `hello` and `shutdown`, which the server
+        handles.
+        """
         store, durable, survey = self._store, self._store.cursors, BatchStatus(self._store, system_clock_ms)
         return {
             "create": self._create,
@@ -175,7 +178,10 @@ class Actions:
         return Health({name: str(error) for name, error in self._store.given_up().items()}, errors, count)
 
     def located(self, request: reads.ReadRequest) -> list[SegmentBlock]:
-        """Return the blocks of a range. Raises DataLoss if the ledger was recreated since the range was requested."""
+        """Return the blocks of a range.
+
+        Raises DataLoss if the ledger was deleted and created again since the range was planned.
+        """
         ledger = self._store.ledger(request.name)
         require_incarnation(ledger, request.incarnation)
         return ledger.blocks(request.range, request.max_block_bytes)
@@ -220,12 +226,13 @@ class Actions:
     def _open_read(self, request: reads.OpenRead) -> reads.OpenedRead:
         ledger = self._store.ledger(request.name)
         range_, skip = self._store.cursors.left(ledger.snapshot, request)
-        # Read after the range: a schema is registered before the first entry of its version.
+        # Read after the range, so that the schema covers all entries of the range. A producer registers a schema before
+        # it appends the first entry of that version.
         schema = self._store.get_schema(GetSchema(ledger.name))
-        opened = reads.OpenedRead(range_, ledger.incarnation, schema.version, schema.arrow_schema, skip)
+        reply = reads.OpenedRead(range_, ledger.incarnation, schema.version, schema.arrow_schema, skip)
         if not self._on_this_host(request.token):
-            return msgspec.structs.replace(opened, same_host=False)
-        wanted = reads.ReadRequest(
+            return msgspec.structs.replace(reply, same_host=False)
+        read = reads.ReadRequest(
             ledger.name,
             range_,
             ledger.incarnation,
@@ -233,7 +240,7 @@ class Actions:
             max_block_bytes=request.max_block_bytes,
             partly=True,
         )
-        return msgspec.structs.replace(opened, places=self._locate(wanted)) if range_ else opened
+        return msgspec.structs.replace(reply, places=self._locate(read)) if range_ else reply
 
     def _split(self, request: reads.SplitRequest) -> reads.SplitParts:
         ledger = self._store.ledger(request.name)
@@ -245,7 +252,7 @@ class Actions:
 
     def _open_staging(self, request: OpenStaging) -> StagingPlace:
         if not self._on_this_host(request.token):
-            raise Refused("a staging file was asked for from another host", hint="Stage by DoPut instead")
+            raise Refused("a client on another host requested a staging file", hint="Send the part by DoPut instead")
         return self._store.open_part(request.query, request.batch)
 
     def _acquire_lease(self, request: cursors.AcquireLease) -> cursors.LeaseReply:
@@ -293,14 +300,14 @@ class Actions:
         return state
 
     def _next_delivery(self, request: cursors.NextDelivery) -> cursors.DecidedDelivery:
-        """Decide on the next batch of a cursor.
+        """Decide which rows the next batch of a cursor has.
 
-        Entries delivered before are expected to be read again: after a time-out, and for the dead letter ledger.
+        The cache then expects another read of the entries that are redelivered or written to the dead-letter ledger.
         """
         decided = self._store.deliveries.next(request)
         if decided.back_rows or decided.dead:
-            again = self._store.deliveries.redelivered(request, decided)
-            self._source.again(canonical_name(request.ledger), request.cursor, again)
+            redelivered = self._store.deliveries.redelivered(request, decided)
+            self._source.again(canonical_name(request.ledger), request.cursor, redelivered)
         return decided
 
     def _bury(self, request: cursors.AckDeadLetters) -> None:
@@ -318,16 +325,16 @@ def reading_of(request: reads.ReadRequest) -> ReaderId:
 
 
 def require_incarnation(ledger: ManagedLedger, wanted: str) -> None:
-    """Raise DataLoss if the ledger is a later incarnation than the wanted one."""
+    """Raise DataLoss if the ledger has another incarnation than `wanted`: it was deleted and created again."""
     if wanted and wanted != ledger.incarnation:
         raise DataLoss(
-            f"ledger {ledger.name!r} is incarnation {ledger.incarnation}, {wanted} was asked for",
-            hint="It was deleted and created again: start a new checkpoint",
+            f"ledger {ledger.name!r} has incarnation {ledger.incarnation}, the request names incarnation {wanted}",
+            hint="The ledger was deleted and created again: start with a new checkpoint",
         )
 
 
 def _acknowledging(method: Callable[[Any], None]) -> Callable[[Any], Empty]:
-    """Wrap a method without a result as an action with an empty reply."""
+    """Return a handler that calls a method without a result, and returns an empty reply."""
 
     def handle(request: Any) -> Empty:
         method(request)

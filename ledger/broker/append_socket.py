@@ -1,11 +1,12 @@
-"""Local socket for producers of the same host and user. Its packets are offsets of entries in shared memory.
+"""Local socket for producers on the broker's host. A packet has the offsets of entries in shared memory.
 
-See `ledger.client.append_transport` for the packets. Each producer has one connection, served by its own thread.
+`ledger.client.append_transport` defines the packets. Each producer has one connection, and the broker has one thread
+for each connection.
 
 Invariants
-- Connections of other users are refused.
-- Each broker uses a new socket name. A producer can therefore only reach the broker that sent it the name.
-- While descriptors or threads are scarce, producers wait or get an error. The listener stays open.
+- The broker refuses connections of other users.
+- Each broker process has a new socket name. The name in a broker's `Welcome` therefore never leads to another broker.
+- If the broker has too few descriptors or threads, a producer waits or gets an error. The listener stays open.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from pyspark_ledger.ledger.transport.shared_ring import RingReader, entry_file, 
 
 _PACKET_BYTES_MAX = 64 * 1024
 _DESCRIPTORS_MAX = 4
-_TRUNCATED = int(socket.MSG_TRUNC)  # as integers: bit operations on enumeration members are slow
+_TRUNCATED = int(socket.MSG_TRUNC)  # an integer, because bit operations on enumeration members are slow
 _CLOSE_ON_EXEC = int(socket.MSG_CMSG_CLOEXEC)
 _DONT_WAIT = int(socket.MSG_DONTWAIT)
 _CUT = _TRUNCATED | int(socket.MSG_CTRUNC)
@@ -42,9 +43,9 @@ _COMMAND = msgspec.json.Decoder(AppendCommand)
 
 
 class AppendSocketListener:
-    """Listener that accepts producers from its construction on.
+    """Listener that accepts producers from its creation on.
 
-    `serve` appends the entries of one producer, and raises the log's errors.
+    It calls `serve` for each producer. `serve` appends the producer's entries, and raises the log's errors.
     """
 
     def __init__(self, serve: Serve) -> None:
@@ -69,14 +70,14 @@ class AppendSocketListener:
                 peer, _ = self._socket.accept()
             except Exception as error:  # noqa: BLE001 — the listener stays open
                 if not self._closed.is_set():
-                    _log.error("cannot accept a producer, trying again: %r", error)
+                    _log.error("cannot accept a producer, will try again: %r", error)
                     self._closed.wait(_RETRY_SECONDS)
                 continue
             try:
                 threading.Thread(target=self._converse, args=(peer,), name="append", daemon=True).start()
             except Exception as error:  # noqa: BLE001 — as above
                 with peer:
-                    _send_error(peer, Unavailable(f"the broker has no thread for one more producer: {error}"))
+                    _send_error(peer, Unavailable(f"the broker cannot start a thread for another producer: {error}"))
 
     def _converse(self, peer: socket.socket) -> None:
         with peer:
@@ -92,13 +93,13 @@ class AppendSocketListener:
 
 
 class _Packets:
-    """Reply channel that sends each answer as one packet."""
+    """Reply channel that sends each reply as one packet."""
 
     def __init__(self, peer: socket.socket) -> None:
         self._peer = peer
 
     def write(self, message: bytes) -> None:
-        """Send one answer. Raises Unavailable if the producer has closed the connection or was killed."""
+        """Send one reply. Raises Unavailable if the producer has closed the connection or was killed."""
         self._send(message, 0)
 
     def write_at_once(self, message: bytes) -> bool:
@@ -112,19 +113,19 @@ class _Packets:
         try:
             self._peer.send(message, flags)
         except ConnectionError as error:
-            raise Unavailable(f"the producer is gone: {error}") from error
+            raise Unavailable(f"the producer has closed the connection: {error}") from error
 
 
 def _read_command(peer: socket.socket) -> tuple[AppendCommand, RingReader]:
-    """Read the first packet. Return its command and the producer's shared memory."""
+    """Return the command in the first packet, and the producer's shared memory, whose descriptor the packet passes."""
     body, files = _packet(peer)
     try:
         command = _COMMAND.decode(body)
         if len(files) != 1:
-            raise Refused(f"an append stream begins with one descriptor, {len(files)} came")
+            raise Refused(f"the first packet of an append stream has {len(files)} descriptors, expected 1")
         return command, RingReader(files[0])
     except JSON_FAULTS as wrong:
-        raise Refused(f"an append stream begins with an AppendCommand: {json_fault(wrong)}") from wrong
+        raise Refused(f"the first packet of an append stream is no AppendCommand: {json_fault(wrong)}") from wrong
     finally:
         for fd in files:
             os.close(fd)
@@ -143,7 +144,7 @@ def _received_entries(peer: socket.socket, ring: RingReader) -> Iterator[list[me
 
 
 def _packet(peer: socket.socket) -> tuple[bytes, list[int]]:
-    """Return one packet and its descriptors; both are empty at the end of the stream, also after a producer was
+    """Return one packet and its descriptors. Both are empty at the end of the stream, also if the producer was
     killed.
     """
     try:
@@ -157,11 +158,12 @@ def _packet(peer: socket.socket) -> tuple[bytes, list[int]]:
     if flags & _TRUNCATED:
         raise Refused(f"a packet of an append stream exceeds {_PACKET_BYTES_MAX} bytes")
     raise Unavailable(
-        f"a packet of an append stream lost descriptors: over {_DESCRIPTORS_MAX} came, or the broker has none left",
+        f"the broker did not get all descriptors of a packet: the packet has more than {_DESCRIPTORS_MAX}, or the "
+        "broker has reached its limit of open files",
         hint="Use fewer producers at once, or raise the broker's limit of open files (ulimit -n)",
     )
 
 
 def _send_error(peer: socket.socket, error: LedgerError) -> None:
-    with suppress(OSError):  # the producer is gone
+    with suppress(OSError):  # the producer has closed the connection
         peer.send(msgspec.msgpack.encode(Appended(EARLIEST, 0, WireError(error.code, error.message, error.hint))))

@@ -1,16 +1,16 @@
-"""Append stream of one producer at the broker: entries in, ordered acknowledgements out, bounded memory.
+"""Append stream of one producer: the broker receives entries, appends them, and replies in order.
 
-    append completed ─▶ answered at once, by the thread that completed it     if the reply channel has room
-                    └▶ answered by the stream's own thread, which waits       until no answer is pending
+    append completed ─▶ the completing thread replies at once                 if the reply channel has room
+                    └▶ the stream's reply thread waits for room and replies   otherwise
 
 Invariants
-- The reading thread takes batches and queues their entries with the log.
-- Reading stops while the bytes in flight exceed the limit of one producer or of all producers together. The flow
-  control of gRPC or of the local socket then throttles the producer.
-- A producer gets its answers in the order in which it sent the entries. One thread at a time answers, the oldest
-  append first: an append that completes early waits for the appends before it.
-- The thread that completes an append also syncs other logs. It therefore never waits for this producer.
-- After the first error no append is answered. Appends in flight are only waited for.
+- A reading thread receives batches and passes their entries to the log's queue.
+- The thread stops reading while the bytes in flight reach the limit of one producer, or of all producers together. The
+  flow control of gRPC or of the local socket then throttles the producer. This limits the memory.
+- A producer gets its replies in the order of its entries. One thread at a time replies, and to the oldest append first.
+  An append that completes early waits for the appends before it.
+- The thread that completes an append also syncs other logs. It therefore never waits for a producer.
+- After the first error the broker replies to no append. It only waits for the appends in flight.
 """
 
 from __future__ import annotations
@@ -38,14 +38,17 @@ class Replies(Protocol):
     """Reply channel to the producer."""
 
     def write(self, message: bytes) -> None:
-        """Send one answer. Waits for room."""
+        """Send one reply. Waits until the channel has room."""
 
     def write_at_once(self, message: bytes) -> bool:
-        """Send one answer if there is room now. Return whether the answer was sent."""
+        """Send one reply if the channel has room now. Return whether the reply was sent."""
 
 
 class AppendResponses:
-    """Answers of one append stream. `on_answered` is called with the size of each part, after success and failure."""
+    """Replies of one append stream. A *part* is the entries that one queued append has.
+
+    Calls `on_answered` with the size of each part after its reply, also if the append failed.
+    """
 
     def __init__(self, replies: Replies, on_answered: Callable[[int], None]) -> None:
         self._replies = replies
@@ -58,18 +61,19 @@ class AppendResponses:
         threading.Thread(target=self._send_pending, name="answer", daemon=True).start()
 
     def put(self, part: AppendAck) -> None:
-        """Answer a part once it is durable or has failed. Called by the reading thread only."""
+        """Reply to a part when it is durable or has failed. Only the reading thread calls this."""
         self._parts.append(part)
         part.future.add_done_callback(self._completed)
 
     def close(self) -> None:
-        """End the answering thread. Called after all parts were answered."""
+        """End the reply thread. Called after the replies to all parts."""
         with self._changed:
             self._closed = True
             self._changed.notify()
 
     def _completed(self, _: Future[Position] | None = None) -> None:
-        # The lock's holder may have checked just before this append completed. It checks again after its release.
+        # If another thread has the lock, it may have checked just before this append completed. That thread checks
+        # again after it has released the lock, so this append gets its reply.
         while self._is_due() and self._answer_lock.acquire(blocking=False):
             try:
                 pending = not self._send_due(self._replies.write_at_once)
@@ -88,7 +92,7 @@ class AppendResponses:
             return False
 
     def _send_due(self, write: Callable[[bytes], bool | None]) -> bool:
-        """Answer all completed parts; return False if there was no room. Called with `_answer_lock` held."""
+        """Reply to all completed parts. Return False if the channel had no room. Called with `_answer_lock` held."""
         while self._is_due():
             part = self._parts[0]
             if self.error is None and not self._send(part, write):
@@ -101,7 +105,8 @@ class AppendResponses:
         failed = part.future.exception()
         try:
             answer = _answer(part, failed)
-            # Errors are answered now: `serve` notices an error only when the producer sends more. It may be waiting.
+            # An error is sent as a reply too. Reason: `serve` raises an error only after the producer has sent more
+            # entries, and the producer may wait for this reply first.
             if answer is not None and write(msgspec.msgpack.encode(answer)) is False:
                 return False
             self.error = failed
@@ -110,7 +115,7 @@ class AppendResponses:
         return True
 
     def _send_pending(self) -> None:
-        """Answer pending parts on the stream's own thread, waiting for room in the reply channel."""
+        """Reply to pending parts, and wait for room in the channel. Runs on the stream's reply thread."""
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._pending or self._closed)
@@ -123,7 +128,7 @@ class AppendResponses:
 
 
 def _answer(part: AppendAck, failed: BaseException | None) -> Appended | None:
-    """Return the answer to a producer. Return None for an error that is no `LedgerError`: it ends the stream."""
+    """Return the reply to a part. Return None for an error that is no `LedgerError`, because it ends the stream."""
     if failed is None:
         return Appended(part.future.result(), part.entries)
     if isinstance(failed, LedgerError):
@@ -132,7 +137,7 @@ def _answer(part: AppendAck, failed: BaseException | None) -> Appended | None:
 
 
 class AppendStream:
-    """Server of one producer, over gRPC or the local socket."""
+    """Server of one producer, which is connected over gRPC or the local socket."""
 
     def __init__(
         self,
@@ -150,9 +155,9 @@ class AppendStream:
         self._room = threading.Condition()
 
     def serve(self, sent: Iterator[list[memoryview]]) -> None:
-        """Append all entries of the stream. Return when all are acknowledged.
+        """Append all entries of the stream. Return when all appends are complete.
 
-        Raises the error of the first append in the stream that failed.
+        Raises the error of the first failed append in the order of the stream.
         """
         answers = AppendResponses(self._replies, self._on_answered)
         refused: LedgerError | None = None
@@ -169,15 +174,15 @@ class AppendStream:
                 self._room.wait_for(lambda: not self._unanswered)
             answers.close()
             self._of_all.give(self._in_flight)  # bytes of refused entries
-        # An earlier append of the stream counts as the first failure, even if its error arrived later.
+        # An error of a queued append comes before `refused` in the stream, even if it occurred later.
         first = answers.error or refused
         if first is not None:
             raise first
 
     def _append(self, entries: list[memoryview], answers: AppendResponses) -> None:
-        """Queue the entries of a batch. Raises Refused after queueing the entries before the refused entry.
+        """Queue the entries of a batch. If an entry is refused, queue the entries before it, and raise Refused.
 
-        A batch carries entries of different callers. An entry must not fail because a later entry is refused.
+        Reason: a batch has entries of different callers. An entry must not fail because a later entry is refused.
         """
         try:
             self._queue(entries, answers)
@@ -209,10 +214,9 @@ class AppendStream:
 
 
 def entries_of(batch: pa.RecordBatch) -> list[memoryview]:
-    """Return the entries of a batch as slices of its data buffer. Raises Refused if the schema or the offsets are
-    wrong.
+    """Return the entries of a batch as slices of its data buffer. Raises Refused for a wrong schema or wrong offsets.
 
-    Arrow does not check the offsets of a received batch. They are therefore checked here before any slicing.
+    The function checks the offsets itself, because Arrow does not check those of a received batch.
     """
     if batch.schema != ENTRY_SCHEMA or batch.column(0).null_count:
         raise Refused(f"a batch has the columns {batch.schema.to_string()!r}, expected {ENTRY_SCHEMA.to_string()!r}")

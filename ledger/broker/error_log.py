@@ -1,8 +1,8 @@
-"""Recent errors of the broker's log, for health checks.
+"""Newest errors in the broker's log, for health checks.
 
-Every unhandled error is logged as an error; `ledger.broker.main` writes the log to broker.log. A failure in a
-background thread of the broker is therefore always visible. Errors of OpenTelemetry are left out: a collector that is
-down causes an error at each push, and no ledger is affected.
+The broker logs every unexpected error, also those of its background threads. `Health` reports the errors that this
+handler keeps. It does not keep errors of OpenTelemetry. Reason: a collector that is down causes an error at each push,
+and affects no ledger.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class ErrorLog(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Record an error. Called with the handler's lock held."""
-        # The formatter would append the traceback, which is in broker.log.
+        # Without these fields the formatter does not append the traceback, which is in broker.log.
         line = logging.makeLogRecord(record.__dict__ | {"exc_info": None, "exc_text": None, "stack_info": None})
-        found = record.exc_info[1] if record.exc_info else None
-        text = self.format(line) if found is None else f"{self.format(line)}: {found!r}"
+        error = record.exc_info[1] if record.exc_info else None
+        text = self.format(line) if error is None else f"{self.format(line)}: {error!r}"
         self._errors.append((record.created * 1000, text))
         self._count += 1
 
@@ -42,7 +42,7 @@ class ErrorLog(logging.Handler):
             self.release()
 
     def since(self, time_ms: int) -> list[str]:
-        """Return the newest errors from a time on, oldest first."""
+        """Return those of the kept errors that are not older than `time_ms`, oldest first."""
         self.acquire()
         try:
             return [text for at_ms, text in self._errors if at_ms >= time_ms]

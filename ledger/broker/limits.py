@@ -1,15 +1,16 @@
-"""Limits of what a broker serves at once (calls, readers, connections, bytes of appends), and its idle time.
+"""Limits of concurrent calls, readers, connections and bytes of appends at a broker, and the broker's idle time.
 
 Rules of limits
-- Each limit may change while the broker runs.
-- A call costs a thread, a reader the blocks on their way to it, a connection a descriptor.
-- A caller beyond a limit gets `Unavailable`, which clients retry until their deadline. A burst is therefore served
-  late, and only a lasting overload fails.
-- Bytes that wait for the disk are never refused: the producer waits.
+- Each limit can change while the broker runs.
+- A call uses a thread. A reader uses memory for the blocks that are sent to it. A connection uses a descriptor.
+- A caller above a limit gets `Unavailable`, and clients retry until their deadline. The calls of a short burst are
+  therefore late, and calls fail only in a long overload.
+- The broker refuses no append for the bytes that wait for the disk. Instead, the producer waits.
 
 Rules of idle time
-- Idle time begins when the last call ended. It is 0 while a call runs or a lease is held.
-- A lease counts because a query whose trigger comes once an hour calls nobody in between, and will call again.
+- Idle time begins when the last call ended. It is 0 while a call runs or a lease is valid.
+- A lease counts for this reason: a query with one trigger an hour makes no call between the triggers, and needs the
+  broker again.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _MB = 1024 * 1024
 
 
 class ConcurrencyLimit:
-    """Counter of running calls or readers; refuses more than the setting allows."""
+    """Counter of running calls or readers, which refuses a further one at the limit of a setting."""
 
     def __init__(self, setting: str, what: str, most: Callable[[], int]) -> None:
         self._setting = setting
@@ -40,7 +41,7 @@ class ConcurrencyLimit:
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """Count one call or reader while the context lasts. Raises Unavailable at the limit."""
+        """Count one call or reader during the context. Raises Unavailable at the limit."""
         with self._lock:
             most = self._most()
             if self.running >= most:
@@ -54,7 +55,7 @@ class ConcurrencyLimit:
 
 
 class Connections:
-    """Counter of the broker's connections. gRPC does not report them, so the process's open sockets are counted."""
+    """Counter of the broker's connections. It counts the open sockets of the process, because gRPC has no count."""
 
     def __init__(self, setting: str, most: Callable[[], int], monotonic_ms: Clock) -> None:
         self._setting = setting
@@ -66,7 +67,7 @@ class Connections:
         self._own = 0
 
     def begin(self) -> None:
-        """Count the sockets that are open now as the broker's own. Called while it listens and has no client yet."""
+        """Count the open sockets, which `count` then excludes. Called when the broker listens and has no client yet."""
         self._own = _sockets()
 
     @property
@@ -78,7 +79,7 @@ class Connections:
         """Raise Unavailable if there are too many connections, including the caller's."""
         with self._lock:
             now = self._clock()
-            self._count += 1  # assumes a new connection for each caller: an upper bound
+            self._count += 1  # an upper bound, because not every caller has a new connection
             if now - self._counted_ms >= _COUNT_AGAIN_MS or self._count > self._most():
                 self._count, self._counted_ms = _sockets() - self._own, now
             if self._count > self._most():
@@ -86,9 +87,7 @@ class Connections:
 
 
 class InFlightBytes:
-    """Counter of the bytes of all producers that wait for an fsync. At the limit producers wait; no append is
-    refused.
-    """
+    """Counter of the bytes of all producers that wait for an fsync. At the limit, producers wait."""
 
     def __init__(self, most: Callable[[], int]) -> None:
         self._most = most
@@ -101,9 +100,9 @@ class InFlightBytes:
         return self._bytes
 
     def take(self, size: int, waits_no_more: Callable[[], object]) -> None:
-        """Reserve `size` bytes. Wait until there is room, or until `waits_no_more` returns true.
+        """Reserve `size` bytes. Wait until the limit allows them, or until `waits_no_more` returns true.
 
-        A producer without bytes in flight need not wait for other producers.
+        It returns true for a producer without bytes in flight. Such a producer does not wait for other producers.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._bytes + size <= self._most() or waits_no_more())
@@ -117,7 +116,7 @@ class InFlightBytes:
 
 
 class BrokerLimits:
-    """Limits that all servers of one broker share."""
+    """Limits of one broker. Its servers at all addresses share them."""
 
     def __init__(self, settings: LiveSettings, monotonic_ms: Clock) -> None:
         self.requests = ConcurrencyLimit("maxConcurrentRequests", "calls", lambda: settings.now.maxConcurrentRequests)
@@ -129,22 +128,22 @@ class BrokerLimits:
 def _too_many(what: str, running: int, setting: str, most: int) -> Unavailable:
     return Unavailable(
         f"this broker has {running} {what}, setting {setting!r} allows {most}",
-        hint=f"Try again later, or allow more: ledger settings set {setting} NUMBER",
+        hint=f"Try again later, or raise the limit: ledger settings set {setting} NUMBER",
     )
 
 
 def _sockets() -> int:
     count = 0
-    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 — names are all that is wanted
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 — only the names are needed
         try:
             count += stat.S_ISSOCK(os.fstat(int(name)).st_mode)
         except OSError:
-            continue  # closed since the listing, as the descriptor of the listing itself
+            continue  # the descriptor was closed since; the listing's own descriptor always is
     return count
 
 
 class Activity:
-    """Counter of running calls and leases, from which the idle time follows. The clock must be monotonic."""
+    """Counter of running calls and valid leases, which computes the idle time. The clock must be monotonic."""
 
     def __init__(self, monotonic_ms: Clock) -> None:
         self._clock = monotonic_ms

@@ -1,13 +1,13 @@
-"""Listening addresses of a broker, and the credentials that it requires at each.
+"""Listening addresses of a broker, and the credentials that the broker requires at each address.
 
 Rules
-- An address that other hosts can reach requires TLS, client certificates checked against an authority, and a bearer
-  token. If any of the three is missing, the address is refused before a socket is opened.
-- A key or token file that every user of the host can read is refused.
-- A certificate that does not fit its key is refused at the start. gRPC would instead refuse every call.
-- A TCP address that is in use is refused, because gRPC lets two processes share a port.
-- A host that forbids Unix sockets gets a loopback port for the clients of the directory, with a token. Reason: every
-  user of the host can connect to a port.
+- An address that other hosts can reach requires TLS, an authority that has signed the clients' certificates, and a
+  bearer token. If one of the three is missing, the broker refuses the address before it opens a socket.
+- The broker refuses a key file or token file that every user of the host can read.
+- The broker refuses at the start a certificate that does not match its key. Otherwise gRPC would refuse every call.
+- The broker refuses a TCP address that is in use, because gRPC would share the port with the other process.
+- On a host that forbids Unix sockets, clients that can open the store directory use a loopback port. This port requires
+  a token, because every user of the host can connect to it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ from pyspark_ledger.ledger.transport.tokens import TLS_SCHEME, is_loopback, read
 _UNIX = "grpc+unix://"
 _TCP = ("grpc://", "grpc+tcp://")
 _LOOPBACK = "grpc://127.0.0.1"
-_SOCKET_BYTES_MAX = 107  # limit of the kernel (sun_path)
+_SOCKET_BYTES_MAX = 107  # the kernel's limit (sun_path)
 _FORMS = "Use grpc+unix:///path, grpc://127.0.0.1:PORT or grpc+tls://HOST:PORT"
 
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """A listening address with its required credentials. `tls` are arguments of Flight's server. No secret is ever
-    printed.
+    """Listening address with the required credentials. `tls` has the TLS arguments of Flight's server.
+
+    `repr` shows no secret.
     """
 
     address: str
@@ -68,7 +69,7 @@ class Listening:
 
     @classmethod
     def loopback(cls, port: int, token: str) -> Self:
-        """Return a port of this host, with a token. A port that is in use gives way to a free port."""
+        """Return a loopback port that requires a token: `port`, or a free port if `port` is in use."""
         try:
             _require_free(f"{_LOOPBACK}:{port}")
         except Refused:
@@ -76,7 +77,7 @@ class Listening:
         return cls(f"{_LOOPBACK}:{port}", read_tokens(token, private=True))
 
     def with_port(self, port: int) -> str:
-        """Return the address that clients use, with the actual port."""
+        """Return the address for clients, with the actual port instead of 0."""
         return f"{self.address[:-2]}:{port}" if self.address.endswith(":0") else self.address
 
 
@@ -85,7 +86,7 @@ def _host(address: str) -> str:
         path = address.removeprefix(_UNIX)
         if not path.startswith("/") or not 1 < len(os.fsencode(path)) <= _SOCKET_BYTES_MAX:
             raise Refused(
-                f"{address!r} is no address to listen at: a socket has an absolute path of at most "
+                f"the broker cannot listen at {address!r}: a socket needs an absolute path of at most "
                 f"{_SOCKET_BYTES_MAX} bytes",
                 hint=_FORMS,
             )
@@ -96,7 +97,7 @@ def _host(address: str) -> str:
     except ValueError:
         host = port = None
     if not address.startswith((*_TCP, TLS_SCHEME)) or not host or port is None or parts.path:
-        raise Refused(f"{address!r} is no address to listen at", hint=_FORMS)
+        raise Refused(f"the broker cannot listen at {address!r}: it is no valid address", hint=_FORMS)
     return host
 
 
@@ -108,13 +109,13 @@ def _require_guarded(address: str, settings: Settings) -> None:
     ]
     if not address.startswith(TLS_SCHEME):
         raise Refused(
-            f"the broker does not listen at {address}: without TLS it serves loopback and Unix sockets only",
+            f"the broker does not listen at {address}: without TLS it listens at loopback and Unix sockets only",
             hint=_FORMS,
         )
     if missing:
         raise Refused(
             f"the broker does not listen at {address}, where other hosts reach it, without {', '.join(missing)}",
-            hint="Beyond loopback both a client certificate and a token are asked for",
+            hint="Set them: an address for other hosts requires a client certificate and a token",
         )
 
 
@@ -133,19 +134,21 @@ def _require_free(address: str) -> None:
 
 
 def _tls(address: str, settings: Settings) -> dict[str, Any]:
-    import ssl  # most brokers listen at a private socket
+    import ssl  # imported here, because most brokers listen only at a Unix socket and start faster without it
 
     certificate, key = settings.tlsCertificateFilePath, settings.tlsKeyFilePath
     if not certificate or not key:
         raise Refused(
-            f"{address} asks for TLS, settings 'tlsCertificateFilePath' and 'tlsKeyFilePath' name {certificate!r} and "
+            f"{address} needs TLS, but settings 'tlsCertificateFilePath' and 'tlsKeyFilePath' are {certificate!r} and "
             f"{key!r}",
-            hint="Name both files",
+            hint="Set both to the paths of files",
         )
     pair = (read_pem(certificate), read_pem(key))
     mode = stat.S_IMODE(Path(key).stat().st_mode)
     if mode & 0o007:
-        raise Refused(f"the key {key} has mode {mode:o}, expected 600", hint="Everybody can read it: chmod 600")
+        raise Refused(
+            f"the key {key} has mode {mode:o}, expected 600", hint="Every user of the host can read it: chmod 600"
+        )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         # The empty password keeps OpenSSL from prompting on a terminal.
@@ -156,9 +159,9 @@ def _tls(address: str, settings: Settings) -> dict[str, Any]:
         raise Refused(
             f"{certificate}, {key} and {settings.tlsTrustCertsFilePath or 'no authority'} cannot be used together: "
             f"{getattr(wrong, 'reason', None) or wrong}",
-            hint="Give PEM files; the key, without a password, must be that of the first certificate",
+            hint="Use PEM files; the key must have no password and must match the first certificate",
         ) from None
-    found: dict[str, Any] = {"tls_certificates": [pair]}
+    arguments: dict[str, Any] = {"tls_certificates": [pair]}
     if settings.tlsTrustCertsFilePath:
-        found |= {"verify_client": True, "root_certificates": read_pem(settings.tlsTrustCertsFilePath)}
-    return found
+        arguments |= {"verify_client": True, "root_certificates": read_pem(settings.tlsTrustCertsFilePath)}
+    return arguments

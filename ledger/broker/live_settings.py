@@ -1,12 +1,14 @@
-"""Settings of a running broker: the values of its configuration file, overridden by changes made while it ran.
+"""Settings of a running broker: the values of its configuration file, and changes that a client made at run time.
 
-    <store>/settings.json       {"name": number or text}, replaced whole; only the changed settings
+    <store>/settings.json       {"name": number or text}: the changed settings only; each change rewrites the file
 
 Rules
-- A change is validated like a configuration file. It is durable before it is answered, and survives a restart.
-  Reason: a private broker has no configuration file, so its settings are stored here.
-- Only settings that are read at each use can be changed. A change of any other is refused with the advice to restart.
-- A setting that this version does not know is refused at the start. The error names the file.
+- A changed value overrides the configuration file. The broker checks both in the same way.
+- A change is durable before the broker replies, and it survives a restart. Reason: a private broker, which a client
+  starts, has no configuration file.
+- A client can change only the settings that the broker reads at each use. The error for another setting says to change
+  the file and restart the broker.
+- A broker does not start with an unknown setting in settings.json. The error names the file.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ _FILE = "settings.json"
 
 
 class LiveSettings:
-    """Settings that may change at any time. Callers must read `now` at each use."""
+    """Settings that can change at any time. Callers must read `now` at each use."""
 
     def __init__(self, path: Path | None, configured: Settings, changed: dict[str, int | str]) -> None:
         self._path = path
@@ -43,9 +45,9 @@ class LiveSettings:
 
     @classmethod
     def load(cls, store: Path, configured: Settings) -> Self:
-        """Return the changed settings of a store on top of the configured settings.
+        """Return the configured settings, overridden by the changed settings of a store.
 
-        Raises Refused naming the file if its content is invalid.
+        Raises Refused if the file of the changed settings is invalid. The error names the file.
         """
         path = store / _FILE
         try:
@@ -59,22 +61,26 @@ class LiveSettings:
             raise Refused(f"{path}: {json_fault(wrong)}", hint="Correct or delete the file") from wrong
 
     def before_change(self, check: Callable[[Settings], object]) -> None:
-        """Call `check` with the new settings before each change. The change is refused if `check` raises Refused."""
+        """Call `check` with the new settings before each change. If `check` raises an error, the change fails with
+        it.
+        """
         self._checks.append(check)
 
     def on_trial(self, trial: Callable[[Settings], object]) -> None:
-        """Call `trial` with the new settings before a change that requests one. Its error is that of the change."""
+        """Call `trial` with the new settings before a change with `trial` set. If it raises, the change fails with
+        it.
+        """
         self._trials.append(trial)
 
     def on_change(self, listener: Callable[[Settings], None]) -> None:
-        """Call `listener` after each change, for components that cannot read the setting at each use."""
+        """Call `listener` after each change. For components that cannot read the setting at each use."""
         self._listeners.append(listener)
 
     def change(self, request: ChangeSetting) -> SettingStates:
-        """Change several settings in one step; a value of None restores the configured value.
+        """Change several settings in one step. A value of None restores the configured value.
 
-        Raises Refused, and changes no setting, if any of the values is refused. With `request.trial`, raises the error
-        of a trial that fails.
+        Raises Refused if a check refuses one of the values. With `request.trial`, raises the error of a trial that
+        fails. In both cases no setting is changed.
         """
         wanted = {**request.others, request.name: request.value}
         for name in wanted:
@@ -111,7 +117,8 @@ class LiveSettings:
 def _require_live(name: str) -> None:
     if not declared(name).live:
         raise Refused(
-            f"setting {name!r} cannot be changed while the broker runs", hint="Put it into the file and restart it"
+            f"setting {name!r} cannot be changed while the broker runs",
+            hint="Change it in the settings file and restart the broker",
         )
 
 

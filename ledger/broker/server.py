@@ -1,13 +1,12 @@
-"""Flight service of the broker over one store: each call runs one method of the store and returns its answer or error.
+"""Arrow Flight service of the broker: receives the calls of clients, runs them on the store, and sends the replies.
 
 Rules
-- An action is looked up in the protocol's table. Its body is decoded to that table's type and passed to its handler in
-  `ledger.broker.actions`.
-- Errors of the store are sent to the client with their class. Any other error is logged with its traceback, and its
-  text is sent.
-- A call without a required token is refused before its body is read.
-- A writing action runs and is acknowledged only while this broker owns the store. The store's epoch is checked before
-  and after the action.
+- The protocol's table `ACTIONS` has the request type of each action. The server decodes the body to this type and calls
+  the handler in `ledger.broker.actions`.
+- The server sends an error of the store with its class. It logs any other error with the traceback, and sends the text.
+- The server refuses a call without a required token before it reads the body.
+- A writing action runs only while this broker owns the store. The store's epoch is a number that a new owner raises.
+  The server checks the epoch before and after the action, and acknowledges the action only after the second check.
 """
 
 from __future__ import annotations
@@ -65,11 +64,11 @@ from pyspark_ledger.ledger.transport.part_file import PartFile
 from pyspark_ledger.ledger.transport.store_id_header import MIDDLEWARE, StoreIdHeaderFactory, require_store
 from pyspark_ledger.ledger.transport.tokens import BearerTokenFactory, require_allowed, require_token
 
-# Actions without a limit: an operator needs them while the broker is overloaded.
+# Actions that the limit of concurrent calls does not apply to. An operator needs them while the broker is overloaded.
 _ALWAYS = frozenset({"hello", "health", "settings", "settings.change", "shutdown"})
-# Blocks that are prepared together, after the first. Python's work per block runs four times as fast in a row as after
-# each copy of a block, which fills the processor's caches. A stopped reader references so many blocks, but at most
-# `CachedReads.group_bytes` of blocks that are not in local files.
+# Number of blocks that are prepared together, after the first. A copy of a block fills the processor's caches. Python's
+# work on several blocks in a row is therefore four times as fast as after each copy. A stopped reader therefore keeps
+# up to this many blocks in memory. Blocks that are not in local files are limited to `CachedReads.group_bytes`.
 _AHEAD = 8
 _log = logging.getLogger(__name__)
 
@@ -108,14 +107,14 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         self.metrics = metrics
         self._actions = Actions(store, source, settings, activity, errors, metrics, token)
         self._handlers = self._actions.table() | {"hello": self._hello, "shutdown": self._shutdown}
-        # Last statement: calls may arrive from now on.
+        # This is the last statement, because calls can arrive as soon as it has run.
         super().__init__(listening.address, middleware=middleware, **listening.tls)
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[flight.Result]:
         with self._activity.call(), _errors_crossing(self._calls):
             self._require_welcome(context)
             if action.type not in self._handlers:
-                raise Unsupported(f"this broker knows no action {action.type[:80]!r}", hint="Upgrade the broker")
+                raise Unsupported(f"this broker has no action {action.type[:80]!r}", hint="Upgrade the broker")
             request = self._decoded(action.body, ACTIONS[action.type][0], f"action {action.type!r}")
             require_allowed(context, system_clock_ms, action.type, request)
             room = nullcontext() if action.type in _ALWAYS else self._admission.requests.one()
@@ -155,7 +154,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         self._source.stop()
 
     def append(self, command: AppendCommand, replies: Replies, sent: Iterator[list[memoryview]]) -> None:
-        """Serve an append stream of the local socket. Raises the log's errors."""
+        """Serve an append stream that a producer on this host sends over the local socket. Raises the log's errors."""
         try:
             with self._activity.call(), self._admission.requests.one():
                 self._append(command, replies, self._allowed(sent))
@@ -165,7 +164,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def _append(self, command: AppendCommand, replies: Replies, sent: Iterator[list[memoryview]]) -> None:
         if self.stopping.is_set():
-            raise Unavailable("the broker is leaving", hint="Connect again")
+            raise Unavailable("the broker is stopping", hint="Connect again")
         ledger, most = self._store.ledger(command.ledger), self._settings.now.maxInFlightAppendBytes
         AppendStream(ledger, replies, most, self._admission.in_flight).serve(sent)
 
@@ -173,12 +172,12 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         require_token(context)
         require_store(context, self._store.store_id)
         if self.stopping.is_set():
-            raise Unavailable("the broker is leaving", hint="Connect again")
+            raise Unavailable("the broker is stopping", hint="Connect again")
 
     def _answer(self, action: str, request: Any) -> msgspec.Struct:
-        """Run an action and return its answer.
+        """Run an action and return its reply.
 
-        For a writing action, check the store's epoch before and after. Raises Fenced if the store was taken over.
+        Checks the store's epoch before and after a writing action. Raises Fenced if another broker took the store over.
         """
         if action in READING:
             return self._handlers[action](request)
@@ -190,11 +189,12 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
     def _decoded(self, body: Any, kind: Any, what: str) -> Any:
         most, body = self._settings.now.maxRequestBodyBytes, memoryview(body or b"{}")
         if len(body) > most:
-            raise Refused(f"{what} comes with {len(body)} bytes, setting 'maxRequestBodyBytes' allows {most}")
+            raise Refused(f"{what} has {len(body)} bytes, setting 'maxRequestBodyBytes' allows {most}")
         try:
             return DECODERS[kind].decode(body)
         except JSON_FAULTS as wrong:
-            raise Refused(f"{what} is no {getattr(kind, '__name__', kind)}: {json_fault(wrong)}") from wrong
+            name = getattr(kind, "__name__", kind)
+            raise Refused(f"{what} has a wrong body, expected {name}: {json_fault(wrong)}") from wrong
 
     def _batches(self, reader: flight.MetadataRecordBatchReader) -> Iterator[pa.RecordBatch]:
         while True:
@@ -213,7 +213,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
     def _require_allowed(self, size: int) -> None:
         most = self._settings.now.maxMessageSize
         if size > most:
-            raise Refused(f"a request carries {size} bytes, setting 'maxMessageSize' allows {most}")
+            raise Refused(f"a request has {size} bytes, setting 'maxMessageSize' allows {most}")
 
     def _blocks(self, request: ReadRequest, blocks: list[SegmentBlock]) -> Iterator[pa.RecordBatch]:
         with self._activity.call(), _errors_crossing(self._calls), self._admission.readers.one():
@@ -223,13 +223,13 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
                 try:
                     batches = [_block_batch(block, self._source.read(block, reading)) for block in group]
                 except NotFound:
-                    again = self._elsewhere(request, group)
-                    batches = [_block_batch(block, self._source.read(block, reading)) for block in again]
+                    moved = self._in_object_storage(request, group)
+                    batches = [_block_batch(block, self._source.read(block, reading)) for block in moved]
                 yield from batches
                 self._source.served(group, reading)
 
     def _groups(self, blocks: list[SegmentBlock]) -> Iterator[list[SegmentBlock]]:
-        """Return the blocks in groups: the first block alone, then up to `_AHEAD` blocks each."""
+        """Yield the blocks in groups: the first block alone, then groups of up to `_AHEAD` blocks."""
         group, size, most = list[SegmentBlock](), 0, 1
         for block in blocks:
             copied = block.length if self._source.copied(block) is not None else 0
@@ -241,16 +241,19 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         if group:
             yield group
 
-    def _elsewhere(self, request: ReadRequest, gone: list[SegmentBlock]) -> list[SegmentBlock]:
-        """Return the same blocks in object storage, after their segment was offloaded and its local file deleted.
+    def _in_object_storage(self, request: ReadRequest, missing: list[SegmentBlock]) -> list[SegmentBlock]:
+        """Return the copies in object storage of blocks whose local file is missing.
 
-        Raises NotFound if a block is not in object storage.
+        The broker deletes the local file of a segment some time after its offload. Raises NotFound if object storage
+        does not have a block.
         """
         now = {(block.ledger_id, block.first_entry): block for block in self._actions.located(request)}
-        found = [now[block.ledger_id, block.first_entry] for block in gone]
-        if any(block.source is None for block in found):
-            raise NotFound(f"{gone[0].path} is not there", hint="Restore it, or look whether the store was moved")
-        return found
+        copies = [now[block.ledger_id, block.first_entry] for block in missing]
+        if any(block.source is None for block in copies):
+            raise NotFound(
+                f"the segment file {missing[0].path} is missing", hint="Restore the file; check if the store was moved"
+            )
+        return copies
 
     def _stage(self, command: StageCommand, batches: Iterator[pa.RecordBatch]) -> StagedPart:
         place = self._store.open_part(command.query, command.batch)
@@ -283,7 +286,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         self._admission.connections.require_room()
         if request.version != PROTOCOL_VERSION:
             raise Unsupported(
-                f"the client speaks protocol {request.version}, this broker {PROTOCOL_VERSION}",
+                f"the client uses protocol version {request.version}, this broker {PROTOCOL_VERSION}",
                 hint="Install the broker's release of pyspark-ledger on the driver and on the executors",
             )
         if request.store_id and request.store_id != self._store.store_id:
@@ -308,7 +311,10 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
 
 
 class _MetadataReplies:
-    """Reply channel that sends answers as metadata of a Flight stream. Flight does not report whether there is room."""
+    """Reply channel that sends replies as metadata of a Flight stream.
+
+    `write_at_once` sends nothing, because Flight does not report whether it can send without waiting.
+    """
 
     def __init__(self, writer: flight.FlightMetadataWriter) -> None:
         self._writer = writer
@@ -321,7 +327,7 @@ class _MetadataReplies:
 
 
 class _errors_crossing:  # noqa: N801 — reads as a statement where it is used
-    """Context that counts every error of a call, and turns it into a Flight error."""
+    """Context that counts every error of a call, and raises it as a Flight error."""
 
     def __init__(self, calls: CallMetrics) -> None:
         self._calls = calls
@@ -335,7 +341,7 @@ class _errors_crossing:  # noqa: N801 — reads as a statement where it is used
         self._calls.count_error(error)
         if isinstance(error, LedgerError):
             raise to_flight(error) from error
-        _log.error("a call failed with an unexpected error", exc_info=error)
+        _log.error("unexpected error of a call", exc_info=error)
         raise to_flight(LedgerError(f"the broker failed: {error!r}", hint="See broker.log in the store")) from error
 
 

@@ -1,4 +1,4 @@
-"""Counter of the publications of a log to its tables, as publishers report them. Any thread may call."""
+"""Counter of the segments of a log that publishers have committed to Delta tables, and of their failed passes."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pyspark_ledger.ledger.protocol.metrics import PublishCounts, ReportPublishe
 
 
 class PublishCounter:
-    """Publications since the log was opened."""
+    """Publications since the log was opened. Publishers report them. Any thread may call any method."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts = PublishCounts()
 
     def add(self, report: ReportPublished) -> None:
-        """Count a segment, or a failed pass."""
+        """Count the reported segment, or the reported failure."""
         with self._lock:
             before = self._counts
             if report.failed:
@@ -26,5 +26,5 @@ class PublishCounter:
             self._counts = counts
 
     def state(self) -> PublishCounts:
-        """Return the counts of this moment."""
+        """Return the present counts."""
         return self._counts

@@ -29,10 +29,10 @@ class AskMetrics(msgspec.Struct, frozen=True):
 
 
 class ReportPublished(msgspec.Struct, frozen=True):
-    """Report of a publisher: a segment that it has committed to a table, or a pass that failed.
+    """Report of a publisher about one segment that it has committed to a Delta table, or about a failed pass.
 
-    `rows` is -1 if the rows were not counted. `milliseconds` is the time from the start of the segment's publication to
-    its commit. With `failed`, the other values are ignored.
+    `rows` is -1 if the publisher did not count the rows. `milliseconds` is the time from the start of the segment's
+    publication to its commit. With `failed`, the broker ignores the other values.
     """
 
     name: Name
@@ -59,12 +59,12 @@ class LatencyHistogram(msgspec.Struct, frozen=True):
         return sum(self.counts)
 
     def since(self, earlier: Self) -> Self:
-        """Return the durations between an earlier moment and this one. Counts that fell since are 0."""
+        """Return the durations since an earlier state of the histogram. A count that is lower now becomes 0."""
         counts = [max(now - before, 0) for before, now in zip(earlier.counts, self.counts, strict=True)]
         return msgspec.structs.replace(self, counts=counts, total=max(self.total - earlier.total, 0.0))
 
     def plus(self, other: Self) -> Self:
-        """Return the durations of both."""
+        """Return the sum of both histograms."""
         counts = [ours + theirs for ours, theirs in zip(self.counts, other.counts, strict=True)]
         return msgspec.structs.replace(self, counts=counts, total=self.total + other.total)
 
@@ -82,7 +82,7 @@ class LatencyHistogram(msgspec.Struct, frozen=True):
 
 
 NO_DURATIONS = LatencyHistogram([], [0], 0.0)
-"""Histogram of a broker that does not measure these durations."""
+"""Histogram without bounds, for durations that are not measured."""
 
 
 class AppendCounts(msgspec.Struct, frozen=True):
@@ -95,7 +95,7 @@ class AppendCounts(msgspec.Struct, frozen=True):
 
 
 class PublishCounts(msgspec.Struct, frozen=True):
-    """Counters of publications to tables, as publishers reported them: segments, rows, bytes and failed passes."""
+    """Counters of the segments, rows and bytes that publishers committed to tables, and of their failed passes."""
 
     segments: int = 0
     rows: int = 0
@@ -104,9 +104,10 @@ class PublishCounts(msgspec.Struct, frozen=True):
 
 
 class Unpublished(msgspec.Struct, frozen=True):
-    """Distance of the slowest table from its log. `rows` and `size_bytes` include the open segment.
+    """Data that the slowest table lacks. `rows` and `size_bytes` include the open segment.
 
-    `segments` are sealed. `age_ms` is the time since the oldest of them was sealed, 0 without one.
+    `segments` is the number of sealed segments that the table lacks. `age_ms` is the time since the oldest of these
+    segments was sealed; 0 if there is none.
     """
 
     rows: int = 0
@@ -146,7 +147,7 @@ class LedgerMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """Metrics of a ledger, or of one partition.
 
     - `rows` counts all rows that were ever appended. `size_bytes` is the size of the stored entries.
-    - `unpublished` is None if the ledger is not published to a Delta table.
+    - `unpublished` and `unpublished_rows` are None if the ledger is not published to a Delta table.
     - `trimmed_segments` and `trimmed_bytes` count what retention deleted.
     - A latency is None if nothing was appended since the ledger was opened.
     - `other_cursors` has the sums of the cursors that are not listed.
@@ -192,7 +193,7 @@ class OffloadMetrics(msgspec.Struct, frozen=True):
 
 
 class RequestCount(msgspec.Struct, frozen=True):
-    """Number of requests of one kind, how many of them failed, and the durations of all."""
+    """Number of all requests and of failed requests of one operation, and the durations of all requests."""
 
     name: str
     count: int
@@ -246,6 +247,6 @@ class BrokerMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_others(self) -> bool:
-        """Whether `others` sums anything: ledgers that are not listed, or appends of deleted ledgers."""
+        """Whether `others` has values: of ledgers that are not listed, or of appends to deleted ledgers."""
         latency = self.others.append_latency
         return self.ledger_count > len(self.ledgers) or (latency is not None and latency.count > 0)

@@ -64,7 +64,7 @@ def test_a_broker_of_another_protocol_is_named(store: Path, monkeypatch: pytest.
     )
     with pytest.raises(Unsupported) as caught:
         task_client(target.address, target.store_id, Credentials(scope="a connection of its own"))
-    assert f"the client speaks protocol 99, this broker {PROTOCOL_VERSION}" in caught.value.message
+    assert f"the client uses protocol version 99, this broker {PROTOCOL_VERSION}" in caught.value.message
     assert caught.value.hint.startswith("Install the broker's release of pyspark-ledger")
 
 

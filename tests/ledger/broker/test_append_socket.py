@@ -203,7 +203,7 @@ def test_a_packet_that_lost_descriptors_is_said_to_have(connect: Callable[[], so
     assert said is not None
     assert said.error is not None
     assert said.error.code == "LEDGER_UNAVAILABLE"
-    assert "lost descriptors" in said.error.message
+    assert "did not get all descriptors" in said.error.message
     assert reply(peer) is None, "hung up, so all of it is let go"
     assert _rings_open() == before
 

@@ -108,12 +108,10 @@ def test_nonsense_is_refused_by_name_and_changes_nothing(shared_rig: Rig, limite
 def test_a_request_that_is_too_long_is_refused_before_it_is_read(shared_rig: Rig, limited: Client) -> None:
     change(limited, "maxRequestBodyBytes", 64 * 1024)
     before = records(shared_rig.store)
-    with pytest.raises(
-        Refused, match=r"action 'create' comes with \d+ bytes, setting 'maxRequestBodyBytes' allows 65536"
-    ):
+    with pytest.raises(Refused, match=r"action 'create' has \d+ bytes, setting 'maxRequestBodyBytes' allows 65536"):
         limited.create(CreateLedger("long", properties={"a": "b" * 70_000}))
     ticket = flight.Ticket(b" " * 70_000)
-    with pytest.raises(flight.FlightServerError, match="a read comes with 70000 bytes"):
+    with pytest.raises(flight.FlightServerError, match="a read has 70000 bytes"):
         limited.connection().do_get(ticket, limited.options(30)).read_all()
     assert records(shared_rig.store) == before
 

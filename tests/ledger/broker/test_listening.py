@@ -258,7 +258,7 @@ def test_beyond_loopback_nothing_may_be_left_out(guarded: Guarded, left_out: str
     ],
 )
 def test_what_is_no_address_is_refused(address: str) -> None:
-    with pytest.raises(Refused, match="no address to listen at"):
+    with pytest.raises(Refused, match="the broker cannot listen at"):
         Listening.of(address, Settings())
 
 

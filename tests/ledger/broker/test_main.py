@@ -179,7 +179,7 @@ def test_what_killed_brokers_left_is_swept_and_nothing_of_the_living(
     ("arguments", "said"),
     [
         (["--config", "/nowhere.toml"], "there is no settings file /nowhere.toml"),
-        (["--address", "grpc://0.0.0.0:0"], "without TLS it serves loopback and Unix sockets only"),
+        (["--address", "grpc://0.0.0.0:0"], "without TLS it listens at loopback and Unix sockets only"),
         (["--address", "grpc+unix:///nowhere/at/all.sock"], "grpc+unix:///nowhere/at/all.sock"),
     ],
 )
