@@ -1,13 +1,13 @@
-"""Entry point of the broker process: open a store, serve it, publish its address, and exit on a signal or when idle.
+"""Entry point of the broker process. It opens a store, serves it, and exits on a signal or when it is idle.
 
     python -m pyspark_ledger.ledger.broker.main --store DIR [--address ADDRESS] [--create] [--take-over] [--config FILE]
     [--web ADDRESS] [--idle SECONDS]
 
 Rules
-- The address is written to `<store>/broker.json` once the broker answers calls.
-- If the store cannot be opened, the process exits with status 2 and prints the error on standard error.
-- SIGTERM and SIGINT end the process with status 0 after all queued appends are durable.
-- A broker whose store was taken over exits with status 0, too, and writes nothing more to the store.
+- The broker writes its address to `<store>/broker.json` when it can answer calls.
+- If the broker cannot open the store, it prints the error on standard error and exits with status 2.
+- After SIGTERM or SIGINT the broker completes all queued appends and exits with status 0.
+- If another broker takes the store over, this broker writes nothing more to the store and exits with status 0.
 """
 
 from __future__ import annotations
@@ -53,11 +53,12 @@ if TYPE_CHECKING:
     from pyspark_ledger.ledger.broker.web.server import WebServer
 
 _CANNOT_START = 2
-# Named by text: this package depends on `ledger.tiering.offloader`, and on no module of object storage.
+# Names and not imports, because this package must not depend on the modules of object storage. It depends only on the
+# interface `ledger.tiering.offloader`.
 _OFFLOADER = "pyspark_ledger.offload.offloader:offloader_of"
 _ADDRESS = "pyspark_ledger.offload.storage.address:require_address"
 _TRIAL = "pyspark_ledger.offload.trial:try_address"
-_SWITCH_SECONDS = 0.0002  # short: a thread that ends an fsync must not wait for a checksum
+_SWITCH_SECONDS = 0.0002  # short, so that a thread that has ended an fsync does not wait for a thread with a checksum
 _DESCRIPTORS_MAX = 2**20  # the kernel's default limit (fs.nr_open)
 _CHECK_SECONDS = 0.5
 _GRACE_MS = 2_000
@@ -74,7 +75,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         store, cache, live, listening = _opened(options)
     except (LedgerError, OSError) as error:
-        print(error, file=sys.stderr, flush=True)  # noqa: T201 — whoever started us reads it there
+        print(error, file=sys.stderr, flush=True)  # noqa: T201 — the process that started the broker reads it
         return _CANNOT_START
     activity = Activity(monotonic_ms)
     try:
@@ -93,17 +94,17 @@ def main(arguments: list[str] | None = None) -> int:
         print(error, file=sys.stderr, flush=True)  # noqa: T201
         return _CANNOT_START
     idle = options.idle
-    wanted = (lambda: live.now.brokerIdleTimeoutSeconds) if idle is None else (lambda: idle)
-    _serve(store, servers, record, activity, wanted, live, (lambda: None) if push is None else push.stop)
+    idle_limit = (lambda: live.now.brokerIdleTimeoutSeconds) if idle is None else (lambda: idle)
+    _serve(store, servers, record, activity, idle_limit, live, (lambda: None) if push is None else push.stop)
     if web is not None:
         web.stop()
     return 0
 
 
 def _opened(options: argparse.Namespace) -> tuple[Store, CachedReads, LiveSettings, Listening | None]:
-    """Open the store. Return it with its cache, its settings and the configured listening address.
+    """Open the store. Return the store, its cache, its settings and the configured listening address.
 
-    The address is None if the broker listens at the private socket only.
+    The address is None if the broker listens at its private socket only.
     """
     settings = Settings.load(options.config) if options.config else Settings()
     live = LiveSettings.load(options.store, settings)
@@ -139,18 +140,18 @@ def _raise_descriptors() -> None:
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     except (OSError, ValueError) as error:
-        _log.warning("at most %d files can be open, %d were asked for: %s", soft, wanted, error)
+        _log.warning("the limit of open files stays %d, raising it to %d failed: %s", soft, wanted, error)
         return
-    _log.info("up to %d files can be open, %d before", wanted, soft)
+    _log.info("the limit of open files is %d, before %d", wanted, soft)
 
 
 def _bound(
     store: Store, cache: CachedReads, live: LiveSettings, listening: Listening | None, activity: Activity
 ) -> tuple[list[BrokerServer], BrokerRecord]:
-    """Start the servers. Return them with the record that tells clients their addresses.
+    """Start the servers. Return them, and the record from which clients read their addresses.
 
-    An address that requires credentials gets the private socket beside it. That socket requires none: a client that can
-    open the store directory has this user's rights.
+    With an address that requires credentials, the broker also listens at the private socket. The socket requires no
+    credentials, because a client that can open the store directory has this user's rights.
     """
     previous = BrokerRecord.read(store.path)
     sweep_run_directory(system_clock_ms)
@@ -193,7 +194,7 @@ def _bound(
     try:
         append_socket = AppendSocketListener(servers[-1].append).name
     except PermissionError as error:
-        _log.warning("a producer's entries go over Flight, because this host forbids the append socket: %s", error)
+        _log.warning("producers send entries over Flight, because this host forbids the append socket: %s", error)
         append_socket = ""
     for server in servers:
         server.append_socket = append_socket
@@ -204,10 +205,10 @@ def _bound(
 
 
 def _web_server(address: str, store: Store, server: BrokerServer, live: LiveSettings) -> WebServer | None:
-    """Start the HTTP service, if it has an address."""
+    """Start the HTTP service, unless `address` is empty."""
     if not address:
         return None
-    # Most brokers serve no HTTP, and start faster without these modules.
+    # Imported here, because most brokers have no HTTP service and start faster without these modules.
     from pyspark_ledger.ledger.broker.web.address import WebAddress
     from pyspark_ledger.ledger.broker.web.routes import routes_of
     from pyspark_ledger.ledger.broker.web.server import WebServer
@@ -220,9 +221,10 @@ def _web_server(address: str, store: Store, server: BrokerServer, live: LiveSett
 def _private_server(
     store: Store, server_at: Callable[[Listening], BrokerServer], previous: BrokerRecord | None
 ) -> tuple[BrokerServer, str]:
-    """Start the server for clients of the directory. Return it with its address.
+    """Start the server for clients that can open the store directory. Return the server and its address.
 
-    A host that forbids Unix sockets gets a loopback port. After a kill it is the previous port, because tasks know it.
+    On a host that forbids Unix sockets the server listens at a loopback port. If the previous broker was killed, the
+    port is the previous port, because running tasks know it.
     """
     socket = socket_path(store.store_id)
     socket.unlink(missing_ok=True)
@@ -230,7 +232,7 @@ def _private_server(
     try:
         return server_at(Listening(address)), address
     except (OSError, pa.ArrowException) as error:
-        _log.warning("clients of the directory connect to a loopback port, because %s was refused: %s", address, error)
+        _log.warning("the broker listens at a loopback port, because the system refused %s: %s", address, error)
     was_killed = previous is not None and previous.guarded is True
     port = urlsplit(previous.address).port if previous is not None and was_killed else None
     listening = Listening.loopback(port or 0, f"file:{loopback_token(store.path, keep=was_killed)}")
@@ -257,37 +259,39 @@ def _serve(
     store.offloads.start()
     places = f"{record.address} and {record.remote}" if record.remote else record.address
     _log.info("store %s (%s, epoch %d) is served at %s", store.path, store.store_id, store.epoch, places)
-    # The server answers calls since its construction. Its `serve` would only wait, and replace the signal handlers.
+    # The server answers calls since its construction. This loop replaces Flight's `serve`, which would only wait, and
+    # would replace the signal handlers.
     while not stopping.wait(_CHECK_SECONDS):
         try:
             store.require_ours()
             bound_log(sys.stderr.fileno(), str(log))
         except Fenced as fenced:
-            # The socket's name belongs to the successor now. An orderly shutdown would remove the socket.
-            _log.warning("leaving: %s", fenced)
+            # The new owner uses the same socket path. An orderly shutdown of this broker would remove its socket.
+            _log.warning("the broker exits: %s", fenced)
             servers[0].stop_cache()
             _leave_at_once()
         except (LedgerError, OSError) as error:
-            _log.warning("whether the store is ours was not seen, and is looked at again: %s", error)
+            _log.warning("cannot check whether this broker owns the store, will check again: %s", error)
         if not store.path.exists():
-            _log.error("the store %s is gone; leaving, so that nothing is acknowledged into deleted files", store.path)
+            _log.error("the store %s was deleted; the broker exits, so that it acknowledges no lost append", store.path)
             servers[0].stop_cache()
             _leave_at_once(_CANNOT_START)
         idle_seconds = idle_limit()
         if idle_seconds and activity.idle_ms() > idle_seconds * 1000:
-            _log.info("nobody has called for %d s; leaving", idle_seconds)
+            _log.info("the broker had no call for %d s, and exits", idle_seconds)
             break
     if record.guarded is True:
-        replace(record, guarded=UNSET).write(store.path)  # the next broker has another token
+        replace(record, guarded=UNSET).write(store.path)  # so that the next broker creates another token
     stop_push()
     _leave(store, servers, live.now.brokerShutdownTimeoutMs)
 
 
 def _leave(store: Store, servers: list[BrokerServer], limit_ms: int) -> None:
-    """Settle what was queued, tell the clients, let the store go.
+    """Complete the queued appends, shut the servers down, and close the store.
 
-    Flight's shutdown waits for open streams, and nothing makes a quiet producer hang up: after a short while the
-    process ends beneath them. The store's lock is held to the end, so that no successor's socket is removed.
+    Flight's shutdown waits until all streams end, and an idle producer keeps its stream open. After `_GRACE_MS` the
+    process therefore exits without waiting. It keeps the store's lock until then. Reason: the shutdown removes the
+    socket, which must not be that of a next broker.
     """
     shutdowns = [threading.Thread(target=server.shutdown, name="shutdown", daemon=True) for server in servers]
     for shutdown in shutdowns:
@@ -296,7 +300,9 @@ def _leave(store: Store, servers: list[BrokerServer], limit_ms: int) -> None:
     settling.start()
     settling.join(limit_ms / 1000)
     if settling.is_alive():
-        _log.warning("what was queued is not settled within %d ms; leaving: it was not acknowledged", limit_ms)
+        _log.warning(
+            "queued appends are not complete after %d ms; the broker exits without an acknowledgement", limit_ms
+        )
         _leave_at_once()
     servers[0].stop_cache()
     Path(servers[0].token_path).unlink(missing_ok=True)
@@ -304,22 +310,22 @@ def _leave(store: Store, servers: list[BrokerServer], limit_ms: int) -> None:
     for shutdown in shutdowns:
         shutdown.join(max(until - monotonic_ms(), 0) / 1000)
     if any(shutdown.is_alive() for shutdown in shutdowns):
-        _log.info("clients are still connected; leaving all the same")
+        _log.info("the broker exits while clients are connected")
         _leave_at_once()
     store.close()
 
 
 def _leave_at_once(status: int = 0) -> NoReturn:
-    """End the process without waiting for Flight, whose server waits for open streams at interpreter exit."""
+    """End the process at once. A normal exit of the interpreter would wait for Flight's open streams."""
     logging.shutdown()
     sys.stderr.flush()
     os._exit(status)
 
 
 def _write_token(path: Path) -> str:
-    """Create a new token. Return it after it was written to `path`.
+    """Create a new token, write it to `path` and return it.
 
-    This process keeps the file locked until it ends; see `sweep_run_directory`.
+    This process keeps the file locked until it ends. `sweep_run_directory` deletes token files without a lock.
     """
     token = secrets.token_hex(32)
     path.unlink(missing_ok=True)
@@ -334,12 +340,12 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m pyspark_ledger.ledger.broker.main", description="Serve one ledger store."
     )
     parser.add_argument("--store", type=Path, required=True, help="directory of the store")
-    parser.add_argument("--address", help="instead of the setting bindAddress; default: a private socket only")
-    parser.add_argument("--web", help="instead of the setting webServiceAddress")
-    parser.add_argument("--create", action="store_true", help="make the store if the directory is not one yet")
-    parser.add_argument("--take-over", action="store_true", help="fence off a broker that holds the store")
-    parser.add_argument("--config", type=Path, help="settings, see conf/broker.toml")
-    parser.add_argument("--idle", type=int, help="leave after so many seconds without a call; 0: never")
+    parser.add_argument("--address", help="listening address, instead of the setting bindAddress")
+    parser.add_argument("--web", help="address of the HTTP service, instead of the setting webServiceAddress")
+    parser.add_argument("--create", action="store_true", help="create the store if the directory has none")
+    parser.add_argument("--take-over", action="store_true", help="take the store over from another broker or host")
+    parser.add_argument("--config", type=Path, help="file of settings, see conf/broker.toml")
+    parser.add_argument("--idle", type=int, help="exit after this many seconds without a call; 0: do not exit")
     return parser
 
 
@@ -347,8 +353,8 @@ def _main() -> NoReturn:
     status = 1
     try:
         status = main()
-    except Exception:  # noqa: BLE001 — at an ordinary exit Flight would wait for open streams, and nobody for it
-        _log.exception("the broker ends with an unexpected error")
+    except Exception:  # noqa: BLE001 — a normal exit would wait for Flight's open streams
+        _log.exception("the broker exits with an unexpected error")
     finally:
         _leave_at_once(status)
 

@@ -1,12 +1,12 @@
-"""Metrics of a broker: the counters of its parts, read together.
+"""Metrics of a broker, collected from the counters of all its parts.
 
 Rules
-- A ledger that was listed once stays listed until it is deleted. Reason: a series that comes and goes looks like a
-  restart. New ledgers are listed in this order: open ones first, then by name, while there is room.
-- A collection opens ledgers for at most `_OPENING_SECONDS`. Reason: backlogs of ledgers that nobody has used since the
-  start count too, and a collection must be short. The next collection opens more.
-- A ledger that cannot be opened is named with its error, and tried again after `_RETRY_SECONDS`.
-- A collection reads no segment file of an open ledger: backlogs are estimated from the segments' counts.
+- A ledger that was listed once stays listed until it is deleted. Reason: to a monitor, a counter that disappears and
+  returns looks like a restart. Up to the limit, new ledgers are listed: first open ledgers, then the others by name.
+- A collection also opens listed ledgers that nobody has used since the start, because they may have a backlog. It does
+  this for at most `_OPENING_SECONDS`, so that a collection is short. The next collection opens more ledgers.
+- If a ledger cannot be opened, the metrics have its error. It is tried again after `_RETRY_SECONDS`.
+- A collection reads no segment file of an open ledger. It estimates backlogs from the counts of the segments.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _HOUR_MS = 3_600_000
 
 
 class MetricsCollector:
-    """Collector of one broker's metrics. Any thread may call; one collection runs at a time."""
+    """Collector of one broker's metrics. Any thread may call any method. One collection runs at a time."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class MetricsCollector:
         self._unreadable: dict[str, tuple[str, float]] = {}
 
     def collect(self, request: AskMetrics) -> BrokerMetrics:
-        """Return the metrics of this moment."""
+        """Return the present metrics."""
         with self._lock:
             return self._collect(request)
 

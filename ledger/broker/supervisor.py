@@ -1,19 +1,19 @@
-"""Supervisor of an embedded broker: starts the broker as a child process and restarts it after a crash.
+"""Supervisor of a broker that a client starts. It runs the broker as a child process and restarts it after a crash.
 
     python -m pyspark_ledger.ledger.broker.supervisor BROKER ARGUMENTS …
 
 Rules
-- Only the standard library is imported, so that the process needs a few megabytes only.
-- If the broker exits with status 0 (idle, or shut down), the supervisor exits, too.
-- A broker that cannot start (status 2) is not restarted.
-- After any other status the broker is restarted at once. After several quick deaths in a row the delay grows up to
-  five seconds.
+- The supervisor imports only the standard library, so that the process needs only a few megabytes.
+- If the broker exits with status 0 (idle, or shut down) or with status 2 (it cannot start), the supervisor exits too.
+- After any other status the supervisor restarts the broker at once. If the broker ends quickly several times in a row,
+  the delay before a restart grows up to five seconds.
 - SIGTERM ends both processes at any time.
-- A broker may create the store until one has run for five seconds. After that a deleted store is not created again.
-- The supervisor gives up with status 3 if the broker dies quickly several times without ever answering calls. It
-  prints the broker's last error, for the program that started the supervisor.
-- Standard error is a log file. Above 16 MiB its content is moved to `.old`: by the supervisor before a restart, and by
-  the running broker.
+- The option `--create` is passed until a broker has run for five seconds. After that no restart creates a store that
+  was deleted.
+- If the broker ends quickly several times and never answered a call, the supervisor exits with status 3. It prints the
+  broker's last error, for the program that started the supervisor.
+- Standard error is a log file. If the file exceeds 16 MiB, its content is moved to `.old`. The supervisor does this
+  before a restart, and the broker does it while it runs.
 """
 
 from __future__ import annotations
@@ -57,29 +57,32 @@ class Supervisor:
                 return max(status, 0)
             self._answered = self._answered or self._has_answered()
             if time.monotonic() - started >= _QUICK_SECONDS:
-                self._answered = True  # five seconds of life count as an answer
+                self._answered = True  # a broker that ran for five seconds counts as one that answered
                 self._quick_deaths = 0
                 self._command = [word for word in self._command if word != "--create"]
             delay = min(0.1 * (2**self._quick_deaths - 1), _DELAY_SECONDS_MAX)
             self._quick_deaths = min(self._quick_deaths + 1, 10)
             if self._quick_deaths >= _QUICK_DEATHS_MAX and not self._answered:
-                last = _last_words(sys.stderr.fileno())
-                message = f"{_ENDED} {status}, {self._quick_deaths} times, before it ever answered: {last}"
+                last = _last_error(sys.stderr.fileno())
+                message = f"{_ENDED} {status}, {self._quick_deaths} times, and never answered a call: {last}"
                 print(message, file=sys.stderr, flush=True)
                 return _GAVE_UP
             bound_log(sys.stderr.fileno())
-            print(f"{_ENDED} {status}; starting it again in {delay:.1f} s", file=sys.stderr, flush=True)
+            print(f"{_ENDED} {status}; it is restarted in {delay:.1f} s", file=sys.stderr, flush=True)
             self._wait(delay)
         return 0
 
     def _run_once(self) -> int:
-        self._child = subprocess.Popen(self._command)  # noqa: S603 — the command is our own broker
+        self._child = subprocess.Popen(self._command)  # noqa: S603 — the command is the broker's own
         if self._leaving:
             self._child.terminate()  # SIGTERM arrived before the child existed
         return self._child.wait()
 
     def _has_answered(self) -> bool:
-        """Return whether the record in the store names the child. A broker writes its record once it answers calls."""
+        """Return whether the record in the store has the child's process id.
+
+        A broker writes its record when it can answer calls.
+        """
         if "--store" not in self._command or self._child is None:
             return False
         record = os.path.join(self._command[self._command.index("--store") + 1], "broker.json")  # noqa: PTH118
@@ -95,16 +98,16 @@ class Supervisor:
             self._child.terminate()
 
     def _wait(self, seconds: float) -> None:
-        """Sleep in short steps, because Python resumes a sleep after the handler of a signal."""
+        """Sleep in short steps, because Python continues a long sleep after a signal was handled."""
         until = time.monotonic() + seconds
         while not self._leaving and time.monotonic() < until:
-            time.sleep(_STEP_SECONDS)  # noqa: TID251 — nothing to wait on but time
+            time.sleep(_STEP_SECONDS)  # noqa: TID251 — there is no event to wait for
 
 
 def bound_log(fd: int, path: str | None = None) -> None:
-    """Move the content of a log that is too large to `<log>.old`. With `path`, only if `fd` is that file.
+    """Move the content of a log that is too large to `<log>.old`. With `path`, only if `fd` is the file at `path`.
 
-    The file is truncated and not replaced: several processes have it open for appending.
+    The file is truncated and not replaced, because several processes have it open.
     """
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode) or status.st_size <= _LOG_BYTES_MAX:
@@ -121,8 +124,8 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
-def _last_words(fd: int) -> str:
-    """Return the last line of a log that is not the supervisor's own."""
+def _last_error(fd: int) -> str:
+    """Return the last line of a log that the broker wrote, and not the supervisor."""
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):
         return "see its log"
@@ -130,7 +133,7 @@ def _last_words(fd: int) -> str:
         file.seek(max(status.st_size - _TAIL_BYTES, 0))
         lines = [line for line in file.read().decode(errors="replace").splitlines() if line.strip()]
     broker_lines = [line for line in lines if not line.startswith(_ENDED)]
-    return broker_lines[-1] if broker_lines else "it said nothing"
+    return broker_lines[-1] if broker_lines else "the broker printed no error"
 
 
 if __name__ == "__main__":

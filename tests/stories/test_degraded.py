@@ -100,8 +100,8 @@ def run_without(forbidden: str, program: str, store: Path) -> tuple[str, str]:
     ("forbidden", "said"),
     [
         ("memfd", "a producer's entries go over Flight"),
-        ("packets", "a producer's entries go over Flight"),
-        ("unix", "clients of the directory connect to a loopback port"),
+        ("packets", "producers send entries over Flight"),
+        ("unix", "the broker listens at a loopback port"),
         ("shared-memory", "no blocks in shared memory"),
     ],
 )

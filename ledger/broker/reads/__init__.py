@@ -1,4 +1,4 @@
-"""The broker's read path through its cache.
+"""Read path of the broker: blocks from the cache, from local files or from object storage, and prefetching.
 
-Local and offloaded blocks, shared memory for readers on this host, prefetching.
+Readers on the broker's host map blocks from files or from shared memory. The broker sends blocks to other readers.
 """

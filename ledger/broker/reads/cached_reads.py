@@ -1,13 +1,17 @@
 """Read path of the broker: serves blocks from the cache or from storage, registers readers, and counts reads.
 
-    hand_out    account for blocks of local files, which a reader on this host maps itself
-    read        return the frames of a block that is sent to its reader
-    follow …    track readers: the lease of a subscription, its acknowledgements, its end
+    hand_out    count blocks of local files, whose locations a reader on this host gets
+    share       copy blocks into shared memory, and return their locations to a reader on this host
+    read        return the frames of a block that is sent to a reader
+    follow …    track a reader: its start, its acknowledgements, its end
+
+The cache keeps no bytes of a local file. It only records that the file's block was read or written recently, because
+the system's page cache then probably has the bytes. The code calls this *to account for* a block.
 
 Rules
-- A block that is not cached counts as read from storage, whether it is mapped or sent. The cache policy decides whether
-  it is cached: usually if another reader has still to read it.
-- A range counts as read when its locations were answered, or when its last frame was sent.
+- A block that is not cached counts as read from storage, whether its reader maps it or gets it from the broker. The
+  eviction policy decides whether the block is then cached. Usually it is, if another reader has still to read it.
+- A range counts as read when the broker has answered its locations or has sent its last frame.
 - Appended entries are cached while the ledger has readers, and for a grace time after that.
 """
 
@@ -51,7 +55,7 @@ _log = logging.getLogger(__name__)
 
 
 class CachedReads:
-    """Cache of a broker, as its handlers use it. Any thread may call its methods."""
+    """Reads of a broker through its cache. Any thread may call any method."""
 
     def __init__(
         self,
@@ -76,7 +80,8 @@ class CachedReads:
         self._shared = SharedReads(self._offloaded, shared, self.copied, clock) if shared is not None else None
         self.prefetch_planner = PrefetchPlanner(self.cache, self._offloaded, lambda: self._settings, clock, snapshot_of)
         self._active_ledgers: set[str] = set()
-        # Snapshots are stored here: opening a ledger under the cache's lock may deadlock with a ledger that closes.
+        # The newest snapshot of each ledger. Reason: a call under the cache's lock must not open a ledger, because it
+        # could deadlock with the closing of a ledger.
         self._snapshots: dict[str, LogSnapshot] = {}
         self._stopped = threading.Event()
 
@@ -105,7 +110,7 @@ class CachedReads:
         )
 
     def hand_out(self, blocks: Sequence[SegmentBlock], reading: ReaderId) -> None:
-        """Account for blocks whose places were answered to a reader that maps them itself."""
+        """Count blocks of local files whose locations a reader on this host gets. The reader maps the files itself."""
         self._refresh(reading.ledger)
         self._register_leased(reading.ledger)
         for block in blocks:
@@ -117,8 +122,9 @@ class CachedReads:
         self.served(blocks, reading)
 
     def share(self, blocks: Sequence[SegmentBlock], reading: ReaderId) -> list[BlockPlace]:
-        """Return shared-memory locations of the first of `blocks`, for a reader that maps them; empty if they must be
-        sent.
+        """Return shared-memory locations of the first of `blocks`, for a reader on this host.
+
+        The list is empty if shared memory has no room. The broker must then send the blocks.
         """
         if self._shared is None or not blocks:
             return []
@@ -137,17 +143,17 @@ class CachedReads:
 
     @property
     def group_bytes(self) -> int:
-        """Maximum bytes of uncached copies that one reader may be sent at a time."""
+        """Maximum bytes of blocks outside of the cache that the broker has in memory for one reader."""
         return self.cache.limits.size // 16
 
     def copied(self, block: SegmentBlock) -> FrameSource | None:
-        """Return the source of a block that is cached as bytes; None for a block that is mapped from its file."""
+        """Return the source of a block whose bytes the cache keeps; None for a block that is mapped from its file."""
         if block.source is not None and not block.source.mappable:
             return block.source
         return LOCAL_FILE if self._settings.managedLedgerCacheCopyEntries else None
 
     def read(self, block: SegmentBlock, reading: ReaderId) -> pa.Buffer:
-        """Return exactly the frames of the block. They are valid while the buffer is referenced."""
+        """Return exactly the frames of the block. The bytes are valid while the buffer exists."""
         self._refresh(reading.ledger)
         self._register_leased(reading.ledger)
         source = self.copied(block)
@@ -161,7 +167,7 @@ class CachedReads:
             return read_block(block)
 
     def begins(self, blocks: list[SegmentBlock], reading: ReaderId) -> None:
-        """Register that a reader will be sent these blocks in this order."""
+        """Record that the broker will send these blocks to a reader in this order."""
         self._refresh(reading.ledger)
         self._register_leased(reading.ledger)
         self.prefetch_planner.begins(reading, blocks)
@@ -175,7 +181,7 @@ class CachedReads:
         return self.prefetch_planner.plan(request)
 
     def served(self, blocks: Iterable[SegmentBlock], reading: ReaderId) -> None:
-        """Record that the reader has these blocks completely."""
+        """Record that the reader has read these blocks completely."""
         if reading.reader and reading.ledger in self._active_ledgers:
             with self.cache.moving(reading.ledger) as readers:
                 readers.keep(reading.reader, self._clock())
@@ -185,7 +191,7 @@ class CachedReads:
                     )
 
     def follow(self, ledger: str, reader: str, position: Position, ttl_ms: int) -> None:
-        """Register a reader at `position`. It expires after `ttl_ms` unless it calls again."""
+        """Register a reader at `position`. The registration expires after `ttl_ms` unless the call is repeated."""
         self._refresh(ledger)
         self._follow(ledger, reader, position, ttl_ms)
 
@@ -208,7 +214,7 @@ class CachedReads:
             self.prefetch_planner.forget(ReaderId(ledger, reader))
 
     def again(self, ledger: str, reader: str, positions: PositionSet) -> None:
-        """Expect a redelivery of entries, in whole or in part, after a negative acknowledgement or a time-out."""
+        """Record that the reader will read entries again, after a negative acknowledgement or a time-out."""
         if ledger not in self._active_ledgers:
             return
         with self.cache.moving(ledger) as readers:
@@ -231,7 +237,7 @@ class CachedReads:
         self.cache.forget(ledger_ids)
 
     def drop(self, name: str) -> None:
-        """Remove a deleted ledger, or all partitions of a partitioned ledger, from the cache."""
+        """Remove a deleted ledger from the cache, with all its partitions."""
         for ledger in self.cache.ledgers():
             if ledger.cache.name == name or ledger.cache.name.startswith(f"{name}-partition-"):
                 self._active_ledgers.discard(ledger.cache.name)
@@ -239,7 +245,7 @@ class CachedReads:
                 self.cache.drop(ledger.cache.name)
 
     def metrics(self) -> CacheMetrics:
-        """Return the counters since the start."""
+        """Return the metrics of the cache."""
         return cache_report(self.cache, self._settings.cacheEvictionPolicy)
 
     def _refresh(self, ledger: str) -> None:
@@ -251,9 +257,9 @@ class CachedReads:
         self._active_ledgers.add(ledger)
 
     def _register_leased(self, ledger: str) -> None:
-        """Register the leased readers of a ledger at its first use.
+        """Register the readers that have a lease on a subscription of a ledger. Done at the first use of the ledger.
 
-        Their leases may be older than this broker, which has not seen the readers yet.
+        Reason: a query that acquired its lease before this broker started does not register again.
         """
         if ledger in self._registered:
             return
@@ -262,9 +268,9 @@ class CachedReads:
             self._follow(ledger, reader, position, ttl_ms)
 
     def _account(self, block: SegmentBlock, reading: ReaderId) -> bool:
-        """Count the read of a block, and cache the block if the policy asks for it.
+        """Count the read of a block of a local file, and account for the block if the policy caches it.
 
-        Return whether any part of the block is read from storage.
+        Return whether any part of the block counts as read from storage.
         """
         index, missed = self._index_of(reading.ledger, block.ledger_id), list[int]()
 
@@ -291,7 +297,7 @@ class CachedReads:
     def _index_of(self, ledger: str, ledger_id: int) -> EntryIndex:
         segment = self._snapshots[ledger].segments.find(ledger_id)
         if segment is None:
-            raise NotFound(f"ledger {ledger_id} of {ledger!r} was trimmed", hint="Ask for the range again")
+            raise NotFound(f"segment {ledger_id} of {ledger!r} was deleted by retention", hint="Plan the read again")
         return segment.index()
 
     def _is_followed(self, ledger: str) -> bool:
@@ -314,7 +320,7 @@ class CachedReads:
         while not self._stopped.wait(self._settings.managedLedgerCacheEvictionIntervalMs / 1000):
             try:
                 self._expire()
-            except Exception:  # noqa: BLE001 — the thread must go on, or expired blocks stay
+            except Exception:  # noqa: BLE001 — without this thread, expired blocks would stay
                 _log.exception("the cache's eviction by time failed with an unexpected error")
 
     def _expire(self) -> None:
@@ -326,8 +332,9 @@ class CachedReads:
 
 
 def _entry_ranges(positions: PositionSet) -> Iterator[PositionRange]:
-    """Return the entries with any row in the set, as ranges. If there are too many ranges, the smallest gaps are
-    closed.
+    """Yield the entries of which the set has a row, as ranges.
+
+    A segment has at most `_RANGES_MAX` ranges: ranges with the smallest gaps between them are joined.
     """
     entries = positions.copy()
     for ledger_id in positions.ledgers():
@@ -341,11 +348,11 @@ def _entry_ranges(positions: PositionSet) -> Iterator[PositionRange]:
 
 
 def _no_bounds(first: int, end: int) -> Integers:
-    raise AssertionError(f"entries {first} to {end} of what a dead broker left are not asked for")
+    raise AssertionError(f"entries {first} to {end} of a block of an earlier broker are never requested")
 
 
 def _block(index: EntryIndex, first: int, end: int) -> CachedBlock:
-    """Return a cached block that accounts for entries of a local file. It holds no copy of them."""
+    """Return a cached block that accounts for entries of a local file. It has no copy of their bytes."""
 
     def edges(first: int, end: int) -> Integers:
         return np.concatenate(([0], np.cumsum(index.lengths[first:end] + FRAME_BYTES)))

@@ -1,9 +1,10 @@
-"""Reads of blocks that are cached as bytes: from the cache, or from storage once for all readers.
+"""Reads of blocks whose bytes the cache keeps. Concurrent readers of a block share one read of storage.
 
-Blocks of offloaded segments are cached as bytes. With `managedLedgerCacheCopyEntries` all blocks are.
+The cache keeps the bytes of blocks from object storage. With `managedLedgerCacheCopyEntries` it also keeps the bytes of
+blocks in local files.
 
-Rule: for a reader that the cache knows, only the ranges that it announced are prefetched (`prefetcher`). For any other
-reader the offloader prefetches sequential windows.
+Rule: for a registered reader, the broker prefetches only the ranges that the reader announced (`prefetcher`). For any
+other reader, the offloader prefetches the bytes that follow the last read.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ UNIT_LEAST, UNIT_MOST = 1024 * 1024, 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ReaderId:
-    """Identity of a reader: its name, empty for an unknown reader, and the canonical name of the ledger."""
+    """Identity of a reader: the canonical name of the ledger, and the reader's name, which can be empty."""
 
     ledger: str
     reader: str
 
 
 class LocalFile:
-    """Source of a block in a local file that is copied into the cache."""
+    """Source of a block in a local file, whose bytes the cache copies."""
 
     mappable = True
 
@@ -48,7 +49,7 @@ class LocalFile:
         *,
         alone: bool = False,  # noqa: ARG002 — as above
     ) -> pa.Buffer:
-        """Return the frames, mapped."""
+        """Return the frames that `local` maps."""
         return local()
 
 
@@ -56,13 +57,13 @@ LOCAL_FILE = LocalFile()
 
 
 class OffloadedReads:
-    """Reads of object storage through the cache. Any thread may call its methods."""
+    """Reads of storage through the cache. Any thread may call any method."""
 
     def __init__(self, cache: EntryCache, shared: SharedBlocks | None = None) -> None:
         self._cache = cache
         self._shared = shared
         self.mapped = False
-        """True once a reader on this host maps blocks. Only then are blocks put into shared memory."""
+        """True as soon as a reader on this host maps blocks. Before that, no block is put into shared memory."""
 
     @property
     def unit_bytes(self) -> int:
@@ -72,7 +73,7 @@ class OffloadedReads:
 
     @property
     def room_bytes(self) -> int:
-        """Maximum bytes of the cache that readers may have mapped: half of the cache."""
+        """Maximum bytes that readers can have mapped: half of the cache's limit."""
         return self._cache.limits.size // 2
 
     def mapped_bytes(self) -> int:
@@ -80,7 +81,7 @@ class OffloadedReads:
         return self._cache.mapped_bytes()
 
     def is_known(self, reading: ReaderId) -> bool:
-        """Return whether the reader is prefetched for by the ranges that it announces."""
+        """Return whether the reader is registered, so that the broker prefetches the ranges that it announces."""
         return bool(self.unit_bytes) and reading.reader in self._cache.ledger(reading.ledger).readers
 
     def read(self, block: SegmentBlock, source: FrameSource, reading: ReaderId) -> pa.Buffer:
@@ -89,12 +90,13 @@ class OffloadedReads:
         return _joined([fetched.frames(p.first, p.end) if p.held is None else _cut(p) for p in parts])
 
     def parts(self, block: SegmentBlock, source: FrameSource, reading: ReaderId) -> list[BlockPart]:
-        """Return a block as its cached parts. Each part references its memory."""
+        """Return a block in the parts in which it is cached. A part keeps its memory until it is released."""
         return self._parts(self._fetched(block, source, alone=self.is_known(reading)), block, reading)
 
     def copied(self, part: BlockPart) -> SharedMemoryReference | None:
-        """Copy a part from the heap into shared memory. Return a reference, which keeps the copy alive; None without
-        room.
+        """Copy a part from the broker's own memory into shared memory. Return a reference, which keeps the copy.
+
+        Returns None if shared memory has no room.
         """
         frames = _cut(part)
         storage = None if self._shared is None else self._shared.put(part.block.ledger_id, part.first, frames)
@@ -124,14 +126,14 @@ class OffloadedReads:
         return self._cache.ahead(ledger, block.ledger_id, first, end, fetched.load)
 
     def is_missing(self, block: SegmentBlock, ledger: str) -> bool:
-        """Return whether any part of the block must be read from storage."""
+        """Return whether the cache lacks any part of the block."""
         with self._cache.still():
             end = block.first_entry + block.entries
             return bool(self._cache.ledger(ledger).cache.missing(block.ledger_id, block.first_entry, end))
 
 
 class _Fetched:
-    """Source of entries of one block: object storage, or the local file if it still exists."""
+    """Loader of the entries of one block, from the local file if it still exists, or else from object storage."""
 
     def __init__(
         self, cache: EntryCache, block: SegmentBlock, source: FrameSource, shared: SharedBlocks | None, *, alone: bool

@@ -1,10 +1,13 @@
-"""Prefetching of the ranges that drivers announce, and throttling of readers that run ahead of others.
+"""Prefetching of the ranges that drivers announce, and throttling of readers that are ahead of other readers.
+
+A driver announces the ranges of its next batch. The broker either prefetches them, or tells the driver to wait. While
+the first of several readers waits, the readers behind it catch up, and all share one read of object storage.
 
 Rules
-- Nothing is prefetched for a throttled reader while it waits.
-- A query is throttled in each ledger separately. It waits once, for the longest of these times.
-- A query is throttled only while it catches up and reads object storage, never at the end of the ledger. Reason: local
-  files are in the large page cache of the system, where a second read is cheap.
+- The broker prefetches nothing for a reader that waits.
+- The broker computes a waiting time for each ledger of a query. The query waits once, for the longest of these times.
+- A query waits only for ranges that the cache lacks and that object storage has. It never waits for local files.
+  Reason: the system's page cache probably has them, so a second read is cheap.
 """
 
 from __future__ import annotations
@@ -54,7 +57,7 @@ class PrefetchPlanner:
         )
 
     def plan(self, request: PrefetchRequest) -> PrefetchReply:
-        """Prefetch the announced ranges, or return how long the reader must wait before it reads them."""
+        """Prefetch the announced ranges, or return the time for which the reader must wait first."""
         self._reads.mapped = self._reads.mapped or request.mapping
         planned = list[tuple[ReaderId, list[SegmentBlock]]]()
         wait = 0
@@ -80,7 +83,7 @@ class PrefetchPlanner:
         return PrefetchReply(wait)
 
     def begins(self, reading: ReaderId, blocks: list[SegmentBlock]) -> None:
-        """Prefetch blocks that a reader requested and will be sent in this order."""
+        """Prefetch the blocks that a reader has requested and that the broker will send in this order."""
         remote = [block for block in blocks if block.source is not None and not block.source.mappable]
         if len(remote) > 1 and self._reads.is_known(reading) and not self.prefetcher.covers(reading, remote):
             self.prefetcher.plan(reading, remote[1:])
@@ -135,12 +138,12 @@ class PrefetchPlanner:
         if throttle is None:
             return LaggingReader(place, 0.0)
         speed, own = throttle.speed(now), throttle.own_speed()
-        if not own and now - throttle.began_ms < _NEW_MS:  # a new reader, possibly as fast as the leader
+        if not own and now - throttle.began_ms < _NEW_MS:  # the reader is new, and may be as fast as the leader
             speed, own = max(speed, leader.own_speed() / 2), leader.own_speed()
         return LaggingReader(place, speed, own)
 
     def _lag_bytes(self) -> int:
-        """Return how many bytes a reader may lag in one ledger and still be served from the cache."""
+        """Return the maximum distance in bytes at which the cache still has the leader's blocks for a later reader."""
         settings = self._settings()
         ledgers = {reading.ledger for reading in list(self._throttles)}
         kept = 100 - settings.managedLedgerCacheReadAheadPercent

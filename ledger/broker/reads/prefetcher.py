@@ -1,16 +1,16 @@
-"""Prefetcher of blocks that readers will read next: a few threads, and a bounded part of the cache.
+"""Prefetcher of the blocks that readers will read next. It has a few threads, and uses a limited part of the cache.
 
-    plan     set the blocks that a reader reads next, in order; replaces its former plan
+    plan     set the blocks that a reader reads next, in order; replaces the reader's former plan
     passed   record the position up to which the reader has read
 
 Rules
 - A block is fetched into the cache once for all readers. A block that is cached or being fetched is skipped.
-- A prefetch starts only while prefetched blocks that no reader has read yet take fewer than `room` bytes in all.
-  Reason: prefetching must not evict more of the other cached blocks than `room` bytes and one block.
-- A block in a local file is not fetched: the kernel is asked to read it into the page cache.
-- An error of a prefetch is only logged. The reader reads the block itself, and gets the error.
-- The cost of a plan depends on its own blocks, not on the number of readers. A query over a thousand ledgers makes a
-  thousand plans. Totals are updated as plans change, and a reader without pending blocks has no place in the queue.
+- A prefetch starts only while the prefetched blocks that their readers have not read yet take less than `room` bytes.
+  Reason: prefetching then evicts at most `room` bytes and one block of other cached blocks.
+- A block in a local file is not fetched. Instead, the kernel is asked to read the block into the page cache.
+- An error of a prefetch is only logged. The reader then reads the block itself, and gets the error.
+- The cost of a plan depends only on its own blocks. Reason: a query over a thousand ledgers makes a thousand plans. The
+  totals of all plans are therefore updated at each change, and the queue has only readers with pending blocks.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Plan:
-    """Plan of one reader: pending blocks, and blocks whose prefetch has started and that the reader has not read yet.
+    """Plan of one reader. `pending` are the blocks to prefetch.
 
-    `queue_number` is replaced by the next higher number whenever a prefetch for the reader starts. The reader with the
-    lowest number has waited longest.
+    `started` are the blocks whose prefetch has started and that the reader has not read yet. When a prefetch for the
+    reader starts, `queue_number` becomes the highest number. So the reader with the lowest number has waited longest.
     """
 
     pending: deque[SegmentBlock]
@@ -57,7 +57,7 @@ class _Plan:
 
 
 class BrokerPrefetcher:
-    """Plans of all readers, and the threads that run the plans. Any thread may call any method."""
+    """Plans of all readers, and the threads that carry them out. Any thread may call any method."""
 
     def __init__(self, reads: OffloadedReads, room: Callable[[], int], threads: Callable[[], int]) -> None:
         self._reads = reads
@@ -142,24 +142,24 @@ class BrokerPrefetcher:
 
     def _work(self) -> None:
         try:
-            while (found := self._claim()) is not None:
-                reading, block = found
+            while (job := self._claim()) is not None:
+                reading, block = job
                 try:
                     self._fetch(reading, block)
                 except (LedgerError, OSError) as error:
                     _log.info("ledger %s: cannot prefetch at entry %d: %s", reading.ledger, block.first_entry, error)
-        except Exception:  # noqa: BLE001 — readers read without it; the next plan restarts it
+        except Exception:  # noqa: BLE001 — readers do not need the thread, and the next plan starts another
             _log.exception("a prefetch thread ended with an unexpected error")
             with self._lock:
                 self._threads -= 1
 
     def _claim(self) -> tuple[ReaderId, SegmentBlock] | None:
-        """Return the next block to fetch. If there is none, return None and count one thread less."""
+        """Return the next block to fetch. Without one, reduce the number of threads and return None."""
         with self._lock:
-            found = self._next()
-            if found is None:
+            job = self._next()
+            if job is None:
                 self._threads -= 1
-            return found
+            return job
 
     def _next(self) -> tuple[ReaderId, SegmentBlock] | None:
         """Return the next block of the reader that has waited longest."""
@@ -175,7 +175,7 @@ class BrokerPrefetcher:
         return None
 
     def _start_next(self, reading: ReaderId, plan: _Plan) -> SegmentBlock | None:
-        """Return the first block of a plan that must be read. Cached blocks are skipped."""
+        """Return the first block of a plan that must be fetched. Skips cached blocks."""
         while plan.pending:
             block = plan.pending.popleft()
             self._pending_count -= 1

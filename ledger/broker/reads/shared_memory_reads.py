@@ -1,13 +1,16 @@
-"""Shared-memory locations of offloaded blocks, for readers that map them on this host.
+"""Shared-memory locations of blocks from object storage, for readers on the broker's host.
 
 Rules
-- An answer names a few blocks only, because a range may be larger than the cache. The blocks are loaded before the
-  answer. The reader asks for the next blocks after it mapped these.
-- An answered block keeps its file name until the reader asks for the next blocks, or for two seconds.
-- If shared memory is missing or full, blocks are sent instead. Shared memory is tried again after `_RETRY_DELAY_MS`.
-- Mapped blocks use memory even after the cache evicted them. Readers may therefore map up to half of the cache limit.
-  Beyond that, blocks are sent, so that a stopped reader leaves the other half to the others.
-- Mapped bytes are counted again only if the bytes answered since the last count may exceed that limit.
+- A reply has the locations of a few blocks only, because a range can be larger than the cache. The broker loads these
+  blocks before it replies. The reader maps them, and then requests the next blocks.
+- After the reply, the broker keeps the file of a block until the reader requests the next blocks, but at most for two
+  seconds. A reader can use a file that it has mapped even after the file was deleted.
+- If shared memory is missing or full, the broker sends blocks instead. It tries shared memory again after
+  `_RETRY_DELAY_MS`.
+- A mapped block uses memory even after the cache has evicted it. Readers can therefore map at most half of the cache's
+  limit. Above that the broker sends blocks. So a stopped reader leaves the other half to the other readers.
+- A count of the mapped bytes is expensive. They are counted again only if their last count and the bytes of later
+  replies together exceed the limit.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ _RETRY_DELAY_MS = 10_000
 
 
 class SharedReads:
-    """Service that answers the shared-memory locations of blocks. Any thread may call its methods."""
+    """Service that puts blocks into shared memory and returns their locations. Any thread may call any method."""
 
     def __init__(
         self,
@@ -47,9 +50,9 @@ class SharedReads:
         self._lock = threading.Lock()
 
     def places(self, blocks: Sequence[SegmentBlock], reading: ReaderId) -> tuple[list[BlockPlace], int]:
-        """Return the shared-memory locations of the first of `blocks`, and the number of blocks they cover.
+        """Return the shared-memory locations of the first of `blocks`, and the number of these blocks.
 
-        Returns no locations if the blocks must be sent.
+        Returns no locations if the broker must send the blocks.
         """
         now = self._clock()
         self._release_expired(now, (reading, Position(blocks[0].ledger_id, blocks[0].first_entry)))
@@ -77,7 +80,7 @@ class SharedReads:
         return places, number
 
     def finished(self, reading: ReaderId) -> None:
-        """Release the answered blocks of a reader, which has mapped them all and starts another range."""
+        """Release the blocks whose locations a reader has. It has mapped them all, because it starts another range."""
         with self._lock:
             for key in [key for key in self._references if key[0] == reading]:
                 del self._references[key]
@@ -87,13 +90,13 @@ class SharedReads:
             self._release_expired(self._clock(), None)
 
     def _is_crowded(self) -> bool:
-        """Return whether readers have mapped more than their part of the cache."""
+        """Return whether readers have mapped more than half of the cache's limit."""
         if self._mapped_bytes + self._answered_bytes <= self._reads.room_bytes:
             return False
-        found = self._reads.mapped_bytes()
+        mapped_bytes = self._reads.mapped_bytes()
         with self._lock:
-            self._mapped_bytes, self._answered_bytes = found, 0
-        return found > self._reads.room_bytes
+            self._mapped_bytes, self._answered_bytes = mapped_bytes, 0
+        return mapped_bytes > self._reads.room_bytes
 
     def _window(self) -> int:
         return min(_WINDOW_BYTES, self._reads.unit_bytes)
@@ -108,7 +111,7 @@ class SharedReads:
         for part in self._reads.parts(block, source, reading):
             held, (offset, length) = part.held, part.block.cut(part.first, part.end)
             if not isinstance(held, SharedMemoryReference):
-                # Cached in heap memory, before any reader mapped blocks: copy it for this reader.
+                # The part is in the broker's own memory, because no reader mapped blocks when it was cached.
                 held, offset = self._reads.copied(part), 0
             if held is None:
                 return []

@@ -273,7 +273,7 @@ def test_files_that_do_not_fit_are_refused_at_the_start(guarded: Guarded, tmp_pa
 
     assert str(other_key) in refused(tlsKeyFilePath=str(other_key))
     assert "/nowhere.key" in refused(tlsKeyFilePath="/nowhere.key")
-    assert "name both files" in refused(tlsKeyFilePath="").lower()
+    assert "set both to the paths of files" in refused(tlsKeyFilePath="").lower()
     nonsense = tmp_path / "nonsense.pem"
     nonsense.write_text("nonsense")
     assert str(nonsense) in refused(tlsTrustCertsFilePath=str(nonsense))

@@ -148,7 +148,7 @@ def test_a_child_that_never_came_to_answer_is_given_up_with_its_last_words(
     assert done.returncode == 3
     assert len(started(runs)) == 5
     last = log.read_text().splitlines()[-1]
-    assert last == "the broker ended with status 1, 5 times, before it ever answered: no library of that name"
+    assert last == "the broker ended with status 1, 5 times, and never answered a call: no library of that name"
 
 
 def test_a_child_that_has_answered_once_is_never_given_up(tmp_path: Path, runs: Path) -> None:
