@@ -102,7 +102,8 @@ class Ledger(LedgerAdmin):
 
         A message of more than `chunk_max_bytes` is sent as chunks. The default is what an entry of the ledger holds.
         """
-        from pyspark_ledger.ledger.client.message_producer import Batching, open_producer
+        from pyspark_ledger.ledger.client.message_producer import open_producer
+        from pyspark_ledger.ledger.message.outgoing.batching import Batching
 
         batching = Batching(batching_max_messages, batching_max_bytes, batching_max_publish_delay_ms)
         self.client.call("create", CreateLedger(self.name, exist_ok=True, lists=False))

@@ -119,8 +119,9 @@ class PartitionedLedger(Ledger):
 
         See `Ledger.producer` for `chunk_max_bytes`.
         """
-        from pyspark_ledger.ledger.client.message_producer import Batching, open_producer
+        from pyspark_ledger.ledger.client.message_producer import open_producer
         from pyspark_ledger.ledger.client.partitioned_producer import PartitionedProducer
+        from pyspark_ledger.ledger.message.outgoing.batching import Batching
 
         require_hashing_scheme(hashing_scheme)  # before any stream is opened
         if self.schema() is not None:

@@ -16,31 +16,31 @@ Invariants
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Self
 
-import msgspec
 import pyarrow as pa
 
 from pyspark_ledger.ledger.checksum import Buffer
 from pyspark_ledger.ledger.client.client import Client
-from pyspark_ledger.ledger.client.producer import Producer
+from pyspark_ledger.ledger.client.producer import Producer, this_process
 from pyspark_ledger.ledger.clock import Clock, monotonic_ms, system_clock_ms
 from pyspark_ledger.ledger.errors import LedgerError, Refused, Unavailable
 from pyspark_ledger.ledger.message.arrow_payload import version_bytes
-from pyspark_ledger.ledger.message.batch_encoder import (
-    OutgoingMessage,
-    ProducerMetadata,
-    encode_columns,
-    encode_messages,
-    require_columns,
-)
+from pyspark_ledger.ledger.message.batch_encoder import encode_columns, require_columns
 from pyspark_ledger.ledger.message.compression import NAMES
 from pyspark_ledger.ledger.message.entry import STAMP_BYTES_MAX
+from pyspark_ledger.ledger.message.outgoing.batching import Batching, require_at_least
 from pyspark_ledger.ledger.message.outgoing.chunk_encoder import encode_chunks
-from pyspark_ledger.ledger.message.outgoing.message import require_message
+from pyspark_ledger.ledger.message.outgoing.message import (
+    OutgoingMessage,
+    ProducerMetadata,
+    ordinary_key_chars,
+    require_message,
+)
+from pyspark_ledger.ledger.message.outgoing.open_batch import OpenBatch
 from pyspark_ledger.ledger.message.outgoing.sent_batch import MessageFuture, SentBatch
 from pyspark_ledger.ledger.message.schema.documents import is_payload_schema
 from pyspark_ledger.ledger.position import EARLIEST, MessageId, Position
@@ -52,25 +52,6 @@ _BLOCK_BYTES = "ledger.blockBytes"
 _COLUMN_BYTES = 8 * 1024 * 1024  # encoded at once: consecutive entries are sent and synced together
 
 _NO_PROPERTIES: Mapping[str, str] = {}
-
-
-class Batching(msgspec.Struct, frozen=True):
-    """Limits of a batch, with the names of Pulsar's producers. A delay of 0 sends each message alone."""
-
-    batching_max_messages: int = 1000
-    batching_max_bytes: int = 128 * 1024
-    batching_max_publish_delay_ms: int = 1
-
-    def __post_init__(self) -> None:
-        least = {"batching_max_messages": 1, "batching_max_bytes": 1, "batching_max_publish_delay_ms": 0}
-        for name, most in least.items():
-            require_at_least(name, getattr(self, name), most)
-
-
-def require_at_least(name: str, value: object, least: int) -> None:
-    """Refuse a value that is no whole number, or below the least."""
-    if not isinstance(value, int) or value < least:
-        raise Refused(f"{name} is {value!r}, expected a whole number of at least {least}")
 
 
 def open_producer(
@@ -137,12 +118,15 @@ class MessageProducer:
         # Durable when the producer was created: repeated messages are sent in separate batches.
         self._known = known_sequence_id
         self._next = known_sequence_id + 1
-        self._last_given = -1
+        self._last_repeated = -1
+        self._messages_max = batching.batching_max_messages if batching.batching_max_publish_delay_ms else 1
+        self._bytes_max = batching.batching_max_bytes
+        self._key_chars_max = ordinary_key_chars(self._messages_max, self._bytes_max, entry_bytes_max)
+        self._ordinary_bytes_max = -1 if self._key_chars_max < 0 else min(self._bytes_max, self._chunk_bytes_max)
+        self._process = this_process.pid
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self._open: list[OutgoingMessage] = []
-        self._sent = SentBatch(partition)  # of the open batch
-        self._bytes = self._bytes_most = 0
+        self._open = OpenBatch(partition)
         self._began_ms = 0
         self.batches = 0  # sent so far; the partitioned producer reads it
         self._closed = False
@@ -190,18 +174,37 @@ class MessageProducer:
         A message larger than an entry or `chunk_max_bytes` is sent as chunks, and has the id of its last chunk. If a
         chunk fails, the message fails: no reader gets it. Sent again, it starts over with its first chunk.
         """
-        self._pipeline.require_own_process()
-        with self._lock:
-            if self._closed:
-                raise self._closed_error()
-            number = self._next if sequence_id is None else self._numbered(sequence_id)
-            message = OutgoingMessage(value, number, key, properties or _NO_PROPERTIES, event_time_ms, ordering_key)
-            most, size = require_message(message), 0 if value is None else len(value)
-            if most > self._entry_bytes_max or size > self._chunk_bytes_max:
-                return self._send_large(message)
-            if self._open and self._is_apart(number, size, most):
+        if this_process.pid != self._process:
+            self._pipeline.require_own_process()
+        self._lock.acquire()  # `with` takes twice as long
+        try:
+            if (
+                type(value) is not bytes
+                or (key is not None and (type(key) is not str or len(key) > self._key_chars_max or not key.isascii()))
+                or sequence_id is not None
+                or properties is not None
+                or ordering_key is not None
+                or event_time_ms != 0
+                or self._open.messages is not None
+                or len(value) > self._ordinary_bytes_max
+                or self._closed
+            ):
+                return self._send_any(value, key, properties, event_time_ms, ordering_key, sequence_id)  # type: ignore[return-value]  # see its class
+            batch = self._open
+            if batch.bytes + len(value) > self._bytes_max:
                 self._send_open()
-            return self._add(message, size, most)
+                batch = self._open
+            number = len(batch.values)
+            batch.values.append(value)
+            batch.keys.append(key)
+            batch.bytes += len(value)
+            self._next += 1
+            if not number or number + 1 >= self._messages_max or batch.bytes >= self._bytes_max:
+                batch.first_sequence_id = self._next - 1 - number
+                self._added(batch)
+            return MessageFuture(batch.result, number)  # type: ignore[return-value]  # see its class
+        finally:
+            self._lock.release()
 
     def send_column(
         self, values: pa.Array, *, keys: pa.Array | None = None, event_times_ms: pa.Array | None = None
@@ -240,7 +243,7 @@ class MessageProducer:
             # The pipeline answers in order, and nothing after an error: if the last one is durable, all before it are.
             sent = SentBatch(self._partition)
             last.add_done_callback(partial(self._settle, sent, is_batch=count > 1, new=True, before=before))
-            return MessageFuture(sent, count - 1)
+            return MessageFuture(sent, count - 1)  # type: ignore[return-value]  # see its class
 
     def require_columns(self, values: pa.Array, keys: pa.Array | None, event_times_ms: pa.Array | None) -> None:
         """Refuse the values that `send_column` would refuse."""
@@ -271,9 +274,35 @@ class MessageProducer:
     def _closed_error(self) -> Unavailable:
         return Unavailable(f"the producer {self.name!r} of {self._pipeline.ledger!r} is closed")
 
+    def _send_any(
+        self,
+        value: bytes | None,
+        key: str | bytes | None,
+        properties: Mapping[str, str] | None,
+        event_time_ms: int,
+        ordering_key: bytes | None,
+        sequence_id: int | None,
+    ) -> MessageFuture:
+        """Send a message of any kind, whether or not the open batch has room."""
+        if self._closed:
+            raise self._closed_error()
+        number = self._next if sequence_id is None else self._numbered(sequence_id)
+        message = OutgoingMessage(value, number, key, properties or _NO_PROPERTIES, event_time_ms, ordering_key)
+        most = require_message(message)
+        if most > self._entry_bytes_max or message.size > self._chunk_bytes_max:
+            return self._send_large(message)
+        if self._open and self._is_apart(message, most):
+            self._send_open()
+        self._count(number)
+        batch = self._open
+        future = batch.add(message, most)
+        self._added(batch)
+        return future
+
     def _numbered(self, sequence_id: int) -> int:
-        if sequence_id <= self._last_given or self._known < sequence_id < self._next:
-            last = max(self._last_given, self._next - 1 if sequence_id > self._known else -1)
+        has_new = self._next > self._known + 1
+        last = self._next - 1 if has_new else self._last_repeated
+        if sequence_id <= last:
             raise Refused(
                 f"sequence id {sequence_id} was given to the producer {self.name!r}, its last is {last}",
                 hint="Give a higher one",
@@ -281,46 +310,38 @@ class MessageProducer:
         return sequence_id
 
     def _count(self, number: int) -> None:
-        self._last_given = number
-        if number >= self._next:
+        if number > self._known:
             self._next = number + 1
+        else:
+            self._last_repeated = number
 
-    def _is_apart(self, number: int, size: int, most: int) -> bool:
+    def _is_apart(self, message: OutgoingMessage, most: int) -> bool:
         """Return whether one more message would make the open batch too large, or mix known and new messages."""
-        return (
-            self._bytes + size > self._batching.batching_max_bytes
-            or self._bytes_most + most > self._entry_bytes_max
-            or (self._open[-1].sequence_id <= self._known) != (number <= self._known)
-        )
+        batch = self._open
+        is_known = message.sequence_id <= self._known
+        if batch.bytes + message.size > self._bytes_max or (batch.first_sequence_id <= self._known) != is_known:
+            return True
+        batch.as_messages()  # counts `most`
+        return batch.most + most > self._entry_bytes_max
 
-    def _add(self, message: OutgoingMessage, size: int, most: int) -> Future[MessageId]:
-        self._count(message.sequence_id)
-        messages, limits = self._open, self._batching
-        future = MessageFuture(self._sent, len(messages))
-        messages.append(message)
-        self._bytes += size
-        self._bytes_most += most
-        full = len(messages) >= limits.batching_max_messages or self._bytes >= limits.batching_max_bytes
-        if full or not limits.batching_max_publish_delay_ms:
+    def _added(self, batch: OpenBatch) -> None:
+        """Send the open batch if it is full. Its first message starts its delay."""
+        if len(batch) >= self._messages_max or batch.bytes >= self._bytes_max:
             self._send_open()
-        elif len(messages) == 1:
+        elif len(batch) == 1:
             self._began_ms = monotonic_ms()
             self._start_timer()
             self._changed.notify_all()
-        return future
 
     def _send_open(self) -> None:
         """Send the open batch, if there is one. Its futures are completed, also if the batch cannot be sent."""
-        messages, sent = self._open, self._sent
-        if not messages:
-            return
-        self._open, self._sent, self._bytes, self._bytes_most = [], SentBatch(self._partition), 0, 0
-        self._send_entries(self._batch(messages), messages, sent)
+        batch = self._open
+        if batch:
+            self._open = OpenBatch(self._partition)
+            entries = map(batch.encode, [self._envelope], [self._clock()])  # lazy: an error fails the batch alone
+            self._send_entries(entries, batch.result, len(batch), new=batch.first_sequence_id > self._known)
 
-    def _batch(self, messages: list[OutgoingMessage]) -> Iterator[list[Buffer]]:
-        yield encode_messages(self._envelope, messages, self._clock())
-
-    def _send_large(self, message: OutgoingMessage) -> Future[MessageId]:
+    def _send_large(self, message: OutgoingMessage) -> MessageFuture:
         """Send a message behind the open batch, in chunks if it needs them. A refused message sends nothing."""
         chunks = encode_chunks(
             self._envelope,
@@ -332,20 +353,19 @@ class MessageProducer:
         self._send_open()
         self._count(message.sequence_id)
         sent = SentBatch(self._partition)
-        self._send_entries(chunks, [message], sent)
+        self._send_entries(chunks, sent, 1, new=message.sequence_id > self._known)
         return MessageFuture(sent, 0)
 
-    def _send_entries(self, entries: Iterable[list[Buffer]], messages: list[OutgoingMessage], sent: SentBatch) -> None:
+    def _send_entries(self, entries: Iterable[list[Buffer]], sent: SentBatch, count: int, *, new: bool) -> None:
         """Send the entries of a batch or of one large message. Its result is set, also after an error."""
         self.batches += 1
         try:
             *before, last = [self._pipeline.append(*entry) for entry in entries]
         except Exception as error:  # noqa: BLE001 — whatever it is, nobody may wait for ever
-            unknown = Refused(f"a batch of {len(messages)} messages of {self.name!r} cannot be sent: {error!r}")
+            unknown = Refused(f"a batch of {count} messages of {self.name!r} cannot be sent: {error!r}")
             sent.fail(error if isinstance(error, LedgerError) else unknown)
             return
-        new = messages[0].sequence_id > self._known
-        last.add_done_callback(partial(self._settle, sent, is_batch=len(messages) > 1, new=new, before=before))
+        last.add_done_callback(partial(self._settle, sent, is_batch=count > 1, new=new, before=before))
 
     def _start_timer(self) -> None:
         if self._timer is None:

@@ -23,9 +23,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_ledger.ledger.client.message_producer import Batching, MessageProducer
+from pyspark_ledger.ledger.client.message_producer import MessageProducer
 from pyspark_ledger.ledger.errors import LedgerError, Refused
 from pyspark_ledger.ledger.message.batch_encoder import batch_edges
+from pyspark_ledger.ledger.message.outgoing.batching import Batching
 from pyspark_ledger.ledger.message.outgoing.message import require_sequence_id
 from pyspark_ledger.ledger.partition_routing import (
     murmur3_32,

@@ -57,7 +57,7 @@ class _Process:
         self.pid = os.getpid()
 
 
-_process = _Process()
+this_process = _Process()
 
 
 @dataclass(slots=True, eq=False)
@@ -86,7 +86,7 @@ class Producer:
         self.ledger = ledger
         self.name = name or f"producer-{new_id()}"
         self._address = client.address
-        self._process = _process.pid
+        self._process = this_process.pid
         self._max = max_in_flight_bytes
         self._changed = threading.Condition()
         self._queued: deque[_Sent] = deque()
@@ -153,10 +153,10 @@ class Producer:
 
     def require_own_process(self) -> None:
         """Raise Refused in another process than the one that created the producer."""
-        if _process.pid != self._process:
+        if this_process.pid != self._process:
             raise Refused(
                 f"the producer {self.name!r} of {self.ledger!r} was made by process {self._process}, "
-                f"this is {_process.pid}",
+                f"this is {this_process.pid}",
                 hint="Make a producer in each process that appends",
             )
 

@@ -1,4 +1,4 @@
 """Messages of a producer before they become entries: checks, metadata, and division into chunks.
 
-`ledger.message.batch_encoder` encodes batches of messages.
+Batches gather in `open_batch`, and `ledger.message.batch_encoder` encodes them.
 """

@@ -23,6 +23,7 @@ from pyspark_ledger.ledger.proto.pulsar_messages_pb2 import MessageMetadata
 
 _BYTES_OR_NONE = (bytes, type(None))
 _NUMBER_END = 2**63
+_AROUND_BYTES = 512  # more than the metadata of a message, its key and properties apart
 
 
 class OutgoingMessage(msgspec.Struct, frozen=True, gc=False):
@@ -125,7 +126,15 @@ def entry_bytes_most(value_bytes: int, key_bytes: int) -> int:
 
     A character of a key may take four bytes in UTF-8, and compression may enlarge a value slightly.
     """
-    return value_bytes + value_bytes // 128 + 4 * key_bytes + 512
+    return value_bytes + value_bytes // 128 + 4 * key_bytes + _AROUND_BYTES
+
+
+def ordinary_key_chars(messages: int, value_bytes: int, entry_bytes_max: int) -> int:
+    """Return the length of a key, in characters, up to which `messages` with such keys always fit into an entry.
+
+    `value_bytes` is the size of all values together. The result is negative if the messages do not fit without keys.
+    """
+    return ((entry_bytes_max - value_bytes - value_bytes // 128) // messages - _AROUND_BYTES) // 4
 
 
 def entry_metadata(

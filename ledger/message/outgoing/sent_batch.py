@@ -1,8 +1,12 @@
 """Result of sending the messages of one entry, and a future for each message.
 
 Rules
-- All futures of an entry share one result. So a future costs little until a caller waits for it or adds a callback.
-- `MessageFuture` is a `concurrent.futures.Future`. It creates the lock and the state of that class on first use.
+- All futures of an entry share one result. A `MessageFuture` has two fields, and the garbage collector does not track
+  it. Otherwise a loop that keeps its futures spends a quarter of its time in the collector.
+- An untracked object must not be part of a cycle. So a batch references no `MessageFuture`, and each caller gets a copy
+  of the batch's error. Reason: the traceback of a raised error references the frames that hold futures.
+- A `MessageFuture` behaves as a `concurrent.futures.Future`. A real one is created for a message when a caller needs
+  its lock, state or callbacks.
 - A message in flight cannot be cancelled: `cancel` returns False.
 """
 
@@ -10,11 +14,15 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
+from copy import copy
 from typing import Any
+
+import msgspec
 
 from pyspark_ledger.ledger.position import MessageId, Position
 
-_STATE = frozenset({"_condition", "_state", "_result", "_exception", "_waiters", "_done_callbacks"})
+# What `concurrent.futures.wait`, `as_completed` and asyncio use of a future, besides its result.
+_STANDARD = frozenset({"_condition", "_state", "_waiters", "add_done_callback", "cancel", "cancelled", "running"})
 
 
 class SentBatch:
@@ -25,10 +33,10 @@ class SentBatch:
         self._lock = threading.Lock()
         self._done = threading.Event()
         self.is_settled = False
-        self.error: BaseException | None = None
+        self.error: BaseException | None = None  # copied for each caller
         self._position: Position | None = None
         self._is_batch = False
-        self._waiting: list[MessageFuture] = []
+        self._standard: dict[int, _StandardFuture] = {}
 
     def succeed(self, position: Position, *, is_batch: bool) -> None:
         """Set the position of the entry. If `is_batch`, a message's batch index is its number in the entry."""
@@ -37,7 +45,7 @@ class SentBatch:
 
     def fail(self, error: BaseException) -> None:
         """Set the error of all messages."""
-        self.error = error
+        self.error = copy(error)
         self._settle()
 
     def wait(self, seconds: float | None) -> None:
@@ -49,63 +57,90 @@ class SentBatch:
         """Return the id of message `number` of a settled batch. Raises the error of the batch."""
         if self._position is None:
             assert self.error is not None  # noqa: S101 — a settled batch has a position or an error
-            raise self.error
+            raise copy(self.error)
         index = number if self._is_batch else -1
         return MessageId(self._position.ledger_id, self._position.entry_id, index, self._partition)
 
-    def complete(self, future: MessageFuture) -> None:
-        """Create a future's own state, and complete the future when the batch is settled."""
+    def standard_future(self, number: int) -> Future[MessageId]:
+        """Return the `concurrent.futures.Future` of a message. Creates it on the first call."""
         with self._lock:
-            if "_done_callbacks" in future.__dict__:
-                return
-            Future.__init__(future)
-            future.set_running_or_notify_cancel()
-            if not self.is_settled:
-                self._waiting.append(future)
-                return
-        self._complete(future)
+            future = self._standard.get(number)
+            if future is None:
+                future = self._standard[number] = _StandardFuture(self, number)
+                if self.is_settled:
+                    future.settle(self.error)
+            return future
 
     def _settle(self) -> None:
         with self._lock:
             self.is_settled = True
             self._done.set()
-            waiting, self._waiting = self._waiting, []
+            waiting = list(self._standard.values())
         for future in waiting:
-            self._complete(future)
-
-    def _complete(self, future: MessageFuture) -> None:
-        if self.error is not None:
-            future.set_exception(self.error)
-        else:
-            future.set_result(self.id_of(future.number))
+            future.settle(self.error)
 
 
-class MessageFuture(Future[MessageId]):
+class MessageFuture(msgspec.Struct, frozen=True, gc=False):
     """Id of a message of a batch, once the message is durable."""
 
-    __slots__ = ("_batch", "number")
-
-    def __init__(self, batch: SentBatch, number: int) -> None:  # `complete` creates the state of Future
-        self._batch = batch
-        self.number = number
+    batch: SentBatch
+    number: int
 
     def __getattr__(self, name: str) -> Any:
-        if name not in _STATE:
+        if name not in _STANDARD:
             raise AttributeError(name)
-        self._batch.complete(self)
-        return self.__dict__[name]
+        return getattr(self.batch.standard_future(self.number), name)
+
+    def __repr__(self) -> str:
+        return repr(self.batch.standard_future(self.number))
+
+    @property  # type: ignore[misc]  # as in every class that stands for another
+    def __class__(self) -> type:
+        """The class for `isinstance`, which asyncio calls."""
+        return Future
 
     def done(self) -> bool:
-        return self._batch.is_settled
+        return self.batch.is_settled
 
     def result(self, timeout: float | None = None) -> MessageId:
-        batch = self._batch
+        batch = self.batch
         if not batch.is_settled:
             batch.wait(timeout)
         return batch.id_of(self.number)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        batch = self._batch
+        batch = self.batch
         if not batch.is_settled:
             batch.wait(timeout)
-        return batch.error
+        return batch.error and copy(batch.error)
+
+
+class _StandardFuture(Future[MessageId]):
+    """Future for callbacks and for waiting for many. Equals the `MessageFuture` of its message."""
+
+    def __init__(self, batch: SentBatch, number: int) -> None:
+        super().__init__()
+        self.batch, self.number = batch, number
+        self.set_running_or_notify_cancel()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _StandardFuture | MessageFuture) and (
+            (other.batch, other.number) == (self.batch, self.number)
+        )
+
+    def __hash__(self) -> int:
+        return hash(MessageFuture(self.batch, self.number))
+
+    def settle(self, error: BaseException | None) -> None:
+        """Set the result and call the callbacks, once."""
+        if error is None:
+            self.set_result(self.batch.id_of(self.number))
+        else:
+            self.set_exception(copy(error))
+        self._done_callbacks.clear()  # type: ignore[attr-defined]  # they may reference a `MessageFuture`
+
+    def result(self, timeout: float | None = None) -> MessageId:
+        return MessageFuture(self.batch, self.number).result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        return MessageFuture(self.batch, self.number).exception(timeout)

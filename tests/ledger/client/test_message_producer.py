@@ -55,6 +55,25 @@ def test_messages_gather_until_a_batch_is_full(store: LedgerStore) -> None:
     assert str(MessageId(3, 17, 2)) == "3:17:-1:2"
 
 
+def test_ordinary_and_other_messages_share_a_batch(store: LedgerStore) -> None:
+    log = store.ledger("log")
+    with log.producer("p", batching_max_messages=4, batching_max_publish_delay_ms=HOUR_MS) as producer:
+        producer.send(b"0", key="k" * 70_000)  # too long a key to be ordinary
+        producer.send(b"1")
+        for number in range(2, 6):
+            producer.send(b"%d" % number, key=f"{number}")
+        other = producer.send(b"6", properties={"a": "b"}, sequence_id=9)
+        producer.send(b"7", key="ü")
+        last = producer.send(b"8")
+    found = entries(log)
+    assert [[message.value for message in batch] for batch in found] == [
+        [b"0", b"1", b"2", b"3"], [b"4", b"5", b"6", b"7"], [b"8"],
+    ]  # fmt: skip
+    assert [message.sequence_id for batch in found for message in batch] == [0, 1, 2, 3, 4, 5, 9, 10, 11]
+    assert [message.key for batch in found for message in batch][1:] == [None, "2", "3", "4", "5", None, "ü", None]
+    assert (other.result().batch_index, last.result().batch_index) == (2, -1)
+
+
 def test_message_waits_at_most_the_batching_delay_and_goes_alone_without(store: LedgerStore) -> None:
     log = store.ledger("log")
     with log.producer("p", batching_max_publish_delay_ms=1) as producer:

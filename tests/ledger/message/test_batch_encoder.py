@@ -23,10 +23,12 @@ from pyspark_ledger.ledger.message.batch_encoder import (
     batch_edges,
     encode_columns,
     encode_messages,
+    encode_ordinary,
     require_columns,
 )
 from pyspark_ledger.ledger.message.compression import LZ4, NONE, SNAPPY, ZLIB, ZSTD
 from pyspark_ledger.ledger.message.entry import ParsedEntry, entry_rows, parse_entry, stamp_prefix
+from pyspark_ledger.ledger.message.outgoing.batch_items import join_columns
 from pyspark_ledger.ledger.metadata.pulsar_value import parse_ledger_info
 from pyspark_ledger.ledger.segment.reader import walk_segment
 
@@ -142,7 +144,7 @@ def test_columns_give_the_bytes_of_protobuf(plain: list[Any], as_bytes: bool, fi
 def test_values_of_one_size_give_the_bytes_of_protobuf(size: int, count: int, skipped: int, first: int) -> None:
     column = pa.array([bytes([i]) * size for i in range(count + skipped)], pa.binary()).slice(skipped)
     messages = [OutgoingMessage(value, first + i) for i, value in enumerate(column.to_pylist())]
-    data, offsets = batch_encoder._items(
+    data, offsets = join_columns(
         column.cast(pa.large_binary()),
         np.arange(first, first + count, dtype=np.uint64),
         None,
@@ -151,6 +153,25 @@ def test_values_of_one_size_give_the_bytes_of_protobuf(size: int, count: int, sk
     )
     assert bytes(memoryview(data)) == b"".join(map(batch_encoder._item, messages))
     assert offsets[-1] == len(memoryview(data))
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(st.binary(max_size=300), st.none() | TEXT), min_size=1, max_size=40),
+    st.sampled_from([0, 100, 127, 16370, 2**21 - 9, 2**63 - 50]),
+    st.sampled_from(COMPRESSIONS),
+)
+def test_ordinary_messages_give_the_bytes_of_protobuf(
+    plain: list[tuple[bytes, str | None]], first: int, kind: int
+) -> None:
+    values, keys = [value for value, _ in plain], [key for _, key in plain]
+    envelope = ProducerMetadata("p", kind)
+    built = b"".join(map(memoryview, encode_ordinary(envelope, values, keys, first, PUBLISHED)))
+    messages = [OutgoingMessage(value, first + i, key) for i, (value, key) in enumerate(plain)]
+    payload = parse_entry(built, "entry").payload
+    if kind == NONE and len(plain) > 1:
+        assert bytes(payload) == b"".join(map(batch_encoder._item, messages))
+    assert built == b"".join(map(memoryview, encode_messages(envelope, messages, PUBLISHED)))
 
 
 def test_many_values_are_cut_into_batches_and_numbered_on() -> None:

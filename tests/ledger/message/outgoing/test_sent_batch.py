@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from concurrent.futures import FIRST_EXCEPTION, Future, as_completed, wait
 
 import pytest
@@ -95,6 +97,29 @@ def test_many_threads_add_callbacks_while_the_result_comes(_: int) -> None:
     for thread in threads:
         thread.join()
     assert sorted(seen) == sorted([*range(40), *range(40)])
+
+
+def test_futures_are_untracked_and_a_failed_batch_is_released() -> None:
+    def use() -> weakref.ref[SentBatch]:
+        batch, futures = sent()
+        futures[0].add_done_callback(lambda _: futures[1].done())
+        batch.fail(Unavailable("gone"))
+        errors = []  # their tracebacks lead to this frame, and so to the futures
+        for future in (*futures, *as_completed(futures)):
+            for call in (future.result, future.exception):
+                try:
+                    errors.append(call())
+                    raise errors[-1]  # type: ignore[misc]  # an error
+                except Unavailable as error:
+                    errors.append(error)
+        assert len(errors) == 18
+        assert not any(map(gc.is_tracked, futures))
+        return weakref.ref(batch)
+
+    released = use()
+    gc.collect()  # the frame, and with it the futures
+    gc.collect()  # the batch
+    assert released() is None
 
 
 def test_an_unknown_attribute_is_missing() -> None:
