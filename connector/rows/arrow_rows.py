@@ -1,13 +1,14 @@
 """Conversion of Arrow entries to record batches for Spark, and the choice of the converter for a shape.
 
-Each Arrow entry is an Arrow IPC stream. `ArrowRows` converts entry after entry. `entry_rows` returns `ArrowRows` or the
-converter of messages.
+The payload of an Arrow entry is an Arrow IPC stream. `ArrowRows` converts one entry after the other. `entry_rows`
+returns `ArrowRows` or the converter of messages.
 
 Rules
-- Columns are views of their block. Values are copied only if a type must be cast or batches are very small.
+- Columns are views of the block that was read. Values are copied only if a type must be cast or batches are very small.
 - The task that uses the rows verifies the checksum of every entry.
-- An entry with a Pulsar payload in a ledger of columns raises Refused with its position. Markers have no rows.
-- An entry may have columns that were added after the query was planned. They are left out, or rescued.
+- An entry with a Pulsar payload in a ledger of columns raises Refused naming its position. Markers have no rows.
+- An entry may have columns that were added after the query was planned. These columns are left out. If the read has a
+  rescue column, it contains their values as JSON.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ if TYPE_CHECKING:
     from pyspark_ledger.connector.rows.message_rows import PulsarRows
 
 
-# A batch costs Spark some hundred microseconds, so batches below the first size are joined up to the second size.
-# Larger batches are split into slices of about the second size, which fit CPU caches when Spark copies them.
+# A batch costs Spark about a hundred microseconds. So batches below the first size are joined up to the second size.
+# Larger batches are split into slices of about the second size, which fit into the processor's cache when Spark copies
+# them.
 _JOIN_BELOW_BYTES = 256 * 1024
 _BATCH_BYTES = 1024 * 1024
 
@@ -63,9 +65,9 @@ class ArrowRows:
         return join_batches(self.each(entries), self._target)
 
     def of_topic(self, topic: Topic) -> ArrowRows:
-        """Return a converter for another ledger of the read. The cache of column conversions is shared."""
+        """Return a converter for another ledger of the read. Both share the cache of column conversions."""
         other = copy(self)
-        other._topic = topic  # noqa: SLF001 — the same class
+        other._topic = topic  # noqa: SLF001 — an object of this class
         return other
 
     def each(self, entries: Iterable[tuple[Position, ParsedEntry]]) -> Iterator[pa.RecordBatch]:
@@ -85,7 +87,7 @@ class ArrowRows:
         if stated is None:
             raise Refused(
                 f"{where} holds a Pulsar payload, the ledger has the columns {', '.join(self._fit.target.names)}",
-                hint="Producers of messages and of columns need ledgers of their own",
+                hint="Write messages and columns to different ledgers",
             )
         row, batches = 0, []
         for batch in decode_rows(entry.payload, where, self._is_wanted):
@@ -93,7 +95,7 @@ class ArrowRows:
                 batches.append(self._batch(position, entry, batch, row, where))
             row += batch.num_rows
         if row != stated:
-            raise Corrupt(f"{where} holds {row} rows, its metadata states {stated}")
+            raise Corrupt(f"{where} holds {row} rows, its metadata state {stated}")
         return batches if self._selection is None else list(self._selection.taken(position, batches))
 
     def _is_wanted(self, column: str) -> bool:
@@ -126,7 +128,7 @@ class ArrowRows:
         return column_texts(self._topic.text, batch.select(added), lambda number: place(position, row + number))
 
     def _undecodable(self, position: Position, entry: ParsedEntry, reason: str) -> pa.RecordBatch:
-        """Return the row for an entry that could not be decoded."""
+        """Return a single row for an undecodable entry. Its rescue column has the payload."""
         text = payload_text(self._topic.text, str(position), reason, bytes(entry.payload))
         columns = [*(pa.nulls(1, field.type) for field in self._fit.target), rescue_column(1, {0: text})]
         if self._metadata:
@@ -136,7 +138,7 @@ class ArrowRows:
 
 
 def join_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield the same rows in batches of a suitable size: small batches are join_batches, large batches are sliced.
+    """Yield the same rows in batches of a suitable size. Small batches are joined, large batches are sliced.
 
     Only joined batches are copied.
     """
@@ -171,7 +173,7 @@ def _concat(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
 
 
 def entry_rows(topic: Topic, shape: RowShape) -> ArrowRows | PulsarRows:
-    """Return the converter of `(position, parsed entry)` for a shape: messages or Arrow entries."""
+    """Return the converter for a shape, of messages or of Arrow entries. It converts `(position, parsed entry)`."""
     if shape.raw:
         from pyspark_ledger.connector.rows.message_rows import PulsarRows
 

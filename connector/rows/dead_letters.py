@@ -1,27 +1,29 @@
 """Dead letters in another ledger: payloads that cannot be decoded, and rows with too many redeliveries.
 
+A *rescue column* has the reason, the position and the payload of an undecodable row as JSON, and null for other rows.
+
     rows with a rescue column ─▶ decoded rows
-                             └─▶ a message for each other row: its payload unchanged, with the properties
+                             └─▶ a message for each undecodable row: its payload unchanged, with the properties
                                  REAL_TOPIC · ORIGIN_MESSAGE_ID (3:17:4) · ledger.reason [ · ledger.payloadBytes ]
 
-A row with too many redeliveries is written as:
+A row with too many redeliveries is written with these columns:
 
-    the row's columns … (of a ledger of messages: value, unchanged) · __key · __eventTime · __messageProperties
+    the row's columns … (in a ledger of messages: value, unchanged) · __key · __eventTime · __messageProperties
 
 Rules for payloads that cannot be decoded (`DeadLetters`)
-- Each dead letter is written once per micro-batch. The dead letter ledger has deduplication. The producer name is a
-  hash of query, batch and task range, and the sequence id is the position of the payload.
-- A repeated or parallel attempt of a task therefore writes no dead letter twice. If the query is changed between two
-  attempts, dead letters may be written twice, but never lost.
+- A micro-batch writes each dead letter once. The dead letter ledger has de-duplication. The producer name is a hash of
+  query, batch and task range, and the sequence id is the position of the payload.
+- So a repeated or parallel attempt of a task writes no dead letter twice. If the user changes the query between two
+  attempts, a dead letter may be written twice, but none is lost.
 - A task completes after its dead letters are durable. If the broker restarts, the task sends unacknowledged dead
   letters again.
-- Corruption of the ledger is no dead letter. It always fails the read.
+- Damage of the ledger does not become a dead letter. It always fails the read.
 
 Rules for rows with too many redeliveries (`dead_letter_rows`)
 - A dead letter has all columns of its row, and the row's key, event time and properties.
-- It has two more properties, as dead letters of Pulsar clients have. REAL_TOPIC is the topic of the row.
-  ORIGIN_MESSAGE_ID is the position of the row (ledger:entry:row).
-- No Python code runs per row.
+- As in dead letters of Pulsar clients, two properties are added. REAL_TOPIC is the topic of the row. ORIGIN_MESSAGE_ID
+  is the position of the row (ledger:entry:row).
+- No Python code runs for each row.
 """
 
 from __future__ import annotations
@@ -66,22 +68,22 @@ _RETRY_MS, _PAUSE_MS = 30_000, 100
 
 
 def prepare_dead_letters(client: Client, name: str) -> None:
-    """Create the dead letter ledger if it is missing. Raises Refused if it has no deduplication, or has a schema."""
+    """Create the dead letter ledger if it is missing. Raises Refused if it has no de-duplication, or has a schema."""
     ledger: LedgerDescription = client.create(CreateLedger(name, exist_ok=True, deduplication=True, lists=False))
     if ledger.properties.get(DEDUPLICATION_ENABLED) != "true":
         raise Refused(
-            f"ledger {short_name(name)!r}, which option 'deadLetterLedger' names, was made without de-duplication",
-            hint="Name one that is not there yet, or make it with deduplication=True",
+            f"ledger {short_name(name)!r}, which option 'deadLetterLedger' names, was created without de-duplication",
+            hint="Name a ledger that does not exist, or create one with deduplication=True",
         )
     if ledger.schema_version >= 0:
         raise Refused(
             f"ledger {short_name(name)!r}, which option 'deadLetterLedger' names, has columns or a payload schema",
-            hint="Name another: dead letters are payloads as they were",
+            hint="Name another ledger, because dead letters are unchanged payloads without columns or schema",
         )
 
 
 class DeadLetters:
-    """Writer of one task's dead letters. `part` encodes the ranges of the task; it is the same in every attempt."""
+    """Writer of one task's dead letters. `part` encodes the ranges of the task, which are equal in every attempt."""
 
     def __init__(self, client: Client, ledger: str, shape: RowShape, part: bytes) -> None:
         self._client = client
@@ -94,7 +96,7 @@ class DeadLetters:
         self._unflushed_bytes = self._count = 0
 
     def divert(self, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the decoded rows. When the iterator ends, all other rows are durable dead letters."""
+        """Yield the decoded rows. At the end of the iterator, all undecodable rows are durable dead letters."""
         schema, rescue_index = self._shape.schema, self._shape.row_columns
         try:
             for batch in rows:
@@ -117,7 +119,8 @@ class DeadLetters:
         number = position.entry_id << _INDEX_BITS | (index + 1)
         if number <= self._last.get((rescued.topic, position.ledger_id), -1):
             raise Corrupt(
-                f"dead letter {rescued.position} of {rescued.topic} comes after one behind it, and would be lost"
+                f"dead letter {rescued.position} of {rescued.topic} comes after a dead letter of a later position, and "
+                "would be taken for a duplicate"
             )
         self._last[rescued.topic, position.ledger_id] = number
         value, size = rescued.payload or b"", rescued.size
@@ -147,7 +150,7 @@ class DeadLetters:
         self._sent.append((entry, future))
 
     def _flush(self) -> None:
-        """Wait until all dead letters are durable. Send unacknowledged dead letters again if the broker restarts."""
+        """Wait until all dead letters are durable. If the broker restarts, send unacknowledged dead letters again."""
         deadline_ms = monotonic_ms() + _RETRY_MS
         while self._sent:
             failures = [future.exception() for _, future in self._sent]
@@ -168,7 +171,7 @@ class DeadLetters:
     def _close_producer(self) -> None:
         producer, self._producer = self._producer, None
         if producer is not None:
-            with suppress(LedgerError):  # the futures of the entries have the same error
+            with suppress(LedgerError):  # the futures of the entries report the same error
                 producer.close()
 
 
@@ -187,7 +190,7 @@ _ORIGIN = ("__topic", "__position")
 
 
 def dead_letter_shape(columns: pa.Schema | None, ledger: str) -> RowShape:
-    """Return the shape to read rows as dead letters. `columns` are those of their ledger; None for messages."""
+    """Return the shape of a read that delivers dead letters. `columns` are those of the ledger, None for messages."""
     rows = RAW if columns is None else columns
     return row_shape(columns, None, RowOptions(columns=(*rows.names, *WRITABLE_METADATA, *_ORIGIN)), ledger)
 
@@ -197,7 +200,7 @@ def dead_letter_columns(shape: RowShape) -> pa.Schema:
 
 
 def dead_letter_rows(rows: Iterable[pa.RecordBatch], columns: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield rows of a `dead_letter_shape` in the form in which they are written."""
+    """Yield the dead letters to write for rows of a `dead_letter_shape`."""
     index = columns.get_field_index(_PROPERTIES.name)
     for batch in rows:
         arrays = [batch.column(name) for name in columns.names]
@@ -211,7 +214,7 @@ def _with_origin(properties: pa.MapArray, topics: pa.Array, positions: pa.Struct
     starts = np.asarray(properties.offsets).astype(np.int64)
     first, own = int(starts[0]), int(starts[-1] - starts[0])
     ends = starts[1:] - first + 2 * np.arange(1, count + 1)
-    # Index of each property in the rows' own properties, followed by all topics and all positions.
+    # `chosen` are indexes into the concatenation of the rows' own properties, all topics, and all positions.
     chosen = np.full(own + 2 * count, -1, dtype=np.int64)
     chosen[ends - 2], chosen[ends - 1] = own + np.arange(count), own + count + np.arange(count)
     chosen[chosen < 0] = np.arange(own)

@@ -1,6 +1,6 @@
 """Conversion of Pulsar messages, single or batched, to record batches with the columns of a read.
 
-The values of a group of messages are decoded together. Rules of groups are those of `ledger.rows.message_groups`.
+The values of a group of messages are decoded together. `ledger.rows.message_groups` explains the groups.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class PulsarRows:
         self._metadata = shape.metadata
         self._provenance = not set(PROVENANCE.names).isdisjoint(self._metadata)
         self._values = MessageValues(topic, shape)
-        # Only Message has keys as bytes.
+        # Only `Message` objects have keys as bytes.
         self._groups = MessageGroups(topic.text, self._batch, by_message=self._values.needs_keys, rescues=shape.rescues)
 
     def batches(self, entries: Iterable[Entry]) -> Iterator[pa.RecordBatch]:
@@ -60,7 +60,7 @@ class PulsarRows:
 
 
 def _version_of(entry: ParsedEntry) -> int:
-    """Return the schema version of an entry's messages; an invalid number for a version that is no number."""
+    """Return the schema version of an entry's messages. Returns an invalid number if the version is damaged."""
     try:
         version = schema_version_of(entry.metadata, "")
     except Corrupt:
@@ -69,7 +69,7 @@ def _version_of(entry: ParsedEntry) -> int:
 
 
 def _key_of(message: Message, row: int, rescued: dict[int, tuple[str, bytes]]) -> bytes | None:
-    """Return the bytes of a key. A key that is no valid base64 makes its row undecodable."""
+    """Return the bytes of a key. If the key is invalid base64, add its row to `rescued`."""
     try:
         return message.key_bytes
     except Corrupt as failure:

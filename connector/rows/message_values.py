@@ -1,14 +1,15 @@
 """Values of messages as columns, raw or decoded by the topic's schemas, and the rescue column for undecodable rows.
 
+The rescue column has a JSON text in one of two forms:
+
     {"_reason": "…", "_position": "3:17:4", "_topic": "persistent://…", "payload": the payload in base64}
     {"_position": …, "_topic": …, "column": value …}          columns that were added after the query was planned
 
 Rules
-- An undecodable value fails the read with ledger, position and reason. Except if the read has a rescue column.
+- An undecodable value fails the read with ledger, position and reason. Exception: the read has a rescue column.
 - Columns that are not selected are not decoded. If no column is selected, values are not read.
-- The text of a rescue column is JSON, in the form of Databricks' rescued data. The names of the project's own fields
-  start with an underscore.
-- Corruption of the ledger, such as a wrong checksum, is never rescued.
+- The JSON has the form of Databricks' rescued data. The names of this project's fields start with an underscore.
+- Damage of the ledger, such as a wrong checksum, always fails the read.
 """
 
 from __future__ import annotations
@@ -33,20 +34,20 @@ _PAYLOAD_BYTES_MAX = 16 * 1024 * 1024
 
 
 def place(position: Position, batch_index: int) -> str:
-    """Return a row's position as text; without an index for a message that was not batched."""
+    """Return a row's position as text. A negative `batch_index`, of a message that was not batched, is left out."""
     return f"{position}:{batch_index}" if batch_index >= 0 else str(position)
 
 
 def undecodable(where: str, reason: str) -> Corrupt:
-    """Return the error for an undecodable row that is not rescued."""
+    """Return the error for an undecodable row in a read without a rescue column."""
     return Corrupt(
         f"{where} cannot be decoded: {reason}",
-        hint="Set option 'rescuedDataColumn' to keep such rows beside the others, or correct 'payloadSchema'",
+        hint="Set option 'rescuedDataColumn' to get such rows with their payload, or correct 'payloadSchema'",
     )
 
 
 def payload_text(topic: str, place: str, reason: str, payload: bytes | None) -> str:
-    """Return the rescue text of an undecodable payload. Of a payload above 16 MiB only the length is included."""
+    """Return the rescue text of an undecodable payload. A payload above 16 MiB is replaced by its length."""
     fields: dict[str, object] = {"_reason": reason, "_position": place, "_topic": topic}
     if payload is not None and len(payload) > _PAYLOAD_BYTES_MAX:
         fields["_payloadBytes"] = len(payload)
@@ -56,7 +57,7 @@ def payload_text(topic: str, place: str, reason: str, payload: bytes | None) -> 
 
 
 class RescuedPayload(msgspec.Struct, frozen=True):
-    """Parsed rescue text of a payload. `size` is the payload's length, also if the payload is not included."""
+    """Parsed rescue text of a payload. `size` is the payload's length, even if the text lacks the payload."""
 
     reason: str = msgspec.field(name="_reason")
     position: str = msgspec.field(name="_position")
@@ -69,7 +70,7 @@ class RescuedPayload(msgspec.Struct, frozen=True):
         return self.payload_bytes or len(self.payload or b"")
 
     def place(self) -> tuple[Position, int]:
-        """Return the entry's position and the index of the message in it (-1: not batched)."""
+        """Return the entry's position and the message's index in the entry, -1 if the message was not batched."""
         ledger_id, entry_id, *index = map(int, self.position.split(":"))
         return Position(ledger_id, entry_id), index[0] if index else -1
 
@@ -103,10 +104,10 @@ def rescue_column(count: int, texts: Mapping[int, str]) -> pa.Array:
 
 @dataclass(frozen=True, slots=True)
 class MessageSlice:
-    """Messages to decode. Message `i` is `index[i]` of the entry at `positions[owner[i]]`.
+    """Messages to decode. Message `i` has index `index[i]` in the entry at `positions[owner[i]]`.
 
-    `versions` are schema versions (-1: none), if they are needed. `rescued` has reason and payload of each message that
-    could not be decoded.
+    `versions` are the schema versions, -1 for none. They are empty if they are not needed. `rescued` maps the number of
+    an undecodable message to the reason and the payload.
     """
 
     positions: list[Position]
@@ -119,9 +120,9 @@ class MessageSlice:
 
 
 class MessageValues:
-    """Converter of messages into row columns, and the rescue column if there is one.
+    """Converter of messages to row columns, and to the rescue column if the read has one.
 
-    Row columns are the raw `value`, or the columns of the topic's schemas. Metadata columns are not among them.
+    Row columns are the raw `value`, or the columns of the topic's schemas. Metadata columns are made elsewhere.
     """
 
     def __init__(self, topic: Topic, shape: RowShape) -> None:
@@ -151,7 +152,7 @@ class MessageValues:
             decoded = self._decoder.decode(messages.values, messages.versions, messages.keys)
             for row, reason in decoded.wrong.items():
                 failures.setdefault(row, (reason, messages.values[row].as_py()))
-            columns = list(self._fit.fit(decoded.batch, f"what is decoded of {self._topic.text}").columns)
+            columns = list(self._fit.fit(decoded.batch, f"the decoded payload of {self._topic.text}").columns)
         else:
             columns = [messages.values] if self._rows.names else []
         if failures and not self._rescues:

@@ -1,18 +1,22 @@
-"""Shape of a read: its columns, their source and decoding, and the union of the columns of several ledgers.
+"""Shape of a read: its columns, how they are decoded, and the union of the columns of several ledgers.
 
     columns of a batch:   row columns …   [ rescue column ]   metadata columns …
 
+A *rescue column* has undecodable values as JSON text. Row columns come from the entries, metadata columns describe
+them.
+
 Rules
 - A shape is created on the driver and pickled into every task.
-- Rows are registered columns, messages as one column `value`, or messages decoded by the topic's schemas. These are
-  the schemas of option `payloadSchema`, else those registered with the ledger.
-- Option `columns` selects among all columns, in its order, metadata columns last. A column that is not selected is not
-  decoded.
-- Spark fixes the columns when a query is planned. Columns that are added to a ledger after that are not read. The
-  schema that Spark passes may lack such columns or have wider row columns, and must be equal otherwise.
-- A read returns the union of all ledgers' columns, each with its widest type. Ledgers that have the same column with
-  other types cannot be read together.
-- Ledgers of messages in one read must have the same payload schema, or none. Ledgers without entries are ignored.
+- The row columns are the registered columns of the ledger. A ledger of messages has the column `value`, or the columns
+  of its payload schemas. Option `payloadSchema` takes precedence over the schemas that are registered with the ledger.
+- Option `columns` selects columns and their order. Metadata columns are always last. A column that is not selected is
+  not decoded.
+- Spark fixes the columns when a query is planned. Columns that are added to a ledger later are not read. The schema
+  that Spark passes may lack such columns or have wider row columns, and must be equal otherwise.
+- A read returns the union of all ledgers' columns, each with its widest type. If two types of a column have no common
+  wider type, their ledgers cannot be read together.
+- Ledgers of messages in one read must have the same payload schema, or all of them none. Ledgers without entries are
+  ignored.
 """
 
 from __future__ import annotations
@@ -55,9 +59,10 @@ _FILE = "file:"
 
 @dataclass(frozen=True, slots=True)
 class RowOptions:
-    """Options of the rows. `columns` None: all columns. `rescue` empty: an undecodable value fails the read.
+    """Options of the rows. `columns` is None for all columns.
 
-    `redelivery_count` adds a last column: the number of earlier deliveries of the row.
+    `rescue` is the name of the rescue column. If it is empty, an undecodable value fails the read. `redelivery_count`
+    adds a last column with the number of earlier deliveries of the row.
     """
 
     include_metadata: bool = False
@@ -71,8 +76,9 @@ class RowOptions:
 class RowShape:
     """Columns of a read. `known` are all columns that the ledger had when the read was planned.
 
-    The redelivery count is Spark's last column. The task adds it; it is not part of `schema`. `rescues_columns`: the
-    rescue column also has the values of columns that were added after planning.
+    `target` is the serialized `schema`. `raw` is set for messages. If `rescues_columns` is set, the rescue column also
+    has the values of columns that were added after planning. The redelivery count is Spark's last column. The task adds
+    this column, so `schema` lacks it.
     """
 
     target: bytes
@@ -91,7 +97,7 @@ class RowShape:
 
     @property
     def rows(self) -> pa.Schema:
-        """Columns that are read from entries."""
+        """Row columns."""
         return pa.schema(list(self.schema)[: self.row_columns])
 
     @property
@@ -108,13 +114,13 @@ class RowShape:
         return replace(self, target=schema_bytes(pa.schema([*self.schema, METADATA.field("__position")])))
 
     def with_rescue_column(self) -> RowShape:
-        """Return this shape with a rescue column for undecodable rows only."""
+        """Return this shape with a rescue column. It has undecodable rows, and no columns that were added later."""
         fields = list(self.schema)
         fields.insert(self.row_columns, pa.field("", pa.string()))
         return replace(self, target=schema_bytes(pa.schema(fields)), rescues=True, rescues_columns=False)
 
     def for_schema(self, user_schema: StructType, ledger: str) -> RowShape:
-        """Return the shape of Spark's schema: this shape, or without columns that were added after planning."""
+        """Return this shape with the columns of Spark's schema, which may lack columns that were added later."""
         own = self.schema
         rows, extra = own.names[: self.row_columns], own.names[self.row_columns :]
         if self.redelivery_count:
@@ -130,7 +136,7 @@ class RowShape:
         return self.with_types_of(user_schema, ledger)
 
     def with_types_of(self, user_schema: StructType, ledger: str) -> RowShape:
-        """Return this shape with the types of a schema that has the same columns. Raises Refused for another schema."""
+        """Return this shape with the types of a schema. Raises Refused if the schema has other columns."""
         require_same_schema(user_schema, self.spark_schema(ledger), ledger, self.row_columns)
         wider, fields = arrow_schema(nullable_type(user_schema)), list(self.schema)
         fields[: self.row_columns] = list(wider)[: self.row_columns]
@@ -145,15 +151,17 @@ def row_shape(
     *,
     more: pa.Schema | None = None,
 ) -> RowShape:
-    """Return the shape of a ledger's rows. `registered` are its columns; None for messages, which may have `schemas`.
+    """Return the shape of a ledger's rows.
 
-    `more` are metadata columns in addition to those of every read. Raises Refused for unknown or clashing columns.
+    `registered` are the columns of the ledger. They are None for messages, which may have `schemas`. `more` are
+    metadata columns in addition to those of every read. Raises Refused for unknown columns, and for two columns of one
+    name.
     """
     if row_options.payload_schema:
         if registered is not None:
             raise Refused(
                 f"ledger {ledger!r} has the columns {', '.join(registered.names)}, 'payloadSchema' is for messages",
-                hint="Leave it out: the ledger knows its columns",
+                hint="Remove the option, because the ledger's columns are registered",
             )
         schemas = load_schemas(row_options.payload_schema)
     metadata_fields = pa.schema([*METADATA, *(more or ())])
@@ -182,7 +190,7 @@ def row_shape(
 
 
 def load_schemas(option: str) -> TopicSchemas:
-    """Return the schemas of option `payloadSchema`: JSON, the name of a primitive type, or the path of a file."""
+    """Return the schemas of option `payloadSchema`. It is JSON, the name of a primitive type, or the path of a file."""
     value = option.strip()
     where = "option 'payloadSchema'"
     if value in PRIMITIVES or value[:1] in {"{", "[", '"'}:
@@ -216,8 +224,8 @@ def _require_known(selected: Sequence[str], available: Sequence[str], ledger: st
     for name in selected:
         if name not in available:
             raise Refused(
-                f"option 'columns' names {name!r}, which ledger {ledger!r} has not",
-                hint=f"It has {', '.join(available)}",
+                f"option 'columns' names {name!r}, but ledger {ledger!r} has no such column",
+                hint=f"The columns are {', '.join(available)}",
             )
 
 
@@ -234,16 +242,16 @@ def _require_distinct(rows: Sequence[str], others: Sequence[str], ledger: str) -
         spelling[name.lower()] = name
 
 
-_HINT_APART = "Read them separately and use unionByName()"
+_HINT_APART = "Read the ledgers separately and use unionByName()"
 
 
 def shared_columns(
     newest: Sequence[SchemaOfMany], written: Collection[str], *, any_schema: bool = False
 ) -> pa.Schema | None:
-    """Return the union of the columns of ledgers with these newest schemas; None for messages.
+    """Return the union of the columns of ledgers. Returns None for ledgers of messages.
 
-    `written` are the ledgers with entries.
-    With `any_schema`, payload schemas may differ, because option `payloadSchema` has the schema.
+    `newest` are the newest schemas of the ledgers, `written` the names of ledgers with entries. If `any_schema` is set,
+    payload schemas may differ, because option `payloadSchema` replaces them.
     """
     registered = [schema for schema in newest if schema.version >= 0]
     typed = [schema for schema in registered if is_payload_schema(schema.arrow_schema)]
@@ -252,13 +260,13 @@ def shared_columns(
     messages = sorted({name for schema in typed for name in schema.names} | (set(written) - with_columns))
     if columns and messages:
         raise Refused(
-            f"ledger {messages[0]} holds messages, {columns[0].names[0]} has columns: they cannot be one read",
-            hint="Read them separately",
+            f"ledger {messages[0]} holds messages, ledger {columns[0].names[0]} has columns: one read cannot have both",
+            hint="Read the ledgers separately",
         )
     if len(typed) > 1 and not any_schema:
         raise Refused(
             f"the payload schemas of {typed[0].names[0]} and {typed[1].names[0]} differ",
-            hint="Read them separately, or name the schema by option 'payloadSchema'",
+            hint="Read the ledgers separately, or give the schema with option 'payloadSchema'",
         )
     return _union(columns) if columns else None
 
@@ -274,8 +282,8 @@ def _union(schemas: Sequence[SchemaOfMany]) -> pa.Schema:
             other = spelling.setdefault(field.name.lower(), field.name)
             if other != field.name and first[other] != owner:
                 raise Refused(
-                    f"column {other!r} of {first[other]} is {field.name!r} in {owner}: they cannot be one read, for "
-                    "Spark ignores case",
+                    f"column {other!r} of {first[other]} is {field.name!r} in {owner}: one read cannot have both, "
+                    "because Spark ignores case",
                     hint=_HINT_APART,
                 )
             if widens(existing.type, field.type):
@@ -283,7 +291,7 @@ def _union(schemas: Sequence[SchemaOfMany]) -> pa.Schema:
             elif existing.type != field.type and not widens(field.type, existing.type):
                 raise Refused(
                     f"column {field.name!r} is {existing.type} in {owner} and {field.type} in {schema.names[0]}: "
-                    f"they cannot be one read",
+                    f"one read cannot have both",
                     hint=_HINT_APART,
                 )
     return pa.schema(list(fields.values()))

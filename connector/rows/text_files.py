@@ -1,11 +1,11 @@
-"""Rows of CSV and of JSON lines, appended to a ledger as rows or as messages.
+"""Rows of CSV and JSON lines, appended to a ledger as rows or as messages.
 
 Rules
-- All texts are parsed before anything is appended. So a line that cannot be read is refused, and nothing is appended.
-- A column of the ledger has the ledger's type. The type of another column is inferred from the whole text.
+- All texts are parsed before anything is appended. So a wrong line is refused, and nothing is appended.
+- A column of the ledger is parsed with the ledger's type. The type of another column is inferred from the whole text.
 - An empty field of CSV is null, unless it is quoted.
-- A message is a row with the column `value`, as a read returns it. Other columns hold its key and its properties, a
-  JSON object of texts.
+- The column `value` is the payload of a message, as in a read of messages. Two other columns can have the key, and the
+  properties as a JSON object of texts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark_ledger.ledger.position import MessageId, Position
 
 VALUE = "value"
-_BYTES_MAX = 2**31 - 2  # of a block of Arrow's parsers
+_BYTES_MAX = 2**31 - 2  # the largest block of Arrow's parsers
 _LINES = 1024 * 1024
 _SHOWN = 300
 
@@ -48,7 +48,7 @@ _SUFFIXES = {".csv": TextFormat.csv, ".jsonl": TextFormat.jsonl, ".ndjson": Text
 
 
 class RowText(NamedTuple):
-    """Text with rows; `where` names it in errors."""
+    """Text with rows. `where` names the text in errors."""
 
     where: str
     written: TextFormat
@@ -56,7 +56,7 @@ class RowText(NamedTuple):
 
 
 class RowMessage(NamedTuple):
-    """Message of a row; without a value a tombstone of its key."""
+    """Message of a row. A value of None makes it a tombstone of its key."""
 
     value: bytes | None
     key: str | None
@@ -65,7 +65,7 @@ class RowMessage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KeyedColumns:
-    """Names of the columns of a message's key and properties; empty for none."""
+    """Names of the columns with a message's key and properties. An empty name means that there is no such column."""
 
     key: str = ""
     properties: str = ""
@@ -74,7 +74,7 @@ class KeyedColumns:
         return bool(self.key or self.properties)
 
     def schema(self, written: TextFormat) -> pa.Schema:
-        """Return the types of the columns. JSON has properties as an object, whose type is inferred."""
+        """Return the types of the columns. In JSON the properties are an object, whose type is inferred."""
         texts = [self.key, self.properties if written is TextFormat.csv else ""]
         return pa.schema([pa.field(VALUE, pa.binary()), *(pa.field(name, pa.string()) for name in texts if name)])
 
@@ -91,7 +91,7 @@ def format_of(path: str) -> TextFormat:
 
 
 def append_rows(ledger: Ledger, texts: Iterable[RowText]) -> Position | None:
-    """Append the rows of texts. Return the position after the last one; None without a row."""
+    """Append the rows of texts. Return the position after the last row, None if there is no row."""
     columns: pa.Schema | None = None
     with suppress(NotFound):
         columns = ledger.schema()
@@ -106,12 +106,13 @@ def append_rows(ledger: Ledger, texts: Iterable[RowText]) -> Position | None:
 
 
 def append_messages(ledger: Ledger, texts: Iterable[RowText], columns: KeyedColumns) -> Position | None:
-    """Append the rows of texts as messages. Return the position after the last one; None without a row."""
+    """Append the rows of texts as messages. Return the position after the last message, None if there is no row."""
     parsed = [messages_of(parse_rows(text, columns.schema(text.written)), columns, text.where) for text in texts]
     with suppress(NotFound):
         if ledger.schema() is not None:
             raise Refused(
-                f"ledger {ledger.name} holds rows, messages were given", hint="Leave out the names of columns"
+                f"ledger {ledger.name} holds rows, messages were given",
+                hint="Leave out the columns of key and properties to append rows",
             )
     last: Future[MessageId] | None = None
     with ledger.producer() as producer:
@@ -121,10 +122,10 @@ def append_messages(ledger: Ledger, texts: Iterable[RowText], columns: KeyedColu
 
 
 def parse_rows(text: RowText, columns: pa.Schema | None) -> pa.Table:
-    """Return the rows of a text. Raises Refused that names the text and the reason."""
+    """Return the rows of a text. Raises Refused naming the text and the reason."""
     where, written, data = text
     if len(data) > _BYTES_MAX:
-        raise Refused(f"{where} has {len(data)} bytes, at most {_BYTES_MAX} are read at once", hint="Split it")
+        raise Refused(f"{where} has {len(data)} bytes, at most {_BYTES_MAX} are read at once", hint="Split the text")
     try:
         table = (_csv if written is TextFormat.csv else _json)(pa.BufferReader(data), max(len(data), _LINES), columns)
     except pa.ArrowException as wrong:
@@ -132,7 +133,7 @@ def parse_rows(text: RowText, columns: pa.Schema | None) -> pa.Table:
         raise Refused(f"{where} cannot be read as {written.value}: {reason}", hint="Nothing was appended") from None
     twice = sorted({name for name in table.column_names if table.column_names.count(name) > 1})
     if twice:
-        raise Refused(f"{where} has two columns {twice[0]!r}", hint="Give each column a name of its own")
+        raise Refused(f"{where} has two columns {twice[0]!r}", hint="Give each column another name")
     return table
 
 
@@ -141,17 +142,17 @@ def _require_types(rows: pa.Table, where: str) -> None:
         if pa.types.is_null(field.type):
             raise Refused(
                 f"column {field.name!r} of {where} has no value, so its type is unknown",
-                hint="Append a row with a value of it first, or leave the column out",
+                hint="Append a row with a value in this column first, or leave the column out",
             )
 
 
 def _like(rows: pa.Table, first: pa.Table, where: str) -> pa.Table:
-    """Return rows with the order of another text's columns. Raises Refused for other columns."""
+    """Return rows with their columns in the order of `first`. Raises Refused if the columns differ."""
     if sorted(rows.column_names) != sorted(first.column_names):
         raise Refused(
             f"{where} has the columns {', '.join(rows.column_names)}, "
             f"the text before it has {', '.join(first.column_names)}",
-            hint="Append texts with different columns by one call each",
+            hint="Append texts with different columns in separate calls",
         )
     return rows.select(first.column_names)
 
@@ -168,17 +169,17 @@ def _csv(source: pa.BufferReader, block_bytes: int, columns: pa.Schema | None) -
 
 def _json(source: pa.BufferReader, block_bytes: int, columns: pa.Schema | None) -> pa.Table:
     known = columns or pa.schema([])
-    # Arrow's parser reads no dates: they are read as texts first.
+    # Arrow's parser cannot read dates, so they are read as texts and then cast.
     texts = [field.with_type(pa.string()) if pa.types.is_date(field.type) else field for field in known]
     parse = pyarrow.json.ParseOptions(explicit_schema=pa.schema(texts), newlines_in_values=False)
     rows = pyarrow.json.read_json(source, pyarrow.json.ReadOptions(block_size=block_bytes), parse)
     return rows.cast(
-        pa.schema([known.field(found.name) if found.name in known.names else found for found in rows.schema])
+        pa.schema([known.field(field.name) if field.name in known.names else field for field in rows.schema])
     )
 
 
 def messages_of(rows: pa.Table, columns: KeyedColumns, where: str) -> list[RowMessage]:
-    """Return the messages of rows. Raises Refused for other columns, and for properties that are no texts."""
+    """Return the messages of rows. Raises Refused for other columns, and for properties that are not texts."""
     known = [VALUE, *filter(None, (columns.key, columns.properties))]
     if sorted(rows.column_names) != sorted(known):
         raise Refused(
@@ -203,13 +204,13 @@ def _properties(rows: pa.Table, name: str, where: str) -> Iterator[dict[str, str
         if found is None:
             yield {}
             continue
-        given = {key: text for key, text in found.items() if text is not None} if isinstance(found, dict) else None
-        if given is None or not all(isinstance(text, str) for text in given.values()):
+        properties = {key: text for key, text in found.items() if text is not None} if isinstance(found, dict) else None
+        if properties is None or not all(isinstance(text, str) for text in properties.values()):
             raise Refused(
                 f"column {name!r} of row {number} of {where} is {str(value)[:_SHOWN]!r}, expected texts by name",
                 hint='Give a JSON object such as {"source": "web"}',
             )
-        yield given
+        yield properties
 
 
 def _object(text: str) -> object:

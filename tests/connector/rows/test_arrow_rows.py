@@ -105,7 +105,7 @@ def test_markers_give_no_rows_and_messages_are_refused() -> None:
 
 
 def test_a_row_count_that_disagrees_is_corruption() -> None:
-    with pytest.raises(Corrupt, match="holds 1 rows, its metadata states 2"):
+    with pytest.raises(Corrupt, match="holds 1 rows, its metadata state 2"):
         rows(parsed(pa.record_batch({"id": pa.array([1])}), rows=2))
 
 

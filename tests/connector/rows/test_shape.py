@@ -33,7 +33,9 @@ def test_shapes_hold_rows_then_what_was_rescued_then_metadata() -> None:
 def test_columns_pick_in_their_order_and_metadata_comes_last() -> None:
     wishes = RowOptions(columns=("__position", "at", "__key", "id"))
     assert row_shape(COLUMNS, None, wishes, "orders").schema.names == ["at", "id", "__position", "__key"]
-    with pytest.raises(Refused, match=r"option 'columns' names 'nobody', which ledger 'orders' has not.*id, name, at"):
+    with pytest.raises(
+        Refused, match=r"option 'columns' names 'nobody', but ledger 'orders' has no such column.*id, name, at"
+    ):
         row_shape(COLUMNS, None, RowOptions(columns=("id", "nobody")), "orders")
 
 
