@@ -1,4 +1,5 @@
 """Sinks: batch and streaming writes, exactly-once commits, acknowledgements.
 
-Tasks stage parts; `commit` makes them visible at once.
+A task writes its rows to *staged parts*, files that readers do not see. `commit` makes the parts of all tasks visible
+at once.
 """

@@ -1,27 +1,31 @@
 """Acknowledgement and negative acknowledgement of a DataFrame's rows: the write action `ack` or `nack`.
 
+A negative acknowledgement makes the rows be delivered again.
+
     df.write.format("ledger").mode("append").option("action", "ack")…save("orders")
     acknowledge(done, "orders", subscription="billing")          the same write as one call
 
-    task      rows → their positions, as bits by entry → message
-    driver    all messages → one call → the cursor's ledger, synced
+    task      rows → their positions, as bits for each entry → message
+    driver    all messages → one call → the broker writes and syncs the cursor's ledger
 
     __position   struct<ledgerId bigint, entryId bigint, batchIndex int>
     __messageId  Pulsar's MessageIdData: 08 ledger  10 entry  [18 partition]  [20 batch index]  [30 batch size]
 
 Rules
-- A write acknowledges all of its rows or none. A position that is not in the log refuses the whole write.
-- Writing the same frame again changes nothing. Spark may therefore repeat tasks and the commit.
-- A write reads one column of the frame: `__position`, else `__messageId`. Other columns are ignored.
-- A row without a batch index (-1) is the whole entry.
+- A write acknowledges all of its rows or none. If a position is not in the log, the whole write is refused.
+- Writing the same frame again changes nothing. So Spark may repeat tasks and the commit.
+- A write reads the column `__position` of the frame. If it is missing, the write reads `__messageId`.
+- A row without a batch index (-1) means the whole entry.
 - Columns are converted as arrays, never row by row.
-- A null value and bytes that are no message id are refused with their row in the batch.
-- `acknowledge_frame` selects that one column and runs the same write. Its refusals have the same words.
-- `acknowledge_frame` changes one setting of the session while the write runs. Spark measures an Arrow batch after each
-  added row, to limit its bytes. For positions, structs of three numbers, this is most of the write's cost. A position
-  has some twenty bytes, so the row limit bounds the batch.
-- The setting is restored after the call, also after a failure. The calls of one process run one at a time: a
-  second call would take the changed value for the session's own.
+- A null value, or bytes that are not a message id, are refused. The error names the row in the batch.
+
+Rules of `acknowledge_frame`
+- It selects the column of the frame, runs the write, and raises the write's errors.
+- It changes one setting of the session during the write, and restores the setting afterwards, also after a failure. By
+  this setting, Spark limits the bytes of an Arrow batch, and measures the batch after each row. For positions this is
+  most of the write's cost. A position has about twenty bytes, so the limit of rows is sufficient.
+- The calls of one process run one after the other. Otherwise a second call would read the changed setting, and restore
+  the wrong value.
 """
 
 from __future__ import annotations
@@ -56,38 +60,38 @@ if TYPE_CHECKING:
 
 POSITION, MESSAGE_ID = "__position", "__messageId"
 Integers = npt.NDArray[np.int64]
-_FOLD_ROWS = 1_000_000
+_JOIN_ROWS = 1_000_000
 _LEDGER, _ENTRY, _PARTITION, _ROW, _BATCH_SIZE = 0x08, 0x10, 0x18, 0x20, 0x30
-_READ_PAST = (_PARTITION, _BATCH_SIZE)
+_IGNORED = (_PARTITION, _BATCH_SIZE)
 
 
 def acknowledged(rows: Iterable[pa.RecordBatch], column: str) -> Iterator[pa.RecordBatch]:
-    """Yield the wire batches for all rows of a task; as few as bounded memory allows."""
-    gathered: list[tuple[Integers, Integers, Integers]] = []
+    """Yield the request batches for all rows of a task, in as few batches as bounded memory allows."""
+    pending: list[tuple[Integers, Integers, Integers]] = []
     count = 0
     for batch in rows:
         if batch.num_rows:
-            gathered.append(places(batch.column(batch.schema.get_field_index(column)), column))
+            pending.append(places(batch.column(batch.schema.get_field_index(column)), column))
             count += batch.num_rows
-        if count >= _FOLD_ROWS:
-            yield from _folded(gathered)
-            gathered, count = [], 0
-    if gathered:
-        yield from _folded(gathered)
+        if count >= _JOIN_ROWS:
+            yield from _joined(pending)
+            pending, count = [], 0
+    if pending:
+        yield from _joined(pending)
 
 
 def places(values: pa.Array, column: str) -> tuple[Integers, Integers, Integers]:
     """Return ledger, entry and row of each value."""
     if values.null_count:
         where = int(np.flatnonzero(np.asarray(values.is_null()))[0])
-        raise Refused(f"column {column!r} is null in row {where} of a batch", hint="Leave out what is no row")
+        raise Refused(f"column {column!r} is null in row {where} of a batch", hint="Filter out rows with a null")
     if column == POSITION:
         return _of_structs(values)
     return _of_message_ids(values)
 
 
-def _folded(gathered: list[tuple[Integers, Integers, Integers]]) -> Iterator[pa.RecordBatch]:
-    ledgers, entries, rows = (np.concatenate(parts) for parts in zip(*gathered, strict=True))
+def _joined(pending: list[tuple[Integers, Integers, Integers]]) -> Iterator[pa.RecordBatch]:
+    ledgers, entries, rows = (np.concatenate(parts) for parts in zip(*pending, strict=True))
     return acknowledge_batches(ledgers, entries, rows)
 
 
@@ -96,7 +100,7 @@ def _of_structs(values: pa.StructArray) -> tuple[Integers, Integers, Integers]:
     for name in ("ledgerId", "entryId", "batchIndex"):
         field = values.field(name)
         if field.null_count:
-            raise Refused(f"column {POSITION!r} has a null {name}", hint="Leave out what is no row")
+            raise Refused(f"column {POSITION!r} has a null {name}", hint="Filter out rows with a null")
         fields.append(np.asarray(field).astype(np.int64))
     return fields[0], fields[1], fields[2]
 
@@ -106,8 +110,9 @@ def _of_message_ids(values: pa.Array) -> tuple[Integers, Integers, Integers]:
         values = values.cast(pa.binary())
     count = len(values)
     offsets = np.frombuffer(values.buffers()[1], dtype=np.int32)[values.offset : values.offset + count + 1]
-    held = values.buffers()[2]
-    data = np.frombuffer(held, dtype=np.uint8)[offsets[0] : offsets[-1]] if held is not None else np.zeros(0, np.uint8)
+    content = values.buffers()[2]
+    bytes_ = np.zeros(0, np.uint8) if content is None else np.frombuffer(content, dtype=np.uint8)
+    data = bytes_[offsets[0] : offsets[-1]]
     bounds = offsets.astype(np.int64) - int(offsets[0])
     stops = np.flatnonzero(data < 0x80)
     starts = np.append(0, stops + 1)[:-1]
@@ -115,7 +120,7 @@ def _of_message_ids(values: pa.Array) -> tuple[Integers, Integers, Integers]:
     tokens = np.diff(np.append(first, len(stops)))
     ends = np.append(-1, stops)[first + tokens] + 1
     whole = (tokens > 0) & (tokens % 2 == 0) & (ends == bounds[1:])
-    found = {_LEDGER: np.full(count, -1), _ENTRY: np.full(count, -1), _ROW: np.full(count, -1)}
+    found = {_LEDGER: np.full(count, -1), _ENTRY: np.full(count, -1), _ROW: np.full(count, -1)}  # by tag
     for at in range(0, int(tokens.max(initial=0)), 2):
         rows = np.flatnonzero(whole & (tokens > at))
         tag_at, value_at = first[rows] + at, first[rows] + at + 1
@@ -123,18 +128,20 @@ def _of_message_ids(values: pa.Array) -> tuple[Integers, Integers, Integers]:
         try:
             numbers = gather(data, starts[value_at], stops[value_at] - starts[value_at] + 1, MESSAGE_ID).view(np.int64)
         except Corrupt as wrong:
-            raise Refused(str(wrong.message), hint="Give the column as it was read with includeMetadata") from wrong
-        for tag, known in found.items():
+            raise Refused(
+                str(wrong.message), hint="Give the unchanged column of a read with includeMetadata"
+            ) from wrong
+        for tag, column in found.items():
             of_tag = tags == tag
-            known[rows[of_tag]] = numbers[of_tag]
-        whole[rows[~np.isin(tags, (*found, *_READ_PAST))]] = False
+            column[rows[of_tag]] = numbers[of_tag]
+        whole[rows[~np.isin(tags, (*found, *_IGNORED))]] = False
     wrong_rows = np.flatnonzero(~whole | (found[_LEDGER] < 0) | (found[_ENTRY] < 0))
     if len(wrong_rows):
         value = values[int(wrong_rows[0])].as_py()
         raise Refused(
             f"column {MESSAGE_ID!r} holds {value[:32].hex() or 'nothing'} in row {int(wrong_rows[0])} of a batch, "
             "which is no message id",
-            hint="Give the column as it was read with includeMetadata",
+            hint="Give the unchanged column of a read with includeMetadata",
         )
     return found[_LEDGER], found[_ENTRY], found[_ROW]
 
@@ -148,14 +155,14 @@ class PositionsMessage(WriterCommitMessage):
 
 @plain_errors
 class LedgerAcknowledgeWriter(DataSourceArrowWriter):
-    """Writer that acknowledges the rows of a DataFrame for a subscription, or returns them for redelivery."""
+    """Writer that acknowledges the rows of a DataFrame for a subscription, or acknowledges them negatively."""
 
     def __init__(self, options: LedgerOptions, schema: StructType) -> None:
         self._options = options
         self._ledger = canonical_name(require_ledger(options))
         self._column = position_column(schema, options)
         connection = self._connection()
-        # Both must exist before any task runs.
+        # Ledger and cursor must exist before any task runs.
         count = connection.call(lambda client: client.call("partitions", NameLedger(self._ledger))).partitions
         self._incarnation = ""
         if count:
@@ -179,12 +186,12 @@ class LedgerAcknowledgeWriter(DataSourceArrowWriter):
         return PositionsMessage(sink.getvalue().to_pybytes())
 
     def commit(self, messages: list[PositionsMessage | None]) -> None:  # type: ignore[override]
-        """Acknowledge all messages in one call, durable when it returns. Runs on the driver."""
-        lost = sum(message is None for message in messages)
-        if lost:
-            raise Refused(f"{lost} of {len(messages)} tasks sent no positions: nothing was acknowledged")
-        told = [message.positions for message in messages if message is not None and message.positions]
-        batches = [batch for positions in told for batch in pa.ipc.open_stream(positions)]
+        """Acknowledge the positions of all messages in one call. They are durable on return. Runs on the driver."""
+        missing = sum(message is None for message in messages)
+        if missing:
+            raise Refused(f"{missing} of {len(messages)} tasks sent no positions: nothing was acknowledged")
+        streams = [message.positions for message in messages if message is not None and message.positions]
+        batches = [batch for stream in streams for batch in pa.ipc.open_stream(stream)]
         if not batches:
             return
         command = AcknowledgeCommand(
@@ -207,18 +214,18 @@ class LedgerAcknowledgeWriter(DataSourceArrowWriter):
 
 
 def position_column(schema: StructType, options: LedgerOptions) -> str:
-    """Return the column that names the rows; Refused if there is none, or if no subscription is named."""
+    """Return the name of the column with positions. Raises Refused if it is missing, or no subscription is named."""
     if not options.subscription:
         raise Refused(
             f"action {options.action!r} on ledger {options.ledger!r} names no subscription",
-            hint='Give option("subscription", …): whose acknowledgement it is',
+            hint='Name the subscription that acknowledges, with option("subscription", …)',
         )
     kinds = {POSITION: "struct<ledgerId:bigint,entryId:bigint,batchIndex:int>", MESSAGE_ID: "binary"}
     for name, kind in kinds.items():
         if name in schema.names:
             found = schema[name].dataType.simpleString()
             if found != kind:
-                raise Refused(f"column {name!r} is {found}, a place in a ledger is {kind}")
+                raise Refused(f"column {name!r} is {found}, expected {kind}")
             return name
     raise Refused(
         f"action {options.action!r} needs a column {POSITION!r} or {MESSAGE_ID!r}, the frame has "
@@ -235,7 +242,10 @@ _lock = threading.Lock()
 def acknowledge_frame(
     frame: DataFrame, ledger: str, subscription: str, action: Literal["ack", "nack"], options: Mapping[str, str]
 ) -> None:
-    """Acknowledge or return the rows of a frame that was read with `includeMetadata`; durable on return."""
+    """Acknowledge the rows of a frame that was read with `includeMetadata`, or acknowledge them negatively.
+
+    The acknowledgements are durable on return.
+    """
     column = next((name for name in (POSITION, MESSAGE_ID) if name in frame.columns), None)
     write = (frame if column is None else frame.select(column)).write.format("ledger").mode("append")
     with _lock, _unmeasured(frame.sparkSession):

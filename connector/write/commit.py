@@ -1,24 +1,28 @@
-"""Exactly-once sink: tasks stage rows, invisible to readers; one commit makes them visible, in one ledger or in
-several.
+"""Exactly-once sink: tasks stage rows, and one commit makes all rows of a batch visible, in one ledger or in several.
+
+A *run* is the entries of one batch in one ledger. Readers see all of them or none.
 
     task      rows → entries, each with the run's id → staged parts, one for each ledger → message
     driver    messages of one batch → CommitRun, or CommitRuns for several ledgers → the broker appends the parts
 
 Invariants
-- The query and the batch alone determine the run's id. A batch that any process repeats is the same run, and the broker
-  appends it once.
-- A write with `txnAppId` and `txnVersion` is batch `txnVersion` of a query that they name. A version that is not above
-  the newest is a repetition, and its staged parts are deleted. A task that knows of it pulls no rows; such a batch is
-  never committed, because its rows are in no part.
-- Spark may repeat a commit after a failure, and this module does so while the broker restarts. Both are harmless.
-- The messages carry the query, because the committer has none. Messages that disagree are refused, naming both.
-- A failed task leaves a part that no commit names. The broker sweeps it.
+- Only the query and the batch determine the run's id. If any process repeats a batch, it is the same run, and the
+  broker appends the run once.
+- The options `txnAppId` and `txnVersion` name a write: it is batch `txnVersion` of a query named by `txnAppId`.
+- Spark may repeat a commit after a failure, and this module repeats it while the broker restarts. A repeated commit
+  appends nothing.
+- A message contains the query, because Spark does not pass the query to the committer. If the messages of two tasks
+  disagree, the commit is refused. The error names both values.
+- A failed task leaves a staged part that no commit names. The broker deletes the part later.
 
-Tasks of a batch that the log has already pull no rows, and its commit appends nothing.
-- A batch that is not above the newest of its query is a repetition, as for the broker's commit. Batches stay in the log
-  as long as the ledger lives, so a repetition stays one.
-- For a named write the driver asks once. A streaming write learns its query in its tasks. A process of tasks asks
-  before it stages the first batch of a query. It asks again for a batch that is not above its last staged one.
+Rules for repeated batches
+- A batch is a *repetition* if it is not above the newest committed batch of its query. The log keeps the number of the
+  newest batch until the ledger is deleted.
+- The commit of a repetition appends nothing and deletes the staged parts. A task that knows of the repetition consumes
+  no rows. Its batch must never be committed, because no part has its rows.
+- For a named write the driver asks the broker once whether the batch is a repetition.
+- A streaming write knows its query only in its tasks. A Python worker asks before it stages its first batch of a query.
+  Later it asks only for a batch that is not above the last batch that it staged.
 """
 
 from __future__ import annotations
@@ -59,7 +63,7 @@ _staged: dict[tuple[str, str], int] = {}
 
 
 def is_repetition(ask: Ask, target: SinkTarget, query: str, batch: int) -> bool:
-    """Return whether a batch is in all of its ledgers."""
+    """Return whether a batch is committed in all of its ledgers."""
     named = target.named
     request = (
         AskNewestBatch("" if named is None else named.name, query, several=True)
@@ -70,7 +74,7 @@ def is_repetition(ask: Ask, target: SinkTarget, query: str, batch: int) -> bool:
 
 
 def is_repeated_task(ask: Ask, target: SinkTarget, query: str, batch: int) -> bool:
-    """Return whether a task of a streaming batch has nothing to do; asks the broker only if that is likely."""
+    """Return whether a streaming batch is a repetition. Asks the broker only if the batch may be one."""
     key = target.store_id, query
     last = _staged.get(key)
     if last is not None and batch > last:
@@ -84,7 +88,7 @@ def is_repeated_task(ask: Ask, target: SinkTarget, query: str, batch: int) -> bo
 
 @dataclass(frozen=True)
 class PartMessage(WriterCommitMessage):
-    """Message of a task to the committer: its staged parts by ledger; none for a task without rows."""
+    """Message of a task to the committer, with the task's staged parts. A task without rows has no parts."""
 
     query: str
     batch: int
@@ -92,7 +96,7 @@ class PartMessage(WriterCommitMessage):
     version: str
     staged: tuple[LedgerParts, ...]
     repeated: bool = False
-    """The batch was in the log before the task began, and the task pulled no rows."""
+    """Whether the task found that the batch is a repetition, and consumed no rows."""
 
     @property
     def parts(self) -> list[StagedPart]:
@@ -100,14 +104,15 @@ class PartMessage(WriterCommitMessage):
 
 
 def run_of(query: str, batch: int) -> RunId:
-    """Return the run of a query's batch: the same in every process, both halves unsigned, 64 bits."""
+    """Return the id of the run for a query's batch. It is equal in every process. Both halves are unsigned 64 bits."""
     return RunId(int.from_bytes(hashlib.blake2b(query.encode(), digest_size=8).digest(), "big"), batch)
 
 
 def application_query(target: SinkTarget, app_id: str) -> str:
-    """Return the query of all writes with this `txnAppId`, for each incarnation of a ledger.
+    """Return the query name of all writes with this `txnAppId` to this ledger.
 
-    A ledger that was deleted and created again has none of them.
+    The name contains the ledger's incarnation. So batches that were written to a deleted ledger do not count as written
+    to a ledger that was created again under the same name.
     """
     named = target.named
     where = "*" if named is None else f"{named.name}@{named.incarnation}"
@@ -115,7 +120,7 @@ def application_query(target: SinkTarget, app_id: str) -> str:
 
 
 def running_task() -> int:
-    """Return the number of the running task; 0 outside of a task."""
+    """Return the number of the running task, 0 outside of a task."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -131,7 +136,7 @@ def sink_client(target: SinkTarget) -> Client:
 def stage_rows(
     target: SinkTarget, version: str, query: str, batch: int, rows: Iterable[pa.RecordBatch], task: int = 0
 ) -> PartMessage:
-    """Write the rows of one task to staged parts of their own, which are invisible before the commit."""
+    """Write the rows of one task to staged parts, and return the message to the committer."""
     client = sink_client(target)
     staged = staged_parts(client, target, StagingTask(query, batch, run_of(query, batch), task), rows)
     return PartMessage(query, batch, target.store_id, version, tuple(staged))
@@ -142,7 +147,7 @@ def nothing_staged(target: SinkTarget, version: str, query: str, batch: int) -> 
 
 
 def is_written(target: SinkTarget, query: str, batch: int) -> bool:
-    """Return whether a batch is in the log. Called on the driver."""
+    """Return whether a batch is committed. Called on the driver."""
     connection = _connection(target)
     return is_repetition(lambda *asked: connection.call(lambda client: client.call(*asked)), target, query, batch)
 
@@ -150,18 +155,18 @@ def is_written(target: SinkTarget, query: str, batch: int) -> bool:
 def commit_parts(
     target: SinkTarget, version: str, messages: Sequence[PartMessage | None], batch: int, *, once: bool = False
 ) -> CommittedRun | CommittedRuns | None:
-    """Append the staged parts of a batch, in the order of its partitions, exactly once; None if there are none.
+    """Append the staged parts of a batch exactly once, in the order of tasks. Returns None if there is no part.
 
-    `once`: the query has no other batch.
+    `once` is set if the query has only this batch.
     """
-    told = _agreed(target, version, messages, batch)
-    if any(message.repeated for message in told):
-        _drop_repeated(target, told, batch)
+    agreed = _agreed(target, version, messages, batch)
+    if any(message.repeated for message in agreed):
+        _drop_repeated(target, agreed, batch)
         return None
-    staged = _by_ledger(told)
+    staged = _by_ledger(agreed)
     if not staged:
         return None
-    query = told[0].query
+    query = agreed[0].query
     run = run_of(query, batch)
     connection = _connection(target, deadline_ms=target.commit_timeout_ms)
     request: CommitRun | CommitRuns
@@ -177,30 +182,30 @@ def commit_parts(
 
 def abort_parts(target: SinkTarget, messages: Sequence[PartMessage | None], batch: int) -> None:
     """Delete the staged parts of the tasks. Messages of failed tasks are None."""
-    told = [message for message in messages if message is not None]
-    parts = [part.part for message in told for part in message.parts]
+    existing = [message for message in messages if message is not None]
+    parts = [part.part for message in existing for part in message.parts]
     if parts:
         connection = _connection(target)
-        connection.call(lambda client: client.call("run.abort", AbortRun(told[0].query, batch, parts)))
+        connection.call(lambda client: client.call("run.abort", AbortRun(existing[0].query, batch, parts)))
 
 
-def _drop_repeated(target: SinkTarget, told: Sequence[PartMessage], batch: int) -> None:
-    """End a batch whose tasks pulled no rows: nothing may be appended, because its rows are in no part."""
-    if not is_written(target, told[0].query, batch):
+def _drop_repeated(target: SinkTarget, messages: Sequence[PartMessage], batch: int) -> None:
+    """Delete the staged parts of a repetition. Raises Unavailable if the batch is not in the log any more."""
+    if not is_written(target, messages[0].query, batch):
         raise Unavailable(
-            f"batch {batch} of {target.ledger} was in the log when its tasks began, and is gone now",
-            hint="The ledger was deleted meanwhile: write again",
+            f"batch {batch} of {target.ledger} was in the log when its tasks began, and is not in the log any more",
+            hint="The ledger was deleted during the write. Write again",
         )
-    abort_parts(target, told, batch)
+    abort_parts(target, messages, batch)
 
 
-def _by_ledger(told: Sequence[PartMessage]) -> list[LedgerParts]:
+def _by_ledger(messages: Sequence[PartMessage]) -> list[LedgerParts]:
     """Return all parts of each ledger, in the order of the tasks."""
     parts: dict[str, list[StagedPart]] = {}
-    for message in told:
+    for message in messages:
         for staged in message.staged:
             parts.setdefault(staged.ledger, []).extend(staged.parts)
-    return [LedgerParts(name, found) for name, found in parts.items()]
+    return [LedgerParts(name, ledger_parts) for name, ledger_parts in parts.items()]
 
 
 def _connection(target: SinkTarget, *, deadline_ms: int = DRIVER_DEADLINE_MS) -> DriverConnection:
@@ -208,12 +213,13 @@ def _connection(target: SinkTarget, *, deadline_ms: int = DRIVER_DEADLINE_MS) ->
 
 
 def _agreed(target: SinkTarget, version: str, messages: Sequence[PartMessage | None], batch: int) -> list[PartMessage]:
-    told = [message for message in messages if message is not None]
-    if len(told) != len(messages):
-        raise Refused(f"batch {batch}: {len(messages) - len(told)} of {len(messages)} tasks sent no message")
-    for message in told:
+    """Return the messages of all tasks. Raises Refused if a message is missing or two messages disagree."""
+    existing = [message for message in messages if message is not None]
+    if len(existing) != len(messages):
+        raise Refused(f"batch {batch}: {len(messages) - len(existing)} of {len(messages)} tasks sent no message")
+    for message in existing:
         for what, found, wanted in (
-            ("query", message.query, told[0].query),
+            ("query", message.query, existing[0].query),
             ("batch", message.batch, batch),
             ("store", message.store_id, target.store_id),
             ("version of pyspark-ledger", message.version, version),
@@ -221,6 +227,6 @@ def _agreed(target: SinkTarget, version: str, messages: Sequence[PartMessage | N
             if found != wanted:
                 raise Refused(
                     f"batch {batch} of {target.ledger}: a task wrote for {what} {found!r}, the commit is of {wanted!r}",
-                    hint="Driver and executors need the same package and store",
+                    hint="Use the same version of the package and the same store on driver and executors",
                 )
-    return told
+    return existing

@@ -1,15 +1,15 @@
 """Special columns of a written row: its ledger, and its metadata for readers.
 
-    __ledger             string                the ledger of this row; null: the one that the write names
-    __key                string                chooses the partition, and is the row's `__key` when it is read
-    __eventTime          timestamp             as `__eventTime`
-    __messageProperties  map<string,string>    as `__messageProperties`
+    __ledger             string                the ledger of this row; null means the ledger that the write names
+    __key                string                the row's key, which also selects the partition
+    __eventTime          timestamp             the row's event time
+    __messageProperties  map<string,string>    the row's properties
 
 Rules
-- None of these is a column of the ledger. The entry stores the last three behind the ledger's columns. A read with
-  `includeMetadata` returns them as they were written; other reads ignore them.
-- A stable sort groups the rows of a batch: rows of one ledger keep the task's order.
-- No Python runs for each row.
+- None of these is a column of the ledger. An entry stores the last three after the ledger's columns. A read with
+  `includeMetadata` returns them as they were written. Other reads ignore them.
+- The rows of a batch are grouped by ledger with a stable sort, so rows of one ledger keep the task's order.
+- No Python code runs for each row.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 LEDGER, KEY = "__ledger", "__key"
-# Special columns of an entry, in this order, behind the columns of its ledger.
+# Special columns that an entry stores, in this order, after the columns of its ledger.
 KEPT = pa.schema([METADATA.field(name) for name in WRITABLE_METADATA])
 ADDRESS = pa.schema([pa.field(LEDGER, pa.string()), *KEPT])
 _HASHING = "murmur3_32"
@@ -39,7 +39,7 @@ Codes = npt.NDArray[np.int64]
 
 
 def own_columns(schema: StructType) -> StructType:
-    """Return the columns of the ledger alone. Refused if a special column has the wrong type."""
+    """Return the columns without special columns. Raises Refused if a special column has the wrong type."""
     from pyspark.sql.types import StructType
 
     wanted = {field.name: field.dataType for field in spark_schema(ADDRESS, "")}
@@ -47,9 +47,9 @@ def own_columns(schema: StructType) -> StructType:
         kind = wanted.get(field.name)
         if kind is not None and field.dataType.simpleString() != kind.simpleString():
             raise Refused(
-                f"column {field.name!r} is {field.dataType.simpleString()}, what a row says by it is "
+                f"column {field.name!r} is {field.dataType.simpleString()}, but this special column must be "
                 f"{kind.simpleString()}",
-                hint=f"Cast it, or rename it if it is a column like any other: col({field.name!r})",
+                hint="Cast the column, or rename it if it is an ordinary column",
             )
     return StructType([field for field in schema if field.name not in wanted])
 
@@ -59,7 +59,7 @@ def kept_columns(names: list[str]) -> list[pa.Field]:
 
 
 def by_ledger(rows: pa.RecordBatch, default: str) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Yield the rows of each ledger by name; rows without a name are for `default`."""
+    """Yield the rows of each ledger with its name. A row without a name belongs to ledger `default`."""
     if LEDGER not in rows.schema.names:
         yield default, rows
         return
@@ -70,13 +70,16 @@ def by_ledger(rows: pa.RecordBatch, default: str) -> Iterator[tuple[str, pa.Reco
         if code < 0 and not default:
             raise Refused(
                 f"{group.num_rows} rows have null in {LEDGER!r}, and the write names no ledger",
-                hint="Name a ledger for them in save(), start() or by option 'ledger', or fill the column",
+                hint="Name their ledger in save(), start() or option 'ledger', or fill the column",
             )
         yield (names[code] if code >= 0 else default), group
 
 
 def by_partition(rows: pa.RecordBatch, partitions: int, turn: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield the rows of each partition: by key as in Pulsar's clients, rows without a key for partition `turn`."""
+    """Yield the rows of each partition. The key selects the partition as in Pulsar's clients.
+
+    Rows without a key go to partition `turn` modulo the number of partitions.
+    """
     turn %= partitions
     if KEY not in rows.schema.names:
         yield turn, rows
@@ -86,7 +89,10 @@ def by_partition(rows: pa.RecordBatch, partitions: int, turn: int) -> Iterator[t
 
 
 def grouped(rows: pa.RecordBatch, codes: Codes) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield the rows of each code, in their order; rows of a single code are not copied."""
+    """Yield each code with its rows, in their order. `codes[i]` is the code of row `i`.
+
+    If all rows have the same code, they are not copied.
+    """
     if not len(codes):
         return
     first = int(codes[0])
@@ -95,7 +101,7 @@ def grouped(rows: pa.RecordBatch, codes: Codes) -> Iterator[tuple[int, pa.Record
         return
     order = np.argsort(codes, kind="stable")
     ordered = codes[order]
-    taken = rows.take(pa.array(order))
+    sorted_rows = rows.take(pa.array(order))
     edges = [0, *(np.flatnonzero(np.diff(ordered)) + 1).tolist(), len(ordered)]
     for start, end in pairwise(edges):
-        yield int(ordered[start]), taken.slice(start, end - start)
+        yield int(ordered[start]), sorted_rows.slice(start, end - start)

@@ -1,11 +1,11 @@
-"""Staging of one task's rows: routed, collected, encoded to entries, one part for each ledger.
+"""Staging of one task's rows. A staged part is a file with the task's entries for one ledger, invisible to readers.
 
-    record batch ──route──▶ rows of a ledger ──gather──▶ about `entryBytes` ──encode──▶ an entry ──▶ its staged part
+    record batch ──route──▶ rows of a ledger ──collect──▶ about `entryBytes` ──encode──▶ entry ──▶ staged part
 
 Invariants
 - The rows of one ledger keep the task's order.
-- Collected rows are bounded for any number of ledgers. After every `_HELD_BYTES_MAX` of input, a task with several
-  ledgers writes all collected rows and closes the files of its parts. So the number of open files is bounded too.
+- Memory is bounded for any number of ledgers. After every `_COLLECTED_BYTES_MAX` of input, a task with several ledgers
+  writes all collected rows and closes the files of its parts. So the number of open files is bounded too.
 - An entry that does not fit a block of its ledger is halved, down to a single row.
 """
 
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from pyspark_ledger.ledger.client.client import Client
     from pyspark_ledger.ledger.client.part_writer import PartWriter
 
-_HELD_BYTES_MAX = 64 * 1024 * 1024
+_COLLECTED_BYTES_MAX = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class StagingTask:
-    """Owner of staged rows: the query, its batch, the batch's run in the log, and the number of the task.
+    """Owner of staged rows: the query, the batch, the id of the batch's run, and the number of the task.
 
-    A run is the rows of one batch of one query, in the log completely or not at all.
+    A run is the entries of one batch in one ledger. Readers see all of them or none.
     """
 
     query: str
@@ -50,10 +50,10 @@ class StagingTask:
 
     @property
     def turn(self) -> int:
-        """First partition for rows without a key, the same in every attempt of the task.
+        """The partition for the first record batch's rows without a key. It is the same in every attempt of the task.
 
-        It advances with the batch, and starts at a hash of the query. Reason: a small batch is often one task with one
-        record batch. The rows of all batches and queries would go to one partition otherwise.
+        The partition starts at a hash of the query and advances with the batch. Reason: a small batch is often one task
+        with one record batch. Otherwise the rows of all batches and queries would go to the same partition.
         """
         return self.run.most + self.batch + self.task
 
@@ -61,20 +61,20 @@ class StagingTask:
 def staged_parts(
     client: Client, target: SinkTarget, task: StagingTask, batches: Iterable[pa.RecordBatch]
 ) -> list[LedgerParts]:
-    """Write the rows of a task to parts of their own, by ledger, in the order of first use."""
+    """Write the rows of a task to new staged parts, one for each ledger."""
     targets = LedgerTargets(target, client.call)
     streams: dict[str, _LedgerStream] = {}
-    held = 0
+    size = 0
     for number, batch in enumerate(batches):
         for ledger, rows in _routed(target, targets, batch, task.turn + number):
             if ledger.name not in streams:
                 streams[ledger.name] = _LedgerStream(client, target, ledger, task)
             streams[ledger.name].add(rows)
-        held += batch.nbytes
-        if held > _HELD_BYTES_MAX and len(streams) > 1:
+        size += batch.nbytes
+        if size > _COLLECTED_BYTES_MAX and len(streams) > 1:
             for stream in streams.values():
                 stream.rest()
-            held = 0
+            size = 0
     staged = []
     for name, stream in streams.items():
         part = stream.close()
@@ -86,7 +86,7 @@ def staged_parts(
 def _routed(
     target: SinkTarget, targets: LedgerTargets, batch: pa.RecordBatch, turn: int
 ) -> Iterator[tuple[LedgerTarget, pa.RecordBatch]]:
-    """Yield the rows of a batch by their ledger or partition."""
+    """Yield the rows of a batch with their ledger or partition."""
     named = target.named
     for text, rows in by_ledger(batch, named.name if named is not None else ""):
         ledger = named if named is not None and text == named.name else targets.of(text)
@@ -98,20 +98,20 @@ def _routed(
 
 
 class _LedgerStream:
-    """Rows of one ledger: collected, and written entry by entry."""
+    """Writer of one ledger's rows. It collects rows until they fill an entry."""
 
     def __init__(self, client: Client, target: SinkTarget, ledger: LedgerTarget, task: StagingTask) -> None:
         self._client, self._target, self._ledger, self._task = client, target, ledger, task
-        self._where = f"what is written to {ledger.name}"
+        self._where = f"the frame that is written to {ledger.name}"
         self._fit: ColumnFit | None = None
-        self._gathered: list[pa.RecordBatch] = []
+        self._collected: list[pa.RecordBatch] = []
         self._size = 0
         self._encoder = RowEncoder(target.compression)
         self._writer: PartWriter | None = None
         self._ordinal = 0
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Collect rows, and write full entries."""
+        """Collect rows, and write them as soon as they fill an entry."""
         if self._fit is None:
             columns = schema_from_bytes(self._ledger.columns)
             self._fit = ColumnFit(pa.schema([*columns, *kept_columns(rows.schema.names)]))
@@ -120,33 +120,33 @@ class _LedgerStream:
         per_entry = max(1, fitted.num_rows * most // max(fitted.nbytes, 1))
         for at in range(0, fitted.num_rows, per_entry):
             piece = fitted.slice(at, per_entry)
-            if self._gathered and self._size + piece.nbytes > most:
+            if self._collected and self._size + piece.nbytes > most:
                 self._write()
-            self._gathered.append(piece)
+            self._collected.append(piece)
             self._size += piece.nbytes
 
     def rest(self) -> None:
-        """Write the collected rows, and close the file until there are more."""
+        """Write the collected rows, and close the part's file. The next write opens the file again."""
         self._write()
         if self._writer is not None:
             self._writer.rest()
 
     def close(self) -> StagedPart | None:
-        """End the part; None without rows."""
+        """Write the collected rows, and return the complete part. Returns None if there were no rows."""
         self._write()
         return None if self._writer is None else self._writer.close()
 
     def _write(self) -> None:
-        gathered, self._gathered, self._size = self._gathered, [], 0
-        if not gathered:
+        batches, self._collected, self._size = self._collected, [], 0
+        if not batches:
             return
         if self._writer is None:
             self._writer = self._client.stage_part(self._task.query, self._task.batch)
-        for entry, rows in self._entries(gathered):
+        for entry, rows in self._entries(batches):
             self._writer.write(entry, rows)
 
     def _entries(self, batches: list[pa.RecordBatch]) -> Iterator[tuple[list[Buffer], int]]:
-        """Yield the entry of these rows, halved if it does not fit a block."""
+        """Yield an entry with these rows, and its number of rows. If it does not fit a block, halve the rows."""
         rows = sum(batch.num_rows for batch in batches)
         run, most = self._task.run, self._ledger.entry_bytes_most
         metadata = arrow_metadata(

@@ -1,10 +1,10 @@
 """Target of a write: its ledgers, their registered columns, and the size of their entries.
 
 Invariants
-- Rows that do not fit a ledger's columns are refused before one is staged. The driver checks the ledger that the write
-  names. The task checks partitions, and ledgers that a row names.
-- The first write creates the ledger that it names. A ledger that a row names is created only with `createLedgers`, so a
-  misspelt name is an error.
+- Rows that do not fit a ledger's columns are refused before any row is staged. The driver checks the ledger that the
+  write names. The task checks partitions, and ledgers that a row names.
+- The first write creates the ledger that the write names. A ledger that a row names is created only if option
+  `createLedgers` is set, because the name may be misspelt.
 - Only the driver creates a store.
 """
 
@@ -49,7 +49,7 @@ _BLOCK_BYTES_DEFAULT = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class LedgerTarget:
-    """Ledger to write to. `partitions` is 0 for one without; `columns` is its registered Arrow schema."""
+    """Ledger to write to. `columns` is its registered Arrow schema. `partitions` is 0 if it has no partitions."""
 
     name: str
     incarnation: str
@@ -61,14 +61,14 @@ class LedgerTarget:
 
 @dataclass(frozen=True, slots=True)
 class SinkTarget:
-    """Target and parameters of a write, as a task needs them. Pickled into every task.
+    """Target and parameters of a write. Pickled into every task.
 
-    `named` is the ledger that the write names, None if every row names its own. `several`: the rows of one batch may
-    have several ledgers. Tasks use `task_credentials`, whose token allows staging and expires. The commit connects
-    to `location` with the `credentials` of the options, as the query did.
+    `named` is the ledger that the write names, None if every row names its ledger. `several` is set if the rows of one
+    batch may belong to several ledgers. Tasks use `task_credentials`, whose token allows only staging, and expires. The
+    commit connects to `location` with `credentials`, which are from the options.
     """
 
-    release: str = field(default=__version__, init=False)  # of the driver
+    release: str = field(default=__version__, init=False)  # the driver's version of this package
     address: str
     store_id: str
     location: str
@@ -85,17 +85,17 @@ class SinkTarget:
 
     @property
     def ledger(self) -> str:
-        """Target in words, for people."""
+        """The target in words, for errors."""
         return self.named.name if self.named is not None else f"the ledgers that {LEDGER!r} names"
 
 
 def prepare_target(options: LedgerOptions, schema: StructType) -> SinkTarget:
-    """Create the ledger and register its columns, or compare them, before anything is staged."""
+    """Return the target of a write. Creates a missing ledger, and registers or compares its columns."""
     routed = LEDGER in schema.names
     name = "" if routed and not options.ledger else canonical_name(require_ledger(options))
     location = store_location(options.store)
     columns = columns_to_write(own_columns(schema), name)
-    # Compared with themselves first: a type that is read as another one could never be written again.
+    # The columns are compared with themselves, to refuse a type that would be read as another type.
     require_writable(spark_schema(columns, name), columns, name)
     credentials = options.credentials()
     connection = DriverConnection(location, create=True, credentials=credentials)
@@ -118,83 +118,87 @@ def prepare_target(options: LedgerOptions, schema: StructType) -> SinkTarget:
 def ledger_target(
     ask: Ask, name: str, columns: pa.Schema, entry_bytes: int, *, create: bool, merge: bool
 ) -> LedgerTarget:
-    """Return a ledger that takes these columns: created if missing with `create`, extended with `merge`."""
-    described = _described(ask, name, create=create)
-    found = _registered(ask, described, columns)
-    found = resolve_columns(ask, spark_schema(columns, name), found, name, merge=merge)
+    """Return the target for a ledger and rows with these columns.
+
+    If `create` is set, a missing ledger is created. If `merge` is set, columns that the ledger lacks are added to it.
+    """
+    description = _describe(ask, name, create=create)
+    schema = _registered_schema(ask, description, columns)
+    schema = resolve_columns(ask, spark_schema(columns, name), schema, name, merge=merge)
     return LedgerTarget(
         name,
-        described.incarnation,
-        found.arrow_schema,
-        found.version,
-        _entry_bytes_most(described, entry_bytes),
-        len(described.partitions),
+        description.incarnation,
+        schema.arrow_schema,
+        schema.version,
+        _entry_bytes_most(description, entry_bytes),
+        len(description.partitions),
     )
 
 
 class LedgerTargets:
-    """Ledgers of a task, each requested once."""
+    """Ledgers of a task. The broker is asked once for each ledger."""
 
     def __init__(self, target: SinkTarget, ask: Ask) -> None:
         self._target = target
         self._ask = ask
         self._columns = schema_from_bytes(target.columns)
-        self._met: dict[str, LedgerTarget] = {}
+        self._targets: dict[str, LedgerTarget] = {}
         if target.named is not None:
-            self._met[target.named.name] = target.named
+            self._targets[target.named.name] = target.named
 
     def of(self, text: str) -> LedgerTarget:
         name = canonical_name(text)
-        return self._known(name, create=self._target.create_ledgers)
+        return self._target_of(name, create=self._target.create_ledgers)
 
     def partition(self, whole: LedgerTarget, partition: int) -> LedgerTarget:
-        return self._known(partition_name(whole.name, partition), create=False)
+        return self._target_of(partition_name(whole.name, partition), create=False)
 
-    def _known(self, name: str, *, create: bool) -> LedgerTarget:
-        if name not in self._met:
+    def _target_of(self, name: str, *, create: bool) -> LedgerTarget:
+        if name not in self._targets:
             target = self._target
-            self._met[name] = ledger_target(
+            self._targets[name] = ledger_target(
                 self._ask, name, self._columns, target.entry_bytes, create=create, merge=target.merge_schema
             )
-        return self._met[name]
+        return self._targets[name]
 
 
-def _described(ask: Ask, name: str, *, create: bool) -> LedgerDescription:
-    """Return the ledger's description. Every batch asks, and only the first one creates."""
+def _describe(ask: Ask, name: str, *, create: bool) -> LedgerDescription:
+    """Return the ledger's description. If `create` is set, create a missing ledger."""
     try:
-        described: LedgerDescription = ask("describe", NameLedger(name))
+        description: LedgerDescription = ask("describe", NameLedger(name))
     except NotFound as missing:
         if not create:
             raise NotFound(
-                f"rows name ledger {short_name(name)!r} in {LEDGER!r}, and there is none",
-                hint=f"Create it, or write with option 'createLedgers'. {missing.hint}",
+                f"rows name ledger {short_name(name)!r} in {LEDGER!r}, but this ledger does not exist",
+                hint=f"Create the ledger, or write with option 'createLedgers'. {missing.hint}",
             ) from None
-        described = ask("create", CreateLedger(name, exist_ok=True, lists=False))
-    return described
+        description = ask("create", CreateLedger(name, exist_ok=True, lists=False))
+    return description
 
 
-def _registered(ask: Ask, described: LedgerDescription, columns: pa.Schema) -> SchemaVersion:
-    """Return the ledger's columns. The first rows' columns are registered."""
-    name = described.name
-    found: SchemaVersion = ask("schema.get", GetSchema(name))
-    if found.version < 0:
-        if described.entries:
+def _registered_schema(ask: Ask, description: LedgerDescription, columns: pa.Schema) -> SchemaVersion:
+    """Return the ledger's registered columns. If there are none, register `columns`."""
+    name = description.name
+    schema: SchemaVersion = ask("schema.get", GetSchema(name))
+    if schema.version < 0:
+        if description.entries:
             raise Refused(
-                f"ledger {name} holds {described.entries} entries of messages without columns, "
+                f"ledger {name} holds {description.entries} entries of messages without columns, "
                 f"rows with columns {', '.join(columns.names)} were given",
-                hint="Write rows to a ledger of their own",
+                hint="Write rows to another ledger",
             )
-        found = ask("schema.register", RegisterSchema(name, schema_bytes(columns)))
-    return found
+        schema = ask("schema.register", RegisterSchema(name, schema_bytes(columns)))
+    return schema
 
 
-def _entry_bytes_most(described: LedgerDescription, entry_bytes: int) -> int:
-    """Return the largest entry of a ledger. A larger `entryBytes` is refused with both numbers."""
-    block = int(described.properties.get(_BLOCK_BYTES, _BLOCK_BYTES_DEFAULT))
+def _entry_bytes_most(description: LedgerDescription, entry_bytes: int) -> int:
+    """Return the largest size of an entry. Raises Refused if option `entryBytes` is larger."""
+    block = int(description.properties.get(_BLOCK_BYTES, _BLOCK_BYTES_DEFAULT))
     most = entry_bytes_max(block) - STAMP_BYTES_MAX
     if entry_bytes > most:
         raise Refused(
-            f"option 'entryBytes' is {entry_bytes}, blocks of {block} bytes of {described.name} hold entries of {most}",
+            f"option 'entryBytes' is {entry_bytes}, "
+            f"blocks of {block} bytes of {description.name} hold entries of {most}",
             hint=f"Give at most {most}",
         )
     return most

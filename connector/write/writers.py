@@ -1,17 +1,18 @@
-"""Sinks of Spark. Batch: `df.write.format("ledger").mode("append").save("orders")` appends all rows or none.
+"""Sinks of Spark, for batch writes and streaming writes. `connector.write.commit` explains how they write exactly once.
+
+`df.write.format("ledger").mode("append").save("orders")` appends all rows or none.
 
 Rules of the batch sink
-- A write is a run of its own, named when the driver creates the writer. Spark pickles the writer once, so tasks and
-  commit have the same name.
-- With `txnAppId` and `txnVersion` the write has their name, and is stored once however often it is repeated. That is
-  for `foreachBatch`.
+- A write is a query with a single batch. The driver names the query when it creates the writer. Spark pickles this
+  writer, so tasks and commit have the same name.
+- The options `txnAppId` and `txnVersion` name the write. A write of the same name is stored once, however often it is
+  repeated, for example in `foreachBatch`.
 - Overwriting is refused before anything is staged.
 
 Rules of the streaming sink
-- Spark creates a writer for the tasks and another for the commit of every batch, so `self` keeps nothing between
+- Spark creates one writer for the tasks and another for the commit of every batch. So `self` keeps nothing between
   batches.
-- A task takes query and batch from Spark's task context, and puts them into its message. `connector.write.commit`
-  explains exactly-once.
+- A task takes query and batch from Spark's task context, and puts them into its message.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 
 @plain_errors
 class LedgerBatchWriter(DataSourceArrowWriter):
-    """Writer of a DataFrame. `application`: its `txnAppId` and `txnVersion`, None for an unnamed write."""
+    """Writer of a DataFrame. `application` is the write's `txnAppId` and `txnVersion`, None for an unnamed write."""
 
     def __init__(self, target: SinkTarget, version: str, application: tuple[str, int] | None = None) -> None:
         self._target = target
@@ -59,7 +60,7 @@ class LedgerBatchWriter(DataSourceArrowWriter):
         self._repeated = not self._once and is_written(target, self._query, self._batch)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Stage the rows of one task on an executor. Pulls none if the log has the batch already."""
+        """Stage the rows of one task on an executor. Consumes no rows if the batch was committed before."""
         if self._repeated:
             return nothing_staged(self._target, self._version, self._query, self._batch)
         return stage_rows(self._target, self._version, self._query, self._batch, iterator, running_task())
@@ -81,14 +82,14 @@ class LedgerStreamWriter(*stream_writer_classes()):  # type: ignore[misc]  # the
         self._version = version
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Stage the rows of one task on an executor. Pulls none if the log has the batch already."""
+        """Stage the rows of one task on an executor. Consumes no rows if the batch was committed before."""
         query, batch = running_batch()
         if is_repeated_task(sink_client(self._target).call, self._target, query, batch):
             return nothing_staged(self._target, self._version, query, batch)
         return stage_rows(self._target, self._version, query, batch, iterator, running_task())
 
     def commit(self, messages: list[PartMessage | None], batchId: int) -> None:  # noqa: N803
-        """Make the batch visible, once for any number of calls. Runs on the driver."""
+        """Make the rows of the batch visible. Repeated calls append nothing. Runs on the driver."""
         commit_parts(self._target, self._version, messages, batchId)
 
     def abort(self, messages: list[PartMessage | None], batchId: int) -> None:  # noqa: N803
@@ -104,7 +105,7 @@ def running_batch() -> tuple[str, int]:
     batch = context.getLocalProperty(BATCH_ID) if context else None
     if not query or batch is None:
         raise Unsupported(
-            f"this task of a streaming write states query {query!r} and batch {batch!r}",
-            hint="Exactly-once needs both; use a Spark release that sets them (4.2 does)",
+            f"this task of a streaming write has query {query!r} and batch {batch!r} in its Spark context",
+            hint="Exactly-once writes need query and batch. Use a Spark release that sets them, such as 4.2",
         )
     return query, int(batch)

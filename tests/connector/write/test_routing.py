@@ -64,9 +64,9 @@ def test_what_rows_say_is_no_column_and_has_its_type() -> None:
     assert own_columns(said).names == ["id"]
     assert [field.name for field in kept_columns(said.names)] == KEPT.names
     for name, kind, expected in (
-        ("__ledger", IntegerType(), "is int, .* is string"),
-        ("__key", LongType(), "is bigint, .* is string"),
-        ("__eventTime", LongType(), "is bigint, .* is timestamp"),
+        ("__ledger", IntegerType(), "is int, .* must be string"),
+        ("__key", LongType(), "is bigint, .* must be string"),
+        ("__eventTime", LongType(), "is bigint, .* must be timestamp"),
         ("__messageProperties", MapType(StringType(), LongType()), r"is map<string,bigint>, .* map<string,string>"),
     ):
         with pytest.raises(Refused, match=f"column '{name}' {expected}"):

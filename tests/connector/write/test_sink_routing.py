@@ -201,7 +201,7 @@ def test_a_commit_over_several_ledgers_survives_its_broker(api: LedgerStore, sto
 
 
 def test_what_is_gathered_is_bounded(api: LedgerStore, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pyspark_ledger.connector.write.staging, "_HELD_BYTES_MAX", 1000)
+    monkeypatch.setattr(pyspark_ledger.connector.write.staging, "_COLLECTED_BYTES_MAX", 1000)
     sink = target(store, ROUTED, createLedgers="true")
     message = stage(
         sink, "q", 0, *(routed(*((n, f"l{n % 2}") for n in range(at, at + 50))) for at in range(0, 300, 50))
