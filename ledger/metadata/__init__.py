@@ -1,5 +1,5 @@
-"""Records of a store: managed ledgers, segments, runs, sequence ids and schemas in `records`, all others in modules.
+"""Records of a store: managed ledgers, committed batches, sequence ids and schemas in `records`, others in own modules.
 
-A change is a compare-and-set in one transaction of `ledger.database`. Only `unwanted_files` deletes files of segments;
-a segment's writer removes only a file that it failed to create.
+A change compares the record's version, in one transaction of `ledger.database`. Only `unwanted_files` deletes files of
+segments. Exception: a writer that fails to create a segment removes its files.
 """

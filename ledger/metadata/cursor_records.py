@@ -1,24 +1,25 @@
-"""Durable cursors: the acknowledged position of a named reader in a managed ledger, its lease, and its row of the
-metadata.
+"""Durable cursors: the acknowledged positions of a named reader of a managed ledger, its lease, and its metadata row.
 
-    cursor        ledger, name, version, ManagedCursorInfo, replay floor, lease; the name without case and the first
-                  position that the cursor needs, by which it is found
+    cursor        ledger, name, version, ManagedCursorInfo, replay floor, lease; for look-ups: the name in lower case
+    and
+                  the first position that the cursor needs
 
 Invariants of a cursor
-- Acknowledgement is monotone: only `reset` moves a cursor back, `advance` never does.
-- The cursor never passes the end of the log.
-- The replay floor is the end of the last batch known to be in the reader's own commit log. It is monotone too, except
-  for a reset. Entries at or after the lower of the two must stay readable.
-- A lease is granted if it is free, expired, the holder's own, or its holder is known to be dead.
-- `CursorRecord` is a pure value: its changes return another record.
+- `advance` never moves a cursor back. Only `reset` does.
+- A cursor never passes the end of the log.
+- The replay floor is the end of the last batch that Spark is known to have committed. Spark may repeat later batches.
+  Only `reset` moves the floor back. Entries after the floor or after the cursor must stay readable.
+- A lease is the right of one reader to use the cursor for some time. It is granted if it is free or expired, if the
+  reader has it already, or if its holder is known to be dead.
+- `CursorRecord` is immutable: a change returns another record.
 
 Rules of the metadata
-- A change compares the version that it was made from, and is durable when it returns.
+- A change compares the version of the row, and is durable when the call returns.
 - Names that differ only in case are refused.
-- The rows of a managed ledger are deleted with it.
+- The rows of a managed ledger are deleted with the ledger.
 
-Pulsar stores the *mark-delete* position, the last acknowledged entry. A record here has the first unacknowledged
-position. `mark_delete(next) = (ledger, entry - 1)`, which may be `(ledger, -1)` as in Pulsar.
+Pulsar stores the *mark-delete* position, which is the last acknowledged entry. A record here has the position after it,
+`next_position`. So the mark-delete position is `(segment, entry - 1)`. It may be `(segment, -1)`, as in Pulsar.
 """
 
 from __future__ import annotations
@@ -41,14 +42,17 @@ from pyspark_ledger.ledger.proto.managed_ledger_pb2 import ManagedCursorInfo, Po
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """Right to read in a cursor's name, until `until_ms`. An empty holder means that the lease is free."""
+    """Right to use a cursor until `until_ms`. An empty holder means that the lease is free."""
 
     holder: str = ""
     until_ms: int = 0
 
 
 class CursorRecord(msgspec.Struct, frozen=True):
-    """Durable cursor. `next_position` is the first unacknowledged position."""
+    """Durable cursor. All entries before `next_position` are acknowledged.
+
+    `kept` is Pulsar's record of the cursor without its mark-delete position.
+    """
 
     ledger: str
     name: str
@@ -58,15 +62,18 @@ class CursorRecord(msgspec.Struct, frozen=True):
     kept: bytes = b""
 
     def at(self, next_position: Position) -> CursorRecord:
-        """Return the cursor with this mark-delete, otherwise unchanged."""
+        """Return the cursor with another `next_position`."""
         return msgspec.structs.replace(self, next_position=next_position)
 
     def kept_info(self) -> ManagedCursorInfo:
-        """Return the record without the mark-delete: the location of its set or the set itself, and properties."""
+        """Return Pulsar's record without the mark-delete position.
+
+        It has the properties, and the set of positions acknowledged after the mark-delete, or the log with this set.
+        """
         return ManagedCursorInfo.FromString(self.kept) if self.kept else ManagedCursorInfo(cursorsLedgerId=-1)
 
     def in_ledger(self, ledger_id: int) -> CursorRecord:
-        """Return the cursor with its set in a log of its own; -1: it has none."""
+        """Return the cursor with its set of positions in the log `ledger_id`, which is its own. -1 means no log."""
         info = self.kept_info()
         info.cursorsLedgerId = ledger_id
         del info.individualDeletedMessages[:]
@@ -74,16 +81,16 @@ class CursorRecord(msgspec.Struct, frozen=True):
         return self.keeping(info)
 
     def inline(self, positions: PositionSet) -> CursorRecord:
-        """Return the cursor with its set in the record, for small sets: as ranges, like Pulsar."""
-        said = PositionInfo.FromString(encode_info(self.next_position, positions, as_words=False))
+        """Return the cursor with a small set of positions in the record itself, as ranges like in Pulsar."""
+        encoded = PositionInfo.FromString(encode_info(self.next_position, positions, as_words=False))
         info = self.in_ledger(-1).kept_info()
-        info.individualDeletedMessages.extend(said.individualDeletedMessages)
-        info.batchedEntryDeletionIndexInfo.extend(said.batchedEntryDeletionIndexInfo)
+        info.individualDeletedMessages.extend(encoded.individualDeletedMessages)
+        info.batchedEntryDeletionIndexInfo.extend(encoded.batchedEntryDeletionIndexInfo)
         return self.keeping(info)
 
     @property
     def needed(self) -> Position:
-        """First position that must stay readable."""
+        """The first position whose entries must stay readable."""
         return self.next_position if self.replay_floor is None else min(self.next_position, self.replay_floor)
 
     @property
@@ -91,6 +98,7 @@ class CursorRecord(msgspec.Struct, frozen=True):
         return {pair.name: pair.value for pair in self.kept_info().cursorProperties}
 
     def with_properties(self, values: Mapping[str, str], remove: Collection[str]) -> CursorRecord:
+        """Return the cursor with properties set and removed."""
         kept = {name: value for name, value in self.properties.items() if name not in remove}
         info = self.kept_info()
         del info.cursorProperties[:]
@@ -99,15 +107,16 @@ class CursorRecord(msgspec.Struct, frozen=True):
         return self.keeping(info)
 
     def keeping(self, info: ManagedCursorInfo) -> CursorRecord:
-        """Return the cursor with this record, but with its own mark-delete."""
+        """Return the cursor with another record of Pulsar's. Its mark-delete position is ignored."""
         info.ClearField("markDeleteLedgerId")
         info.ClearField("markDeleteEntryId")
         plain = info == ManagedCursorInfo(cursorsLedgerId=-1)
         return msgspec.structs.replace(self, kept=b"" if plain else info.SerializeToString())
 
     def advance(self, next_position: Position, end: Position, replay_floor: Position | None) -> CursorRecord:
-        """Acknowledge everything before `next_position`. A move backwards is ignored; a move beyond the end is
-        refused.
+        """Acknowledge all entries before `next_position`. A move back changes nothing.
+
+        Raises Refused for a move past the end of the log.
         """
         self._require_within(next_position, end)
         floor = self.replay_floor
@@ -117,7 +126,7 @@ class CursorRecord(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, next_position=max(self.next_position, next_position), replay_floor=floor)
 
     def reset(self, next_position: Position, end: Position) -> CursorRecord:
-        """Move to any position. The replay floor moves back with the cursor, and never ahead of it."""
+        """Move the cursor to any position. The replay floor moves back to it, and never forward."""
         self._require_within(next_position, end)
         floor = self.replay_floor
         return msgspec.structs.replace(
@@ -131,14 +140,14 @@ class CursorRecord(msgspec.Struct, frozen=True):
         self, holder: str, ttl_ms: int, now_ms: int, holder_is_gone: Callable[[str], bool]
     ) -> tuple[CursorRecord, bool]:
         """Return the cursor after `holder` requested its lease, and whether the lease was granted."""
-        held = self.lease
-        free = not held.holder or held.holder == holder or held.until_ms <= now_ms
-        if not free and not holder_is_gone(held.holder):
+        lease = self.lease
+        free = not lease.holder or lease.holder == holder or lease.until_ms <= now_ms
+        if not free and not holder_is_gone(lease.holder):
             return self, False
         return msgspec.structs.replace(self, lease=Lease(holder, now_ms + ttl_ms)), True
 
     def without_lease(self, holder: str) -> CursorRecord:
-        """Return the cursor after `holder` released its lease; unchanged if another holder has it."""
+        """Return the cursor after `holder` has released its lease. A lease of another holder stays."""
         if self.lease.holder != holder:
             return self
         return msgspec.structs.replace(self, lease=Lease())
@@ -152,7 +161,7 @@ class CursorRecord(msgspec.Struct, frozen=True):
 
 
 def cursor_info(cursor: CursorRecord) -> ManagedCursorInfo:
-    """Return the record in the form of Pulsar's metadata store. Without a log of its own `cursorsLedgerId` is -1."""
+    """Return the cursor as Pulsar's metadata store has it. `cursorsLedgerId` is -1 without a log of its own."""
     info = cursor.kept_info()
     info.markDeleteLedgerId = cursor.next_position.ledger_id
     info.markDeleteEntryId = cursor.next_position.entry_id - 1
@@ -160,7 +169,7 @@ def cursor_info(cursor: CursorRecord) -> ManagedCursorInfo:
 
 
 def next_position_of(info: ManagedCursorInfo) -> Position:
-    """Return the first position that the recorded mark-delete leaves unacknowledged."""
+    """Return the position after the mark-delete position of Pulsar's record."""
     return Position(info.markDeleteLedgerId, info.markDeleteEntryId + 1)
 
 
@@ -187,14 +196,14 @@ CURSOR_TABLE = RecordTable(
 
 @dataclass(frozen=True, slots=True)
 class StoredCursor:
-    """Cursor, and the version that a change of it must name."""
+    """Cursor with the version of its row. A change must state this version."""
 
     cursor: CursorRecord
     version: int
 
 
 class CursorRecords(Records):
-    """All durable cursors of a store. Any thread may call any method."""
+    """Durable cursors of a store. Any thread may call any method."""
 
     def names(self, ledger: str) -> list[str]:
         """Return the names of a managed ledger's durable cursors, sorted."""
@@ -216,7 +225,10 @@ class CursorRecords(Records):
         return StoredCursor(_cursor(ledger, name, *row[1:]), row[0])
 
     def put(self, cursor: CursorRecord, expected: int | None) -> StoredCursor | None:
-        """Write a cursor over the version `expected` (None: a new one). None if another change was faster."""
+        """Write a cursor over the version `expected`, or create it if `expected` is None.
+
+        Returns None if the row has another version, because another thread has changed it.
+        """
         floor = cursor.replay_floor
         values = (
             cursor_info(cursor).SerializeToString(),
@@ -260,7 +272,7 @@ class CursorRecords(Records):
         return StoredCursor(cursor, 0 if expected is None else expected + 1) if done == 1 else None
 
     def delete(self, ledger: str, name: str) -> bool:
-        """Delete a cursor. Return False if there was none."""
+        """Delete a cursor. Return whether it existed."""
 
         def delete(c: sqlite3.Connection) -> bool:
             put_unlisted(c, _own_ledgers(c, "ledger = ? AND name = ?", (ledger, name)))
@@ -269,15 +281,16 @@ class CursorRecords(Records):
         return self._file.change(delete)
 
     def slowest(self, ledger: str) -> Position | None:
-        """Return the first position that any durable cursor of a managed ledger still needs; None without cursors."""
+        """Return the first position that a durable cursor of a managed ledger needs, or None without cursors."""
         return self._file.read(lambda c: slowest_of(c, ledger))
 
     def ledger_ids(self) -> set[int]:
+        """Return the segment ids of all logs in which cursors store their sets."""
         return self._file.read(lambda c: _own_ledgers(c, "TRUE", ()))
 
 
 def slowest_of(c: sqlite3.Connection, ledger: str) -> Position | None:
-    """Return the same as `CursorRecords.slowest`, within a change."""
+    """Return the result of `CursorRecords.slowest` within a transaction."""
     row = c.execute(
         "SELECT needed_ledger, needed_entry FROM cursor WHERE ledger = ? ORDER BY needed_ledger, needed_entry LIMIT 1",
         (ledger,),
@@ -286,7 +299,7 @@ def slowest_of(c: sqlite3.Connection, ledger: str) -> Position | None:
 
 
 def fill_needed(c: sqlite3.Connection) -> None:
-    """Fill the columns of format 3 by which cursors are found."""
+    """Fill the columns for look-ups, which format 3 added."""
     rows = c.execute("SELECT ledger, name, info, floor_ledger, floor_entry, holder, lease_until_ms FROM cursor")
     for cursor in [_cursor(*row) for row in rows.fetchall()]:
         c.execute(
@@ -296,21 +309,21 @@ def fill_needed(c: sqlite3.Connection) -> None:
 
 
 def own_ledgers_of(c: sqlite3.Connection, ledger: str) -> set[int]:
-    """Return the ids of the logs of a managed ledger's cursors, within a change."""
+    """Return, within a transaction, the ids of the logs in which a managed ledger's cursors store their sets."""
     return _own_ledgers(c, "ledger = ?", (ledger,))
 
 
 def _own_ledgers(c: sqlite3.Connection, which: str, values: tuple[str, ...]) -> set[int]:
-    infos = c.execute(f"SELECT info FROM cursor WHERE {which}", values)  # noqa: S608 — texts of ours
+    infos = c.execute(f"SELECT info FROM cursor WHERE {which}", values)  # noqa: S608 — constant texts of this module
     return {ManagedCursorInfo.FromString(row[0]).cursorsLedgerId for row in infos} - {-1}
 
 
 def _cursor(
     ledger: str, name: str, info: bytes, floor_ledger: int | None, floor_entry: int, holder: str, until_ms: int
 ) -> CursorRecord:
-    said = ManagedCursorInfo.FromString(info)
+    record = ManagedCursorInfo.FromString(info)
     floor = None if floor_ledger is None else Position(floor_ledger, floor_entry)
-    return CursorRecord(ledger, name, next_position_of(said), floor, Lease(holder, until_ms)).keeping(said)
+    return CursorRecord(ledger, name, next_position_of(record), floor, Lease(holder, until_ms)).keeping(record)
 
 
 def _require_own_case(c: sqlite3.Connection, cursor: CursorRecord) -> None:
@@ -321,5 +334,5 @@ def _require_own_case(c: sqlite3.Connection, cursor: CursorRecord) -> None:
         if name != cursor.name:
             raise Refused(
                 f"cursor {cursor.name!r} of {cursor.ledger!r} differs from {name!r} only in case",
-                hint="Use that one or another name",
+                hint=f"Use {name!r}, or a name that differs in more than case",
             )

@@ -1,18 +1,21 @@
-"""Records of delivered batches, kept in the metadata while a checkpoint may need them.
+"""Records of the rows that batches deliver, kept while a checkpoint of Spark may name them.
 
-    delivery        (ledger, cursor, record) → what the batch delivers, what is outstanding, where the next reads on
+    delivery        (ledger, cursor, record) → the rows of the batch, the outstanding rows, the next batch's position
     delivery_chunk  (ledger, cursor, record, chunk) → a part of a body above 1 MiB, numbered from 0
 
-    body       msgpack; from 64 KiB on  00 | size u32 | the same in ZSTD   (msgpack's array never begins with 00)
-               of a body in chunks: PIP-381's footer, {"numParts":N,"length":L}
+    body       msgpack; from 64 KiB on  00 | size u32 | the msgpack in ZSTD   (msgpack's array never starts with 00)
+               if the body is in chunks: the footer of PIP-381 instead, {"numParts":N,"length":L}
+
+Outstanding rows were delivered and not acknowledged. Dead letters are rows that were delivered too often; they go to
+another ledger.
 
 Rules
-- A record is durable before its number is returned. Numbers rise and are not used twice by one checkpoint.
-- Chunks and their footer are written, replaced and deleted in one transaction, and read by one statement. A footer
-  without all of its chunks, in the stated length, is damage, and never a shorter record.
-- The batch after record n is decided only after Spark committed n. So the records before n are deleted then. Records
-  after n are deleted too, because no checkpoint has ever named them.
-- Record -1 is the batch of dead letters that are not written yet.
+- A record is durable before its number is returned. Numbers rise, and one checkpoint never gets a number twice.
+- Chunks and their footer are written, replaced and deleted in one transaction, and read by one statement. If the
+  chunks differ from the footer, the record is damaged: reading raises `Corrupt`.
+- The batch after record n is chosen only after Spark has committed batch n. So the records before n are then deleted.
+  Records after n are also deleted, because no checkpoint names them.
+- Record -1 has the dead letters that are not written to their ledger yet.
 """
 
 from __future__ import annotations
@@ -49,8 +52,8 @@ _DEFLATED, _DEFLATED_FROM = 0x00, 64 * 1024
 _HEAD = struct.Struct(">BI")
 _FOOTER = bytes([FOOTER_FIRST])
 _RECORD_MAX = 2**63 - 1
-_DAMAGED = "Restore the store from a copy, or reset the cursor, which forgets what was delivered"
-# One statement reads a record and its chunks at the same moment.
+_DAMAGED = "Restore the store from a copy, or reset the cursor, which deletes its records of deliveries"
+# One statement reads a record and its chunks from the same state of the file.
 _ONE = """
 SELECT found.record, CAST(found.body AS BLOB), part.chunk, CAST(part.body AS BLOB)
 FROM (SELECT ledger, cursor, record, body FROM delivery WHERE ledger = ? AND cursor = ? AND {which}) AS found
@@ -58,7 +61,10 @@ LEFT JOIN delivery_chunk AS part USING (ledger, cursor, record) ORDER BY part.ch
 
 
 class DeliveryRecord(msgspec.Struct, frozen=True, array_like=True):
-    """Record of a batch. `waiting`: rows that were delivered earlier and are still outstanding, beside `shares`."""
+    """Record of a batch. `shares` are the rows of the batch. `waiting` are outstanding rows of earlier batches.
+
+    `position` is the start of the next batch.
+    """
 
     record: int
     position: Position
@@ -70,7 +76,7 @@ _RECORD = msgspec.msgpack.Decoder(DeliveryRecord)
 
 
 class DeliveryRecords(Records):
-    """Table of a store."""
+    """Records of delivered batches of a store. Any thread may call any method."""
 
     def get(self, ledger: str, cursor: str, record: int) -> DeliveryRecord | None:
         return self._one("record = ?", ledger, cursor, record)
@@ -79,7 +85,7 @@ class DeliveryRecords(Records):
         return self._one("record > ? ORDER BY record DESC LIMIT 1", ledger, cursor, 0)
 
     def put(self, ledger: str, cursor: str, record: DeliveryRecord, after: int) -> None:
-        """Store the record that follows `after`. Of the others only that one and the dead letters are kept."""
+        """Store the record that follows `after`. Delete all other records, except `after` and the dead letters."""
 
         def change(c: sqlite3.Connection) -> None:
             _delete(c, "record > 0 AND record <> ?", ledger, cursor, after)
@@ -91,7 +97,7 @@ class DeliveryRecords(Records):
         self._file.change(lambda c: _insert(c, ledger, cursor, DEAD, dead))
 
     def forget(self, ledger: str, cursor: str, *, dead_only: bool = False) -> None:
-        """Delete the records of a cursor, or its dead letters."""
+        """Delete the records of a cursor, or with `dead_only` the record of its dead letters."""
         least, most = DEAD, DEAD if dead_only else _RECORD_MAX
         self._file.change(lambda c: _delete(c, "record BETWEEN ? AND ?", ledger, cursor, least, most))
 
@@ -126,14 +132,14 @@ def _insert(c: sqlite3.Connection, ledger: str, cursor: str, number: int, record
 
 
 def _whole(body: bytes, chunks: dict[int, bytes], where: str) -> bytes:
-    """Join the chunks of a body. Raises Corrupt if they are not those of the footer."""
+    """Join the chunks of a body. Raises Corrupt if their number or length differs from the footer."""
     if not body.startswith(_FOOTER):
         return body
     footer = parse_footer(body, where)
     found = sum(map(len, chunks.values()))
     if (len(chunks), found) != (footer.numParts, footer.length) or list(chunks) != list(range(len(chunks))):
         raise Corrupt(
-            f"{where} states {footer.numParts} chunks of {footer.length} bytes, {len(chunks)} of {found} are there",
+            f"{where} states {footer.numParts} chunks of {footer.length} bytes, {len(chunks)} of {found} bytes exist",
             hint=_DAMAGED,
         )
     return b"".join(chunks.values())
@@ -145,8 +151,8 @@ def _deflated(record: DeliveryRecord) -> bytes:
         return body
     if len(body) > BODY_BYTES_MAX:
         raise Refused(
-            f"what a batch delivers takes {len(body)} bytes to write down, {BODY_BYTES_MAX} are the most",
-            hint="Set maxRowsPerTrigger, or acknowledge what was delivered before",
+            f"the record of a batch's rows has {len(body)} bytes, at most {BODY_BYTES_MAX} are allowed",
+            hint="Set maxRowsPerTrigger, or acknowledge the rows of earlier batches",
         )
     return _HEAD.pack(_DEFLATED, len(body)) + compress(ZSTD, body, level=1)
 

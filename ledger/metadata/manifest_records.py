@@ -1,14 +1,15 @@
-"""Manifests of batches over several ledgers, as rows of the metadata file: the newest one of each query.
+"""Manifests of batches that write to several ledgers: a row of the metadata file for the newest batch of each query.
 
-    manifest      query, batch, JSON of `Manifest`: which staged parts go to which ledger, and whether all are there
+    manifest      query, batch, JSON of `Manifest`: the staged parts (files of rows) for each ledger, and whether all
+                  parts are in their ledgers
 
 Rules
-- Writing a manifest is the commit point of its batch, durable when it returns. It replaces the manifest of the query's
-  batch before, which was done.
-- A finished manifest is kept, because the ledgers alone do not show that the batch was committed. A repeated run may
-  route its rows to others.
-- A manifest names no terminated ledger, and no ledger is terminated while an unfinished manifest names it. Reason: a
-  committed batch must be writable.
+- The write of a manifest commits its batch. It is durable when the call returns. It replaces the manifest of the
+  query's previous batch, which is done.
+- The manifest stays after its batch is done, to detect a repetition of the batch. The ledgers alone do not show it,
+  because a repetition may divide its rows among other ledgers.
+- A committed batch must be writable. So a manifest names no terminated ledger (closed for good), and no ledger is
+  terminated while an unfinished manifest names it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from pyspark_ledger.ledger.protocol.commits import StagedPart
 
 
 class ManifestRun(msgspec.Struct, frozen=True):
-    """Parts of one ledger, in order."""
+    """Staged parts for one ledger, in order."""
 
     ledger: str
     incarnation: str
@@ -33,9 +34,9 @@ class ManifestRun(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """Committed batch over several ledgers. `done`: all of its runs are in their ledgers.
+    """Committed batch that writes to several ledgers. `done` means that all ledgers have their rows.
 
-    `once`: its query has no other batch.
+    `once` means a batch write, whose query has no other batch.
     """
 
     query: str
@@ -57,10 +58,10 @@ _MANIFEST = msgspec.json.Decoder(Manifest)
 
 
 class ManifestRecords(Records):
-    """All manifests of a store. Any thread may call any method."""
+    """Manifests of a store. Any thread may call any method."""
 
     def newest(self, query: str) -> Manifest | None:
-        """Return the manifest of a query's newest batch over several ledgers."""
+        """Return the manifest of a query's newest batch, or None."""
         row = self._file.read(
             lambda c: c.execute(
                 "SELECT body FROM manifest WHERE query = ? ORDER BY batch DESC LIMIT 1", (query,)
@@ -69,24 +70,25 @@ class ManifestRecords(Records):
         return None if row is None else _MANIFEST.decode(row[0])
 
     def pending(self) -> list[Manifest]:
-        """Return the manifests whose runs are not all known to be in their ledgers, in no order."""
+        """Return the manifests that are not done, in any order."""
         rows = self._file.read(lambda c: c.execute("SELECT body FROM manifest").fetchall())
         found = [_MANIFEST.decode(row[0]) for row in rows]
         return [manifest for manifest in found if not manifest.done]
 
     def put(self, manifest: Manifest) -> None:
-        """Write the commit point of a batch. Refused while an earlier manifest of the query is not done."""
+        """Write a manifest, which commits its batch. Raises Refused while an earlier batch of the query is not done."""
 
         def put(c: sqlite3.Connection) -> None:
             rows = c.execute("SELECT batch, body FROM manifest WHERE query = ?", (manifest.query,)).fetchall()
             for batch, body in rows:
                 if batch >= manifest.batch or not _MANIFEST.decode(body).done:
                     raise Refused(
-                        f"batch {manifest.batch} of query {manifest.query!r} comes behind batch {batch}",
-                        hint="Commit the batches of a query one after the other",
+                        f"batch {manifest.batch} of query {manifest.query!r} cannot be committed: batch {batch} is "
+                        "newer, or not finished",
+                        hint="Commit the batches of a query one after another",
                     )
             for run in manifest.runs:
-                _require_going(c, run.ledger)
+                _require_not_terminated(c, run.ledger)
             c.execute("DELETE FROM manifest_row WHERE query = ?", (manifest.query,))
             c.execute(
                 "INSERT INTO manifest_row VALUES (?, ?, ?)",
@@ -96,6 +98,7 @@ class ManifestRecords(Records):
         self._file.change(put)
 
     def finish(self, manifest: Manifest) -> None:
+        """Record that a batch is done."""
         body = msgspec.json.encode(msgspec.structs.replace(manifest, done=True))
         key = (manifest.query, manifest.batch)
         self._file.change(
@@ -103,7 +106,7 @@ class ManifestRecords(Records):
         )
 
     def forget_before(self, cutoff_ms: int) -> None:
-        """Delete finished manifests of queries without another batch, whose staged parts are gone."""
+        """Delete the manifests of finished batch writes that were committed before `cutoff_ms`."""
         rows = self._file.read(lambda c: c.execute("SELECT body FROM manifest").fetchall())
         found = [_MANIFEST.decode(row[0]) for row in rows]
         past = [(m.query,) for m in found if m.once and m.done and m.committed_ms < cutoff_ms]
@@ -112,18 +115,18 @@ class ManifestRecords(Records):
 
 
 def require_none_pending(c: sqlite3.Connection, ledger: str) -> None:
-    """Refuse, within a change, to end a ledger that a committed batch still has to be written to."""
+    """Raise Refused, within a transaction, if a committed batch must still be written to the ledger."""
     for (body,) in c.execute("SELECT body FROM manifest"):
         manifest = _MANIFEST.decode(body)
         if not manifest.done and any(run.ledger == ledger for run in manifest.runs):
             raise Refused(
-                f"{ledger!r} cannot be terminated: batch {manifest.batch} of query {manifest.query!r} is committed to "
-                "it and not written yet",
-                hint="Terminate it again in a moment",
+                f"{ledger!r} cannot be terminated: batch {manifest.batch} of query {manifest.query!r} is committed and "
+                "not written to it yet",
+                hint="Terminate the ledger again in a moment",
             )
 
 
-def _require_going(c: sqlite3.Connection, ledger: str) -> None:
+def _require_not_terminated(c: sqlite3.Connection, ledger: str) -> None:
     row = c.execute("SELECT info FROM ledger WHERE name = ?", (ledger,)).fetchone()
     if row is not None and ManagedLedgerInfo.FromString(row[0]).HasField("terminatedPosition"):
         raise Terminated(f"{ledger!r} was terminated: no batch can be committed to it", hint="Write to another ledger")

@@ -1,14 +1,16 @@
-"""Offload of a segment in the record of its managed ledger: Pulsar's `OffloadContext`.
+"""Offload of a segment to object storage, in the record of its managed ledger: Pulsar's `OffloadContext`.
 
-    uidMsb, uidLsb       the newest attempt, as two signed 64-bit halves; absent: never tried
-    complete             its objects are whole and readable
-    bookkeeperDeleted    the local files are deleted, or being deleted
-    timestamp            when it was completed, ms
-    driverMetadata       where the objects are: a name and properties
+An attempt is one upload of a segment, identified by a UUID.
+
+    uidMsb, uidLsb       the newest attempt, as two signed 64-bit halves; absent before the first attempt
+    complete             the objects are complete and readable
+    bookkeeperDeleted    the local data file is deleted, or will be deleted
+    timestamp            the time of completion, in ms
+    driverMetadata       the location of the objects: a driver's name and its properties
 
 Rules
-- The attempt is stored before its upload starts, and never used twice.
-- `complete` and `bookkeeperDeleted` are only ever set, by a change that compares the attempt.
+- An attempt is recorded before its upload starts. Each upload has a new attempt.
+- `complete` and `bookkeeperDeleted` are never reset for an attempt. A change compares the attempt.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ _HALF = 1 << 64
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """Location of objects: `name` is Pulsar's name of the driver, `properties` its parameters without credentials."""
+    """Location of objects. `name` is Pulsar's name for the kind of storage. `properties` contain no credentials."""
 
     name: str
     properties: Mapping[str, str] = field(default_factory=dict)
@@ -44,21 +46,21 @@ class OffloadAttempt:
 
     @classmethod
     def of(cls, listed: ManagedLedgerInfo.LedgerInfo) -> Self | None:
-        """Return the attempt in the record of a segment; None without an attempt."""
-        said = listed.offloadContext
-        if not listed.HasField("offloadContext") or not (said.HasField("uidMsb") or said.HasField("uidLsb")):
+        """Return the attempt in the record of a segment, or None."""
+        context = listed.offloadContext
+        if not listed.HasField("offloadContext") or not (context.HasField("uidMsb") or context.HasField("uidLsb")):
             return None
-        properties = {pair.key: pair.value for pair in said.driverMetadata.properties}
+        properties = {pair.key: pair.value for pair in context.driverMetadata.properties}
         return cls(
-            of_halves(said.uidMsb, said.uidLsb),
-            Driver(said.driverMetadata.name, properties),
-            said.complete,
-            said.bookkeeperDeleted,
-            said.timestamp,
+            of_halves(context.uidMsb, context.uidLsb),
+            Driver(context.driverMetadata.name, properties),
+            context.complete,
+            context.bookkeeperDeleted,
+            context.timestamp,
         )
 
     def put(self, listed: ManagedLedgerInfo.LedgerInfo) -> None:
-        """Write the attempt into a record, over an earlier one."""
+        """Write the attempt into the record of a segment. Replaces an earlier attempt."""
         most, least = halves(self.attempt)
         context = OffloadContext(
             uidMsb=most,
@@ -81,7 +83,7 @@ class OffloadAttempt:
 
 
 def halves(attempt: uuid.UUID) -> tuple[int, int]:
-    """Return a UUID as two signed 64-bit numbers, most significant first."""
+    """Return a UUID as two signed 64-bit numbers, the most significant half first."""
     most, least = divmod(attempt.int, _HALF)
     return signed(most), signed(least)
 

@@ -1,8 +1,8 @@
-"""Records of a partitioned ledger: created, extended and listed in one step, for any number of partitions.
+"""Records of a partitioned ledger and of its partitions, inserted within one transaction.
 
 Invariants
-- The record of the number and the records of all partitions exist together or not at all.
-- A partition has the properties with which the partitioned ledger was created.
+- The record of a partitioned ledger has the number of partitions. All their records exist.
+- A new partition gets the properties of the partitioned ledger.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pyspark_ledger.ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
 def insert_ledger(
     c: sqlite3.Connection, name: str, incarnation: str, properties: Mapping[str, str], *, exist_ok: bool
 ) -> bool:
-    """Insert a record without segments. Return False if it exists and `exist_ok`.
+    """Insert the record of a ledger without segments. Return False if it exists and `exist_ok` is set.
 
-    Refuses names that differ only in case, and names that no new ledger may have.
+    Raises Refused if another ledger's name differs only in case, or if the name has a hidden character.
     """
-    there = c.execute("SELECT name FROM ledger WHERE folded = ?", (name.casefold(),)).fetchone()
-    if there is None:
+    existing = c.execute("SELECT name FROM ledger WHERE folded = ?", (name.casefold(),)).fetchone()
+    if existing is None:
         require_new_name(name)
         info = ManagedLedgerInfo()
         for key, value in sorted(properties.items()):
@@ -31,10 +31,10 @@ def insert_ledger(
         row = (name, name.casefold(), incarnation, info.SerializeToString())
         c.execute("INSERT INTO ledger_row VALUES (?, ?, ?, 0, ?)", row)
         return True
-    if there[0] != name:
+    if existing[0] != name:
         raise Refused(
-            f"ledger {name!r} differs from {there[0]!r} only in case",
-            hint="Use that one or another name",
+            f"ledger {name!r} differs from {existing[0]!r} only in case",
+            hint=f"Use {existing[0]!r}, or a name that differs in more than case",
         )
     if not exist_ok:
         raise AlreadyExists(f"ledger {name!r} exists already")
@@ -42,7 +42,7 @@ def insert_ledger(
 
 
 def require_ledger(c: sqlite3.Connection, name: str) -> None:
-    """Raise NotFound unless there is a record of that name."""
+    """Raise NotFound if no ledger has this name."""
     if c.execute("SELECT 1 FROM ledger WHERE name = ?", (name,)).fetchone() is None:
         raise NotFound(f"there is no ledger {name!r}")
 
@@ -56,7 +56,10 @@ def insert_partitioned(
     *,
     exist_ok: bool,
 ) -> None:
-    """Insert a partitioned ledger with all of its partitions. An existing one must have as many."""
+    """Insert a partitioned ledger with all its partitions.
+
+    With `exist_ok`, an existing ledger with the same number of partitions is accepted.
+    """
     stated = {**properties, PARTITIONS: str(partitions)}
     if insert_ledger(c, name, new_incarnation(), stated, exist_ok=exist_ok):
         for part in partition_names(name, partitions):
@@ -65,20 +68,20 @@ def insert_partitioned(
     found = partition_count(_properties(c, name))
     if found != partitions:
         has = f"{found} partitions" if found else "no partitions"
-        hint = "Increase their number instead" if 0 < found < partitions else "Use it as it is, or another name"
-        raise AlreadyExists(f"ledger {name!r} exists with {has}, {partitions} were asked for", hint=hint)
+        hint = "Increase their number instead" if 0 < found < partitions else "Use the existing ledger or another name"
+        raise AlreadyExists(f"ledger {name!r} exists with {has}, {partitions} were requested", hint=hint)
 
 
 def extend_partitioned(c: sqlite3.Connection, name: str, partitions: int, new_incarnation: Callable[[], str]) -> None:
-    """Add partitions to a partitioned ledger. Fewer are refused; the same number changes nothing."""
+    """Increase the number of partitions. The present number changes nothing. Raises Refused for a lower number."""
     properties = _properties(c, name)
     found = partition_count(properties)
     if not found:
         raise Refused(f"ledger {name!r} has no partitions", hint="Create another ledger with partitions")
     if partitions < found:
         raise Refused(
-            f"ledger {name!r} has {found} partitions, {partitions} were asked for",
-            hint="Their number only increases: the keys of those that went would have lost their history",
+            f"ledger {name!r} has {found} partitions, {partitions} were requested",
+            hint="The number can only increase: the messages of a removed partition would be lost",
         )
     own = {key: value for key, value in properties.items() if key != PARTITIONS}
     for part in partition_names(name, partitions, found):

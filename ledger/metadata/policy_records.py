@@ -1,11 +1,10 @@
 """Policies of ledgers and namespaces, as rows of the metadata file.
 
-    policy        scope (a ledger's canonical name, or tenant/namespace), JSON of values by the name of the policy
+    policy        scope (a ledger's full name, or tenant/namespace), JSON of values by the name of the policy
 
 Rules
-- A change is one transaction, checked as a whole within it, and durable when it returns.
-- Names of ledgers have four parts and those of namespaces two, so they never collide. A ledger's row is deleted with
-  the ledger.
+- A change is one transaction. The transaction checks all values of the scope. It is durable when the call returns.
+- A scope with four parts is a ledger, a scope with two parts a namespace. A ledger's row is deleted with the ledger.
 """
 
 from __future__ import annotations
@@ -24,24 +23,26 @@ POLICY_TABLE = RecordTable("policy", ("scope TEXT PRIMARY KEY", "body BLOB NOT N
 
 
 class PolicyRecords(Records):
-    """All policies of a store. Any thread may call any method."""
+    """Policies of a store. Any thread may call any method."""
 
     def stated(self, scope: str) -> dict[str, int]:
+        """Return the policies that are set for a ledger or a namespace itself."""
         return self._file.read(lambda c: _stated(c, scope))
 
     def of_ledger(self, name: str) -> tuple[dict[str, int], dict[str, int]]:
-        """Return the policies of a ledger and of its namespace. A partition has those of its partitioned
-        ledger, too.
+        """Return the policies of a ledger and those of its namespace.
+
+        A partition also has the policies of its partitioned ledger, unless it sets them itself.
         """
 
         def read(c: sqlite3.Connection) -> tuple[dict[str, int], dict[str, int]]:
-            whole, *part = scopes_of(name)
-            own = {key: value for scope in (whole, *part) for key, value in _stated(c, scope).items()}
+            own = {key: value for scope in scopes_of(name) for key, value in _stated(c, scope).items()}
             return own, _stated(c, namespace_of(name))
 
         return self._file.read(read)
 
     def scopes(self) -> dict[str, dict[str, int]]:
+        """Return the policies of all scopes that have any."""
         rows = self._file.read(lambda c: c.execute("SELECT scope, body FROM policy").fetchall())
         return {scope: _decoded(body) for scope, body in rows}
 
@@ -54,25 +55,25 @@ class PolicyRecords(Records):
         check: Callable[[Mapping[str, int]], None],
         ledger: bool,
     ) -> dict[str, int]:
-        """Set and delete values in one step, and return the result. `check` refuses an invalid result."""
+        """Set and delete values in one transaction, and return the result. `check` raises Refused if it is invalid."""
 
         def change(c: sqlite3.Connection) -> dict[str, int]:
             if ledger and c.execute("SELECT 1 FROM ledger WHERE name = ?", (scope,)).fetchone() is None:
                 raise NotFound(f"there is no ledger {scope!r}")
-            kept = {name: value for name, value in _stated(c, scope).items() if name not in forget}
-            wanted = {**kept, **values}
-            check(wanted)
-            if wanted:
-                c.execute("INSERT OR REPLACE INTO policy_row VALUES (?, ?)", (scope, msgspec.json.encode(wanted)))
+            remaining = {name: value for name, value in _stated(c, scope).items() if name not in forget}
+            result = {**remaining, **values}
+            check(result)
+            if result:
+                c.execute("INSERT OR REPLACE INTO policy_row VALUES (?, ?)", (scope, msgspec.json.encode(result)))
             else:
                 c.execute("DELETE FROM policy_row WHERE scope = ?", (scope,))
-            return wanted
+            return result
 
         return self._file.change(change)
 
 
 def scopes_of(name: str) -> tuple[str, ...]:
-    """Return the scopes of a ledger's own policies: for a partition that of its partitioned ledger first."""
+    """Return the scopes of a ledger's own policies. A partition has two: its partitioned ledger, then itself."""
     part = partition_of(name)
     return (name,) if part is None else (part[0], name)
 

@@ -1,14 +1,14 @@
-"""Value of Pulsar's metadata: the record of a managed ledger or of a cursor, plain or compressed.
+"""Value in Pulsar's metadata store: the record of a managed ledger or of a cursor, plain or compressed.
 
     plain:       the protobuf message
     compressed:  4778  size u32  Managed…InfoMetadata (compression, uncompressed size)  compressed message …
 
 Rules
-- No message opens with 47 78 (a tag of field 8 with a wire type that does not exist), so the two forms never collide.
-  Pulsar reads a damaged compressed value once more as a plain one, which always fails. Here the first fault is
-  reported.
-- Sizes are limited before decompression.
-- Unknown fields survive reading and writing.
+- A protobuf message never starts with 47 78, because no wire type 7 exists. So the two forms cannot be confused.
+  Pulsar parses a damaged compressed value a second time as a plain message, which always fails. Here the first fault
+  is reported.
+- The uncompressed size is checked before decompression.
+- Fields of newer versions of Pulsar are kept when a record is read and written.
 """
 
 from __future__ import annotations
@@ -34,30 +34,33 @@ _Info = TypeVar("_Info", ManagedLedgerInfo, ManagedCursorInfo)
 VALUE_BYTES_MAX = 64 * 1024 * 1024
 
 _MAGIC = b"\x47\x78"
-# Fields 1 to 3 of a cursor's record are numbers. In a PositionInfo only the first two are.
+# Fields 1 to 3 of a cursor's record are numbers. In a PositionInfo only the fields 1 and 2 are numbers.
 _CURSOR_HEAD = re.compile(rb"\x08[\x80-\xff]{0,9}[\x00-\x7f]\x10[\x80-\xff]{0,9}[\x00-\x7f]\x18")
 _HEAD_BYTES_MAX = 32
 _U32 = struct.Struct(">I")
 
 
 def parse_ledger_info(value: Buffer, where: str, *, max_bytes: int = VALUE_BYTES_MAX) -> ManagedLedgerInfo:
-    """Return the record of a managed ledger. Raises Corrupt or Unsupported naming `where`."""
+    """Return the record of a managed ledger. Raises Corrupt or Unsupported with `where`, the value's place."""
     return _parse(ManagedLedgerInfo, ManagedLedgerInfoMetadata, value, where, max_bytes)
 
 
 def parse_cursor_info(value: Buffer, where: str, *, max_bytes: int = VALUE_BYTES_MAX) -> ManagedCursorInfo:
-    """Return the record of a cursor. Raises Corrupt or Unsupported naming `where`."""
+    """Return the record of a cursor. Raises Corrupt or Unsupported with `where`, the value's place."""
     return _parse(ManagedCursorInfo, ManagedCursorInfoMetadata, value, where, max_bytes)
 
 
 def is_cursor_info(value: Buffer) -> bool:
-    """Return whether bytes begin as a cursor's record: compressed, or with an entry id where a state has a range."""
+    """Return whether bytes are the start of a cursor's record, plain or compressed, and not of a `PositionInfo`.
+
+    A cursor's log has values of both kinds. Field 3 is a number in the record, and a range in a `PositionInfo`.
+    """
     begin = bytes(memoryview(value).cast("B")[:_HEAD_BYTES_MAX])
     return begin.startswith(_MAGIC) or _CURSOR_HEAD.match(begin) is not None
 
 
 def compression_of(value: Buffer, where: str) -> int:
-    """Return the number of a value's compression. Raises Corrupt naming `where`."""
+    """Return the number of a value's compression, as in Pulsar's protocol. Raises Corrupt with `where`."""
     view = memoryview(value).cast("B")
     if bytes(view[:2]) != _MAGIC:
         return NONE

@@ -1,10 +1,10 @@
 """Read-only view of a store's metadata file, for a process that does not own the store.
 
 Rules
-- Nothing is changed, not even by SQLite (`ledger.database.file_checks`). A change is refused.
-- The file is checked as a whole when it is opened, and each record when it is read. A file of an earlier format is read
-  from a migrated copy in memory.
-- Metadata that lack commits are refused, except with `behind`.
+- Neither this module nor SQLite changes a file (`ledger.database.file_checks`). A change is refused.
+- The whole file is checked when it is opened, and each record when it is read. A file of an earlier format is read from
+  a migrated copy in memory.
+- Metadata that lack commits (for example a restored copy) are refused, unless `behind` is set.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from pyspark_ledger.ledger.metadata.records import complete_records
 from pyspark_ledger.ledger.ownership import require_open_to_us
 
 T = TypeVar("T")
-_LOOKS = 3
+_ATTEMPTS = 3
 
 
 class MetadataView(MetadataFile):
-    """SQLite file, which any thread may read."""
+    """Metadata file that is opened for reading. Any thread may read."""
 
     def __init__(self, path: Path, tables: Sequence[RecordTable], *, behind: bool = False) -> None:
         # Not `super().__init__()`, which opens the file for writing and starts the writer thread.
@@ -35,11 +35,11 @@ class MetadataView(MetadataFile):
             require_open_to_us(path.parent)
         if not path.exists():
             raise NotFound(f"{path} is missing", hint="Name the directory of a store")
-        for look in range(_LOOKS):
+        for attempt in range(_ATTEMPTS):
             try:
                 require_sound_file(path, tables, behind=behind)
-            except Corrupt:  # the file may also look damaged while a broker starts or ends
-                if look == _LOOKS - 1:
+            except Corrupt:  # while a broker starts or ends, a sound file can fail the check, too
+                if attempt == _ATTEMPTS - 1:
                     raise
             else:
                 break
@@ -49,9 +49,9 @@ class MetadataView(MetadataFile):
             self.path, lambda connection: in_this_format(connection, self._tables, complete_records, query)
         )
 
-    def change(self, change: Change[T]) -> T:  # noqa: ARG002 — the name is the parent's
-        """Raise Refused: only the broker changes records."""
+    def change(self, change: Change[T]) -> T:  # noqa: ARG002 — the parent class has this name
+        """Raise Refused, because only the broker changes records."""
         raise Refused(f"{self.path} is opened for reading only", hint="Connect to the store's broker to change it")
 
     def close(self) -> None:
-        """Do nothing."""
+        """Do nothing, because no file stays open."""

@@ -1,23 +1,22 @@
 """Records of a store: its ledgers, their segments, their readers.
 
-    store         id, host, epoch, next ledger id                            one row
-    ledger        name, folded name, incarnation, version, ManagedLedgerInfo without its list
-    segment       the list: a `LedgerInfo` and what it has no field for, by ledger id (ledger.metadata.segment_records)
-    run           the newest committed batch of each query, as far as it is sealed
-    manifest      batches over several ledgers, from their commit point until they are rolled forward
-    sequence      the highest sequence id of each producer in sealed segments, where de-duplication is on
-    schema        Arrow schemas of a ledger, versions from 0
-    cursor        ManagedCursorInfo, replay floor, lease (ledger.metadata.cursor_records)
-    delivery      what batches of a cursor deliver that are more than a range (ledger.metadata.delivery_records);
-                  large ones are in chunks, rows of `delivery_chunk`
-    policy        policies of a ledger or a namespace, by its name (ledger.metadata.policy_records)
-    unwanted      objects in object storage that no record refers to any more (ledger.metadata.unwanted_files)
-    trimmed       what retention deleted, segment by segment (ledger.metadata.segment_records)
-    unwanted_file files of segments that are to be deleted (ledger.metadata.unwanted_files)
+    store         one row: id, host, epoch, next segment id
+    ledger        name, name in lower case, incarnation (id of this creation), version, ManagedLedgerInfo without
+    segments segment       one row for each segment: Pulsar's `LedgerInfo` and more (ledger.metadata.segment_records)
+    run           the newest batch of each query whose entries are in a sealed segment manifest      the newest batch of
+    each query that writes to several ledgers (ledger.metadata.manifest_records) sequence      the highest sequence id
+    of each producer in sealed segments, for ledgers with de-duplication schema        Arrow schemas of a ledger,
+    versions from 0 cursor        ManagedCursorInfo, replay floor, lease (ledger.metadata.cursor_records) delivery
+    the rows of a batch of a cursor, if they are more than a range (ledger.metadata.delivery_records) delivery_chunk
+    the parts of large `delivery` rows policy        policies of a ledger or a namespace, by its name
+    (ledger.metadata.policy_records) unwanted      objects in object storage that must be deleted
+    (ledger.metadata.unwanted_files) trimmed       the segments that retention deleted (ledger.metadata.segment_records)
+    unwanted_file files of segments that must be deleted (ledger.metadata.unwanted_files)
 
 Rules
-- Every change compares the record's version (and the file the broker's epoch) and is durable when it returns.
-- Segment ids rise through the whole store and are never used twice.
+- Every change compares the record's version and the broker's epoch. It is durable when the call returns. The epoch
+  rises with each start of a broker, so an earlier broker cannot change records.
+- Segment ids rise in the whole store and are never used twice.
 - Names that differ only in case are refused.
 """
 
@@ -128,7 +127,7 @@ _COMMITTED = msgspec.json.Decoder(CommittedBatch)
 
 
 class KnownSequence(msgspec.Struct, frozen=True):
-    """Highest sequence id of a producer that is durable in the log, and its time."""
+    """Highest durable sequence id of a producer, and the time of its last append."""
 
     producer: str
     sequence_id: int
@@ -137,7 +136,7 @@ class KnownSequence(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class StoreRecord:
-    """Identity of the store, written when it was created."""
+    """Identity of the store, written at its creation."""
 
     store_id: str
     host: str
@@ -146,7 +145,7 @@ class StoreRecord:
 
 @dataclass(frozen=True, slots=True)
 class LedgerRecord:
-    """Record of one managed ledger at one version. `info` has no list, which `SegmentRecords` have."""
+    """Record of one managed ledger at one version. `info` has no segments: `SegmentRecords` have them."""
 
     name: str
     incarnation: str
@@ -155,7 +154,7 @@ class LedgerRecord:
 
 
 class Metadata:
-    """All records of a store. Any thread may call any method."""
+    """Records of a store. Any thread may call any method."""
 
     def __init__(self, file: MetadataFile, clock: Clock) -> None:
         self._file = file
@@ -179,7 +178,7 @@ class Metadata:
 
     @classmethod
     def open(cls, path: Path, clock: Clock, *, behind: bool = False) -> Self:
-        """Open the metadata of an existing store; with `behind` also if they lack commits."""
+        """Open the metadata of an existing store. With `behind`, accept metadata that lack commits."""
         return cls(MetadataFile.open(path, TABLES, complete_records, behind=behind), clock)
 
     def close(self) -> None:
@@ -196,7 +195,7 @@ class Metadata:
         self._file.change(lambda c: c.execute("UPDATE store_row SET host = ?", (host,)))
 
     def bump_epoch(self) -> int:
-        """Take the store over, durably."""
+        """Raise the epoch durably, which fences the previous broker. Return the new epoch."""
         return self._file.bump_epoch()
 
     def require_epoch(self, mine: int) -> None:
@@ -208,24 +207,24 @@ class Metadata:
 
         def allocate(c: sqlite3.Connection) -> int:
             c.execute("UPDATE store_row SET next_ledger_id = next_ledger_id + 1")
-            given = int(c.execute("SELECT next_ledger_id - 1 FROM store").fetchone()[0])
-            put_made(c, given)
-            return given
+            allocated = int(c.execute("SELECT next_ledger_id - 1 FROM store").fetchone()[0])
+            put_made(c, allocated)
+            return allocated
 
         return self._file.change(allocate)
 
     def give_ledger_ids_after(self, last: int) -> None:
-        """Allocate only ids after `last` from now on, because its files exist."""
+        """Allocate only segment ids after `last` from now on, because files with the id `last` exist."""
         self._file.change(
             lambda c: c.execute("UPDATE store_row SET next_ledger_id = max(next_ledger_id, ?)", (last + 1,))
         )
 
     def ledger_ids(self) -> set[int]:
-        """Return the ids of all segments that any record lists, those of cursors included."""
+        """Return the ids of all segments that a record lists, also of the logs of cursors."""
         return self.segments.ledger_ids() | self.cursors.ledger_ids()
 
     def next_ledger_id(self) -> int:
-        """Return the id of the next segment. All ids below were used."""
+        """Return the id of the next segment. All lower ids were allocated."""
         return int(self._file.read(lambda c: c.execute("SELECT next_ledger_id FROM store").fetchone()[0]))
 
     def names(self) -> list[str]:
@@ -235,7 +234,7 @@ class Metadata:
         ]
 
     def exists(self, name: str) -> bool:
-        """Return whether there is a managed ledger of that name."""
+        """Return whether a managed ledger has this name."""
         return (
             self._file.read(lambda c: c.execute("SELECT 1 FROM ledger WHERE name = ?", (name,)).fetchone()) is not None
         )
@@ -252,7 +251,7 @@ class Metadata:
         return LedgerRecord(row[0], row[1], row[2], ManagedLedgerInfo.FromString(row[3]))
 
     def create_ledger(self, name: str, incarnation: str, properties: dict[str, str], *, exist_ok: bool) -> None:
-        """Create a managed ledger without segments. An existing one is unchanged if `exist_ok`, else refused."""
+        """Create a managed ledger without segments. Raises AlreadyExists if it exists, unless `exist_ok` is set."""
         self._file.change(lambda c: insert_ledger(c, name, incarnation, properties, exist_ok=exist_ok))
 
     def create_partitioned(
@@ -264,13 +263,13 @@ class Metadata:
         *,
         exist_ok: bool,
     ) -> None:
-        """Create a partitioned ledger and its partitions, in one step."""
+        """Create a partitioned ledger and its partitions, in one transaction."""
         self._file.change(
             lambda c: insert_partitioned(c, name, partitions, properties, new_incarnation, exist_ok=exist_ok)
         )
 
     def extend_partitioned(self, name: str, partitions: int, new_incarnation: Callable[[], str]) -> None:
-        """Add partitions to a partitioned ledger, in one step."""
+        """Add partitions to a partitioned ledger, in one transaction."""
         self._file.change(lambda c: extend_partitioned(c, name, partitions, new_incarnation))
 
     def update_ledger(
@@ -285,11 +284,11 @@ class Metadata:
         trimmed_to: Position | None = None,
         sequences: list[KnownSequence] | None = None,
     ) -> LedgerRecord:
-        """Change a record and its list, if the record still has the version and incarnation of `record`.
+        """Change a record and its segments, if the record still has the version and incarnation of `record`.
 
-        The rows `put` are written to the list, and those of the ids `gone` are removed. The newest committed batches
-        become as durable as the record; those of `forgotten` queries are deleted. The producers' sequence ids replace
-        the earlier ones. With `trimmed_to`, no cursor may need anything before it.
+        `put` are the new or changed segments, `gone` the ids of removed segments. `committed` are the newest batches
+        of queries. The batches of `forgotten` queries are deleted. `sequences` replace all sequence ids of the ledger.
+        With `trimmed_to`, raises Refused if a cursor needs an earlier entry.
         """
         name = record.name
 
@@ -305,7 +304,7 @@ class Metadata:
                 require_none_pending(c, name)
             slowest = None if trimmed_to is None else slowest_of(c, name)
             if slowest is not None and trimmed_to is not None and slowest < trimmed_to:
-                raise Refused(f"{name!r} was to be trimmed to {trimmed_to}, a cursor was just put back to {slowest}")
+                raise Refused(f"{name!r} cannot be trimmed to {trimmed_to}: a cursor was reset to {slowest} meanwhile")
             take_segments(c, name, gone, trimmed=trimmed_to is not None)
             for segment in put:
                 put_segment(c, name, segment)
@@ -321,7 +320,7 @@ class Metadata:
         return self._file.change(update)
 
     def delete_ledger(self, *names: str) -> set[int]:
-        """Delete records and all that belongs to them, in one step. Return the ids of the unlisted segments."""
+        """Delete ledgers with all their records, in one transaction. Return the ids of their segments."""
         rows = [(name,) for name in names]
 
         def delete(c: sqlite3.Connection) -> set[int]:
@@ -349,7 +348,7 @@ class Metadata:
         return [KnownSequence(*row) for row in rows]
 
     def schema(self, name: str, version: int) -> tuple[int, bytes]:
-        """Return a registered schema, the newest for version -1; `(-1, b"")` if none is registered."""
+        """Return a registered schema with its version. Version -1 means the newest, or `(-1, b"")` without a schema."""
         row = self._file.read(
             lambda c: c.execute(
                 "SELECT version, body FROM schema WHERE ledger = ? AND (version = ? OR ? = -1) "
@@ -362,9 +361,7 @@ class Metadata:
         return (-1, b"") if row is None else (row[0], row[1])
 
     def register_schema(self, name: str, body: bytes, after: int) -> tuple[int, bytes]:
-        """Register a schema as the version that follows `after`. If the newest version is another one, return
-        that one.
-        """
+        """Register a schema as the version after `after`. If the newest version is not `after`, return the newest."""
 
         def register(c: sqlite3.Connection) -> tuple[int, bytes]:
             require_ledger(c, name)
@@ -375,7 +372,7 @@ class Metadata:
             if newest is not None and (newest[1] == body or found != after):
                 return found, newest[1]
             if found != after:
-                raise Refused(f"ledger {name!r} has no schema yet, one was to follow version {after}")
+                raise Refused(f"ledger {name!r} has no schema, a schema after version {after} was registered")
             c.execute("INSERT INTO schema_row VALUES (?, ?, ?)", (name, found + 1, body))
             return found + 1, body
 
@@ -383,15 +380,13 @@ class Metadata:
 
 
 def complete_records(c: sqlite3.Connection) -> None:
-    """Fill the missing values of records of an earlier format, during the migration."""
+    """Fill the values that records of an earlier format lack. Called during the migration."""
     split_lists(c, first_format=version_of(c) < CHECKED_VERSION)
     fill_needed(c)
 
 
 def _put_sequences(c: sqlite3.Connection, name: str, sequences: list[KnownSequence]) -> None:
-    """Replace the changed sequence ids of producers. A write costs more than a comparison, and few producers have
-    moved.
-    """
+    """Replace the sequence ids of producers. Only changed rows are written, because few producers have changed."""
     before = set(c.execute("SELECT producer, sequence_id, last_ms FROM sequence WHERE ledger = ?", (name,)))
     after = {(sequence.producer, sequence.sequence_id, sequence.last_ms) for sequence in sequences}
     gone = {row[0] for row in before} - {row[0] for row in after}
@@ -401,8 +396,8 @@ def _put_sequences(c: sqlite3.Connection, name: str, sequences: list[KnownSequen
 
 def _lost(c: sqlite3.Connection, record: LedgerRecord) -> Refused:
     row = c.execute("SELECT version, incarnation FROM ledger WHERE name = ?", (record.name,)).fetchone()
-    found = "gone" if row is None else f"at version {row[0]} of incarnation {row[1]}"
+    found = "missing" if row is None else f"at version {row[0]} of incarnation {row[1]}"
     return Refused(
         f"the record of ledger {record.name!r} is {found}, "
-        f"the change was made from version {record.version} of {record.incarnation}"
+        f"the change expects version {record.version} of incarnation {record.incarnation}"
     )

@@ -1,14 +1,14 @@
-"""Rows of segments: the list of a managed ledger, one row for each segment, and what retention deleted from it.
+"""Rows of segments: the segments of each managed ledger, and the segments that retention deleted (trimmed).
 
-    segment       by ledger id: `LedgerInfo`, and what it has no field for: block size, rows, file size, entries that
-                  deliver rows
-    trimmed       by ledger id: entries, rows and bytes of each deleted segment; sixty bytes each, for as long as the
-                  log exists
+    segment       by segment id: Pulsar's `LedgerInfo`, and values that it lacks: block size, rows, file size, entries
+                  with rows
+    trimmed       by segment id: entries, rows and bytes of each deleted segment; sixty bytes each, kept as long as the
+                  ledger exists
 
 Rules
-- A change of the list costs as much as the rows that it changes, for any length of the list.
-- The same transaction records what a change leaves behind: attempts to offload, unwanted files.
-- A reader that returns after a trim is told its loss, although the segments are gone from the list.
+- The cost of a change depends on the rows that it changes, not on the number of segments.
+- If a change makes files or objects unwanted, the same transaction records them as unwanted.
+- The rows of trimmed segments tell a reader how many entries it has lost.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ LedgerInfo = ManagedLedgerInfo.LedgerInfo
 class SegmentRecord:
     """Segment of a managed ledger. `rows` and `file_bytes` are 0 while it is open.
 
-    `row_entries` are its entries with rows, -1 if they were never counted. `info` is a `LedgerInfo`.
+    `row_entries` is the number of entries with rows, -1 if unknown. `info` is an encoded `LedgerInfo`.
     """
 
     ledger_id: int
@@ -75,30 +75,30 @@ class SegmentRecord:
     info: bytes = b""
 
     def listed(self) -> LedgerInfo:
-        """Return its line of the list, as in Pulsar."""
+        """Return Pulsar's record of the segment."""
         return LedgerInfo.FromString(self.info) if self.info else LedgerInfo(ledgerId=self.ledger_id)
 
 
 class SegmentRecords(Records):
-    """Rows of one store. Any thread may call any method."""
+    """Segments of a store. Any thread may call any method."""
 
     def of(self, name: str) -> list[SegmentRecord]:
         """Return the segments of a managed ledger, in order."""
-        query = f"SELECT {_COLUMNS} FROM segment WHERE ledger = ? ORDER BY ledger_id"  # noqa: S608 — names of ours
+        query = f"SELECT {_COLUMNS} FROM segment WHERE ledger = ? ORDER BY ledger_id"  # noqa: S608 — constant column names
         return [SegmentRecord(*row) for row in self._file.read(lambda c: c.execute(query, (name,)).fetchall())]
 
     def get(self, name: str, ledger_id: int) -> SegmentRecord | None:
-        """Return a segment of a managed ledger; None if it is not in the list."""
+        """Return a segment of a managed ledger, or None if the ledger does not have it."""
         query = f"SELECT {_COLUMNS} FROM segment WHERE ledger_id = ? AND ledger = ?"  # noqa: S608 — as above
         row = self._file.read(lambda c: c.execute(query, (ledger_id, name)).fetchone())
         return None if row is None else SegmentRecord(*row)
 
     def ledger_ids(self) -> set[int]:
-        """Return the ids of all segments in any list."""
+        """Return the ids of all segments of managed ledgers."""
         return {row[0] for row in self._file.read(lambda c: c.execute("SELECT ledger_id FROM segment").fetchall())}
 
     def attempts(self) -> list[tuple[str, int, OffloadAttempt]]:
-        """Return every attempt of all rows, with the name of the managed ledger and the segment's id."""
+        """Return every recorded offload attempt, with the name of the managed ledger and the segment's id."""
         query = "SELECT ledger, ledger_id, info FROM segment ORDER BY ledger_id"
         rows = self._file.read(lambda c: c.execute(query).fetchall())
         found = (
@@ -113,13 +113,13 @@ class SegmentRecords(Records):
 
 
 def attempts_of(segments: Iterable[SegmentRecord]) -> list[tuple[int, OffloadAttempt]]:
-    """Return the attempts of rows, by segment id."""
+    """Return the offload attempts of segments, each with the segment's id."""
     found = ((segment.ledger_id, OffloadAttempt.of(segment.listed())) for segment in segments)
     return [(ledger_id, attempt) for ledger_id, attempt in found if attempt is not None]
 
 
 def put_segment(c: sqlite3.Connection, name: str, segment: SegmentRecord) -> None:
-    """Write a segment into the list of a managed ledger, over an earlier state of its row."""
+    """Insert or replace the row of a segment. Record objects that become unwanted."""
     row = c.execute("SELECT info FROM segment WHERE ledger_id = ?", (segment.ledger_id,)).fetchone()
     values = (
         segment.ledger_id, name, segment.block_bytes, segment.first_row, segment.rows, segment.file_bytes,
@@ -136,7 +136,7 @@ def put_segment(c: sqlite3.Connection, name: str, segment: SegmentRecord) -> Non
 
 
 def take_segments(c: sqlite3.Connection, name: str, ledger_ids: Iterable[int], *, trimmed: bool = False) -> None:
-    """Remove segments from the list of a managed ledger. With `trimmed`, keep an account for readers."""
+    """Delete the rows of segments. Record their files and objects as unwanted. With `trimmed`, keep their counts."""
     for ledger_id in ledger_ids:
         query = "SELECT info, rows FROM segment WHERE ledger_id = ? AND ledger = ?"
         row = c.execute(query, (ledger_id, name)).fetchone()
@@ -152,7 +152,7 @@ def take_segments(c: sqlite3.Connection, name: str, ledger_ids: Iterable[int], *
 
 
 def take_all_segments(c: sqlite3.Connection, names: Sequence[str]) -> set[int]:
-    """Remove all segments from the lists of managed ledgers. Return their ids."""
+    """Delete the rows of all segments of managed ledgers. Return their ids."""
     gone: set[int] = set()
     for name in names:
         ids = [row[0] for row in c.execute("SELECT ledger_id FROM segment WHERE ledger = ?", (name,)).fetchall()]
@@ -162,21 +162,21 @@ def take_all_segments(c: sqlite3.Connection, names: Sequence[str]) -> set[int]:
 
 
 def split_lists(c: sqlite3.Connection, *, first_format: bool) -> None:
-    """Give each segment of a list its own row. Before format 3 the managed ledger's record had the whole list.
+    """Move each `LedgerInfo` from the ledger's record to the segment's row. Before format 3 the record had all of them.
 
-    A store of the first format has no record of deleted local copies.
+    A store of the first format does not record deleted local copies as unwanted. So these records are added.
     """
     for name, body in c.execute("SELECT name, info FROM ledger").fetchall():
         info = ManagedLedgerInfo.FromString(body)
         for listed in info.ledgerInfo:
             values = (listed.SerializeToString(), listed.ledgerId, name)
             if c.execute("UPDATE segment_row SET info = ? WHERE ledger_id = ? AND ledger = ?", values).rowcount != 1:
-                raise Corrupt(f"{name!r} lists ledger {listed.ledgerId}, which has no row among the segments")
+                raise Corrupt(f"{name!r} lists segment {listed.ledgerId}, which has no row in the table of segments")
             if first_format and _is_remote(OffloadAttempt.of(listed)):
                 put_remote(c, listed.ledgerId)
         del info.ledgerInfo[:]
         c.execute("UPDATE ledger_row SET info = ? WHERE name = ?", (info.SerializeToString(), name))
-    c.execute("DELETE FROM segment_row WHERE info = x''")  # in no list
+    c.execute("DELETE FROM segment_row WHERE info = x''")  # no ledger's record lists these segments
 
 
 def _is_remote(attempt: OffloadAttempt | None) -> bool:

@@ -1,20 +1,21 @@
-"""Files of segments that are to be deleted, as records of the metadata. Only this module deletes files of segments.
+"""Files and objects of segments that must be deleted, as records of the metadata.
 
-    unwanted_file   ledger id, and what of it: `all` its files, its `data` alone, or what was `made` and never listed
+Only this module deletes segment files.
+
+    unwanted_file   segment id, and one of: `all` (all its files), `data` (its data file alone), `made` (its files, if
+                    no ledger lists the segment yet)
 
 Rules
-- The transaction that removes a segment or its local copy from the list inserts a record. The files are deleted after
-  that, at the next start if a crash comes between. The record is deleted once the directory is synced.
-- A segment id is allocated with a record that its files are created and unlisted. The transaction that lists the
-  segment deletes that record. After a crash in between, the next start deletes the files if nothing in them was
-  acknowledged.
-- A file without a record is kept, and its name is logged. Ids rise and are never used twice, so such a file blocks
-  nothing.
+- The transaction that removes a segment or its local copy inserts a record. After it, the files are deleted, or at the
+  next start after a crash. Then the directory is synced, and the record is deleted.
+- The transaction that allocates a segment id inserts the record `made`. The transaction that lists the segment deletes
+  it. If a crash comes between, the next start deletes the files, unless they have an acknowledged entry.
+- A file without a record is kept, and its name is logged. It is never in the way, because its id is not used again.
 
-The table `unwanted` lists objects in object storage without a record: attempt (UUID), ledger id, name of the managed
-ledger, JSON of the driver. The transaction that removes an attempt from a record inserts the row. That happens when a
-segment is trimmed, a managed ledger is deleted, or another attempt replaces this one. The row is deleted once its
-objects are. So a crash anywhere in between leaves the row, and no object in the bucket is forgotten.
+An attempt is one upload of a segment to object storage. The table `unwanted` lists the attempts whose objects must be
+deleted: attempt (UUID), segment id, name of the managed ledger, JSON of the driver. The transaction that removes an
+attempt from a segment's record inserts the row. That is a trim, the deletion of the ledger, or a new attempt. The row
+is deleted after the objects. So a crash leaves no object that is not listed.
 """
 
 from __future__ import annotations
@@ -45,37 +46,38 @@ _log = logging.getLogger(__name__)
 
 
 class UnwantedFileRecords(Records):
-    """All records of a store. Any thread may call any method."""
+    """Records of unwanted files of a store. Any thread may call any method."""
 
     def all(self) -> dict[int, str]:
+        """Return the unwanted files: `all`, `data` or `made` by segment id."""
         return dict(self._file.read(lambda c: c.execute("SELECT ledger_id, what FROM unwanted_file").fetchall()))
 
     def remove(self, ledger_ids: Collection[int]) -> None:
-        """Delete the records of segments whose files are deleted."""
+        """Delete the records of segments after the deletion of their files."""
         rows = [(ledger_id,) for ledger_id in ledger_ids]
         if rows:
             self._file.change(lambda c: c.executemany("DELETE FROM unwanted_file_row WHERE ledger_id = ?", rows))
 
 
 def put_made(c: sqlite3.Connection, ledger_id: int) -> None:
-    """Record an allocated id: any file under it is unlisted."""
+    """Record an allocated segment id that no ledger lists yet."""
     c.execute("INSERT INTO unwanted_file_row VALUES (?, ?)", (ledger_id, _MADE))
 
 
 def put_unlisted(c: sqlite3.Connection, ledger_ids: Iterable[int]) -> None:
-    """Record segments that leave a list, all of whose files are deleted."""
+    """Record that all files of removed segments must be deleted."""
     rows = [(ledger_id, _ALL) for ledger_id in ledger_ids if ledger_id >= 0]
     c.executemany("INSERT OR REPLACE INTO unwanted_file_row VALUES (?, ?)", rows)
 
 
 def put_listed(c: sqlite3.Connection, ledger_ids: Iterable[int]) -> None:
-    """Record segments that enter a list: their files are wanted."""
+    """Delete the records of segments that a ledger now lists."""
     rows = [(ledger_id,) for ledger_id in ledger_ids if ledger_id >= 0]
     c.executemany("DELETE FROM unwanted_file_row WHERE ledger_id = ?", rows)
 
 
 def put_remote(c: sqlite3.Connection, ledger_id: int) -> None:
-    """Record a segment whose local copy is deleted and whose sidecar stays."""
+    """Record that the data file of an offloaded segment must be deleted. Its index file stays."""
     c.execute("INSERT OR REPLACE INTO unwanted_file_row VALUES (?, ?)", (ledger_id, _DATA))
 
 
@@ -89,25 +91,27 @@ class UnwantedFiles:
         self._lock = threading.Lock()
 
     def delete(self, ledger_ids: Collection[int]) -> None:
-        """Delete the recorded files of these segments, which have just left a list."""
+        """Delete the unwanted files of these segments. Called after the transaction that removed the segments."""
         unwanted = self._records.all() if ledger_ids else {}
         for ledger_id in ledger_ids:
             if unwanted.get(ledger_id, _MADE) != _MADE:
                 self._unlink(ledger_id, unwanted[ledger_id])
 
     def sweep(self, listed: Collection[int], next_ledger_id: int) -> None:
-        """Delete all recorded files, and log the files without a record. Called before anything is written to the
-        store.
+        """Delete all unwanted files, and log the files without a record. Called before the store accepts writes.
 
-        Raises Corrupt, before anything is deleted, if a file has an id that was never allocated.
+        Raises Corrupt if a file has an id that was never allocated. Then no file is deleted.
         """
         unwanted = self._records.all()
         unknown = unknown_files(self._directory, listed, unwanted)
-        require_given(unknown, self._directory, next_ledger_id)
+        require_allocated(unknown, self._directory, next_ledger_id)
         for ledger_id, paths in unknown.items():
             names = ", ".join(path.name for path in paths)
             _log.warning(
-                "%s: no record knows ledger %d (%s): kept, see ledger repair", self._directory, ledger_id, names
+                "%s: no record lists segment %d, its files %s are kept; see ledger repair",
+                self._directory,
+                ledger_id,
+                names,
             )
         for ledger_id in unwanted.keys() - unknown.keys():
             if unwanted[ledger_id] == _DATA or ledger_id not in listed:
@@ -115,7 +119,7 @@ class UnwantedFiles:
         self.forget_deleted()
 
     def forget_deleted(self) -> None:
-        """Delete the records of deleted files, once the directory is synced."""
+        """Sync the directory, then delete the records of deleted files."""
         with self._lock:
             deleted, self._deleted = self._deleted, set()
         if deleted:
@@ -130,27 +134,29 @@ class UnwantedFiles:
 
 
 def files_of(directory: Path, ledger_id: int) -> list[Path]:
-    """Return all files of a segment, including those that recovery moved aside and a crashed copy left."""
+    """Return the paths of all files of a segment, also of torn bytes (`.torn`) and of unfinished copies (`.new`)."""
     path = data_path(directory, ledger_id)
     return [path.with_suffix(suffix + new) for suffix in _SUFFIXES for new in ("", ".new")]
 
 
 def holds_nothing(directory: Path, ledger_id: int) -> bool:
-    """Return whether the files of an unsealed segment show that nothing in it was acknowledged."""
+    """Return whether the files of an unsealed segment show that it has no acknowledged entry."""
     path = data_path(directory, ledger_id)
     try:
         return load_open(index_path(directory, ledger_id), ledger_id).acknowledged.entries == 0
     except LedgerError:
-        # The sidecar is created before the first byte of the data.
+        # The index file cannot be read. It is created before the first byte of the data.
         return not path.exists() or not path.stat().st_size
 
 
 def unknown_files(directory: Path, listed: Collection[int], unwanted: Mapping[int, str]) -> dict[int, list[Path]]:
-    """Return the files without a record, by segment id: neither listed nor unwanted, or created, unlisted and
-    acknowledged.
+    """Return the files without a record, by segment id.
+
+    A segment has no record if it is neither listed nor unwanted. A segment with the record `made` also counts if it
+    has an acknowledged entry.
     """
     names: dict[str, list[str]] = {}
-    for name in os.listdir(directory):  # noqa: PTH208 — of thousands of files nearly all are listed, none is looked at
+    for name in os.listdir(directory):  # noqa: PTH208 — only the names of thousands of files are needed
         names.setdefault(name.partition(".")[0], []).append(name)
     numbers = {int(stem) for stem in names if stem.isascii() and stem.isdecimal() and str(int(stem)) == stem}
     found = numbers - set(listed)
@@ -162,15 +168,15 @@ def unknown_files(directory: Path, listed: Collection[int], unwanted: Mapping[in
     return {ledger_id: [directory / name for name in sorted(names[str(ledger_id)])] for ledger_id in unknown}
 
 
-def require_given(unknown: Collection[int], directory: Path, next_ledger_id: int) -> None:
-    """Raise Corrupt if a file has an id that was never allocated: the metadata are older than the file."""
-    ungiven = [ledger_id for ledger_id in unknown if ledger_id >= next_ledger_id]
-    if ungiven:
+def require_allocated(unknown: Collection[int], directory: Path, next_ledger_id: int) -> None:
+    """Raise Corrupt if a file has an id that was never allocated, because the metadata are older than the file."""
+    never_allocated = [ledger_id for ledger_id in unknown if ledger_id >= next_ledger_id]
+    if never_allocated:
         raise Corrupt(
-            f"{data_path(directory, ungiven[0])} is of a ledger that the metadata never gave an id: "
-            f"its next is {next_ledger_id}",
-            hint="The metadata are older than the ledgers. Restore both from the same copy, or look at ledger repair. "
-            "Nothing was deleted",
+            f"{data_path(directory, never_allocated[0])} has a segment id that the metadata never allocated: "
+            f"the next id is {next_ledger_id}",
+            hint="The metadata are older than the segments. Restore both from the same copy, or run ledger repair. "
+            "No file was deleted",
         )
 
 
@@ -182,7 +188,7 @@ _DRIVER = msgspec.json.Decoder(Driver)
 
 
 class UnwantedObjects(NamedTuple):
-    """Objects that an attempt may have left."""
+    """Objects that an offload attempt may have written and that must be deleted."""
 
     ledger: str
     ledger_id: int
@@ -191,7 +197,7 @@ class UnwantedObjects(NamedTuple):
 
 
 class UnwantedRecords(Records):
-    """All records of unwanted objects of a store. Any thread may call any method."""
+    """Records of unwanted objects of a store. Any thread may call any method."""
 
     def all(self) -> list[UnwantedObjects]:
         rows = self._file.read(
@@ -209,7 +215,7 @@ class UnwantedRecords(Records):
 def put_unwanted(
     c: sqlite3.Connection, name: str, ledger_id: int, before: OffloadAttempt | None, after: OffloadAttempt | None
 ) -> None:
-    """Record the attempt that the earlier state of a segment's record has and the later one has not."""
+    """Record the objects of the attempt `before` as unwanted, unless `after` is the same attempt."""
     if before is not None and (after is None or after.attempt != before.attempt):
         values = (str(before.attempt), ledger_id, name, msgspec.json.encode(before.driver))
         c.execute("INSERT OR REPLACE INTO unwanted_row VALUES (?, ?, ?, ?)", values)

@@ -89,8 +89,8 @@ def test_chunks_go_with_their_record(metadata: Metadata, tmp_path: Path) -> None
     ("statement", "said"),
     [
         ("DELETE FROM delivery_chunk_row WHERE chunk = 1", "states 3 chunks of"),
-        ("DELETE FROM delivery_chunk_row WHERE chunk = 2", "2 of 2097152 are there"),
-        ("UPDATE delivery_chunk_row SET body = substr(body, 2) WHERE chunk = 0", "3 of 3000... are there"),
+        ("DELETE FROM delivery_chunk_row WHERE chunk = 2", "2 of 2097152 bytes exist"),
+        ("UPDATE delivery_chunk_row SET body = substr(body, 2) WHERE chunk = 0", "3 of 3000... bytes exist"),
         ("UPDATE delivery_chunk_row SET chunk = 7 WHERE chunk = 1", "states 3 chunks of"),
         ("UPDATE delivery_row SET body = '{\"numParts\":2}'", "begins like a footer and is not a footer"),
         ('UPDATE delivery_row SET body = \'{"numParts":2000000000,"length":2000000000}\'', "states 2000000000 chunks"),

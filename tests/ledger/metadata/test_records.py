@@ -73,7 +73,7 @@ def test_a_change_from_an_old_version_is_refused_with_both(metadata: Metadata) -
     old = metadata.ledger("orders")
     new = metadata.update_ledger(old, HEAD, put=[segment(1)])
     assert new.version == old.version + 1
-    with pytest.raises(Refused, match=r"at version 1 of incarnation i0, .*from version 0 of i0"):
+    with pytest.raises(Refused, match=r"at version 1 of incarnation i0, .*expects version 0 of incarnation i0"):
         metadata.update_ledger(old, HEAD, put=[segment(2)], committed=[batch("q", 1)])
     assert metadata.ledger("orders") == new
     assert [row.ledger_id for row in metadata.segments.of("orders")] == [1]
@@ -83,10 +83,10 @@ def test_a_change_from_an_old_version_is_refused_with_both(metadata: Metadata) -
 def test_a_change_of_a_deleted_ledger_never_reaches_its_successor(metadata: Metadata) -> None:
     old = metadata.ledger("orders")
     metadata.delete_ledger("orders")
-    with pytest.raises(Refused, match="is gone"):
+    with pytest.raises(Refused, match="is missing"):
         metadata.update_ledger(old, HEAD, put=[segment(1)])
     metadata.create_ledger("orders", "i9", {}, exist_ok=False)
-    with pytest.raises(Refused, match=r"of incarnation i9, .*from version 0 of i0"):
+    with pytest.raises(Refused, match=r"of incarnation i9, .*expects version 0 of incarnation i0"):
         metadata.update_ledger(old, HEAD, put=[segment(1)])
     assert metadata.segments.of("orders") == []
 

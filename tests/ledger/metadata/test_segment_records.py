@@ -95,7 +95,7 @@ def test_a_seal_asks_only_for_what_may_go(rig: LogRig, monkeypatch: pytest.Monke
     assert not log.may_trim()
     monkeypatch.setattr(SegmentRecords, "of", None)  # nobody reads the whole list
     rig.acknowledge("slow", positions[2])
-    rig.store.upkeep._look_after_open(log.name)
+    rig.store.upkeep._maintain_open(log.name)
     assert rig.ids()[0] == positions[2].ledger_id
 
 

@@ -145,4 +145,4 @@ def test_a_file_with_acknowledged_entries_is_kept_though_it_was_only_made(
     rig.store._metadata._file.change(lambda c: c.execute("DELETE FROM segment_row WHERE ledger_id = ?", (ledger_id,)))
     rig.crash()
     assert f"{ledger_id}.ledger" in rig.files()
-    assert f"no record knows ledger {ledger_id}" in caplog.text
+    assert f"no record lists segment {ledger_id}" in caplog.text
