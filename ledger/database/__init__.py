@@ -1,4 +1,5 @@
-"""SQLite file of the metadata, and the proof that the file is whole.
+"""SQLite file of the metadata, and the checks that it is complete and undamaged.
 
-Transactions compare the store's epoch (fencing). Records carry checksums. Commits are counted beside the file.
+Transactions compare the store's epoch, which fences an earlier broker. Records have checksums. A second file has the
+number of commits.
 """

@@ -1,20 +1,21 @@
-"""Number of the newest commit to the metadata, in a file beside them, which reveals lost commits.
+"""Number of the newest commit to the metadata, in a file beside the metadata, which reveals lost commits.
 
     0       8        12       64      72       76
     +-------+--------+--------+-------+--------+
-    | u64   | CRC32C |   0    | u64   | CRC32C |     little-endian; both places hold the same number
+    | u64   | CRC32C |   0    | u64   | CRC32C |     little-endian; both places have the same number
     +-------+--------+--------+-------+--------+
 
-SQLite takes a frame of its write-ahead log with a wrong checksum for the end of the log. Commits behind the frame are
-lost then, without an error: the metadata are whole, and older.
+SQLite writes commits to a write-ahead log. It treats a damaged frame of this log as the end of the log. Then the later
+commits are lost without an error, and the metadata are sound but older.
 
 Invariants
-- The number is written after the commit is on the device, and before the call returns. After a loss of power it may be
-  behind the metadata. The metadata are never behind the number.
-- The number is written through a mapping and not synced: no system call, nothing that a sync waits for.
-- The owner of the store creates a new file when it takes the epoch, within that transaction, and renames it into place.
-  A broker that lost the store writes to a file without a name.
-- One damaged place changes nothing. Two are `Corrupt`, and so is a missing file of a store that was opened before.
+- The number is written after the commit is on the device, and before the call returns. After a loss of power the number
+  may be lower than the commits in the metadata. It is never higher, unless commits are lost.
+- The number is written through a mapping and not synced. So it costs no system call, and no sync waits for it.
+- A new owner of the store creates a new file in the transaction that raises the epoch, and renames the file into place.
+  So a broker that has lost the store writes to a file without a name.
+- If one place is damaged, the other counts. If both are damaged, the file is `Corrupt`. A missing file is `Corrupt`,
+  unless no broker has ever opened the store.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ from pyspark_ledger.ledger.errors import Corrupt, NotFound
 
 _NUMBER, _CRC = struct.Struct("<Q"), struct.Struct("<I")
 _PLACES, _BYTES = (0, 64), 128
-ACCEPT = "If the metadata are what you want to go on with: ledger repair --accept-metadata"
+ACCEPT = "To continue with these metadata, run: ledger repair --accept-metadata"
 
 
 class CommitNumber:
-    """File of the store's owner, open as long as its broker lives."""
+    """File with the number. The owner's broker keeps it mapped while it lives."""
 
     def __init__(self, path: Path, number: int) -> None:
-        """Replace the file by a new one, durable on return."""
+        """Replace the file by a new file with this number, durable on return."""
         scratch = path.with_name(path.name + ".new")
         scratch.unlink(missing_ok=True)
         fd = disk.create_file(scratch)
@@ -52,7 +53,7 @@ class CommitNumber:
         disk.sync_directory(path.parent)
 
     def write(self, number: int) -> None:
-        """State that `number` is committed. A kill in between leaves at least one place whole."""
+        """Record that commit `number` is done. After a kill between both writes, one place is still sound."""
         record = _NUMBER.pack(number)
         record += _CRC.pack(crc32c(record))
         for place in _PLACES:
@@ -67,7 +68,7 @@ def number_path(metadata: Path) -> Path:
 
 
 def read_number(path: Path) -> int | None:
-    """Return the last written number; None without a file. Raises Corrupt if both places are damaged."""
+    """Return the last written number, or None without a file. Raises Corrupt if both places are damaged."""
     try:
         with disk.opened(path) as fd:
             raw = disk.read_exact(fd, _BYTES, 0)
@@ -75,18 +76,18 @@ def read_number(path: Path) -> int | None:
         return None
     numbers = [number for place in _PLACES if (number := _number_at(raw, place)) is not None]
     if not numbers:
-        raise Corrupt(f"{path}: neither of its two numbers has its checksum, {len(raw)} bytes are there", hint=ACCEPT)
+        raise Corrupt(f"{path}: both of its numbers have a wrong checksum, the file has {len(raw)} bytes", hint=ACCEPT)
     return max(numbers)
 
 
 def require_not_behind(metadata: Path, commits: int, epoch: int, number: int | None) -> None:
-    """Compare the commits in the metadata with the `number` that was read before them. Raises Corrupt."""
+    """Raise Corrupt if the metadata have fewer commits than `number`, which was read before the metadata."""
     path = number_path(metadata)
     if number is None and epoch:
-        raise Corrupt(f"{path} is missing: nobody knows whether {metadata} holds every commit", hint=ACCEPT)
+        raise Corrupt(f"{path} is missing: it is unknown whether {metadata} has every commit", hint=ACCEPT)
     if number is not None and commits < number:
         raise Corrupt(
-            f"{metadata} and its log {metadata.name}-wal hold commit {commits}, {path} says that {number} was made",
+            f"{metadata} and its log {metadata.name}-wal end with commit {commits}, {path} states commit {number}",
             hint=f"The log is damaged or a file is an older copy. Nothing was changed. Restore both. {ACCEPT}",
         )
 

@@ -1,20 +1,23 @@
 """SQLite file of a store's metadata: durable transactions that many threads share, and the store's epoch.
 
+The epoch is a number in the metadata that rises with each start of a broker. An earlier broker finds another epoch than
+its own, and is fenced: it can no more change the store.
+
 Rules
-- WAL with synchronous=FULL: a change is on the device before the call returns.
-- One thread writes. Changes that arrive during a commit are grouped into the next transaction: one sync for all. Each
-  runs in a savepoint of its own, so a failed change affects no other.
-- Every transaction compares the broker's epoch first. Another epoch in the file means that the store was taken over:
-  `Fenced`, and nothing is written. A mere check of the ownership reads a file beside it first.
-- Every transaction counts itself (`store.commits`). The owner of the epoch writes the count beside the file after the
-  commit and before any answer (`ledger.database.commit_number`).
-- A file is checked as a whole before it is opened for writing (`ledger.database.file_checks`), each record on each read
-  (`ledger.database.record_tables`).
-- Readers borrow a connection from a pool and wait for no writer. Connections are not kept by thread, because Python
-  forgets the threads of a Flight server's callbacks after each call.
-- A refused file (foreign, of another format, damaged, behind, busy) stays unchanged. An existing file is never
-  replaced.
-- The owner migrates a file of an earlier format when it opens the file, in one transaction. From then on an older
+- The file uses a write-ahead log (WAL) with synchronous=FULL: a change is on the device before the call returns.
+- One thread writes. Changes that arrive during a commit share the next transaction, and so one sync. Each change has
+  its own savepoint, so a failed change affects no other.
+- Every transaction compares the broker's epoch first. If the epoch differs, the transaction writes nothing and raises
+  `Fenced`. A check of the epoch without a transaction looks at a separate file first (`ledger.database.epoch_file`).
+- Every transaction increases the number of commits. The broker writes this number to a separate file after the commit,
+  before the call returns (`ledger.database.commit_number`).
+- The whole file is checked before it is opened for writing (`ledger.database.file_checks`). Each record is checked when
+  it is read (`ledger.database.record_tables`).
+- Readers take a connection from a pool and never wait for a writer. Connections are not kept for each thread, because
+  a Flight server uses a new thread for each call.
+- A file that is refused (of another program, of another format, damaged, out of date, busy) stays unchanged. An
+  existing file is never replaced.
+- The owner migrates a file of an earlier format in one transaction, when it opens the file. After that, an older
   program refuses the file. A reader migrates a copy in memory.
 """
 
@@ -61,13 +64,13 @@ Change = Callable[[sqlite3.Connection], T]
 
 
 class MetadataFile:
-    """SQLite file, which any thread may read and change."""
+    """SQLite file of the metadata. Any thread may read and change it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._number: CommitNumber | None = None
         self._epoch: int | None = None
-        self._seen: EpochFile | None = None
+        self._epoch_file: EpochFile | None = None
         self._writer = _connect(path)
         self._idle: list[CheckedConnection] = []
         self._closed = False
@@ -79,7 +82,7 @@ class MetadataFile:
 
     @classmethod
     def create(cls, path: Path, tables: Sequence[RecordTable], first: Change[object] | None = None) -> MetadataFile:
-        """Create a file with these tables and the records of `first`, durable under its final name or not at all."""
+        """Create a file with these tables and the records that `first` inserts. After a failure no file is left."""
         scratch = _scratch(path)
         for leftover in (scratch, Path(f"{scratch}-journal")):
             leftover.unlink(missing_ok=True)
@@ -100,7 +103,7 @@ class MetadataFile:
             connection.close()
         scratch.chmod(disk.FILE_MODE)
         try:
-            os.link(scratch, path)  # a rename would replace the records of a store that was created meanwhile
+            os.link(scratch, path)  # a rename would replace the metadata of a store that another process has created
         except FileExistsError:
             scratch.unlink()
             raise AlreadyExists(f"{path} exists already", hint="Open the store; its records are kept") from None
@@ -112,16 +115,16 @@ class MetadataFile:
     def open(
         cls, path: Path, tables: Sequence[RecordTable], migrated: Change[object] | None = None, *, behind: bool = False
     ) -> MetadataFile:
-        """Open an existing file. Raises NotFound, Corrupt for a foreign or damaged file or one behind its commit
-        number, Unsupported for another format.
+        """Open an existing file.
 
-        `migrated` completes the records of a file of an earlier format, within the transaction that migrates it.
-        `behind`: a file that lacks commits is accepted.
+        Raises NotFound for a missing file and Unsupported for another format. Raises Corrupt for a damaged file, a file
+        of another program, and, unless `behind` is set, a file that lacks commits. `migrated` completes the records of
+        an earlier format, within the transaction of the migration.
         """
         if not path.exists():
-            raise NotFound(f"{path} is missing", hint="Restore it from a copy: without it the store cannot be read")
+            raise NotFound(f"{path} is missing", hint="Restore it from a copy. The store cannot be read without it")
         version = require_sound_file(path, tables, behind=behind)
-        _scratch(path).unlink(missing_ok=True)  # of a broker that died between the link and the unlink of `create`
+        _scratch(path).unlink(missing_ok=True)  # left by a broker that died between the link and the unlink of `create`
         try:
             if version < FORMAT_VERSION:
                 _migrate(path, version, tables, migrated)
@@ -130,7 +133,7 @@ class MetadataFile:
             raise failure(path, error) from error
 
     def read(self, query: Change[T]) -> T:
-        """Run a query on the last committed state, without waiting."""
+        """Run a query on the last committed state. Never waits for a writer."""
         try:
             with self._lock:
                 self._require_open()
@@ -150,7 +153,7 @@ class MetadataFile:
                 connection.close()
 
     def change(self, change: Change[T]) -> T:
-        """Run a change in a durable transaction, grouped with other waiting changes. Its own errors are raised here."""
+        """Run a change in a durable transaction, which other waiting changes share. Raises the errors of the change."""
         future: Future[T] = Future()
         with self._arrival:
             self._require_open()
@@ -159,37 +162,38 @@ class MetadataFile:
         return future.result()
 
     def bump_epoch(self) -> int:
-        """Take the store over: changes and acknowledgements of every other broker fail from now on."""
+        """Raise the epoch, and return it. From now on, changes and acknowledgements of every earlier broker fail."""
 
         def bump(connection: sqlite3.Connection) -> int:
             commits = connection.execute("SELECT commits FROM store").fetchone()[0]
-            self._let_go_of_number()
+            self._close_number()
             self._number = CommitNumber(number_path(self.path), commits)
             connection.execute("UPDATE store_row SET epoch = epoch + 1")
             return int(connection.execute("SELECT epoch FROM store").fetchone()[0])
 
         self._epoch = None
         epoch = self.change(bump)
-        before, self._seen = self._seen, EpochFile(self.path.with_suffix(".epoch"), epoch)
+        before, self._epoch_file = self._epoch_file, EpochFile(self.path.with_suffix(".epoch"), epoch)
         if before is not None:
             before.close()
         self._epoch = epoch
         return epoch
 
     def epoch(self) -> int:
+        """Return the epoch in the metadata."""
         return int(self.read(lambda connection: connection.execute("SELECT epoch FROM store").fetchone()[0]))
 
     def require_epoch(self, mine: int) -> None:
-        """Raise Fenced unless the store still has this epoch."""
-        seen = self._seen
-        if mine == self._epoch and seen is not None and seen.is_current():
+        """Raise Fenced if the store has another epoch."""
+        file = self._epoch_file
+        if mine == self._epoch and file is not None and file.is_current():
             return
         found = self.epoch()
         if found != mine:
             raise _fenced(self.path, found, mine)
 
     def close(self) -> None:
-        """Close the file after the waiting changes. May be repeated; later calls raise Unavailable."""
+        """Close the file after the waiting changes. May be repeated. Other calls then raise Unavailable."""
         with self._arrival:
             self._closed = True
             self._arrival.notify()
@@ -197,13 +201,14 @@ class MetadataFile:
         for connection in idle:
             connection.close()
         self._thread.join()
-        # Last and alone: if two connections close at once, neither moves SQLite's log into the file and removes it.
+        # The last connection that closes moves SQLite's log into the file. If two connections close at the same time,
+        # neither does.
         self._writer.close()
-        if self._seen is not None:
-            self._seen.close()
-        self._let_go_of_number()
+        if self._epoch_file is not None:
+            self._epoch_file.close()
+        self._close_number()
 
-    def _let_go_of_number(self) -> None:
+    def _close_number(self) -> None:
         number, self._number = self._number, None
         if number is not None:
             number.close()
@@ -218,9 +223,9 @@ class MetadataFile:
                 break
             try:
                 self._commit(group)
-            except Exception as error:  # noqa: BLE001 — every other change of the store needs the thread
+            except Exception as error:  # noqa: BLE001 — later changes of the store need the thread
                 _log.exception("changes of %s ended with an unexpected error", self.path)
-                unknown = Unavailable(f"{self.path}: {error!r}; whether the change was made is not known")
+                unknown = Unavailable(f"{self.path}: {error!r}; it is unknown whether the change was made")
                 for _, future in group:
                     if not future.done():
                         future.set_exception(unknown)
@@ -239,8 +244,8 @@ class MetadataFile:
             connection.execute("COMMIT")
             if changed and self._number is not None:
                 self._number.write(commits + 1)
-        except Exception as error:  # noqa: BLE001 — whatever it is, every caller of the group is told
-            with suppress(sqlite3.Error):  # the group's error is raised; the next BEGIN raises this one
+        except Exception as error:  # noqa: BLE001 — raised to every caller of the group
+            with suppress(sqlite3.Error):  # the callers get the first error; the next BEGIN raises this error
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
             failed = connection.failure(self.path, error) if isinstance(error, SQLITE_ERRORS) else error
@@ -257,7 +262,7 @@ class MetadataFile:
 
     def _require_open(self) -> None:
         if self._closed:
-            raise Unavailable(f"{self.path} is closed", hint="Its broker is leaving; connect again")
+            raise Unavailable(f"{self.path} is closed", hint="Its broker has ended. Connect again")
 
 
 class Records:
@@ -268,13 +273,13 @@ class Records:
 
 
 def _run(path: Path, connection: CheckedConnection, change: Change[Any], future: Future[Any]) -> Callable[[], None]:
-    """Run one change of a group. The returned function answers its caller once the group is committed."""
+    """Run one change of a group. Return a function that completes its future, to be called after the commit."""
     connection.execute("SAVEPOINT change")
     try:
         result = change(connection)
     except Exception as error:
         if not connection.in_transaction:
-            raise  # SQLite rolled the whole transaction back (disk full, device error), so all changes fail
+            raise  # SQLite has rolled back the whole transaction (disk full, device error), so all changes fail
         connection.execute("ROLLBACK TO change")
         connection.execute("RELEASE change")
         failed = connection.failure(path, error) if isinstance(error, SQLITE_ERRORS) else error
@@ -302,11 +307,11 @@ def _migrate(path: Path, version: int, tables: Sequence[RecordTable], migrated: 
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
         if version < CHECKED_VERSION:
-            CommitNumber(
-                number_path(path), 0
-            ).close()  # first, because a file with checksums is refused without a number
+            # Created before the checksums, because a file with checksums and without a number is refused.
+            CommitNumber(number_path(path), 0).close()
         _migrate_records(connection, tables, migrated)
-        # An older program reads the head of the file, not its log. A process with the file open delays this.
+        # Moves the log into the file, because an older program reads only the file's head. SQLite cannot move it while
+        # another process has the file open.
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         _log.info("%s has format %d from now on", path, FORMAT_VERSION)
     except sqlite3.Error as error:
@@ -322,12 +327,12 @@ def _migrate_records(
     if version_of(connection) >= CHECKED_VERSION:
         without_checksums(connection)
     create_tables(connection, tables)
-    there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    known = [table for table in tables if table.name in there]
-    for table in known:
-        kept = ", ".join(row[1] for row in connection.execute(f"PRAGMA table_info({table.name})"))
-        connection.execute(f"INSERT INTO {table.row_name} ({kept}) SELECT {kept} FROM {table.name}")  # noqa: S608
-    for table in reversed(known):
+    existing = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    earlier = [table for table in tables if table.name in existing]
+    for table in earlier:
+        columns = ", ".join(row[1] for row in connection.execute(f"PRAGMA table_info({table.name})"))
+        connection.execute(f"INSERT INTO {table.row_name} ({columns}) SELECT {columns} FROM {table.name}")  # noqa: S608
+    for table in reversed(earlier):
         connection.execute(f"DROP TABLE {table.name}")
     create_views(connection, tables)
     if migrated is not None:
@@ -339,7 +344,7 @@ def _migrate_records(
 def in_this_format(
     connection: CheckedConnection, tables: Sequence[RecordTable], migrated: Change[object], query: Change[T]
 ) -> T:
-    """Run a query on the records of an open file, or on a migrated copy in memory if the format is older."""
+    """Run a query on an open file, or on a migrated copy in memory if the file has an earlier format."""
     if version_of(connection) == FORMAT_VERSION:
         return query(connection)
     with closing(connect(":memory:")) as copy:
@@ -355,5 +360,5 @@ def _scratch(path: Path) -> Path:
 def _fenced(path: Path, found: int, mine: int) -> Fenced:
     return Fenced(
         f"the store of {path} has epoch {found}, this broker has {mine}",
-        hint="Another broker has taken the store over; connect to it",
+        hint="Another broker has taken over the store: connect to that broker",
     )

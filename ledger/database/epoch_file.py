@@ -3,14 +3,14 @@
     epoch u64, little-endian
     0                       8
 
-The metadata decide who owns a store. This file tells the brokers of the same host without a query. A new owner writes
-it after the metadata and before it reads any segment.
+The epoch rises with each start of a broker. The epoch in the metadata decides which broker owns the store. This file
+makes the check cheap: it needs no query. A new owner writes the file after the metadata and before it reads a segment.
 
 Invariants
-- The file is written in place: a broker that has it open sees what its successor writes.
-- Its modification time is the epoch, in seconds, set by the writer. No clock produces that value, so one `stat` by name
-  tells whether another broker wrote. The check precedes every acknowledgement, and costs one call.
-- Any other finding (another number, a truncated, removed or replaced file) is decided by the metadata.
+- The file is written in place. So a broker that has it open can read the epoch of a later broker.
+- The writer sets the file's modification time to the epoch, in seconds since 1970. No clock sets such an early time. So
+  one `stat` of the file shows whether another broker has written it.
+- If the file differs in any other way (another number, truncated, removed, replaced), the metadata are read.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _EPOCH = struct.Struct("<Q")
 
 
 class EpochFile:
-    """File of the epoch, open as long as its broker lives."""
+    """File of the epoch. Its broker keeps it open while it lives."""
 
     def __init__(self, path: Path, epoch: int) -> None:
-        """Write `epoch`, which the metadata have already."""
+        """Write `epoch`, after the metadata have it."""
         self._expected = _EPOCH.pack(epoch)
         self._stamp_ns = epoch * 1_000_000_000
-        self._name = str(path)  # checked twice for every group of appends, so without a path object
+        self._name = str(path)  # a text, because `stat` of a path object is slower
         self._fd = disk.open_or_create(path)
         try:
             disk.write_all(self._fd, [self._expected], 0, path)
@@ -42,12 +42,12 @@ class EpochFile:
             raise
 
     def is_current(self) -> bool:
-        """Return whether no other broker has written its epoch, as far as this file shows."""
+        """Return whether the file is as this broker wrote it. If not, the metadata must be read."""
         try:
-            # By its name: a new owner writes to the file of that name.
+            # `stat` of the name, because a new owner writes the file that has the name.
             return self._fd >= 0 and self._is_untouched(os.stat(self._name))  # noqa: PTH116 — see `_name`
         except OSError:
-            return False  # the disk is failing: the metadata decide
+            return False  # the file is missing or the disk fails
 
     def close(self) -> None:
         fd, self._fd = self._fd, -1
@@ -58,5 +58,5 @@ class EpochFile:
         ours = self._file
         if (found.st_ino, found.st_dev, found.st_size) != (ours.st_ino, ours.st_dev, _EPOCH.size):
             return False
-        # The file system does not keep the time, or another program touched the file: its content decides.
+        # If the file system or another program has changed the time, the content is compared.
         return found.st_mtime_ns == self._stamp_ns or os.pread(self._fd, _EPOCH.size, 0) == self._expected

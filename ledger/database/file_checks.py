@@ -1,10 +1,10 @@
-"""Read-only queries on a metadata file, which SQLite does not modify either, and the check before any write.
+"""Read-only queries on a metadata file, during which SQLite changes no file, and the check before any write.
 
 Rules
-- While a broker has the file open, a query sees the last committed state.
-- The connection is read-only. Reason: when the last writer of a damaged database closes, SQLite deletes the write-ahead
-  log. SQLite first copies only the readable part of the log into the file, so the other commits are lost.
-- If SQLite cannot read the write-ahead log on a read-only connection, the query reads a copy of file and log.
+- A query sees the last committed state, also while a broker has the file open.
+- The connection is read-only. Reason: a writing connection moves the write-ahead log into the file when it closes. From
+  a damaged log it moves only the readable part, and deletes the log. Then the other commits are lost.
+- If SQLite cannot read the write-ahead log on a read-only connection, the query reads a copy of the file and the log.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from pyspark_ledger.ledger.database.record_tables import (
 from pyspark_ledger.ledger.errors import Corrupt, Unavailable, Unsupported
 
 APPLICATION_ID = 0x4C444752  # "LDGR"
-# Records have checksums from version 2 on; from version 3 on each segment has a record of its own in the list.
+# Since version 2 records have checksums. Since version 3 each segment has its own record.
 FIRST_VERSION, CHECKED_VERSION, FORMAT_VERSION = 1, 2, 3
 # Head of an SQLite file: magic, user version, application id.
 _MAGIC, _HEAD_BYTES, _VERSION_AT, _APPLICATION_AT = b"SQLite format 3\0", 100, 60, 68
@@ -45,15 +45,18 @@ Query = Callable[[CheckedConnection], T]
 
 
 def require_ours(path: Path) -> None:
-    """Check the file's head without SQLite, which would convert the file to WAL when it opens the file for writing."""
+    """Check the first bytes of the file. Raises Corrupt, Unavailable or Unsupported.
+
+    SQLite is not used, because it would change a file of another program when it opens the file for writing.
+    """
     try:
         with disk.opened(path) as fd:
             head = os.pread(fd, _HEAD_BYTES, 0)
     except OSError as error:
         raise Unavailable(f"{path} cannot be read: {error}", hint="Check the disk of the store") from error
     if head and (len(head) < _HEAD_BYTES or not head.startswith(_MAGIC)):
-        raise Corrupt(f"{path} is damaged or no metadata file: it begins with {head[:16]!r}", hint=RESTORE)
-    head = head or bytes(_HEAD_BYTES)  # an empty file is an empty database without an owner
+        raise Corrupt(f"{path} is damaged or no metadata file: it starts with {head[:16]!r}", hint=RESTORE)
+    head = head or bytes(_HEAD_BYTES)  # SQLite treats an empty file as an empty database
     (version,), (application,) = (_U32.unpack_from(head, at) for at in (_VERSION_AT, _APPLICATION_AT))
     if application != APPLICATION_ID:
         raise Corrupt(f"{path} has application id {application:#x}, expected {APPLICATION_ID:#x}", hint=RESTORE)
@@ -71,12 +74,12 @@ def require_version(path: Path, version: int) -> None:
 
 
 def require_sound_file(path: Path, tables: Sequence[RecordTable], *, behind: bool = False) -> int:
-    """Check all of a metadata file. Return its format. Raises Corrupt.
+    """Check a whole metadata file. Return its format. Raises Corrupt.
 
-    `behind` accepts metadata that lack commits. A file of format 1 has no checksums: only SQLite's own check runs.
+    `behind` accepts metadata that lack commits. A file of format 1 has no checksums, so only SQLite's own check runs.
     """
     require_ours(path)
-    # Read before the metadata: if a broker commits meanwhile, the metadata are ahead.
+    # Read before the metadata, so that a commit of a running broker cannot make the metadata look out of date.
     number = None if behind else read_number(number_path(path))
 
     def check(connection: CheckedConnection) -> int:
@@ -96,7 +99,7 @@ def require_sound_file(path: Path, tables: Sequence[RecordTable], *, behind: boo
 
 
 def version_of(connection: sqlite3.Connection) -> int:
-    """Return the format of an open file. The file's head may be older than its write-ahead log."""
+    """Return the format of an open file. The first bytes of the file may have an older format than its log."""
     return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 

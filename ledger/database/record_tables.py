@@ -1,15 +1,14 @@
-"""Tables of the metadata file whose records carry checksums, and the proof that no record is missing.
+"""Tables of the metadata file whose records have checksums, and the check that no record is missing.
 
     <name>_row   the columns, and `sum`: 62 bits of BLAKE2b over the table's name and the record, computed by SQLite
-    <name>       a view of the same columns; reading a record through the view compares its checksum
-    account      for each table the number of its records and the sum of their checksums, modulo 2**62; damage to the
-                 account is a difference, too
+    <name>       a view of the columns; a query of the view compares the checksum of each record that it reads
+    account      for each table the number of its records and the sum of their checksums, modulo 2**62
 
 Invariants
-- Triggers update the account. A change costs as much as the records that it changes.
-- A record with a wrong checksum is neither read, replaced nor deleted: the statement fails, as `Corrupt`.
+- Triggers update the account with each change. The cost of a change does not depend on the size of the table.
+- A statement that reads, replaces or deletes a record with a wrong checksum fails with `Corrupt`.
 - The sum of checksums does not depend on the order of the records. A lost or an additional record changes the sum.
-- The statements that created tables, views and triggers are compared too, and SQLite checks its trees and indexes.
+- The check also compares the statements that created tables, views and triggers. SQLite checks its trees and indexes.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _MASK = 2**62 - 1
 _FEWER_COLUMNS = 2  # the last format without the `added` columns
 _SQLITE_MIN = (3, 31)  # generated columns
 _RAISED = "user-defined function raised exception"
-# SQLite's errors of the moment or the disk, not of the content.
+# Errors of SQLite that do not show damage: the file is busy, the disk fails, or rights are missing.
 _NOT_DAMAGE = (
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_LOCKED,
@@ -42,15 +41,15 @@ _NOT_DAMAGE = (
 _encode = msgspec.msgpack.Encoder().encode
 
 
-# SQLite's messages contain text of a damaged file, which Python decodes.
+# UnicodeDecodeError: SQLite's message may quote a damaged file, and Python cannot decode it.
 SQLITE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
 
 
 class RecordTable(NamedTuple):
-    """Table: its columns as SQL declares them, its constraints, its indexes as lists of columns.
+    """Table: its columns as SQL declares them, its constraint, and the columns of its index.
 
-    `counted` False: the table has exactly one record, and no account. The last `added` columns, which need a default,
-    and the indexes `added_indexes` are of format 3.
+    A table that is not `counted` has exactly one record and no account. Format 3 has added the last `added` columns,
+    which need a default, and the indexes `added_indexes`.
     """
 
     name: str
@@ -64,52 +63,51 @@ class RecordTable(NamedTuple):
 
     @property
     def row_name(self) -> str:
-        """Table behind the view, which statements change."""
+        """The name of the table, which statements change. The view has the name `name`."""
         return f"{self.name}_row"
 
     def of_format(self, version: int) -> RecordTable:
-        """Return the table in a file of this format."""
+        """Return the table as a file of this format has it."""
         if version > _FEWER_COLUMNS or not self.added:
             return self
         return self._replace(columns=self.columns[: -self.added], added=0, added_indexes=())
 
     def names(self, prefix: str = "") -> str:
-        """Return the columns' names, as a list in SQL."""
+        """Return the names of the columns, separated by commas."""
         return ", ".join(prefix + column.split(" ", 1)[0] for column in self.columns)
 
     def tables(self) -> dict[str, str]:
-        """Return the statements that create the table and the triggers of its account, by the name that each
-        creates.
-        """
+        """Return the statements that create the table, its indexes and triggers, by the name of the created object."""
         checked = f"checked(old.sum, '{self.name}', {self.names('old.')})"
         body = [
             *self.columns,
             f"sum INTEGER NOT NULL GENERATED ALWAYS AS (record_sum('{self.name}', {self.names()})) STORED",
             *[self.constraint] * bool(self.constraint),
         ]
-        made = {
+        statements = {
             self.row_name: f"CREATE TABLE {self.row_name} ({', '.join(body)})" + " WITHOUT ROWID" * (not self.rowid)
         }
         for indexed in filter(None, (self.indexed, *self.added_indexes)):
             name = f"{self.row_name}_{indexed.replace(', ', '_')}"
-            made[name] = f"CREATE INDEX {name} ON {self.row_name} ({indexed})"
+            statements[name] = f"CREATE INDEX {name} ON {self.row_name} ({indexed})"
         if not self.counted:
-            made |= self._trigger("UPDATE", f"SELECT {checked}")
-            return made
-        made |= self._trigger("INSERT", self._counting("records + 1", "digest + new.sum"))
-        made |= self._trigger("UPDATE", self._counting("records", f"digest + new.sum - {checked}"))
-        made |= self._trigger("DELETE", self._counting("records - 1", f"digest - {checked}"))
-        return made
+            statements |= self._trigger("UPDATE", f"SELECT {checked}")
+            return statements
+        statements |= self._trigger("INSERT", self._counting("records + 1", "digest + new.sum"))
+        statements |= self._trigger("UPDATE", self._counting("records", f"digest + new.sum - {checked}"))
+        statements |= self._trigger("DELETE", self._counting("records - 1", f"digest - {checked}"))
+        return statements
 
     def view(self) -> dict[str, str]:
         """Return the statement that creates the view.
 
-        The comparison is a correlated subquery, which SQLite evaluates after all other terms of a query. Otherwise
-        SQLite would replace the column by the constant of `column = ?`, and compare unrequested records.
+        The checksum is compared in a correlated subquery, which SQLite evaluates after all other terms of a query.
+        Without the subquery, SQLite would compare records that the query does not select, with the value of
+        `column = ?` in place of the column.
         """
-        said = f"CREATE VIEW {self.name} AS SELECT {self.names()} FROM {self.row_name}"  # noqa: S608 — names of ours
+        select = f"CREATE VIEW {self.name} AS SELECT {self.names()} FROM {self.row_name}"  # noqa: S608 — constant names
         checked = f"checked({self.row_name}.sum, '{self.name}', {self.names(self.row_name + '.')})"
-        return {self.name: f"{said} WHERE (SELECT {checked})"}
+        return {self.name: f"{select} WHERE (SELECT {checked})"}
 
     def _counting(self, records: str, digest: str) -> str:
         counted = f"records = {records}, digest = ({digest}) & {_MASK}"
@@ -126,18 +124,18 @@ _ACCOUNT = (
 
 
 class CheckedConnection(sqlite3.Connection):
-    """Connection that computes and compares checksums. `damage` holds the result of a failed comparison."""
+    """Connection that computes and compares checksums. `damage` has the messages of failed comparisons."""
 
     damage: list[str]
 
     def failure(self, path: Path, error: sqlite3.Error | UnicodeDecodeError) -> LedgerError:
-        """Convert an error of a statement into an error for the caller."""
+        """Convert an error of a statement into a LedgerError. After a failed comparison this is Corrupt."""
         found, self.damage[:] = self.damage[:], []
         return Corrupt(f"{path}: {found[0]}", hint=RESTORE) if found else failure(path, error)
 
 
 def connect(name: Path | str, *, uri: bool = False, timeout: float = 10.0) -> CheckedConnection:
-    """Open an SQLite file with the functions of the tables."""
+    """Open an SQLite file with the functions that compute and compare checksums."""
     if sqlite3.sqlite_version_info < _SQLITE_MIN:
         raise Unsupported(
             f"this Python has SQLite {sqlite3.sqlite_version}, metadata need {'.'.join(map(str, _SQLITE_MIN))}",
@@ -151,9 +149,9 @@ def connect(name: Path | str, *, uri: bool = False, timeout: float = 10.0) -> Ch
     def checked(stated: int, table: str, *record: object) -> int:
         found = record_sum(table, *record)
         if found != stated:
-            damage.append(f"a record of {table!r} has checksum {found:#x}, stated is {stated}")
+            damage.append(f"a record of {table!r} has checksum {found:#x}, the file states {stated}")
             raise Corrupt(damage[-1])
-        # A view takes any number except 0 for true. The account is not affected.
+        # The view treats any number except 0 as true. The triggers subtract the checksum from the account.
         return stated
 
     connection.damage = damage
@@ -161,9 +159,8 @@ def connect(name: Path | str, *, uri: bool = False, timeout: float = 10.0) -> Ch
     connection.create_function("checked", -1, checked, deterministic=True)
     try:
         connection.execute("PRAGMA trusted_schema=ON")
-        connection.execute(
-            "PRAGMA recursive_triggers=ON"
-        )  # otherwise records that REPLACE deletes would stay in the account
+        # Without this, SQLite runs no DELETE trigger for a record that REPLACE deletes, and the account becomes wrong.
+        connection.execute("PRAGMA recursive_triggers=ON")
     except sqlite3.Error:
         connection.close()
         raise
@@ -171,13 +168,13 @@ def connect(name: Path | str, *, uri: bool = False, timeout: float = 10.0) -> Ch
 
 
 def record_sum(*record: object) -> int:
-    """Return the checksum of a record, whose first value is the table's name: 62 bits, never 0."""
+    """Return the checksum of a record, 62 bits and never 0. The first value is the table's name."""
     digest = hashlib.blake2b(_encode(record), digest_size=8).digest()
     return int.from_bytes(digest, "big") & _MASK or 1
 
 
 def create_tables(connection: sqlite3.Connection, tables: Iterable[RecordTable]) -> None:
-    """Create tables, triggers and accounts, within the caller's transaction."""
+    """Create tables, indexes, triggers and accounts, within the caller's transaction."""
     connection.execute(_ACCOUNT)
     for table in tables:
         for statement in table.tables().values():
@@ -189,16 +186,16 @@ def create_tables(connection: sqlite3.Connection, tables: Iterable[RecordTable])
 
 
 def create_views(connection: sqlite3.Connection, tables: Iterable[RecordTable]) -> None:
-    """Create the views, whose names must be free."""
+    """Create the views, within the caller's transaction. No table may have the name of a view."""
     for table in tables:
         for statement in table.view().values():
             connection.execute(statement)
 
 
 def without_checksums(connection: sqlite3.Connection) -> None:
-    """Create plain tables of the records, under the names of the views, within the caller's transaction.
+    """Replace views and tables by plain tables with the names of the views, within the caller's transaction.
 
-    Each record's checksum is compared during the copy. Triggers and indexes are deleted with the tables.
+    The checksum of each record is compared during the copy.
     """
     names = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'view'").fetchall()]
     for name in names:
@@ -212,14 +209,14 @@ def without_checksums(connection: sqlite3.Connection) -> None:
 
 
 def require_whole(connection: sqlite3.Connection, path: Path) -> None:
-    """Make SQLite check its trees and indexes. Raises Corrupt naming `path`."""
-    said = [row[0] for row in connection.execute("PRAGMA integrity_check(3)")]
-    if said != ["ok"]:
-        raise Corrupt(f"{path} is damaged: {'; '.join(said)}", hint=RESTORE)
+    """Make SQLite check its trees and indexes. Raises Corrupt with `path`."""
+    results = [row[0] for row in connection.execute("PRAGMA integrity_check(3)")]
+    if results != ["ok"]:
+        raise Corrupt(f"{path} is damaged: {'; '.join(results)}", hint=RESTORE)
 
 
 def require_sound(connection: sqlite3.Connection, path: Path, tables: Iterable[RecordTable]) -> None:
-    """Compare statements, every record's checksum and every account. Raises Corrupt naming `path`."""
+    """Compare all statements, the checksum of every record, and every account. Raises Corrupt with `path`."""
     tables = list(tables)
     require_whole(connection, path)
     _require_statements(connection, path, tables)
@@ -238,21 +235,18 @@ def require_sound(connection: sqlite3.Connection, path: Path, tables: Iterable[R
 
 
 def failure(path: Path, error: sqlite3.Error | UnicodeDecodeError) -> LedgerError:
-    """Convert an error of SQLite into an error for the caller.
-
-    A locked, full or unopenable file is whole, and must not be replaced by a copy.
-    """
+    """Convert an error of SQLite into a LedgerError: Refused, Corrupt, or Unavailable if the file may be sound."""
     if isinstance(error, sqlite3.IntegrityError):
         return Refused(f"{path}: {error}", hint="Nothing was changed")
     damaged = isinstance(error, UnicodeDecodeError) or type(error) is sqlite3.DatabaseError
     if damaged or _RAISED in str(error) or "UTF-8" in str(error):
         return Corrupt(f"{path} is damaged or no metadata file: {error}", hint=RESTORE)
-    locked = "A broker stopped in the middle of a change keeps the file locked: let it go on, or kill it"
+    locked = "A suspended broker can keep the file locked: resume that broker, or kill it"
     return Unavailable(f"{path}: {error}", hint=locked if "locked" in str(error) else "Check the disk of the store")
 
 
 def damage_of(path: Path, error: sqlite3.Error | UnicodeDecodeError) -> LedgerError:
-    """Convert an error while a file is checked. Any error except those of the moment or the disk is damage."""
+    """Convert an error of SQLite during a check. Every error is damage, except the errors in `_NOT_DAMAGE`."""
     if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF in _NOT_DAMAGE:
         return failure(path, error)
     return Corrupt(f"{path} is damaged or no metadata file: {error}", hint=RESTORE)
@@ -267,10 +261,10 @@ def _require_statements(connection: sqlite3.Connection, path: Path, tables: list
     for table in tables:
         expected |= table.tables() | table.view()
     found = dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall())
-    for name in sorted(expected.keys() | found.keys(), key=str):  # damage may have made a name bytes
+    for name in sorted(expected.keys() | found.keys(), key=str):  # in a damaged file a name can be bytes
         if expected.get(name) != found.get(name):
             raise Corrupt(
-                f"{path}: {name!r} was made by {found.get(name, 'nothing')!r}, "
+                f"{path}: {name!r} was created by {found.get(name, 'nothing')!r}, "
                 f"expected {expected.get(name, 'nothing')!r}",
                 hint=RESTORE,
             )

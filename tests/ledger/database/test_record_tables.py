@@ -162,7 +162,9 @@ def test_metadata_that_lack_a_commit_are_an_error_until_they_are_accepted(path: 
     metadata.create_ledger("newest", "i", {}, exist_ok=False)
     metadata.close()
     path.write_bytes(older.read_bytes())
-    with pytest.raises(Corrupt, match=r"metadata\.sqlite-wal hold commit \d+, .*metadata\.commit says that \d+ was"):
+    with pytest.raises(
+        Corrupt, match=r"metadata\.sqlite-wal end with commit \d+, .*metadata\.commit states commit \d+"
+    ):
         Metadata.open(path, lambda: NOW)
     with pytest.raises(Corrupt, match=r"metadata\.commit"):
         MetadataView(path, TABLES)
@@ -182,7 +184,7 @@ def test_a_commit_number_has_two_places_and_is_asked_for(path: Path, metadata: M
             number.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :])
             assert read_number(number) == read_number(number)
             Metadata.open(path, lambda: NOW).close() if bit == at % 8 else None
-    for content, said in ((b"\0" * 128, "neither"), (b"", "0 bytes"), (None, "is missing")):
+    for content, said in ((b"\0" * 128, "both of its numbers"), (b"", "0 bytes"), (None, "is missing")):
         number.unlink(missing_ok=True)
         if content is not None:
             number.write_bytes(content)
@@ -281,8 +283,8 @@ def test_a_file_of_the_second_format_is_read_and_migrated(path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        ("DROP INDEX segment_row_ledger", "'segment_row_ledger' was made by 'nothing'"),
-        ("DELETE FROM segment_row", "lists ledger 4, which has no row among the segments"),
+        ("DROP INDEX segment_row_ledger", "'segment_row_ledger' was created by 'nothing'"),
+        ("DELETE FROM segment_row", "lists segment 4, which has no row in the table of segments"),
     ],
 )
 def test_a_file_of_the_second_format_is_not_migrated_if_damaged(path: Path, damage: str, said: str) -> None:

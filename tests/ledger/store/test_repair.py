@@ -53,11 +53,11 @@ def test_lost_ledgers_are_put_back_in_order(rig: LogRig) -> None:
     rig.append(*values(2, 5), name="other")
     older.restore(rig)
     before = files(rig.path)
-    with pytest.raises(Corrupt, match=r"metadata\.sqlite-wal hold commit"):
+    with pytest.raises(Corrupt, match=r"metadata\.sqlite-wal end with commit"):
         rig.store = rig._open()
     found = find(rig.path)
     assert files(rig.path) == before, "looking changes nothing"
-    assert "metadata.commit says" in found.behind
+    assert "metadata.commit states" in found.behind
     assert [one.ledger_id for one in found.places()] == [one.ledger_id for one in found.unknown]
     assert {one.ledger.rpartition("/")[2] for one in found.places()} == {"log", "other"}
     with pytest.raises(Corrupt, match=r"metadata\.commit"):
@@ -115,7 +115,7 @@ def test_what_does_not_hold_is_refused_and_left_alone(rig: LogRig, kind: str, tm
         theirs = lose_one(other)
         for suffix in (".ledger", ".index"):
             shutil.copyfile(theirs.with_suffix(suffix), path.with_suffix(suffix))
-        said = "is of store .*, this is"
+        said = "belongs to store .*, this is"
         other.store.close()
     fix(rig, accept=True, only=[999])
     if kind == "terminated":
