@@ -1,4 +1,4 @@
-"""Interface and policy of the offloader (PIP-17).
+"""Interface of the offloader, which copies sealed segments to object storage (PIP-17), and the selection of segments.
 
-The package `offload` implements the interface, and is loaded by name.
+The package `offload` implements the interface. The broker loads it by its name.
 """

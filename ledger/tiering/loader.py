@@ -1,10 +1,10 @@
-"""Offloader of a running store: loaded on first use, replaced when its settings change.
+"""Offloader of a running store: loaded at its first use, and replaced when its settings change.
 
 Rules
-- This package does not import the one that implements the offloader. The broker gives the name.
-- A change of settings closes the old offloader. Its users then ask for the new one.
-- An address that no bucket can have is refused when it is set, before it is kept.
-- With a trial, so is an address that cannot be written, read, listed or deleted from.
+- This package does not import the package that implements the offloader. The broker passes the names of functions.
+- A change of settings closes the old offloader. The next use creates a new offloader.
+- An invalid address of a bucket is refused when it is set, before it is stored.
+- A trial of the address writes, reads, lists and deletes an object. If the trial fails, the address is refused.
 """
 
 from __future__ import annotations
@@ -24,61 +24,62 @@ _NAMED = "managedledgeroffload"
 
 
 class OffloaderChoice:
-    """Provider of the present offloader. Any thread may call it."""
+    """Provider of the current offloader. Any thread may call any method."""
 
     def __init__(self, make: Make, settings: Settings) -> None:
         self._make = make
         self._settings = settings
-        self._made: LedgerOffloader | None = None
+        self._offloader: LedgerOffloader | None = None
         self._lock = threading.Lock()
 
     def __call__(self) -> LedgerOffloader:
         """Return the offloader. Raises Refused if it cannot be created."""
         with self._lock:
-            if self._made is None:
-                self._made = self._make(self._settings)
-            return self._made
+            if self._offloader is None:
+                self._offloader = self._make(self._settings)
+            return self._offloader
 
     def change(self, settings: Settings) -> None:
+        """Use these settings. Close the offloader if one of its settings has changed."""
         with self._lock:
             before, self._settings = self._settings, settings
             if _offloading(before) == _offloading(settings):
-                return  # present readers are not disturbed
-            made, self._made = self._made, None
-        if made is not None:
-            made.close()
+                return
+            offloader, self._offloader = self._offloader, None
+        if offloader is not None:
+            offloader.close()
 
     def has_target(self) -> bool:
-        """Return whether a target is configured."""
+        """Return whether a bucket is configured."""
         return bool(self._settings.managedLedgerOffloadBucket)
 
     def prefers_remote(self) -> bool:
-        """Return whether a segment with a local copy is read from object storage."""
+        """Return whether an offloaded segment is read from object storage although it has a local copy."""
         return self._settings.managedLedgerDataReadPriority == "tiered-storage-first"
 
 
 def _offloading(settings: Settings) -> dict[str, object]:
-    """Return the settings of the offloader, which are recognized by name."""
+    """Return the settings of the offloader: those with `managedLedgerOffload` in their name."""
     return {name: value for name, value in asdict(settings).items() if _NAMED in name.lower()}
 
 
 def nothing_chosen() -> OffloaderChoice:
-    """Return the choice of a store without a broker of its own."""
+    """Return a choice without an offloader, for a store that is opened without a broker."""
     return OffloaderChoice(lambda _: NoOffloader(), Settings())
 
 
 def made_by(name: str) -> Make:
-    """Return a maker of the offloader, by the function `module:function` of the settings."""
+    """Return a function that creates the offloader by calling `name`, written `module:function`."""
 
     def make(settings: Settings) -> LedgerOffloader:
-        made: LedgerOffloader = _called(name, settings)
-        return made
+        offloader: LedgerOffloader = _called(name, settings)
+        return offloader
 
     return make
 
 
 def address_checked_by(name: str) -> Callable[[Settings], None]:
-    """Return a check of the offloader's address by `module:function`, which raises Refused for a wrong address."""
+    """Return a function that checks the bucket's address by calling `name`, which raises Refused if it is invalid."""
 
     def check(settings: Settings) -> None:
         if settings.managedLedgerOffloadBucket:
@@ -88,7 +89,7 @@ def address_checked_by(name: str) -> Callable[[Settings], None]:
 
 
 def tried_by(name: str) -> Callable[[Settings], None]:
-    """Return the trial of the offloader's address by `module:function`, which raises the error of a failed trial."""
+    """Return a function that tries the bucket's address by calling `name`, which raises the error of a failed trial."""
     return lambda settings: _called(name, settings)
 
 

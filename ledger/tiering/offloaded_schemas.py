@@ -1,7 +1,7 @@
-"""Payload schemas that are offloaded with a segment, so that readers of the bucket need no registry.
+"""Payload schemas that are offloaded with a segment, so that a reader of the bucket can decode its messages.
 
-Rules: they are all registered versions of the managed ledger at the time of the offload. Entries of columns carry their
-own schema.
+All versions that are registered for the managed ledger at the time of the offload are included. Entries with typed
+columns contain their own schema.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ _log = logging.getLogger(__name__)
 
 
 def schemas_to_offload(metadata: Metadata, name: str) -> str:
-    """Return the registered payload schemas as JSON; empty if there are none."""
+    """Return the registered payload schemas as JSON, or an empty text without schemas."""
     newest, body = metadata.schema(name, -1)
     if newest < 0 or not is_payload_schema(body):
         return ""
     where = f"the schema of ledger {name!r}"
     bodies = {version: metadata.schema(name, version)[1] for version in range(newest + 1)}
-    text = TopicSchemas({version: parse_schema_bytes(one, where) for version, one in bodies.items()}).to_json()
+    schemas = {version: parse_schema_bytes(schema, where) for version, schema in bodies.items()}
+    text = TopicSchemas(schemas).to_json()
     if len(text) > SCHEMA_BYTES_MAX:
-        _log.warning("%s has %d characters and does not go with the ledger", where, len(text))
+        _log.warning("%s has %d characters, at most %d can be offloaded", where, len(text), SCHEMA_BYTES_MAX)
         return ""
     return text

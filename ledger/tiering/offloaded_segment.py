@@ -1,8 +1,10 @@
-"""Sealed segment in object storage: the broker's handle, created on first read.
+"""Sealed segment in object storage: the broker's reader of its objects, created at the first read.
+
+An attempt is one upload of the segment.
 
 Invariants
 - All readers of an attempt share one handle, and so its prefetched data.
-- While the local copy exists, a read may use either. If the preferred one fails temporarily, the other one serves.
+- While the local copy exists, a read uses the preferred copy. If that copy cannot be read now, the read uses the other.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 class OffloadedSegment:
-    """Segment of a complete attempt. Any thread may read it."""
+    """Segment whose offload is complete. Any thread may read it."""
 
     def __init__(
         self,
@@ -41,7 +43,7 @@ class OffloadedSegment:
 
     @property
     def preferred(self) -> bool:
-        """Whether reads prefer object storage to the local copy."""
+        """Whether object storage is preferred to the local copy."""
         return self._prefer_remote()
 
     @property
@@ -52,7 +54,7 @@ class OffloadedSegment:
         return self._opened().index(first_row, entries)
 
     def read(self, first_entry: int, entries: int, *, alone: bool = False) -> pa.Buffer:
-        """Return the frames of consecutive entries. With `alone` nothing else is fetched."""
+        """Return the frames of consecutive entries. With `alone`, no other entries are fetched in advance."""
         return self._opened().read(first_entry, entries, alone=alone)
 
     def read_with(
@@ -66,15 +68,15 @@ class OffloadedSegment:
                     frames = local()
                 except (LedgerError, OSError):
                     raise error from None
-                _log.warning("ledger %d is read from its local copy: %s", self.ledger_id, error)
+                _log.warning("segment %d is read from its local copy: %s", self.ledger_id, error)
                 return frames
         try:
             return local()
-        except NotFound:  # deleted since the block was located
+        except NotFound:  # the local copy was deleted after the block was located
             return self.read(first_entry, entries, alone=alone)
 
     def close(self) -> None:
-        """Close the handle. A later read opens another."""
+        """Close the handle. A later read opens a new handle."""
         with self._lock:
             handle, self._handle = self._handle, None
         if handle is not None:

@@ -1,13 +1,15 @@
-"""Interface to object storage (PIP-17), which this package uses and the package `offload` implements.
+"""Interface to object storage (PIP-17). The package `offload` implements it, and the store calls it.
 
-    offload(ledger, attempt, extra metadata)      copy a sealed segment, whole or not at all
-    read_offloaded(ledger id, attempt, driver)    a handle to the copy
-    delete_offloaded(ledger id, attempt, driver)  delete all objects of an attempt; may be repeated
-    delete_orphans(store id, kept)                delete objects of a store that a listing finds and no record names
+    offload(ledger, attempt, extra metadata)       copies a sealed segment, completely or not at all
+    read_offloaded(segment id, attempt, driver)    returns a reader of the copy
+    delete_offloaded(segment id, attempt, driver)  deletes all objects of an attempt; may be repeated
+    delete_orphans(store id, kept)                 lists the objects of a store, and deletes those that no record names
+
+An attempt is one upload of a segment, identified by a UUID. A driver is the location of its objects.
 
 Rules
-- An offloader changes no metadata. It may get the same attempt again, and then uses the existing objects.
-- Any thread may call any method. Without a configured target every use is Refused.
+- An offloader changes no metadata. If it gets the same attempt again, it uses the existing objects.
+- Any thread may call any method. Without a configured bucket, every use raises Refused.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ _HINT = "Set managedLedgerOffloadBucket: in conf/broker.toml, or with `ledger se
 class LocalSegment:
     """Sealed segment on the local disk. `size_bytes` is the sum of its entries, `file_bytes` the length of its file.
 
-    `schemas` are the payload schemas of its messages, as JSON with all versions; empty without any.
+    `schemas` are the payload schemas of its messages: JSON with all versions, or an empty text.
     """
 
     name: str
@@ -47,7 +49,7 @@ class LocalSegment:
 
 
 class OffloadCallbacks(NamedTuple):
-    """Callbacks of a running offload: uploaded bytes, and whether the offload is cancelled."""
+    """Callbacks of a running offload. `progress` gets the uploaded bytes. `cancelled` returns whether to stop."""
 
     progress: Callable[[int], None]
     cancelled: Callable[[], bool]
@@ -57,18 +59,18 @@ NO_CALLBACKS = OffloadCallbacks(lambda _: None, lambda: False)
 
 
 class OffloadedReader(Protocol):
-    """Reader of a segment in object storage. It fetches on demand."""
+    """Reader of a segment in object storage. It fetches entries on demand."""
 
     @property
     def ledger_id(self) -> int: ...
 
     def index(self, first_row: int, entries: int) -> EntryIndex:
-        """Return the index of the data object. Raises Corrupt if the number of entries differs."""
+        """Return the index of the entries. Raises Corrupt if the object has another number of entries."""
 
     def read(self, first_entry: int, entries: int, *, alone: bool = False) -> pa.Buffer:
         """Return exactly the frames of consecutive entries.
 
-        More may be fetched, for sequential readers; not with `alone`.
+        May fetch later entries in advance, because most readers are sequential. Never does so with `alone`.
         """
 
     def close(self) -> None:
@@ -76,11 +78,11 @@ class OffloadedReader(Protocol):
 
 
 class LedgerOffloader(Protocol):
-    """Store of sealed segments elsewhere."""
+    """Offloader: copies sealed segments to object storage, and reads and deletes the copies."""
 
     @property
     def driver(self) -> Driver:
-        """Target of further offloads."""
+        """The location of the objects of new offloads."""
 
     def offload(
         self,
@@ -89,27 +91,27 @@ class LedgerOffloader(Protocol):
         extra_metadata: Mapping[str, str],
         callbacks: OffloadCallbacks = NO_CALLBACKS,
     ) -> None:
-        """Copy a segment and check the copy. Raises Unavailable if a retry may succeed, else another error."""
+        """Copy a segment and check the copy. Raises Unavailable if a retry may succeed, and another error otherwise."""
 
     def read_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> OffloadedReader:
-        """Return a handle. A missing object is detected by the first read."""
+        """Return a reader. If an object is missing, the first read raises the error."""
 
     def delete_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> None:
         """Delete all objects of an attempt. May be repeated."""
 
     def delete_orphans(self, store_id: str, kept: Collection[uuid.UUID]) -> int:
-        """Delete the objects of a store whose attempts are not in `kept`, at the present target. Return how many."""
+        """Delete the objects of a store in the current bucket whose attempts are not in `kept`. Return their number."""
 
     def close(self) -> None:
         """Release threads and connections."""
 
 
 class NoOffloader:
-    """Offloader without a target: every use is refused."""
+    """Offloader without a bucket. Every use raises Refused."""
 
     @property
     def driver(self) -> Driver:
-        raise _refused("there is nowhere to offload to")
+        raise _refused("segments cannot be offloaded")
 
     def offload(
         self,
@@ -118,16 +120,16 @@ class NoOffloader:
         extra_metadata: Mapping[str, str],  # noqa: ARG002 — as above
         callbacks: OffloadCallbacks = NO_CALLBACKS,  # noqa: ARG002 — as above
     ) -> None:
-        raise _refused(f"ledger {ledger.ledger_id} cannot be offloaded")
+        raise _refused(f"segment {ledger.ledger_id} cannot be offloaded")
 
     def read_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> OffloadedReader:
-        raise _refused(f"ledger {ledger_id} was offloaded to {driver.name} as {attempt} and cannot be read")
+        raise _refused(f"segment {ledger_id} was offloaded to {driver.name} as {attempt} and cannot be read")
 
     def delete_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> None:
-        raise _refused(f"ledger {ledger_id} was offloaded to {driver.name} as {attempt} and cannot be deleted there")
+        raise _refused(f"segment {ledger_id} was offloaded to {driver.name} as {attempt} and cannot be deleted there")
 
     def delete_orphans(self, store_id: str, kept: Collection[uuid.UUID]) -> int:  # noqa: ARG002 — as above
-        raise _refused("no object storage can be looked through")
+        raise _refused("object storage cannot be listed")
 
     def close(self) -> None:
         """Do nothing."""

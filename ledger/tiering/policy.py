@@ -1,11 +1,9 @@
-"""Selection of sealed segments for offload: by age or size, or for a requested prefix. Pure.
+"""Selection of sealed segments for offload to object storage: by age, by size, or up to a position. Pure.
 
-Pulsar's rule: sizes are summed from the newest sealed segment to the oldest. A segment is due if the sum including its
-own size exceeds the threshold, or if it was sealed long enough ago. The oldest are offloaded first.
+Pulsar's rule: sizes are summed from the newest sealed segment to the oldest. A segment is due if the sum up to and with
+this segment exceeds the threshold, or if it was sealed long enough ago. The oldest due segment is offloaded first.
 
-Invariants
-- An open segment, an empty one and a completely offloaded one are never selected.
-- The position returned for a prefix is the beginning of the first segment that is not offloaded.
+Invariant: An open segment, an empty segment and an offloaded segment are never selected.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position
 
 
 class OffloadCandidate(NamedTuple):
-    """Segment of the list. `close_ms` is 0 while it is open; `complete`: it is in object storage."""
+    """Segment of a log. `close_ms` is 0 while it is open. `complete` means that it is offloaded."""
 
     ledger_id: int
     entries: int
@@ -28,7 +26,7 @@ class OffloadCandidate(NamedTuple):
 
 
 def due(ledgers: Sequence[OffloadCandidate], size_max: int, age_max_ms: int, now_ms: int) -> list[int]:
-    """Return the ids of the due segments, oldest first. A limit of -1 makes none due."""
+    """Return the ids of the due segments, oldest first. -1 disables a limit."""
     found, left = [], 0
     for ledger in reversed(ledgers):
         if not ledger.close_ms:
@@ -42,7 +40,7 @@ def due(ledgers: Sequence[OffloadCandidate], size_max: int, age_max_ms: int, now
 
 
 def before(ledgers: Sequence[OffloadCandidate], position: Position, name: str) -> list[int]:
-    """Return the ids of the sealed segments wholly before a position that are not offloaded yet, oldest first."""
+    """Return the ids of the sealed segments that end before a position and are not offloaded, oldest first."""
     if position in (EARLIEST, LATEST) or position.ledger_id < 0:
         raise Refused(f"{name!r} cannot be offloaded up to {position}", hint="Name a position of the log")
     sealed = [ledger for ledger in ledgers if ledger.close_ms and ledger.entries]
@@ -54,7 +52,7 @@ def before(ledgers: Sequence[OffloadCandidate], position: Position, name: str) -
 
 
 def first_left(ledgers: Sequence[OffloadCandidate], end: Position) -> Position:
-    """Return the beginning of the first segment that is not offloaded; the log's end if all are."""
+    """Return the start of the first segment that is not offloaded, or the log's end."""
     for ledger in ledgers:
         if not ledger.complete:
             return Position(ledger.ledger_id, 0)

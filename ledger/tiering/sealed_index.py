@@ -1,6 +1,7 @@
-"""Index of a sealed segment, from the first available source.
+"""Index of a sealed segment: the place of each entry, loaded from the first available source.
 
-The sources are the sidecar, the data on the local disk, and object storage. A rebuild from the data is logged.
+The sources are the sidecar (the file `<id>.index`), then the local data file, then object storage. A rebuild of the
+sidecar is logged.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 class SealedIndex:
-    """Index of a sealed segment, loaded on first use and kept."""
+    """Index of a sealed segment, loaded at the first use and kept in memory."""
 
     def __init__(
         self,
@@ -42,11 +43,11 @@ class SealedIndex:
         self._lock = threading.Lock()
 
     def offloaded_to(self, offloaded: OffloadedSegment) -> SealedIndex:
-        """Return the index of a segment that is in object storage, too."""
+        """Return the index of the same segment after its offload."""
         return SealedIndex(self._path, self._entries, self._record, self._store_id, self._index, offloaded)
 
     def __call__(self) -> EntryIndex:
-        """Return the index. A lost sidecar is rebuilt from the data and logged, or read from object storage."""
+        """Return the index. A missing or damaged sidecar is rebuilt from the local data or from object storage."""
         with self._lock:
             record, offloaded = self._record, self._offloaded
             if self._index is None and offloaded is not None and offloaded.attempt.local_deleted:
@@ -65,11 +66,12 @@ class SealedIndex:
             return self._index
 
     def _without_data(self, offloaded: OffloadedSegment) -> EntryIndex:
+        """Return the index of a segment whose local data file is deleted."""
         record, sidecar = self._record, self._path.with_suffix(".index")
         try:
             return load_index(sidecar, record.ledger_id, self._entries)
         except (NotFound, Corrupt) as error:
-            _log.warning("%s is taken from object storage: %s", sidecar, error)
+            _log.warning("%s is rebuilt from object storage: %s", sidecar, error)
         index = offloaded.index(record.first_row, self._entries)
         write_sealed(
             sidecar, index, store_id=self._store_id, block_bytes=record.block_bytes, file_bytes=record.file_bytes
