@@ -1,4 +1,4 @@
 """Entry cache of the broker: blocks, readers, expected reads.
 
-Every read of the broker passes through it. Eviction policies are in `eviction`.
+Every read of the broker passes through the cache. Eviction policies are in `eviction`.
 """

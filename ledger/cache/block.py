@@ -1,8 +1,8 @@
-"""Block of the cache: entries that were appended or read together, and the unit of memory.
+"""Block of the cache: entries that were appended or read together. Memory is allocated and freed block by block.
 
-A block is kept whole as long as a range of it is cached (`ledger.cache.range_cache`).
+A block stays whole while at least one range of its entries is cached (`ledger.cache.range_cache`).
 
-Invariant: `block.spans` counts the cached ranges of the block. At 0 its storage is released, once.
+Invariant: `block.spans` is the number of cached ranges of the block. At 0 the cache releases the block's storage, once.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ NOTHING_AHEAD = 2**63
 
 
 class BlockStorage(Protocol):
-    """Storage of a block's bytes outside of its segment file."""
+    """Storage of a block's bytes outside its segment file."""
 
     @property
     def frames(self) -> pa.Buffer:
-        """Bytes, for a holder of a reference."""
+        """The bytes of the block. The caller must have a reference."""
 
     def acquire(self) -> BlockReference:
-        """Return a reference to the bytes. Not allowed after `release`."""
+        """Return a reference to the bytes. Must not be called after `release`."""
 
     def release(self) -> None:
-        """Release the cache's reference. Readers keep theirs."""
+        """Release the cache's own reference. References of readers stay valid."""
 
     def is_pinned(self) -> bool:
-        """Return whether a reader still references released memory."""
+        """Return whether the cache has released the block, and a reader still has a reference."""
 
     def is_referenced(self) -> bool:
-        """Return whether a reader has mapped the block, released or not."""
+        """Return whether a reader has mapped the block."""
 
 
 class BlockReference(Protocol):
@@ -48,9 +48,12 @@ class BlockReference(Protocol):
 class CachedBlock:
     """Entries `[first, end)` of a segment in one buffer of `size` bytes.
 
-    `edges(first, end)` returns `end - first + 1` offsets of entries in the block, the last being its end. It is called
-    only for a part of the block. Entries from `ahead` on were prefetched and not served yet. Without a storage the
-    block is the account of a local file. `offloaded`: read from object storage.
+    `edges(first, end)` returns the offsets of the entries in the block, and the block's end. It is called only if a
+    part of the block is needed. Entries from `ahead` on were prefetched and not served yet. `offloaded` means that the
+    block was read from object storage.
+
+    A block without a storage is in its segment file. The cache then only counts the bytes that the block probably has
+    in the system's page cache.
     """
 
     __slots__ = ("_table", "ahead", "edges", "end", "first", "ledger_id", "offloaded", "size", "spans", "storage")
@@ -78,19 +81,19 @@ class CachedBlock:
         self._table: Integers | None = None
 
     def acquire(self) -> BlockReference | None:
-        """Return a reference to its bytes; None if they are in the segment file."""
+        """Return a reference to the bytes, or None if they are in the segment file."""
         return None if self.storage is None else self.storage.acquire()
 
     def given(self, first: int, end: int) -> tuple[int, int]:
-        """Record that entries `[first, end)` are served. Return their prefetched entries and bytes."""
-        late = max(first, self.ahead)
-        if late >= end:
+        """Record that entries `[first, end)` are served. Return how many were prefetched, and their bytes."""
+        prefetched = max(first, self.ahead)
+        if prefetched >= end:
             return 0, 0
         self.ahead = end if end < self.end else NOTHING_AHEAD
-        return end - late, self.cut(late, end)[1]
+        return end - prefetched, self.cut(prefetched, end)[1]
 
     def cut(self, first: int, end: int) -> tuple[int, int]:
-        """Return offset and length of entries `[first, end)` in the block."""
+        """Return the offset and the length of entries `[first, end)` in the block."""
         if first == self.first and end == self.end:
             return 0, self.size
         if self._table is None or len(self._table) <= end - self.first:

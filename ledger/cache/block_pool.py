@@ -1,14 +1,16 @@
-"""Pool of the cache: blocks of one kind, with a limit and an eviction policy of their own.
+"""Pool of the cache: blocks of one kind, with their own limit and eviction policy.
 
-A cache has two pools. Blocks in memory take their bytes. Blocks of local files are accounts of the system's page cache,
-and take no memory. Neither pool makes room for the other. All calls hold the lock of the whole cache.
+A cache has two pools. Blocks in memory use memory of the broker. Blocks of local files use none: the cache only counts
+the bytes that they probably have in the system's page cache. Neither pool evicts blocks of the other pool. The caller
+of every method holds the cache's lock.
 
 Invariants
-- `held` is the size of the blocks with a cached range. `size` adds evicted blocks that are still referenced; accounts
-  have none of those.
-- `size` is at most the limit after each call, except for blocks that find no room and are served all the same.
-- Eviction starts above `trigger` of the limit and stops at `watermark`. Evicting a referenced block frees nothing, so a
-  pass continues until enough is free, or nothing is cached. One pass runs at a time.
+- `held` is the size of the blocks with a cached range. `size` also includes evicted blocks that readers still
+  reference. Only blocks in memory can be referenced.
+- After each call, `size` is at most the limit. Exception: a block that does not fit is served to its reader, and its
+  memory counts until the reader releases it.
+- Eviction starts when more than `trigger` is in use, and stops at `watermark`. To evict a referenced block frees no
+  memory. So a size pass continues until enough memory is free or no range is cached. Only one pass runs at a time.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from pyspark_ledger.ledger.clock import Clock
 
 
 class BlockPool:
-    """Blocks of one kind. `remove` removes a range from its range cache and notifies this pool."""
+    """Pool of blocks of one kind. `remove` removes a range from its range cache, and then calls `removed`."""
 
     def __init__(self, policy: EvictionPolicy, clock: Clock, evictions: EvictionCounts, remove: Remove) -> None:
         self.policy = policy
@@ -44,42 +46,45 @@ class BlockPool:
 
     @property
     def size(self) -> int:
-        """Bytes in use, by cached blocks and by evicted ones that are still referenced."""
+        """The bytes in use, by cached blocks and by evicted blocks that readers still reference."""
         return self.held + self.pinned.size
 
     def has_room_for(self, block: CachedBlock) -> bool:
-        """Return whether a block fits after evicting everything evictable."""
+        """Return whether a block would fit if all cached ranges were evicted."""
         if block.size > self.limits.size - self.pinned.size:
             self.pinned.refresh()
         return block.size <= self.limits.size - self.pinned.size
 
     def has_spare(self, size: int) -> bool:
-        """Return whether there is unneeded room, after evicting blocks without expected reads."""
+        """Evict ranges that no reader needs, and return whether `size` bytes then fit without further eviction."""
         room = self.limits.trigger - size
         if self._exceeds(room):
             self.policy.free_unneeded(int(self.size - room) + 1, self._remove_unneeded)
         return self.size <= room
 
     def added(self, block: CachedBlock, spans: Sequence[CachedRange]) -> None:
-        """Make room for a block that was cached as these ranges, or evict it if there is none."""
+        """Add a block that was cached as these ranges. Evict others to make room, or the block itself."""
         self.held += block.size
         for span in spans:
             self.policy.added(span)
         self.make_room(spans)
 
     def grown(self, span: CachedRange, size: int) -> None:
-        """Make room after a range and its block grew by this many bytes."""
+        """Add `size` bytes by which a range and its block have grown. Evict ranges to make room."""
         self.held += size
         self.make_room([span])
 
     def removed(self, span: CachedRange, released: int) -> int:
-        """Account for a removed range and `released` bytes of its block. Return the bytes that became free."""
+        """Subtract a removed range. `released` is the size of its block after the block's last range, otherwise 0.
+
+        Return the bytes that became free.
+        """
         self.held -= released
         self.policy.removed(span)
         return released - self.pinned.add(span.block) if released else 0
 
     def make_room(self, newest: Sequence[CachedRange]) -> None:
-        """Evict down to the limit; the newest themselves if the policy keeps everything else."""
+        """Evict ranges down to the limit. If the policy keeps all others, evict the newest ranges."""
         self.evict_when_needed()
         if self.size > self.limits.size:
             self._evictions.not_kept += 1
@@ -87,13 +92,13 @@ class BlockPool:
                 self._remove_newest(span)
 
     def expire(self) -> None:
-        """Run the time pass, then the check of the size."""
+        """Evict ranges by age, then by size if necessary."""
         self.pinned.refresh()
         self.policy.expire(self._clock(), self._remove_for_age)
         self.evict_when_needed()
 
     def evict_when_needed(self) -> None:
-        """Run the size pass if more than `trigger` is in use."""
+        """Evict ranges by size if more than `trigger` is in use."""
         while self.policy.due:
             self._remove_replaced(self.policy.due.pop())
         limits = self.limits
@@ -108,11 +113,11 @@ class BlockPool:
         self._evictions.nanoseconds += time.perf_counter_ns() - began
 
     def decided(self, decision: str, entries: int) -> None:
-        """Count a decision of the policy: see `EvictionCounts`."""
+        """Count a decision of the policy. `EvictionCounts` explains the decisions."""
         self._evictions.decisions[self.policy.settings.cacheEvictionPolicy, decision] += entries
 
     def _removal(self, decision: str) -> Remove:
-        """Return a function that removes a range, and counts its entries under a decision."""
+        """Return a function that removes a range, and counts its entries for a decision."""
 
         def remove(span: CachedRange) -> int:
             if span.cache is not None:
@@ -122,9 +127,7 @@ class BlockPool:
         return remove
 
     def _exceeds(self, size: float) -> bool:
-        """Return whether memory in use exceeds `size`. References to evicted blocks are re-counted only if the answer
-        depends on them.
-        """
+        """Return whether memory in use exceeds `size`. Counts the references to evicted blocks again if necessary."""
         if self.size > size:
             self.pinned.refresh()
         return self.size > size

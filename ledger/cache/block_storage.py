@@ -2,11 +2,10 @@
 
 Rules
 - A block in `HeapStorage` was read from object storage. Its bytes stay in memory while a reference to them exists.
-  `HeapStorage` counts the references.
-- A block that came as a part of a larger buffer is copied. The accounted size is then the real size.
-- The memory of an evicted block counts until its last reference is released. References belong to readers that have
-  mapped the block, and to the broker while it sends the block.
-- A block in its segment file is the system's memory, and is never counted here.
+- If the bytes are a part of a larger buffer, they are copied. So the block uses as much memory as the cache counts.
+- The memory of an evicted block counts until its last reference is released. Readers that have mapped the block have
+  references, and so has the broker while it sends the block.
+- A block in its segment file uses memory of the system, which is never counted here.
 """
 
 from __future__ import annotations
@@ -19,8 +18,9 @@ from pyspark_ledger.ledger.cache.block import CachedBlock
 
 
 class PinnedBlocks:
-    """Evicted blocks of one cache that are still referenced, under its lock. `size` is their memory at the last
-    check.
+    """Evicted blocks of one cache that are still referenced. The caller of each method holds the cache's lock.
+
+    `size` is their memory at the last check.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class PinnedBlocks:
         return block in self._blocks
 
     def add(self, block: CachedBlock) -> int:
-        """Add an evicted block, also repeatedly. Return its bytes that are not free: all or none."""
+        """Add an evicted block if it is still referenced. Return the bytes that it still uses. May be repeated."""
         if block.storage is None or not block.storage.is_pinned():
             return 0
         if block not in self._blocks:
@@ -43,7 +43,7 @@ class PinnedBlocks:
         return block.size
 
     def refresh(self) -> None:
-        """Forget the blocks without a reference."""
+        """Remove the blocks without a reference."""
         for block in [block for block in self._blocks if block.storage is None or not block.storage.is_pinned()]:
             del self._blocks[block]
             self.size -= block.size
@@ -63,33 +63,33 @@ class HeapStorage:
         larger = frames.parent is not None and frames.parent.size > frames.size
         owner = _Owner(pa.py_buffer(frames.to_pybytes()) if larger else frames)
         self._owner = weakref.ref(owner)
-        # Slices of this buffer keep its base, and nothing else keeps the owner.
-        self._held: HeapReference | None = HeapReference(
+        # Only this buffer and its slices keep the owner alive. So the weak reference shows when the last one is gone.
+        self._reference: HeapReference | None = HeapReference(
             pa.foreign_buffer(owner.frames.address, owner.frames.size, owner)
         )
 
     @property
     def frames(self) -> pa.Buffer:
-        """Bytes. Raises ValueError without a reference."""
+        """The bytes of the block. Raises ValueError if no reference exists."""
         owner = self._owner()
         if owner is None:
-            raise ValueError("the block was let go of")
+            raise ValueError("the block was released")
         return owner.frames
 
     def acquire(self) -> HeapReference:
         """Return a reference to the bytes. Raises ValueError after `release`."""
-        if self._held is None:
-            raise ValueError("the block was let go of")
-        return self._held
+        if self._reference is None:
+            raise ValueError("the block was released")
+        return self._reference
 
     def release(self) -> None:
-        self._held = None
+        self._reference = None
 
     def is_pinned(self) -> bool:
-        return self._held is None and self._owner() is not None
+        return self._reference is None and self._owner() is not None
 
     def is_referenced(self) -> bool:
-        """Return False: readers cannot map the block. Only the broker references it, while it sends the block."""
+        """Return False, because readers cannot map memory of the broker."""
         return False
 
 

@@ -1,18 +1,18 @@
-"""Cache of a broker: the range caches of all its ledgers, over two pools of blocks, each with a limit of its own.
+"""Cache of a broker: the cached ranges of all its ledgers, in two pools of blocks. Each pool has its own limit.
 
-    memory   cached blocks: read from object storage, or copied from local files
-    files    blocks of local files, mapped by their readers: accounts of the system's page cache
+    memory   blocks in memory: read from object storage, or copied from local files
+    files    blocks of local files, which readers map. The cache only counts their bytes in the system's page cache.
 
-    fetch    the cached part of a range, and the rest from storage: one read for all concurrent readers
-    append   entries that were just written, for tailing readers
-    ahead    prefetched entries
+    fetch    returns a range, from the cache and from storage; concurrent readers share one read
+    append   caches new entries, for readers at the end of a log
+    ahead    reads entries before a reader requests them (prefetch)
 
 Invariants
-- One lock covers everything; storage is read outside of it.
-- An entry is cached once, in one of the pools. Each pool keeps to its limit (`block_pool`) by a policy of its own, both
-  of one kind. No read is refused for want of room: a block that finds none is served and not kept.
-- `size` is the memory in use, without accounts.
-- A failed read fails for its own reader. A reader that waited for it reads its own range, once.
+- One lock protects the whole cache. Storage is read without the lock.
+- An entry is cached at most once, in one of the pools. Each pool keeps its limit (`block_pool`). Both pools use the
+  same kind of eviction policy. A block that does not fit is served and not cached, so no read is refused.
+- `size` is the memory in use. Blocks of local files do not count.
+- If a read of storage fails, its reader gets the error. Another reader that waited for this read repeats it once.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ GROWN_BYTES_MAX = 1024 * 1024
 
 
 class EntryCache:
-    """Whole cache. Any thread may call any method."""
+    """Cache of all ledgers. Any thread may call any method."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class EntryCache:
 
     @property
     def size(self) -> int:
-        """Bytes of memory in use, by cached blocks and by evicted ones that are still referenced."""
+        """The bytes of memory in use, by cached blocks and by evicted blocks that are still referenced."""
         return self.memory.size
 
     @property
@@ -69,7 +69,7 @@ class EntryCache:
         return self.memory, self.files
 
     def ledger(self, name: str) -> LedgerCache:
-        """Return a ledger's part, created on first use."""
+        """Return the cache of one ledger, and create it if necessary."""
         with self._lock:
             found = self._ledgers.get(name)
             if found is None:
@@ -81,13 +81,14 @@ class EntryCache:
             return list(self._ledgers.values())
 
     def decisions(self) -> dict[tuple[str, str], int]:
-        """Return the entries by policy and decision: see `EvictionCounts`."""
+        """Return the number of entries by policy and decision. `EvictionCounts` explains the decisions."""
         with self._lock:
             return dict(self.evictions.decisions)
 
     def fetch(self, name: str, reader: str, ledger_id: int, first: int, end: int, load: Load) -> list[BlockPart]:
-        """Return entries `[first, end)` in order, from the cache and, by one read for all concurrent readers, from
-        storage.
+        """Return entries `[first, end)` in order. Entries that are not cached are read from storage.
+
+        Concurrent readers of an entry share one read.
         """
         ledger = self.ledger(name)
         with self._lock:
@@ -104,13 +105,13 @@ class EntryCache:
         return sorted(parts, key=lambda part: part.first)
 
     def ahead(self, name: str, ledger_id: int, first: int, end: int, load: Load) -> int:
-        """Prefetch the part of `[first, end)` that is neither cached nor in flight. Return the bytes read."""
+        """Prefetch those entries of `[first, end)` that are neither cached nor being read. Return the bytes read."""
         ledger, read_bytes = self.ledger(name), 0
         with self._lock:
             gaps = ledger.cache.missing(ledger_id, first, end)
             claimed = [part for gap in gaps for part in ledger.pending.claim(ledger_id, *gap)]
         own = deque(part.read for part in claimed if part.own)
-        with self._telling(ledger, own):
+        with self._failing_waiters(ledger, own):
             while own:
                 block = load(own[0].first, own[0].end)
                 loaded = Loaded(block, block.acquire())
@@ -125,7 +126,7 @@ class EntryCache:
         return read_bytes
 
     def append(self, name: str, block: CachedBlock) -> list[CachedRange]:
-        """Cache new entries, as a part of the block before them if that is small. Return the new ranges."""
+        """Cache new entries of a log. If the previous block is small, extend that block. Return the new ranges."""
         with self._lock:
             ledger = self.ledger(name)
             tail = ledger.tail
@@ -139,6 +140,7 @@ class EntryCache:
             return spans
 
     def invalidate(self, name: str, range_: PositionRange) -> None:
+        """Remove the entries of a range from the cache."""
         with self._lock:
             ledger = self.ledger(name)
             before = ledger.cache.entries
@@ -150,19 +152,20 @@ class EntryCache:
             ledger.counts.evicted += before - ledger.cache.entries
 
     def forget(self, ledger_ids: Collection[int]) -> None:
+        """Remove the entries of deleted segments."""
         for ledger in self.ledgers():
             for ledger_id in {span.ledger_id for span in ledger.cache} & set(ledger_ids):
                 whole = PositionRange(Position(ledger_id, 0), Position(ledger_id + 1, 0))
                 self.invalidate(ledger.cache.name, whole)
 
     def inherit(self, blocks: Iterable[CachedBlock]) -> None:
-        """Add evicted blocks of an earlier cache that readers still reference."""
+        """Add evicted blocks of an earlier broker that readers still reference."""
         with self._lock:
             for block in blocks:
                 self._pool(block).pinned.add(block)
 
     def drop(self, name: str) -> None:
-        """Remove a deleted ledger, with its readers and counters."""
+        """Remove a deleted ledger with its readers and counters."""
         with self._lock:
             ledger = self._ledgers.pop(name, None)
             if ledger is not None:
@@ -170,7 +173,7 @@ class EntryCache:
                     self._remove_from(ledger, span)
 
     def expire(self) -> None:
-        """Run the time pass, then the check of the size. Readers without a report are removed."""
+        """Remove readers that have not reported in time. Then evict ranges by age, and by size if necessary."""
         now = self._clock()
         with self._lock:
             for ledger in self._ledgers.values():
@@ -179,7 +182,7 @@ class EntryCache:
                 pool.expire()
 
     def change(self, policy_of: Callable[[CacheLimits], EvictionPolicy], limits: CacheLimits) -> None:
-        """Switch to another policy, or other limits. Cached ranges are passed on in the order of their age."""
+        """Switch to another policy or other limits. The new policy gets the cached ranges in the order of their age."""
         with self._lock:
             spans = [span for ledger in self._ledgers.values() for span in ledger.cache]
             self.memory.policy, self.files.policy = policy_of(limits), policy_of(limits.of_local_files())
@@ -190,13 +193,13 @@ class EntryCache:
 
     @contextmanager
     def still(self) -> Iterator[None]:
-        """Hold the lock, so that nothing changes within."""
+        """Hold the cache's lock within the context."""
         with self._lock:
             yield
 
     @contextmanager
     def moving(self, name: str) -> Iterator[LedgerReaders]:
-        """Yield the readers of a ledger for a change. Entries without expected reads may be evicted afterwards."""
+        """Yield the readers of a ledger for a change. Then evict the entries that the policy does not keep after it."""
         with self._lock:
             ledger = self.ledger(name)
             yield ledger.readers
@@ -205,7 +208,7 @@ class EntryCache:
                 self.invalidate(name, PositionRange(EARLIEST, keeps))
 
     def mapped_bytes(self) -> int:
-        """Return the known bytes of memory that readers have mapped, cached or not."""
+        """Return the bytes of memory that readers have mapped, in cached and in evicted blocks."""
         with self._lock:
             self.memory.pinned.refresh()
             storages = {block.storage: block.size for block in self._blocks() if block.storage is not None}
@@ -227,24 +230,27 @@ class EntryCache:
         return hit
 
     def _read(self, ledger: LedgerCache, reader: str, claimed: list[ReadPart[Loaded]], load: Load) -> list[BlockPart]:
-        """Do the own reads first, so that no two readers wait for each other. Waiting readers receive a failure."""
+        """Perform this reader's own reads, then wait for the reads of other readers.
+
+        The own reads come first, so that no two readers wait for each other.
+        """
         own = deque(part.read for part in claimed if part.own)
         parts = list[BlockPart]()
-        with self._telling(ledger, own):
+        with self._failing_waiters(ledger, own):
             while own:
                 parts.append(self._read_own(ledger, reader, own[0], load))
                 own.popleft()
         for part in claimed:
             if not part.own:
-                block, held = part.read.future.result()
+                block, reference = part.read.future.result()
                 with self._lock:
                     _count(ledger.counts, block, part.first, part.end, block.cut(part.first, part.end)[1])
-                parts.append(BlockPart(block, part.first, part.end, held))
+                parts.append(BlockPart(block, part.first, part.end, reference))
         return parts
 
     @contextmanager
-    def _telling(self, ledger: LedgerCache, own: deque[PendingRead[Loaded]]) -> Iterator[None]:
-        """Notify the readers that wait for a read in `own` of a failure within."""
+    def _failing_waiters(self, ledger: LedgerCache, own: deque[PendingRead[Loaded]]) -> Iterator[None]:
+        """Pass an error within the context to the readers that wait for a read in `own`."""
         try:
             yield
         except BaseException as error:
@@ -259,7 +265,7 @@ class EntryCache:
         loaded = Loaded(block, block.acquire())
         with self._lock:
             wanted = WantedRead(ledger.readers, reader, read.ledger_id, read.first, read.end)
-            # A repeated read from object storage costs more than unneeded room.
+            # Without another reader, a block is cached only in unused memory. It may save a read of object storage.
             pool = self._pool(block)
             admitted = pool.policy.admits(wanted)
             spare = not admitted and pool is self.memory and pool.has_spare(block.size)
@@ -272,7 +278,7 @@ class EntryCache:
         return BlockPart(block, read.first, read.end, loaded.held)
 
     def release_uncached(self, block: CachedBlock) -> None:
-        """Account for an uncached block: its memory counts until its last reference is released."""
+        """Release a block that was not cached. Its memory counts until its last reference is released."""
         with self._lock:
             if block.storage is not None and not block.spans:
                 block.storage.release()
@@ -280,21 +286,23 @@ class EntryCache:
 
     def _load(self, ledger: LedgerCache, ledger_id: int, first: int, end: int, load: Load) -> CachedBlock:
         block = load(first, end)
-        assert block.ledger_id == ledger_id  # noqa: S101 — the caller's own
+        assert block.ledger_id == ledger_id  # noqa: S101 — `load` reads the requested segment
         with self._lock:
             ledger.counts.read(end - first, block.size, offloaded=block.offloaded)
         return block
 
     def _may_grow(self, cache: RangeCache, tail: CachedRange, block: CachedBlock) -> bool:
+        """Return whether new entries can extend the ledger's last appended range."""
         follows = tail.cache is not None and tail.ledger_id == block.ledger_id and tail.end == block.first
         most = min(GROWN_BYTES_MAX, self.files.limits.size // 16)
         fits = tail.block.size + block.size <= most and tail.block.end == tail.end
         if not (follows and fits and self.files.policy.grows and block.storage is None and tail.block.storage is None):
             return False
-        # A reader may have read it already, after it became readable and before this call.
+        # A reader may have read and cached the new entries before this call.
         return not cache.overlapping(block.ledger_id, block.first, block.end)
 
     def _put(self, ledger: LedgerCache, block: CachedBlock) -> list[CachedRange]:
+        """Cache the entries of a block that are not cached. Return the new ranges that stayed."""
         pool = self._pool(block)
         if not pool.has_room_for(block):
             self.evictions.not_kept += 1
@@ -318,7 +326,7 @@ class EntryCache:
 
 
 def _count(counts: CacheCounts, block: CachedBlock, first: int, end: int, size: int) -> None:
-    """Count served entries of a cached block; for the first reader of a prefetched entry it is a read of storage."""
+    """Count served entries of a cached block. A prefetched entry counts as a miss when it is first served."""
     entries, entry_bytes = block.given(first, end)
     counts.read(entries, entry_bytes, offloaded=block.offloaded)
     counts.served(end - first - entries, size - entry_bytes, in_memory=block.storage is not None)

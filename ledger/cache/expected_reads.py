@@ -1,22 +1,23 @@
-"""Active readers of one managed ledger, and their expected reads.
+"""Active readers of one managed ledger, and the entries that they still have to read: their expected reads.
 
-A *reader* is an active cursor: a subscription with a live query, or a query without a subscription. Its expected reads
-are a set, not a counter: everything from its position on, without served entries, and with entries that it reads again.
-The expected reads of a range are the readers that still need any of it.
+A *reader* is a subscription with a running query, or a query without a subscription. Its expected reads are a set of
+entries. The set has all entries after the reader's position, without the entries that were served to it. It also has
+earlier entries that the reader will read again. The number of expected reads of a range is the number of readers that
+still have to read an entry of it.
 
-Rules, and the behaviour of Spark behind them
-- `served` takes entries out of the set. So a retried or speculative task, or a second job over the same batch, is
-  served the same entries again and changes nothing.
-- `commit` moves the position, which removes the rest of the batch too. It never moves back.
-- `reset` moves it anywhere and forgets served entries: all of them are expected again. `again` does so for some.
-- A reader without a report until `until_ms` is removed with its expected reads.
+Rules, and the behaviour of Spark that requires them
+- `served` removes entries from the set. Spark may retry a task, run it twice, or read a batch in two jobs. Then the
+  same entries are served again, and the set does not change.
+- `commit` moves a reader's position forward, which removes the rest of the batch from the set. It never moves back.
+- `reset` moves the position anywhere, and all entries after it are expected again. `again` adds a range of entries.
+- A reader that has not reported before `until_ms` is removed with its expected reads.
 
-Active cursors are counted in order: how many are at or before a position. A move is only recorded, in O(1). The list is
-sorted when it is read, because cursors move far more often than it is read.
+`ActiveCursors` counts the readers at or before a position in a sorted list. A move of a reader is only recorded, in
+O(1). The list is sorted before the next query, because moves are far more frequent than queries.
 
 Invariants
-- A name is listed once, and equal positions all count.
-- A removed or moved cursor is never counted at its old position.
+- A reader is in the list once. Several readers may have the same position.
+- A reader that has moved or was removed is never counted at its old position.
 """
 
 from __future__ import annotations
@@ -32,22 +33,22 @@ _Placed = tuple[int, int, str]
 
 
 class ActiveCursors:
-    """Cursors in order, sorted on demand: O(1) for a move; a query first re-inserts the cursors that moved since the
-    last.
+    """Positions of readers in a list that is sorted on demand. A move costs O(1).
 
-    A few are removed and inserted again, each for the cost of a memory move. If half of all or more have moved, the
-    list is sorted again, which is fast because the others are in order.
+    A query first moves the changed readers to their new places. If half of all readers or more have changed, the whole
+    list is sorted again, which is fast because the other readers are in order.
     """
 
     def __init__(self) -> None:
         self._placed: dict[str, _Placed] = {}
-        self._moved: dict[str, _Placed | None] = {}  # old position in `_order` of each moved cursor; None: absent
+        self._moved: dict[str, _Placed | None] = {}  # place in `_order` of each moved reader; None if it has none
         self._order: list[_Placed] = []
 
     def __len__(self) -> int:
         return len(self._placed)
 
     def place(self, name: str, position: Position) -> None:
+        """Add or move a reader."""
         self._moved.setdefault(name, self._placed.get(name))
         self._placed[name] = (position.ledger_id, position.entry_id, name)
 
@@ -55,25 +56,26 @@ class ActiveCursors:
         before = self._placed.pop(name, None)
         if before is not None:
             self._moved.setdefault(name, before)
-        if len(self._moved) > 2 * len(self._order) + 16:  # without queries, keep no more than there are cursors
+        if len(self._moved) > 2 * len(self._order) + 16:  # bounds `_moved` if no query comes
             self._reconcile()
 
     def at_or_before(self, position: Position) -> int:
-        """Count the cursors at or before a position."""
+        """Count the readers at or before a position."""
         self._reconcile()
         return bisect_left(self._order, (position.ledger_id, position.entry_id + 1))
 
     def slowest(self) -> Position | None:
-        """Return the position of the slowest cursor."""
+        """Return the position of the slowest reader, or None without readers."""
         self._reconcile()
         return Position(*self._order[0][:2]) if self._order else None
 
     def places(self) -> list[Position]:
-        """Return their positions, in order, each once."""
+        """Return the positions of all readers, in order, each once."""
         self._reconcile()
         return [Position(*place) for place in dict.fromkeys(placed[:2] for placed in self._order)]
 
     def _reconcile(self) -> None:
+        """Apply the recorded moves to the sorted list."""
         if not self._moved:
             return
         if 2 * len(self._moved) >= len(self._order):
@@ -90,7 +92,7 @@ class ActiveCursors:
 
 @dataclass(slots=True)
 class Reader:
-    """Reader. `at` is the end of its gapless served part: its next read."""
+    """Reader of a ledger. It reads at `at` next: the end of the entries served after `position` without a gap."""
 
     name: str
     position: Position
@@ -101,14 +103,14 @@ class Reader:
 
 
 def entry_number(position: Position) -> int:
-    """Count the entries before a position, in a log of one segment."""
+    """Return the number of entries before a position, in a log of one segment."""
     return position.entry_id
 
 
 class LedgerReaders:
     """Readers of one ledger, and the expected reads of its ranges.
 
-    `number` counts the entries of the log before a position, `end` is the log's end.
+    `number` returns the number of entries before a position. `end` returns the log's end.
     """
 
     def __init__(
@@ -121,7 +123,7 @@ class LedgerReaders:
         self._readers: dict[str, Reader] = {}
         self._positions = ActiveCursors()
         self._next = ActiveCursors()
-        self._serving: dict[str, Reader] = {}  # those with anything in `served` or `again`
+        self._serving: dict[str, Reader] = {}  # the readers with entries in `served` or `again`
         self._left_ms: int | None = None
 
     def __len__(self) -> int:
@@ -136,7 +138,7 @@ class LedgerReaders:
 
     @property
     def left_ms(self) -> int | None:
-        """Time at which the last reader left; None while there is one, and if there never was."""
+        """The time at which the last reader left. None while there is a reader, and before the first reader."""
         return None if self._readers else self._left_ms
 
     def names(self) -> list[str]:
@@ -144,19 +146,19 @@ class LedgerReaders:
         return sorted(self._readers)
 
     def place(self, name: str, *, acknowledged: bool = False) -> Position:
-        """Return a reader's next read, or its acknowledged position."""
+        """Return the position of a reader's next read, or its committed position if `acknowledged` is set."""
         reader = self._readers[name]
         return reader.position if acknowledged else reader.at
 
     def backlogs(self) -> dict[str, int]:
-        """Return the entries between each reader's next read and the end of the log."""
+        """Return, for each reader, the number of entries between its next read and the end of the log."""
         if self._end is None:
             return dict.fromkeys(self._readers, 0)
         end = self.number(self._end())
         return {reader.name: max(end - self.number(reader.at), 0) for reader in self._readers.values()}
 
     def follow(self, name: str, position: Position, until_ms: int) -> None:
-        """Register a reader at `position` until `until_ms`; a known reader has committed that position."""
+        """Register a reader at `position` until `until_ms`. For a registered reader this is a commit of `position`."""
         reader = self._readers.get(name)
         if reader is None:
             reader = self._readers[name] = Reader(name, position, position, until_ms)
@@ -165,12 +167,13 @@ class LedgerReaders:
         self.commit(name, position)
 
     def keep(self, name: str, until_ms: int) -> None:
+        """Extend the registration of a reader."""
         reader = self._readers.get(name)
         if reader is not None:
             reader.until_ms = max(reader.until_ms, until_ms)
 
     def commit(self, name: str, position: Position) -> None:
-        """Record that a reader needs nothing before `position` any more."""
+        """Record that a reader has committed all entries before `position`."""
         reader = self._readers.get(name)
         if reader is None or position <= reader.position:
             return
@@ -181,7 +184,7 @@ class LedgerReaders:
         self._place(reader)
 
     def served(self, name: str, ledger_id: int, first: int, end: int) -> None:
-        """Record that entries `[first, end)` of a segment were served completely."""
+        """Record that entries `[first, end)` of a segment were served to a reader completely."""
         reader = self._readers.get(name)
         if reader is None:
             return
@@ -189,19 +192,18 @@ class LedgerReaders:
         if Position(ledger_id, end) > reader.position:
             reader.served.add(ledger_id, first, end)
             if reader.at.ledger_id < ledger_id and first == 0:
-                reader.at = Position(
-                    ledger_id, 0
-                )  # only the index of the segment before knows whether it is read to its end
+                # Assumes that the previous segment was served to its end. Its length is unknown here.
+                reader.at = Position(ledger_id, 0)
             reader.at = reader.served.end_of(reader.at)
         self._place(reader)
 
     def again(self, name: str, range_: PositionRange) -> None:
-        """Record that entries of a range of one segment will be read again: unacknowledged, or queued for replay."""
+        """Record that a reader will read entries of one segment again, such as unacknowledged entries."""
         reader, start, end = self._readers.get(name), range_.start, range_.end
         if reader is None:
             return
         reader.served.discard(start.ledger_id, start.entry_id, end.entry_id)
-        reader.served.discard_before(reader.position)  # the rest of a range over the position
+        reader.served.discard_before(reader.position)  # `discard` may have split a range across the position
         if start < reader.position:
             last = end.entry_id
             if reader.position.ledger_id == start.ledger_id:
@@ -210,7 +212,7 @@ class LedgerReaders:
         self._place(reader)
 
     def reset(self, name: str, position: Position) -> None:
-        """Restart a reader at `position`, backwards or forwards."""
+        """Move a reader to any position. All entries after it are expected again."""
         reader = self._readers.get(name)
         if reader is not None:
             reader.position = reader.at = position
@@ -218,6 +220,7 @@ class LedgerReaders:
             self._place(reader)
 
     def leave(self, name: str, now_ms: int) -> None:
+        """Remove a reader."""
         if self._readers.pop(name, None) is None:
             return
         self._positions.remove(name)
@@ -226,20 +229,20 @@ class LedgerReaders:
         self._left_ms = now_ms
 
     def expire(self, now_ms: int) -> list[str]:
-        """Remove readers without a report. Return their names."""
+        """Remove the readers that have not reported in time. Return their names."""
         gone = [reader.name for reader in self._readers.values() if reader.until_ms <= now_ms]
         for name in gone:
             self.leave(name, now_ms)
         return gone
 
     def expected(self, ledger_id: int, first: int, end: int, *, but: str = "") -> int:
-        """Count the readers, except `but`, that still need any of entries `[first, end)`."""
+        """Count the readers, except `but`, that still have to read one of the entries `[first, end)`."""
         count = self._positions.at_or_before(Position(ledger_id, end - 1))
         for reader in self._serving.values():
             count += _has_to_read(reader, ledger_id, first, end) - (reader.position < Position(ledger_id, end))
-        left_out = self._readers.get(but)
-        if left_out is not None:
-            count -= _has_to_read(left_out, ledger_id, first, end)
+        excepted = self._readers.get(but)
+        if excepted is not None:
+            count -= _has_to_read(excepted, ledger_id, first, end)
         return count
 
     def _place(self, reader: Reader) -> None:
@@ -252,6 +255,7 @@ class LedgerReaders:
 
 
 def _has_to_read(reader: Reader, ledger_id: int, first: int, end: int) -> bool:
+    """Return whether a reader still has to read one of the entries."""
     if reader.again.touches(ledger_id, first, end):
         return True
     position = reader.position

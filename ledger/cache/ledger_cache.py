@@ -1,14 +1,14 @@
-"""The part of the cache that belongs to one managed ledger: cached ranges, counters, reads in flight.
+"""Part of the cache for one managed ledger: cached ranges, counters, reads in flight.
 
-A *hit* is an entry that was cached when it was asked for. It is *served from memory* if the cache holds its block. It
-is *served by the page cache* if the cache accounts for a block of a local file that was read or written shortly before.
-A *miss* is an entry that was read *from object storage* or *from a local file*.
+A *hit* is an entry that was cached when a reader requested it. There are two kinds. A *memory hit* is in a block in
+memory. A *page cache hit* is in a block of a local file that was read or written shortly before. So it is probably in
+the system's page cache. A *miss* is an entry that was read from object storage or from a local file.
 
 Rules of the counters
-- Entries and bytes are counted per ledger. The totals are the sums over the ledgers.
-- Only the system knows whether a local file is read from the disk or the page cache.
-- An entry that several readers waited for is one miss, and hits for the others.
-- Prefetched entries count in `ahead_bytes`, and as a miss for the first reader that gets them.
+- Entries and bytes are counted for each ledger. The totals are the sums over the ledgers.
+- Only the system knows whether a read of a local file comes from the disk or from the page cache.
+- If several readers wait for the same entry, it counts as one miss, and as a hit for each other reader.
+- Prefetched entries count in `ahead_bytes`. They also count as a miss for the first reader that gets them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pyspark_ledger.ledger.cache.reads_in_flight import PendingReads
 
 @dataclass(slots=True)
 class CacheCounts:
-    """Counters since the broker started."""
+    """Counters of one ledger since the start of the broker."""
 
     memory_hits: int = 0
     memory_hit_bytes: int = 0
@@ -45,7 +45,7 @@ class CacheCounts:
 
     @property
     def hits(self) -> int:
-        """Entries that were cached."""
+        """The number of entries that were cached when they were requested."""
         return self.memory_hits + self.page_cache_hits
 
     @property
@@ -54,7 +54,7 @@ class CacheCounts:
 
     @property
     def misses(self) -> int:
-        """Entries that were read from storage, a file or an object."""
+        """The number of entries that were read from object storage or a local file."""
         return self.object_misses + self.file_misses
 
     @property
@@ -62,7 +62,7 @@ class CacheCounts:
         return self.object_miss_bytes + self.file_miss_bytes
 
     def served(self, entries: int, size: int, *, in_memory: bool) -> None:
-        """Count entries that were cached, in memory or as the account of a local file."""
+        """Count entries that were cached, in memory or in a local file."""
         if in_memory:
             self.memory_hits += entries
             self.memory_hit_bytes += size
@@ -80,24 +80,26 @@ class CacheCounts:
             self.file_miss_bytes += size
 
     def add(self, other: CacheCounts) -> None:
+        """Add the counters of another ledger."""
         for name in self.__slots__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 @dataclass(slots=True)
 class EvictionCounts:
-    """Cost of evictions, and the decisions of the policies. `passes` counts size passes; times are in nanoseconds.
+    """Cost of evictions, and the decisions of the policies.
 
-    `decisions` counts entries by the policy's name and its decision:
+    `passes` is the number of evictions by size, `nanoseconds` their duration. `not_kept` counts blocks that did not
+    fit. `decisions` counts entries by the policy's name and its decision:
 
         admit      read from storage and cached, because another reader needs them
-        spare      read from storage and cached, because there is unneeded room
+        spare      read from storage and cached, because memory is unused
         decline    read from storage and not cached
-        size       evicted for their room
-        time       evicted for their age
-        unneeded   evicted for their room, because no reader needs them
+        size       evicted because memory was needed
+        time       evicted because of their age
+        unneeded   evicted because memory was needed, and no reader needs them
         replaced   evicted by the policy when other entries were cached
-        no room    cached, and evicted at once, because the policy keeps all others
+        no room    cached and evicted at once, because the policy keeps all other entries
     """
 
     passes: int = 0
@@ -107,11 +109,11 @@ class EvictionCounts:
 
 
 Load = Callable[[int, int], CachedBlock]
-"""Reads entries `[first, end)` of the ledger in question from storage, as one block."""
+"""Reads entries `[first, end)` of the requested segment from storage, as one block."""
 
 
 class BlockPart(NamedTuple):
-    """Entries `[first, end)` of a block, with a reference to its bytes if they are not in the segment file."""
+    """Entries `[first, end)` of a block. `held` is a reference to its bytes, None if they are in the segment file."""
 
     block: CachedBlock
     first: int
@@ -120,14 +122,14 @@ class BlockPart(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """Block that was read, referenced for its waiting readers: it may be evicted before they use it."""
+    """Block that was read. `held` keeps its bytes for readers that wait, because the block may be evicted before."""
 
     block: CachedBlock
     held: BlockReference | None
 
 
 class LedgerCache:
-    """Cache, counters and reads in flight of one ledger. Used with the lock of the whole cache held."""
+    """Cache, counters and reads in flight of one ledger. The caller of every method holds the cache's lock."""
 
     def __init__(self, cache: RangeCache) -> None:
         self.cache = cache

@@ -1,4 +1,4 @@
-"""Metrics of the cache in the form of the protocol: for each ledger, and the totals."""
+"""Metrics of the cache as messages of the protocol: for each ledger, and the totals."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyspark_ledger.ledger.cache.ledger_cache import CacheCounts, LedgerCache
 from pyspark_ledger.ledger.clock import Clock
 from pyspark_ledger.ledger.protocol.cache import CacheMetrics, CacheReads, LedgerCacheMetrics, ReaderPlace, ReadSources
 
-_LOOK_MS = 1_000
+_REFRESH_MS = 1_000
 
 
 def cache_report(cache: EntryCache, policy: str) -> CacheMetrics:
@@ -33,23 +33,23 @@ def cache_report(cache: EntryCache, policy: str) -> CacheMetrics:
 
 
 class CacheSums:
-    """Totals without the ledgers, for every trigger of every query. Any thread may call."""
+    """Totals of the cache, which every trigger of every query requests. Any thread may call any method."""
 
     def __init__(self, cache: EntryCache, clock: Clock) -> None:
         self._cache = cache
         self._clock = clock
-        self._looked_ms: int | None = None
+        self._refreshed_ms: int | None = None
         self._expected = (0, 0)
 
     def now(self) -> CacheReads:
-        """Return the sums of counters; expected reads are counted once a second."""
+        """Return the sums of the counters. Expected reads are counted at most once a second, because that is slow."""
         cache = self._cache
         with cache.still():
             now = self._clock()
-            if self._looked_ms is None or now - self._looked_ms >= _LOOK_MS:
+            if self._refreshed_ms is None or now - self._refreshed_ms >= _REFRESH_MS:
                 cache.memory.pinned.refresh()
                 self._expected = _added(_expected(ledger) for ledger in cache.ledgers())
-                self._looked_ms = now
+                self._refreshed_ms = now
             return _sums(cache, _counted(cache), self._expected)
 
 
@@ -62,7 +62,7 @@ def _counted(cache: EntryCache) -> CacheCounts:
 
 
 def _sums(cache: EntryCache, counted: CacheCounts, expected: tuple[int, int]) -> CacheReads:
-    """Return the part that report and progress share. `expected`: reads, and the bytes with expected reads."""
+    """Return the totals. `expected` is the number of expected reads, and the bytes with expected reads."""
     return CacheReads(
         **_sources(counted),
         mapped_entries=counted.mapped,
@@ -84,7 +84,7 @@ def _sums(cache: EntryCache, counted: CacheCounts, expected: tuple[int, int]) ->
 
 
 def _sources(counts: CacheCounts) -> dict[str, int]:
-    """Return hits and misses by source."""
+    """Return the numbers and bytes of hits and misses by source."""
     return {name: getattr(counts, name) for name in ReadSources.__struct_fields__}
 
 
@@ -96,7 +96,7 @@ def _added(pairs: Iterable[tuple[int, int]]) -> tuple[int, int]:
 
 
 def _expected(ledger: LedgerCache) -> tuple[int, int]:
-    """Return the expected reads of a ledger's cached ranges, in entries, and the bytes with expected reads."""
+    """Return the expected reads of a ledger's cached entries, and the bytes of ranges with expected reads."""
     expected = [(span, count) for span in ledger.cache if (count := span.expected_reads()) > 0]
     return sum(span.entries * count for span, count in expected), sum(span.size for span, _ in expected)
 

@@ -1,17 +1,17 @@
-"""Cached entries of one managed ledger, by position: ranges of blocks, the unit of eviction.
+"""Cached entries of one managed ledger, by position. A cached range is the unit of eviction.
 
-A *cached range* is a run of consecutive entries of one block. Usually it is all of its block, without entries that were
-cached before or were invalidated.
+A *cached range* has consecutive entries of one block, usually all of them. It lacks entries that were cached before
+with another block, and entries that were invalidated.
 
 Rules
-- Put if absent: only uncached entries become ranges. Cached entries stay.
-- The answer for a range is its cached pieces, in order, and its missing sub-ranges.
-- A cached range is removed by identity. One that was removed or replaced already is not removed again.
-- All ranges are half-open. This module takes no lock: `ledger.cache.cache` holds one lock over all of it.
+- `put` adds only entries that are not cached. Cached entries stay.
+- `get` returns the cached parts of a range, in order, and its missing parts.
+- `remove` removes a cached range only once.
+- All ranges are half-open. The caller of every method holds the cache's lock (`ledger.cache.cache`).
 
 Invariants
-- Cached ranges are disjoint; `size` and `entries` are the sums over them.
-- `span.cache` is the range cache that has the cached range, and None from the moment of its removal.
+- Cached ranges do not overlap. `size` and `entries` are the sums over them.
+- `span.cache` is the `RangeCache` that contains the cached range, and None after its removal.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FIRST_OF_ALL = (-(2**63), 0)
 
 
 class CachedRange:
-    """Entries `[first, end)` of a block, cached at `timestamp_ms`, or with a life extended then."""
+    """Entries `[first, end)` of a block. `timestamp_ms` is when they were cached, or last postponed by a policy."""
 
     __slots__ = (
         "accessed", "block", "cache", "end", "first", "ledger_id", "readers", "requeues", "size", "timestamp_ms",
@@ -53,6 +53,7 @@ class CachedRange:
         return self.end - self.first
 
     def expected_reads(self) -> int:
+        """Return the number of readers that still have to read an entry of the range."""
         return self.readers.expected(self.ledger_id, self.first, self.end)
 
     def __repr__(self) -> str:
@@ -68,14 +69,14 @@ class Piece(NamedTuple):
 
 
 class RangeHit(NamedTuple):
-    """Cached and missing parts of a range: `found` and `missing` (as pairs `first, end`) are together the range."""
+    """Cached parts `found` and missing parts `missing` of a range. A missing part is a pair `(first, end)`."""
 
     found: list[Piece]
     missing: list[tuple[int, int]]
 
 
 class Invalidated(NamedTuple):
-    """Removed ranges, each with the bytes of its block that became free; and the remaining parts of split ranges."""
+    """Removed ranges, each with the bytes of its block that became free, and the new ranges of remaining entries."""
 
     removed: list[tuple[CachedRange, int]]
     parts: list[CachedRange]
@@ -108,7 +109,7 @@ class RangeCache:
         return added
 
     def get(self, ledger_id: int, first: int, end: int) -> RangeHit:
-        """Return entries `[first, end)` of a segment; marks their ranges as accessed."""
+        """Return entries `[first, end)` of a segment. Marks their ranges as accessed."""
         exact = self._spans.get((ledger_id, first))
         if exact is not None and exact.end >= end:
             exact.accessed = True
@@ -125,7 +126,7 @@ class RangeCache:
         return RangeHit(found, missing)
 
     def missing(self, ledger_id: int, first: int, end: int) -> list[tuple[int, int]]:
-        """Return the uncached parts of `[first, end)`, as pairs; marks nothing as accessed."""
+        """Return the parts of `[first, end)` that are not cached, as pairs. Marks no range as accessed."""
         missing, at = [], first
         for span in self.overlapping(ledger_id, first, end):
             if span.first > at:
@@ -136,7 +137,7 @@ class RangeCache:
         return missing
 
     def grow(self, span: CachedRange, end: int, size: int) -> None:
-        """Extend a range and its block by entries up to `end`, of `size` bytes, that were appended right after them."""
+        """Extend a range and its block by the following entries up to `end`, with `size` bytes."""
         block = span.block
         self.entries += end - span.end
         self.size += size
@@ -145,7 +146,7 @@ class RangeCache:
         block.size += size
 
     def remove(self, span: CachedRange) -> int:
-        """Remove a range. Return the bytes of memory that became free."""
+        """Remove a range. Return the size of its block if that was the block's last range, otherwise 0."""
         if span.cache is not self:
             return 0
         del self._spans[span.ledger_id, span.first]
@@ -155,7 +156,10 @@ class RangeCache:
         return _released(span.block)
 
     def invalidate(self, range_: PositionRange) -> Invalidated:
-        """Remove the entries of a range, splitting cached ranges at its ends: the rest of those are new ranges."""
+        """Remove the entries of a range.
+
+        If a cached range is only partly in it, the remaining entries are new ranges.
+        """
         low = self._at_or_before(range_.start.ledger_id, range_.start.entry_id)
         keys = list(self._spans.irange(low, (range_.end.ledger_id, range_.end.entry_id), inclusive=(True, False)))
         found = Invalidated([], [])
@@ -171,7 +175,10 @@ class RangeCache:
         return self._spans.peekitem(0)[1] if self._spans else None
 
     def until(self, position: Position | None) -> Iterator[CachedRange]:
-        """Yield ranges that end at or before a position, or all of them, in order. The cache may change meanwhile."""
+        """Yield the ranges that end at or before a position, in order. None yields all ranges.
+
+        The caller may remove ranges meanwhile.
+        """
         last = None if position is None else (position.ledger_id, position.entry_id)
         for key in list(self._spans.irange(None, last)):
             span = self._spans.get(key)
@@ -179,7 +186,7 @@ class RangeCache:
                 yield span
 
     def last_before(self, ledger_id: int, entry_id: int) -> CachedRange | None:
-        """Return the last range that begins before a position."""
+        """Return the last range that starts before a position."""
         at = self._spans.bisect_left((ledger_id, entry_id)) - 1
         return None if at < 0 else self._spans.peekitem(at)[1]
 
@@ -190,7 +197,7 @@ class RangeCache:
         self.entries += span.entries
 
     def overlapping(self, ledger_id: int, first: int, end: int) -> list[CachedRange]:
-        """Return the ranges with any of `[first, end)`, in order; marks nothing."""
+        """Return the ranges with an entry of `[first, end)`, in order. Marks no range as accessed."""
         low = self._at_or_before(ledger_id, first)
         keys = self._spans.irange(low, (ledger_id, end), inclusive=(True, False))
         spans = [self._spans[key] for key in keys]
@@ -202,12 +209,13 @@ class RangeCache:
         return _FIRST_OF_ALL if at < 0 else self._spans.peekitem(at)[0]
 
     def _cut_out(self, span: CachedRange, first: int, end: int, parts: list[CachedRange]) -> int:
+        """Replace a range by the ranges before `first` and after `end`. Return the bytes that became free."""
         block = span.block
-        kept = [(a, b) for a, b in ((span.first, first), (end, span.end)) if a < b]
-        block.spans += len(kept)  # before the removal, so that shared memory is not released in between
+        remaining = [(start, stop) for start, stop in ((span.first, first), (end, span.end)) if start < stop]
+        block.spans += len(remaining)  # counted before the removal, which would otherwise release the block
         freed = self.remove(span)
-        for a, b in kept:
-            part = CachedRange(block, a, b, span.timestamp_ms, span.readers)
+        for start, stop in remaining:
+            part = CachedRange(block, start, stop, span.timestamp_ms, span.readers)
             part.requeues, part.accessed, part.used_ms = span.requeues, span.accessed, span.used_ms
             self._insert(part)
             parts.append(part)
@@ -215,6 +223,7 @@ class RangeCache:
 
 
 def _released(block: CachedBlock) -> int:
+    """Count one range of a block less. Release the block after its last range, and return its size, otherwise 0."""
     block.spans -= 1
     if block.spans:
         return 0

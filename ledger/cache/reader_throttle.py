@@ -1,18 +1,18 @@
-"""Throttling of the leading reader: it waits for readers close behind it so that they share one storage read.
+"""Throttling of the leading reader: it waits for readers close behind it, so that they share one read of storage.
 
-Readers that are less than the cache apart share what the first of them reads. If a reader runs ahead of that, storage
-is read again for each reader behind. So the leading reader waits if that helps, for a bounded time.
+Suppose that several readers read a backlog. If their distance is less than the cache can keep, the first reads from
+storage, and the others read from the cache. If the leading reader is too far ahead, each later reader reads from
+storage again. So the leading reader waits for a limited time if that helps.
 
 Rules
-- Only a reader that would read from storage waits, and only for certain readers behind it. They must be behind the end
-  of its next read by more than `span` bytes, which the cache holds. They must be able to come near enough in the rest
-  of its waiting time.
-- A reader waits at most `part` of the time of its catch-up. That time is the elapsed time without waiting, and the rest
-  at its own speed: that of its last batches, without waiting. A single batch says little: beside other readers the
-  next may take twice as long.
-- No reader waits for a stalled one, by its speed over the last seconds, nor for a slower one.
+- A reader waits only before a read of storage. The cache keeps the last `span` bytes before the end of that read. The
+  reader waits for readers further behind, if they can come near enough in its remaining waiting time.
+- A reader waits at most the share `part` of the time that it needs for its backlog without waiting. That time is the
+  elapsed time without waiting, and the estimated rest. The estimate uses its own speed: the speed of its last batches,
+  without waiting. One batch is not enough, because the next batch may take twice as long beside other readers.
+- A reader does not wait for a reader that has stopped in the last seconds, or whose own speed is lower.
 
-Pure: the clock and the positions are arguments. Bytes are of entries; positions are numbers of bytes before them.
+Pure: the clock and the positions are arguments. A position is the number of bytes of all earlier entries.
 """
 
 from __future__ import annotations
@@ -29,24 +29,25 @@ _NEARLY, _WORTH = 0.6, 4.0
 
 @dataclass(slots=True)
 class ReaderThrottle:
-    """Progress of one reader through one log: its start, its total waiting time, its positions of the last seconds."""
+    """Progress of one reader through one log: its start, its total waiting time, its positions in the last seconds."""
 
     began_ms: int
     waited_ms: int = 0
     asked_ms: int | None = None
-    """When it was last told to wait."""
+    """The time since which the reader waits, or None."""
     seen: deque[tuple[int, int]] = field(default_factory=deque)
     _batches: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=_BATCHES_MOST + 1))
-    """When its last batches began, in milliseconds without waiting, and where."""
+    """The starts of its last batches: the time without waiting, in milliseconds, and the position."""
 
     def at(self, now_ms: int, place: int) -> None:
+        """Record the reader's position."""
         while self.seen and (now_ms - self.seen[0][0] > _SEEN_MS or place < self.seen[-1][1]):
             self.seen.popleft()
         if not self.seen or self.seen[-1][1] != place:
             self.seen.append((now_ms, place))
 
     def begins_batch(self, now_ms: int, place: int) -> None:
-        """Record a request for the next batch, which ends the waiting for the one before."""
+        """Record that the reader starts a batch at `place`. Its waiting ends."""
         self.waits(now_ms, 0)
         if self._batches and place < self._batches[-1][1]:
             self._batches.clear()
@@ -54,13 +55,13 @@ class ReaderThrottle:
             self._batches.append((now_ms - self.waited_ms, place))
 
     def waits(self, now_ms: int, wait_ms: int) -> None:
-        """Record that the reader waits; the time since the last record counts as waited."""
+        """Record that the reader waits from now on, or with 0 that its waiting has ended."""
         if self.asked_ms is not None:
             self.waited_ms += now_ms - self.asked_ms
         self.asked_ms = now_ms if wait_ms else None
 
     def speed(self, now_ms: int) -> float:
-        """Return bytes a millisecond over the last seconds; 0 for a stalled reader."""
+        """Return the reader's bytes for each millisecond in the last seconds. 0 means that it has stopped."""
         if not self.seen:
             return 0.0
         since, place = self.seen[0]
@@ -68,14 +69,14 @@ class ReaderThrottle:
         return (self.seen[-1][1] - place) / passed if 0 < passed <= 2 * _SEEN_MS else 0.0
 
     def own_speed(self) -> float:
-        """Return bytes a millisecond of its last batches, without waiting; 0 at the start."""
+        """Return the bytes for each millisecond of its last batches, without waiting. 0 means too few batches."""
         if len(self._batches) <= _BATCHES_LEAST:
             return 0.0
         (since, begin), (until, end) = self._batches[0], self._batches[-1]
         return (end - begin) / max(until - since, 1)
 
     def may_wait_ms(self, now_ms: int, left: int, part: float) -> float:
-        """Return the rest of its waiting time, with `left` bytes to read."""
+        """Return the reader's remaining waiting time if it has `left` bytes to read."""
         speed = self.own_speed()
         if not speed:
             return 0.0
@@ -85,7 +86,7 @@ class ReaderThrottle:
 
 @dataclass(frozen=True, slots=True)
 class LaggingReader:
-    """Reader behind: its position, its speed over the last seconds, and its own speed (0: not known yet)."""
+    """Reader behind the leading reader: its position, its speed in the last seconds, and its own speed (0: unknown)."""
 
     place: int
     speed: float
@@ -93,16 +94,16 @@ class LaggingReader:
 
 
 def wait_ms(end: int, followers: Sequence[LaggingReader], span: int, may_wait: float, own_speed: float) -> int:
-    """Return how long a reader waits before it reads up to `end`, and then asks again; 0: it continues.
+    """Return how many milliseconds a reader waits before it reads up to `end`. Then it calls again. 0 means no wait.
 
-    `span` bytes behind `end` are cached, `may_wait` milliseconds are the most it may wait, `own_speed` is its own.
+    The cache keeps the `span` bytes before `end`. The reader waits at most `may_wait` milliseconds.
     """
     needed = [
         (end - follower.place - span) / follower.speed
         for follower in followers
         if follower.speed > 0 and end - follower.place > span and follower.own_speed >= _NEARLY * own_speed
     ]
-    worth = [one for one in needed if one <= _WORTH * may_wait]
-    if not worth or may_wait < _ASK_LEAST_MS:
+    reachable = [time_ms for time_ms in needed if time_ms <= _WORTH * may_wait]
+    if not reachable or may_wait < _ASK_LEAST_MS:
         return 0
-    return int(min(max(*worth, _ASK_LEAST_MS), _ASK_MOST_MS, may_wait))
+    return int(min(max(*reachable, _ASK_LEAST_MS), _ASK_MOST_MS, may_wait))

@@ -1,16 +1,16 @@
-"""Reads of storage in flight, shared by all readers of the same entries.
+"""Reads of storage in flight, which all readers of the same entries share.
 
-A requested range is split into parts: parts in flight, whose future is shared, and the rest, which the caller must read
-now. The caller must settle each of its own parts, also after a failure.
+`claim` splits a requested range into parts. Parts that another reader is reading have a shared future. The caller must
+read the other parts itself, its own parts. It must call `settle` for each own part, also after a failure.
 
 Invariants
-- The ranges in flight of one ledger are disjoint. A settled one is not in flight any more.
-- The caller holds the cache's lock in `claim` and `settle`, so that nothing is read twice between the two.
+- The reads in flight of one ledger do not overlap. A read is in flight from `claim` to `settle`.
+- The caller holds the cache's lock in `claim` and `settle`. So no entry is read twice at the same time.
 
-Rules of permits, which limit the bytes in flight from storage
-- First come, first served, so that small reads do not overtake a large one for ever.
-- A read above the whole limit is admitted alone.
-- A read that has waited past the time-out, or finds too many waiting, is refused as Unavailable. A limit of 0 is none.
+Rules of permits, which limit the bytes of all reads in flight
+- Permits are given in the order of requests. So small reads cannot delay a large read for ever.
+- A read larger than the limit gets a permit while no other read is in flight.
+- A read raises Unavailable after the time-out, or if too many reads wait. With a limit of 0, reads are not limited.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class PendingRead(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class ReadPart(Generic[T]):
-    """Entries `[first, end)` of a pending read; `own`: the caller must read them."""
+    """Entries `[first, end)` of a pending read. `own` means that the caller must perform the read."""
 
     read: PendingRead[T]
     first: int
@@ -59,8 +59,8 @@ class PendingReads(Generic[T]):
 
     def claim(self, ledger_id: int, first: int, end: int) -> list[ReadPart[T]]:
         """Return the parts of `[first, end)`, in order."""
-        under_way = self._reads.setdefault(ledger_id, [])
-        overlapping = [read for read in under_way if read.first < end and read.end > first]
+        in_flight = self._reads.setdefault(ledger_id, [])
+        overlapping = [read for read in in_flight if read.first < end and read.end > first]
         parts, at = [], first
         for read in sorted(overlapping, key=lambda read: read.first):
             if read.first > at:
@@ -72,10 +72,10 @@ class PendingReads(Generic[T]):
         return parts
 
     def settle(self, read: PendingRead[T]) -> None:
-        """End a read in flight. Its reader completes the future."""
-        under_way = self._reads[read.ledger_id]
-        under_way.remove(read)
-        if not under_way:
+        """Remove a read from the reads in flight. The caller then completes its future."""
+        in_flight = self._reads[read.ledger_id]
+        in_flight.remove(read)
+        if not in_flight:
             del self._reads[read.ledger_id]
 
     def _begin(self, ledger_id: int, first: int, end: int) -> ReadPart[T]:
@@ -105,7 +105,7 @@ class ReadPermits:
 
     @contextmanager
     def one(self, size: int) -> Iterator[None]:
-        """Hold a permit for a read of `size` bytes within."""
+        """Hold a permit for a read of `size` bytes within the context."""
         self.take(size)
         try:
             yield
@@ -113,7 +113,7 @@ class ReadPermits:
             self.give_back(size)
 
     def take(self, size: int) -> None:
-        """Wait for `size` bytes. Raises Unavailable after the time-out."""
+        """Wait for a permit for `size` bytes. Raises Unavailable after the time-out, or if too many reads wait."""
         ticket = object()
         with self._changed:
             if not self._waiting and self._has_room(size):
@@ -130,8 +130,8 @@ class ReadPermits:
                     lambda: self._waiting[0] is ticket and self._has_room(size), self.timeout_ms / 1000
                 ):
                     raise Unavailable(
-                        f"a read of {size} bytes waited {self.timeout_ms} ms while {self._used} of {self.limit} were "
-                        "in flight",
+                        f"a read of {size} bytes waited {self.timeout_ms} ms, while {self._used} of at most "
+                        f"{self.limit} bytes were in flight",
                         hint="Raise managedLedgerMaxReadsInFlightSizeInMB",
                     )
                 self._used += size

@@ -1,22 +1,22 @@
-"""Blocks in shared memory: data from object storage, in files that readers on this host map.
+"""Blocks in shared memory: entries from object storage, in files that readers on this host map.
 
-    /dev/shm/ledger-<user>-<store>-<epoch>/       one directory for each broker, which it holds locked
+    /dev/shm/ledger-<user>-<store>-<epoch>/       one directory for each broker, which keeps its `lock` locked
         lock
-        <number>.block      head, 256 bytes: "LEDGERSHM1 <store> <epoch> <number> <ledger> <first entry> <length>" and
-                            zeros, then the frames
+        <number>.block      head, 256 bytes: "LEDGERSHM1 <store> <epoch> <number> <segment> <first entry> <length>" and
+                            zeros, then the frames, which are the entries with their headers
 
 Invariants
-- A name is never used twice: epochs rise with every broker of the store, numbers within one.
-- A file has its memory before any process maps it. Without free memory the block is not created, and no process is
-  killed.
+- A name is never used twice: the epoch rises with each broker of the store, and the number with each block of a broker.
+- The memory of a file is reserved before a process maps the file. If memory is short, the block is not created. So the
+  kernel kills no process for lack of memory.
 - A process that maps a block has a shared lock on the open file. The kernel keeps the lock until the mapping ends or
   the process dies.
-- An evicted block loses its name. Its memory is freed when no such lock exists. The file is then truncated, so that a
-  process that opened it too early detects that it is gone.
-- The broker tests for such locks by taking the lock exclusively for a moment. A reader that finds it taken tries again.
-- Every reader that maps a block compares its head with the broker's answer.
-- The next broker removes the blocks of dead brokers. Exception: a block of another store that readers still map keeps
-  its name. The next broker of that store unlinks the block and counts it until readers release it.
+- The file of an evicted block is unlinked. Once no process has a shared lock, the broker truncates the file, which
+  frees its memory. A process that has opened the file and not locked it yet then detects that the block is gone.
+- To test for shared locks, the broker takes an exclusive lock for a moment. A reader that meets this lock tries again.
+- Every reader that maps a block compares the block's head with the broker's reply.
+- A broker removes the blocks of dead brokers when it starts. Exception: a block of another store that readers still map
+  stays. The next broker of that store unlinks the block, and counts its memory until readers release it.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from pyspark_ledger.ledger import disk
 from pyspark_ledger.ledger.errors import LedgerError
 from pyspark_ledger.ledger.transport.mapped_block import HEAD_BYTES, SharedPlace, map_shared, try_lock
 
-_ROOT = Path("/dev/shm")  # noqa: S108 — its own directory in it is this user's alone
+_ROOT = Path("/dev/shm")  # noqa: S108 — the broker's directory in it is private
 _log = logging.getLogger(__name__)
 
 
 class SharedMemoryReference:
-    """Reference to a block of shared memory, which keeps its name as long as the reference exists."""
+    """Reference to a block of shared memory. The file keeps its name while the reference exists."""
 
     def __init__(self, storage: SharedMemoryStorage) -> None:
         self._storage = storage
@@ -56,34 +56,34 @@ class SharedMemoryReference:
 
     @property
     def frames(self) -> pa.Buffer:
-        """Bytes, mapped on first use."""
+        """The bytes of the block, mapped at the first use."""
         if self._frames is None:
             self._frames = self._storage.frames
         return self._frames
 
 
 class SharedMemoryStorage:
-    """Storage of one block. `release` releases it, `is_pinned` tells whether its memory is still referenced."""
+    """Storage of one block in a file of shared memory."""
 
     def __init__(self, fd: int, place: SharedPlace, size: int) -> None:
         self.place = place
         self.size = size
         self._fd = fd
-        self._helds = weakref.WeakSet[SharedMemoryReference]()
+        self._references = weakref.WeakSet[SharedMemoryReference]()
         self._released = False
         self._named = True
         self._lock = threading.Lock()
 
     @property
     def frames(self) -> pa.Buffer:
-        """Bytes, mapped. Raises NotFound if they are gone."""
+        """The bytes of the block, mapped. Raises NotFound if the file was removed."""
         return map_shared(self.place, 0, self.size)
 
     def acquire(self) -> SharedMemoryReference:
-        held = SharedMemoryReference(self)
+        reference = SharedMemoryReference(self)
         with self._lock:
-            self._helds.add(held)
-        return held
+            self._references.add(reference)
+        return reference
 
     def release(self) -> None:
         self._released = True
@@ -93,7 +93,7 @@ class SharedMemoryStorage:
         with self._lock:
             if self._fd < 0 or not self._released:
                 return False
-            if len(self._helds):
+            if len(self._references):
                 return True
             if self._named:
                 Path(self.place.path).unlink(missing_ok=True)
@@ -120,7 +120,7 @@ class SharedMemoryStorage:
 
 
 class SharedBlocks:
-    """Maker of blocks in the directory of one broker; makes none without shared memory."""
+    """Blocks in the directory of one broker. On a host without shared memory, no block is created."""
 
     def __init__(
         self, directory: Path | None, name: str, lock: int = -1, left: Sequence[SharedMemoryStorage] = ()
@@ -129,12 +129,12 @@ class SharedBlocks:
         self._name = name
         self._lock = lock
         self.left = left
-        """Blocks of this store's dead brokers that readers have still: without a name, let go of."""
+        """Blocks of this store's dead brokers that readers still map. They are unlinked and released."""
         self._numbers = count(1)
 
     @classmethod
     def begin(cls, store_id: str, epoch: int, root: Path = _ROOT) -> SharedBlocks:
-        """Remove the blocks of dead brokers, and create a directory for this one."""
+        """Remove the blocks of dead brokers, and create a directory for this broker."""
         name = f"ledger-{os.getuid()}-{store_id}-{epoch}"
         directory, making = root / name, root / f".{name}"
         try:
@@ -144,9 +144,9 @@ class SharedBlocks:
             making.mkdir(mode=0o700)
             lock = disk.create_file(making / "lock")
             disk.hold(lock)
-            making.rename(directory)  # locked already: an unlocked directory is swept
+            making.rename(directory)  # locked before, because other brokers remove an unlocked directory
         except (OSError, LedgerError) as error:
-            _log.info("no blocks in shared memory: %s", error)
+            _log.info("blocks in shared memory are not available: %s", error)
             return cls(None, "")
         return cls(directory, f"{store_id} {epoch}", lock, left)
 
@@ -154,7 +154,7 @@ class SharedBlocks:
         return self._directory is not None
 
     def put(self, ledger_id: int, first_entry: int, frames: pa.Buffer) -> SharedMemoryStorage | None:
-        """Create a block of these frames; None without room for it, or without shared memory."""
+        """Create a block with these frames. Returns None if shared memory is missing or too small."""
         if self._directory is None:
             return None
         number = next(self._numbers)
@@ -163,7 +163,7 @@ class SharedBlocks:
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            _log.info("no block in shared memory: %s", error)
+            _log.info("a block in shared memory cannot be created: %s", error)
             return None
         storage = SharedMemoryStorage(fd, SharedPlace(str(path), head), frames.size)
         try:
@@ -172,12 +172,12 @@ class SharedBlocks:
         except (OSError, LedgerError) as error:
             storage.release()
             if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.ENOMEM):
-                _log.warning("no block in shared memory: %s", error)
+                _log.warning("a block in shared memory cannot be created: %s", error)
             return None
         return storage
 
     def close(self) -> None:
-        """Remove all of it. Readers keep their mapped blocks."""
+        """Remove the directory with all blocks. Readers can still read the blocks that they have mapped."""
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
             os.close(self._lock)
@@ -185,28 +185,28 @@ class SharedBlocks:
 
 
 def _sweep(root: Path, prefix: str, store_id: str) -> list[SharedMemoryStorage]:
-    """Remove blocks of dead brokers. Return those of this store that readers still map."""
+    """Remove the blocks of dead brokers. Return the blocks of this store that readers still map."""
     left = list[SharedMemoryStorage]()
     for directory in root.glob(f"{prefix}*"):
-        # A directory that is alive, or that another broker removes now, is skipped; an empty one has no memory.
+        # An error skips the directory: its broker is alive, or another broker is removing the directory.
         with suppress(OSError, LedgerError):
             if directory.stat().st_uid != os.getuid():
                 continue
             with disk.opened(directory / "lock", writable=True) as fd:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                held = list(filter(None, map(_held_block, directory.glob("*.block"))))
+                mapped = list(filter(None, map(_mapped_block, directory.glob("*.block"))))
                 if directory.name.startswith(f"{prefix}{store_id}-"):
-                    for storage in held:
+                    for storage in mapped:
                         storage.release()
-                    left += [storage for storage in held if storage.is_pinned()]
-                elif held:
+                    left += [storage for storage in mapped if storage.is_pinned()]
+                elif mapped:
                     continue
                 shutil.rmtree(directory, ignore_errors=True)
     return left
 
 
-def _held_block(path: Path) -> SharedMemoryStorage | None:
-    """Return a dead broker's block that a reader still maps; free the memory of any other."""
+def _mapped_block(path: Path) -> SharedMemoryStorage | None:
+    """Return a dead broker's block if a reader still maps it. Free the memory of any other block, and return None."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:

@@ -102,7 +102,7 @@ def run_without(forbidden: str, program: str, store: Path) -> tuple[str, str]:
         ("memfd", "a producer's entries go over Flight"),
         ("packets", "producers send entries over Flight"),
         ("unix", "the broker listens at a loopback port"),
-        ("shared-memory", "no blocks in shared memory"),
+        ("shared-memory", "blocks in shared memory are not available"),
     ],
 )
 def test_a_store_works_without(forbidden: str, said: str, tmp_path: Path) -> None:

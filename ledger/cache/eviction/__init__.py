@@ -1,4 +1,4 @@
-"""Eviction policies of the cache, one module each.
+"""Eviction policies of the cache.
 
-`policy` is their interface, `registry` finds one by its name in the settings.
+`policy` is their interface. `registry` finds a policy by its name in the settings.
 """

@@ -1,17 +1,18 @@
-"""`cursor-distance`: evict the range that is farthest ahead of the nearest reader behind it.
+"""`cursor-distance`: eviction of the range that is farthest ahead of the nearest reader behind it.
 
-Readers move forward, so the next read of a range is that of the nearest reader behind it. The farther that reader is,
-the later it comes. This approximates the optimum, which evicts the entry that is needed last.
+Readers move forward. So the nearest reader behind a range is the next to read the range. The greater its distance, the
+later it reads the range. The optimum is to evict the range that is read last, and this policy approximates the optimum.
 
-    1. ranges without expected reads, the oldest first
-    2. then, repeatedly, the one that is farthest ahead of its reader, in bytes, cached or not; of equals the one with
-       fewer expected reads
+    1. First, ranges without expected reads are evicted, the oldest first. Expected reads are readers that still have
+       to read the range.
+    2. Then the range with the greatest distance to its reader is evicted, again and again. The distance is in bytes of
+       the log. Of equal ranges, the range with fewer expected reads is evicted first.
 
-Between two neighbouring readers the farthest is the last range before the front one, so only those are compared. A pass
-costs a bisection for each reader and each evicted range.
+Of the ranges between two neighbouring readers, the last has the greatest distance. So only these ranges are compared.
+The cost of a pass is a bisection for each reader and for each evicted range.
 
-Rule: only ranges without expected reads are evicted by time. Those from object storage stay longer, because their room
-is not needed until then.
+Rule: By age, only ranges without expected reads are evicted. Ranges from object storage have a longer maximum age,
+because reading them again is expensive.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _Candidate = tuple[float, int, int, CachedRange, RangeCache, Position]
 
 
 class CursorDistancePolicy(EvictionPolicy):
-    """Policy that evicts the range farthest ahead of its reader."""
+    """Policy that evicts the range with the greatest distance to the nearest reader behind it."""
 
     def __init__(self, limits: CacheLimits) -> None:
         super().__init__(limits)
@@ -65,11 +66,11 @@ class CursorDistancePolicy(EvictionPolicy):
                 del self._caches[cache]
 
     def expire(self, now_ms: int, remove: Remove) -> int:
-        """Evict ranges without expected reads, oldest first, up to the first that is young enough."""
+        """Evict ranges without expected reads that are older than the threshold, the oldest first."""
         cutoff, freed = now_ms - self.settings.managedLedgerCacheEvictionTimeThresholdMillis, 0
         for span in self._older_than(cutoff):
             if span.expected_reads() > 0 or self._kept_for_others(span, now_ms):
-                # Checked again after the same time once more, so that passes do not walk the same ranges each time.
+                # The range counts as new, so that the next passes do not check it again until it is old.
                 span.timestamp_ms = now_ms
                 span.requeues += 1
                 self._requeues += 1
@@ -79,7 +80,7 @@ class CursorDistancePolicy(EvictionPolicy):
         return freed
 
     def free(self, size: int, _now_ms: int, remove: Remove) -> int:
-        """Evict ranges without expected reads, then the farthest."""
+        """Evict ranges without expected reads, then the ranges with the greatest distance."""
         require_positive(size)
         freed = self.free_unneeded(size, remove)
         if freed >= size:
@@ -89,24 +90,24 @@ class CursorDistancePolicy(EvictionPolicy):
         while freed < size and candidates:
             _, _, _, span, cache, behind = heapq.heappop(candidates)
             freed += remove(span)
-            following = self._candidate(cache, behind, (span.ledger_id, span.first))
-            if following is not None:
-                heapq.heappush(candidates, following)
-        while freed < size and self._order:  # behind all readers, and to be read again
+            earlier = self._candidate(cache, behind, (span.ledger_id, span.first))
+            if earlier is not None:
+                heapq.heappush(candidates, earlier)
+        while freed < size and self._order:  # ranges behind all readers that a reader will read again
             freed += remove(next(iter(self._order)))
         return freed
 
     def free_unneeded(self, size: int, remove: Remove) -> int:
-        """Evict ranges without expected reads, the oldest first."""
+        """Evict ranges without expected reads, the longest unread first."""
         freed = 0
-        for span in sorted(self._done(), key=lambda span: span.used_ms):
+        for span in sorted(self._unneeded(), key=lambda span: span.used_ms):
             if freed >= size:
                 break
             freed += remove(span)
         return freed
 
     def _kept_for_others(self, span: CachedRange, now_ms: int) -> bool:
-        """Return whether a range from object storage was read recently: queries start in groups."""
+        """Return whether a range from object storage was read recently. Another query may soon start and read it."""
         if span.block.storage is None:
             return False
         if span.accessed:
@@ -121,8 +122,8 @@ class CursorDistancePolicy(EvictionPolicy):
             old.append(span)
         return old
 
-    def _done(self) -> Iterator[CachedRange]:
-        """Yield the ranges at the beginning of each ledger that all its readers have passed."""
+    def _unneeded(self) -> Iterator[CachedRange]:
+        """Yield the ranges of each ledger that are behind all its readers and have no expected reads."""
         for cache in self._caches:
             slowest = cache.readers.next_places.slowest()
             for span in cache.until(slowest):
@@ -130,7 +131,7 @@ class CursorDistancePolicy(EvictionPolicy):
                     yield span
 
     def _farthest_of(self, cache: RangeCache) -> Iterator[_Candidate]:
-        """Yield the last range before each position of readers."""
+        """Yield for each reader the last range before the next reader, which is the farthest from this reader."""
         places = cache.readers.next_places.places()
         befores = [(place.ledger_id, place.entry_id) for place in places[1:]]
         for behind, before in zip(places, [*befores, (2**63, 0)], strict=True):
@@ -139,9 +140,9 @@ class CursorDistancePolicy(EvictionPolicy):
                 yield found
 
     def _candidate(self, cache: RangeCache, behind: Position, before: tuple[int, int]) -> _Candidate | None:
-        """Return the last range that begins before `before`, if the reader at `behind` still needs it."""
+        """Return the last range that starts before `before`, if it is ahead of the reader at `behind`."""
         span = cache.last_before(*before)
-        while span is not None and span not in self._order:  # a span of the other pool
+        while span is not None and span not in self._order:  # the range is in the other pool
             span = cache.last_before(span.ledger_id, span.first)
         if span is None or (span.ledger_id, span.end) <= (behind.ledger_id, behind.entry_id):
             return None

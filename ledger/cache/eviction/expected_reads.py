@@ -1,24 +1,28 @@
-"""Eviction policies of PIP-430: `expected-reads`, as Pulsar has it, and `expected-reads-stash`, of its earlier draft.
+"""Eviction policies of PIP-430: `expected-reads`, as in Pulsar, and `expected-reads-stash`, as in the proposal's draft.
 
-`expected-reads`: oldest first; a range with expected reads is postponed a limited number of times.
+Expected reads are the readers that still have to read a range. The time pass evicts old ranges. The size pass evicts
+ranges until enough memory is free. Both check the oldest range first.
 
-    a range is postponed if  it was read since the last check, and reads extend lives, or
-                             reads are expected, and it was postponed fewer times than the setting allows
-    time pass                stops at the first that is not older than the threshold; postpones or evicts
-    size pass                stops when enough is free; postpones or evicts, and reaches postponed ranges at the end
+`expected-reads` postpones a range with expected reads, a limited number of times: it goes to the end of the queue.
 
-`expected-reads-stash`: a range with expected reads leaves the queue for a stash.
+    a range is postponed if  it was read since the last check, and the setting for recently read ranges is on, or
+                             it has expected reads, and was postponed fewer times than the setting allows
+    time pass                checks the ranges that are older than the threshold, and postpones or evicts each
+    size pass                checks ranges until enough memory is free, at last the postponed ranges, too
 
-    time pass   stops at the first that is not older than the threshold; a range without expected reads is evicted, any
-                other is stashed, and evicted when it is older than the longer threshold
-    size pass   stops when enough is free; a range with expected reads that is not older than the longer threshold is
-                stashed, any other is evicted
+`expected-reads-stash` moves a range with expected reads from the queue to a list, the stash.
+
+    time pass   checks the ranges that are older than the threshold; a range with expected reads goes to the stash, and
+                is evicted when it is older than a second, longer threshold; any other range is evicted
+    size pass   checks ranges until enough memory is free; a range with expected reads that is younger than the longer
+                threshold goes to the stash; any other range is evicted
 
 Rules
-- Both passes of `expected-reads` use the same budget of extensions, for any reason.
-- Each pass of `expected-reads-stash` walks the stash first, then the queue.
-- Expected reads are counted by which reader has read what (`ledger.cache.expected_reads`), not by releases as in
-  PIP-430. Reason: a retried task releases a second copy, and would evict an entry that a reader waits for.
+- In `expected-reads`, both passes and both reasons use the same limited number of postponements.
+- In `expected-reads-stash`, each pass checks the stash first, then the queue.
+- Here expected reads follow from the entries that each reader has read (`ledger.cache.expected_reads`). PIP-430 counts
+  releases instead. Reason: a task that Spark retries releases its entries twice, and would evict an entry that another
+  reader still needs.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ from pyspark_ledger.ledger.cache.range_cache import CachedRange
 
 
 class ExpectedReadsPolicy(QueuePolicy):
-    """PIP-430 as in Pulsar: a range with expected reads is requeued."""
+    """Policy of PIP-430 as in Pulsar: a range with expected reads is postponed."""
 
     def verdict(self, span: CachedRange, _now_ms: int) -> EvictionDecision:
         settings = self.settings
@@ -41,7 +45,7 @@ class ExpectedReadsPolicy(QueuePolicy):
 
 
 class StashPolicy(QueuePolicy):
-    """PIP-430 as first drafted: a span with expected reads is stashed, up to a longer threshold."""
+    """Policy of PIP-430's draft: a range with expected reads goes to the stash, up to a longer threshold."""
 
     def verdict(self, span: CachedRange, now_ms: int) -> EvictionDecision:
         old = span.timestamp_ms < now_ms - self.settings.managedLedgerCacheEvictionTimeThresholdMillisMax

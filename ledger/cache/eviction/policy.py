@@ -1,23 +1,24 @@
-"""Base of the eviction policies: their interface and limits, and the removal queue.
+"""Interface of the eviction policies, their limits, and the removal queue.
 
-A policy decides which cached ranges are evicted. It keeps its own order of all ranges of the broker. It is called for
-each range that is added, read or removed. It runs two passes: `expire` evicts by time, `free` frees the requested bytes
-of memory, or all evictable ones.
+A cached range is a series of consecutive cached entries (`ledger.cache.range_cache`). A policy decides which ranges are
+evicted. It keeps all ranges of its pool in an order of its own. The cache
+calls the policy for each range that is added, read or removed. A policy has two passes. The time pass (`expire`) evicts
+old ranges. The size pass (`free`) evicts ranges until the requested number of bytes is free.
 
-`RemovalQueue` has all cached ranges of a broker in order of arrival, and one loop that evicts. The loop is mechanism,
-the predicate is policy. The loop takes the head of the queue, and the predicate decides:
+`RemovalQueue` has the cached ranges in the order of their arrival. Its loop takes the first range of the queue, and
+calls a predicate, which decides:
 
     REMOVE    evict the range
-    REQUEUE   move it to the tail, as if it had just arrived, and count that
-    STASH     move it to the stash, which the next pass walks first; a stashed range stays there
-    STOP      end this pass; from the stash the loop continues with the queue
-    MISSING   drop it: the range was removed elsewhere
+    REQUEUE   move the range to the end of the queue, as if it were new
+    STASH     move the range to a list, the stash; each pass checks the stash before the queue
+    STOP      end the pass; within the stash, continue with the queue
+    MISSING   the range was removed already: drop it from the queue
 
 Rules
-- A policy evicts a range by calling the given `remove`, after it has forgotten the range itself.
-- Policies are called under one lock. The owner's lock also allows one pass at a time.
-- A requeued range is checked again in the same pass. A pass ends when the predicate stops it or nothing is left, so a
-  predicate must not requeue the same range for ever.
+- A policy calls `remove` to evict a range.
+- The caller of every method holds the cache's lock. So only one pass runs at a time.
+- A requeued range is checked again in the same pass. A pass ends when the predicate returns STOP or the queue is empty.
+  So a predicate must not requeue the same range for ever.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from pyspark_ledger.ledger.settings.cache import EvictionSettings
 
 
 class EvictionDecision(Enum):
-    """Decision about a range."""
+    """Decision about a range. The module's head explains each decision."""
 
     REMOVE = auto()
     REQUEUE = auto()
@@ -46,13 +47,13 @@ class EvictionDecision(Enum):
 
 
 Predicate = Callable[[CachedRange, int], EvictionDecision]
-"""Decides about a span, given the bytes that the pass has freed so far."""
+"""Decides about a range. The second argument is the number of bytes that the pass has freed."""
 Remove = Callable[[CachedRange], int]
-"""Removes a span from its cache; the bytes of memory that became free."""
+"""Removes a range from its cache. Returns the bytes of memory that became free."""
 
 
 class RemovalQueue:
-    """Queue of ranges: first in, first checked."""
+    """Queue of ranges in the order of their arrival, and the stash."""
 
     def __init__(self) -> None:
         self._queue: deque[CachedRange] = deque()
@@ -107,7 +108,7 @@ class RemovalQueue:
 
 @dataclass(frozen=True, slots=True)
 class CacheLimits:
-    """Limits of one pool of the cache: its bytes, those of the pool of local files, and the settings of eviction."""
+    """Limits of one pool of the cache. `size` is the pool's limit, `local_file_size` the limit of the pool of files."""
 
     size: int
     local_file_size: int
@@ -115,21 +116,22 @@ class CacheLimits:
 
     @property
     def trigger(self) -> float:
-        """Bytes above which eviction by size starts."""
+        """The bytes in use above which the size pass starts."""
         return self.size * self.settings.managedLedgerCacheEvictionTriggerThresholdPercent / 100
 
     @property
     def watermark(self) -> float:
-        """Bytes at which eviction by size stops."""
+        """The bytes in use at which the size pass stops."""
         return self.size * self.settings.managedLedgerCacheEvictionWatermark / 100
 
     def of_local_files(self) -> CacheLimits:
+        """Return the limits of the pool of local files."""
         return replace(self, size=self.local_file_size)
 
 
 @dataclass(frozen=True, slots=True)
 class WantedRead:
-    """Entries `[first, end)` that a reader requests and that are read from storage now."""
+    """Read of storage: a reader has requested the entries `[first, end)`, which were not cached."""
 
     readers: LedgerReaders
     reader: str
@@ -139,7 +141,7 @@ class WantedRead:
 
 
 class EvictionPolicy(ABC):
-    """Policy that decides which ranges stay. A policy overrides the methods that it needs."""
+    """Policy that decides which ranges are evicted. A policy overrides the methods that it needs."""
 
     grows = True
     """Whether a range may be extended by the entries appended after it."""
@@ -148,11 +150,11 @@ class EvictionPolicy(ABC):
         self.limits = limits
         self.settings = limits.settings
         self.due: list[CachedRange] = []
-        """Spans that have to go now, because another came."""
+        """Ranges that must be evicted now, because the policy needs their room for a new range."""
 
     @abstractmethod
     def admits(self, wanted: WantedRead) -> bool:
-        """Return whether entries read from storage are cached."""
+        """Return whether entries that were read from storage are cached."""
 
     @abstractmethod
     def added(self, span: CachedRange) -> None:
@@ -160,33 +162,37 @@ class EvictionPolicy(ABC):
 
     @abstractmethod
     def free(self, size: int, now_ms: int, remove: Remove) -> int:
-        """Run the size pass: free `size` bytes or more. Return the bytes that became free."""
+        """Evict ranges until `size` bytes are free, or no range is left. Return the bytes that became free."""
 
     def free_unneeded(self, _size: int, _remove: Remove) -> int:
-        """Evict up to `size` bytes without expected reads; 0: the policy does not know, or has none."""
+        """Evict ranges that no reader needs, until `size` bytes are free. Return the bytes that became free.
+
+        A policy without knowledge of readers returns 0.
+        """
         return 0
 
     @property
     def requeues(self) -> int:
+        """The number of postponements of ranges since the start."""
         return 0
 
-    def expire(self, now_ms: int, remove: Remove) -> int:  # noqa: ARG002 — nothing goes by time
-        """Run the time pass. Return the bytes that became free."""
+    def expire(self, now_ms: int, remove: Remove) -> int:  # noqa: ARG002 — by default no range is evicted by age
+        """Evict old ranges. Return the bytes that became free."""
         return 0
 
     def read(self, span: CachedRange) -> None:  # noqa: B027 — see the class
         """Record that a part of a range was served from the cache."""
 
     def removed(self, span: CachedRange) -> None:  # noqa: B027 — see the class
-        """Record that a range was removed, by the policy or another caller; `span.cache` is None already."""
+        """Record that a range was removed, by the policy or another caller. `span.cache` is already None."""
 
-    def keeps_from(self, readers: LedgerReaders) -> Position | None:  # noqa: ARG002 — nothing goes by that
-        """Return the first position of a ledger that is kept after a reader has moved; None: everything."""
+    def keeps_from(self, readers: LedgerReaders) -> Position | None:  # noqa: ARG002 — by default all ranges stay
+        """Return the position before which entries are evicted after a reader has moved. None evicts no entries."""
         return None
 
 
 class QueuePolicy(EvictionPolicy):
-    """Policy over the removal queue. Ranges that others removed are detected when the queue reaches them."""
+    """Policy with a removal queue. A range that another caller has removed stays in the queue until it is reached."""
 
     def __init__(self, limits: CacheLimits) -> None:
         super().__init__(limits)
@@ -194,7 +200,7 @@ class QueuePolicy(EvictionPolicy):
 
     @abstractmethod
     def verdict(self, span: CachedRange, now_ms: int) -> EvictionDecision:
-        """Decide about a span that is older than the threshold, or whose room is needed."""
+        """Decide about a range that is older than the threshold, or whose memory is needed."""
 
     def admits(self, wanted: WantedRead) -> bool:
         return expects_others(wanted)
@@ -203,7 +209,7 @@ class QueuePolicy(EvictionPolicy):
         self.queue.add(span)
 
     def expire(self, now_ms: int, remove: Remove) -> int:
-        """Evict oldest first, up to the first range that is young enough."""
+        """Check the ranges that are older than the threshold, the oldest first."""
         cutoff = now_ms - self.settings.managedLedgerCacheEvictionTimeThresholdMillis
 
         def decide(span: CachedRange, _freed: int) -> EvictionDecision:
@@ -212,7 +218,7 @@ class QueuePolicy(EvictionPolicy):
         return self.queue.evict(decide, now_ms, remove)
 
     def free(self, size: int, now_ms: int, remove: Remove) -> int:
-        """Evict oldest first, until enough is free."""
+        """Check ranges, the oldest first, until enough is free."""
         require_positive(size)
 
         def decide(span: CachedRange, freed: int) -> EvictionDecision:
@@ -226,10 +232,10 @@ class QueuePolicy(EvictionPolicy):
 
 
 def expects_others(wanted: WantedRead) -> bool:
-    """Return whether a reader other than the requesting one still needs any of it."""
+    """Return whether another reader than the requesting reader still has to read an entry of the read."""
     return wanted.readers.expected(wanted.ledger_id, wanted.first, wanted.end, but=wanted.reader) > 0
 
 
 def require_positive(size: int) -> None:
     if size <= 0:
-        raise Refused(f"{size} bytes cannot be freed", hint="Ask for at least 1")
+        raise Refused(f"{size} bytes cannot be freed", hint="Request at least 1 byte")

@@ -1,4 +1,4 @@
-"""Eviction policies by their names in `cacheEvictionPolicy`, and the cache limits of the broker's settings."""
+"""Eviction policies by their names in the setting `cacheEvictionPolicy`, and the cache's limits from the settings."""
 
 from __future__ import annotations
 

@@ -1,13 +1,16 @@
 """`slowest-reader`: Pulsar's policy with `cacheEvictionByExpectedReadCount=false`.
 
-First in, first out, by time and by size. In addition, a move of a reader removes what every active reader has passed,
-by reading or, with a setting, by acknowledging (`keeps_from`). The owner of the cache removes it.
+Ranges are evicted by age and by size, the oldest first. In addition, after each move of a reader the cache evicts the
+entries that all active readers have passed. A reader passes an entry by reading it. With the setting
+`cacheEvictionByMarkDeletedPosition` a reader passes an entry by acknowledging it.
 
-Four settings select the readers that count. A reader with a backlog above `managedLedgerCursorBackloggedThreshold` is
-too far behind to keep entries for. Reads from storage of a reader with a backlog of
-`managedLedgerMinimumBacklogEntriesForCaching` or more are cached under a condition. At least
-`managedLedgerMinimumBacklogCursorsForCaching` others, and at least one, must be within
-`managedLedgerMaxBacklogBetweenCursorsForCaching` entries of it.
+A reader's backlog is the number of entries that it has not read. A reader with a backlog above
+`managedLedgerCursorBackloggedThreshold` is not active: entries do not stay cached for it. Entries that a reader reads
+from storage are cached if both conditions are true:
+
+- Its backlog is at least `managedLedgerMinimumBacklogEntriesForCaching`.
+- At least `managedLedgerMinimumBacklogCursorsForCaching` other readers are near it, and at least one. Near means that
+  the backlogs differ by at most `managedLedgerMaxBacklogBetweenCursorsForCaching` entries.
 """
 
 from __future__ import annotations
@@ -19,10 +22,10 @@ from pyspark_ledger.ledger.position import Position
 
 
 class SlowestReaderPolicy(QueuePolicy):
-    """Policy of Pulsar's cache before PIP-430, with the queue of PIP-430."""
+    """Policy of Pulsar before PIP-430, implemented with the queue of PIP-430."""
 
     def admits(self, wanted: WantedRead) -> bool:
-        """Decide by the backlogs of the reader and of those near it."""
+        """Return whether the reader has a large backlog, and enough other readers are near it."""
         least = self.settings.managedLedgerMinimumBacklogCursorsForCaching
         if least < 1:
             return False
@@ -35,7 +38,7 @@ class SlowestReaderPolicy(QueuePolicy):
         return others >= least
 
     def keeps_from(self, readers: LedgerReaders) -> Position | None:
-        """Return the first position that a reader near the end still needs; None if there is no such reader."""
+        """Return the position of the slowest active reader, or None without active readers."""
         behind = readers.backlogs()
         active = [
             name for name, backlog in behind.items() if backlog <= self.settings.managedLedgerCursorBackloggedThreshold

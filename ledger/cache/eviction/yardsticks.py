@@ -1,19 +1,15 @@
-"""`segmented`: one ring of segments for the whole broker, as in BookKeeper's read cache. No order, no clock, no counts.
+"""Two simple policies, for comparison with the others: `segmented` and `lru`. Both ignore readers and age.
 
-Ranges are put into the current segment until it is full. Then the next one, which has the oldest ranges, is emptied and
-becomes the current one. That step is the eviction. Segments are equal parts of the limit: one for each GiB, at least
-two. A range larger than a segment is counted, and not put.
+`segmented` works like the read cache of Apache BookKeeper, Pulsar's storage. The whole pool is a ring of cache segments
+of equal size: one for each GiB of the limit, at least two. New ranges go to the current cache segment until it is full.
+Then the next cache segment, which has the oldest ranges, is emptied and becomes the current one. A range larger than a
+cache segment is evicted at once.
 
-The range cache of each ledger finds entries over all segments, so a range over two segments is found as a whole. A map
-for each segment, walked from the newest to the oldest, would lose it.
+In BookKeeper a segment is one buffer. New entries overwrite it, and each read copies entries from it. Here readers get
+the memory itself. So a cache segment is a list of ranges, and their blocks are released, never overwritten. With the
+setting `managedLedgerCacheCopyEntries`, the broker copies blocks before they are cached.
 
-`managedLedgerCacheCopyEntries` selects one of two modes. Mapped: a segment references the blocks as they came. Copied:
-the broker copies a block before it is put (`ledger.broker.reads.offloaded_reads`), so no larger buffer is referenced.
-In BookKeeper a segment is one buffer that is overwritten, and each read copies out of it. Here readers get the memory
-itself, so a block is released and never overwritten.
-
-`lru`: the least recently read range is evicted first, regardless of expected reads. Invariant: the order has each
-cached range once, the longest untouched first.
+`lru` evicts the least recently read range first. Invariant: its order has each cached range once.
 """
 
 from __future__ import annotations
@@ -34,7 +30,7 @@ _ALIGNMENT = 64
 
 
 class SegmentedPolicy(EvictionPolicy):
-    """Ring of segments."""
+    """Ring of cache segments. Evicts the oldest cache segment as a whole."""
 
     grows = False
 
@@ -53,9 +49,7 @@ class SegmentedPolicy(EvictionPolicy):
         return True
 
     def added(self, span: CachedRange) -> None:
-        """Put a range into the current segment or, without room, into the next one, whose ranges are then due for
-        eviction.
-        """
+        """Add a range to the current cache segment. If that is full, use the next one, and evict its ranges."""
         aligned = -(-span.size // _ALIGNMENT) * _ALIGNMENT
         if span.size > self.segment_bytes:
             self.due.append(span)
@@ -73,19 +67,19 @@ class SegmentedPolicy(EvictionPolicy):
             segment.pop(span, None)
 
     def free(self, size: int, _now_ms: int, remove: Remove) -> int:
-        """Evict segment after segment, the oldest first, until enough is free."""
+        """Evict cache segments, the oldest first, until enough is free."""
         require_positive(size)
         freed = 0
-        for turn in range(1, len(self._segments) + 1):
+        for distance in range(1, len(self._segments) + 1):
             if freed >= size:
                 break
-            segment = self._segments[(self._current + turn) % len(self._segments)]
+            segment = self._segments[(self._current + distance) % len(self._segments)]
             freed += sum(remove(span) for span in list(segment))
         return freed
 
 
 class LruPolicy(EvictionPolicy):
-    """Least recently used, without a time limit."""
+    """Policy that evicts the least recently read range first, without a maximum age."""
 
     def __init__(self, limits: CacheLimits) -> None:
         super().__init__(limits)
@@ -104,7 +98,7 @@ class LruPolicy(EvictionPolicy):
         self._order.pop(span, None)
 
     def free(self, size: int, _now_ms: int, remove: Remove) -> int:
-        """Evict the longest untouched first."""
+        """Evict ranges, the least recently read first, until enough is free."""
         require_positive(size)
         freed = 0
         while freed < size and self._order:

@@ -44,7 +44,7 @@ def test_reads_wait_in_the_order_in_which_they_came() -> None:
 def test_what_is_larger_than_all_there_is_goes_alone() -> None:
     permits = ReadPermits(100, waiting_max=1)
     permits.take(1000)
-    with pytest.raises(Unavailable, match="waited 0 ms while 1000 of 100 were in flight"):
+    with pytest.raises(Unavailable, match="waited 0 ms, while 1000 of at most 100 bytes were in flight"):
         permits.take(1)
     permits.give_back(1000)
     permits.take(100)
