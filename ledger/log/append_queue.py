@@ -2,8 +2,8 @@
 
 Appends pass two stages. One thread at a time runs each stage.
 
-- Write stage: takes queued appends that fit into the open segment, which are a group, and writes the group. If the log
-  is idle, the thread that appends may run this stage. Otherwise the executor runs it.
+- Write stage: takes as many queued appends as fit into the open segment (a group), and writes them. If the log is idle,
+  the thread that appends may run this stage. Otherwise the executor runs it.
 - Sync stage: performs one sync for everything written so far, and completes the futures. The stage repeats until
   all written groups are synced. It runs on the store's `SyncPool` while the write stage writes the next groups.
 
@@ -16,8 +16,9 @@ Invariants
 - If the write stage needs a sync that no thread has started, the write stage performs the sync. Reason: if all threads
   waited for a sync, no thread would be left to sync.
 - After 8 groups the write stage goes to the end of the executor's queue. Reason: a busy log must not starve other logs.
-- An unhandled error closes the log for writes. Each stage fails its own appends and all queued appends. Later appends
-  are refused. The stage that ends last seals the open segment at the acknowledged end. So no caller waits for ever.
+- An unhandled error closes the log for writes: later appends are refused. Each stage fails its own appends and all
+  queued appends, so that no caller waits for ever. The stage that ends last seals the open segment at the acknowledged
+  end.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ Rules
 - Trimmed entries in a range are always reported. A position that the log never had raises DataLoss.
 - An entry can have no rows, for example the marker that ends a run (the entries of one committed batch). Every reader
   skips such an entry, so a counted backlog excludes it.
-- The head of a read ends after the first entry with rows. The longest prefix with n rows ends before the first entry
-  that would exceed n. So it includes the entries without rows that follow its last row.
+- The head of a read is its first entry with rows, together with the entries before it. The longest prefix with n rows
+  ends before the first entry that would exceed n. So it includes the entries without rows that follow its last row.
 - An estimated backlog reads no file. Its number of entries includes entries without rows. A segment that the range
   covers in part contributes a proportional share of its rows and bytes.
 - A limit of a batch counts only the rows that are delivered. The bytes read from partly skipped entries are at most
@@ -160,7 +160,7 @@ def prefix_left(
 ) -> SplitPart:
     """Return the longest prefix of a range with at most `rows` rows and `size_bytes` bytes. Omits `skipped` rows.
 
-    The file's head defines the counted bytes.
+    The table at the head of this module defines the counted bytes.
     """
     entries, taken_rows, taken_bytes, reached = 0, 0, 0, range_.start
     for part in snapshot.slices(range_) if range_ else ():

@@ -79,7 +79,7 @@ class LogContext:
     offloader: Callable[[], LedgerOffloader] = NoOffloader
     """Returns the current offloader."""
     prefer_remote: Callable[[], bool] = lambda: False
-    """Returns whether a segment that has both copies is read from object storage instead of the local disk."""
+    """Returns whether a segment with a local copy and an offloaded copy is read from object storage."""
     chunks: ChunkTable = field(default_factory=ChunkTable)
     append_latencies: Latencies = field(default_factory=Latencies)
     """Durations from the call of an append to its acknowledgement. Only the first append of each group counts."""

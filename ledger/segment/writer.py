@@ -204,10 +204,7 @@ class SegmentWriter:
         self.end_sync(None)
 
     def begin_sync(self) -> int:
-        """Return the file descriptor that the caller syncs, instead of `sync`.
-
-        Returns -1 for a segment without syncs.
-        """
+        """Return the file descriptor, which the caller then syncs itself. Returns -1 for a segment without syncs."""
         self._require_sound()
         self._syncing = self.entries
         return self._fd if self._sync else -1

@@ -1,4 +1,4 @@
 """Store: one directory of many managed ledgers, and its background tasks.
 
-Partitions, policies, commits over several ledgers, offload runs, maintenance.
+Partitions, policies, commits to several ledgers, scheduling of offloads, maintenance, repair.
 """

@@ -1,8 +1,8 @@
-"""Status of many logs in one call: state, read limits, splits and locations.
+"""Requests about many logs in one call: state, read limits, splits, schemas and locations.
 
 Rules
-- A missing ledger is an answer in a call for the state of ledgers, and an error in every other call.
-- An error of one log fails the whole call, naming that log.
+- A request for the state of ledgers lists missing ledgers in its reply. Any other request raises NotFound for them.
+- An error of one log fails the whole call. The error names the log.
 """
 
 from __future__ import annotations
@@ -23,26 +23,29 @@ from pyspark_ledger.ledger.store.store import Store
 
 
 class BatchStatus:
-    """Answers about one store, without state."""
+    """Requests about many logs of one store. Keeps no state."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
 
     def survey(self, request: reads.AskLogStatuses) -> reads.LogStatuses:
+        """Return the state of the logs of each ledger, and the names of missing ledgers."""
         logs: list[reads.LogStatus] = []
         missing: list[str] = []
         for name in request.names:
-            found = list(self._surveyed(name, request))
+            found = list(self._statuses(name, request))
             logs += found
             if not found:
                 missing.append(canonical_name(name))
         return reads.LogStatuses(self._clock(), logs, missing)
 
     def quotas(self, request: reads.AskLimitedRanges) -> reads.SplitParts:
+        """Return the longest prefix of each range within its limits of rows and bytes."""
         return reads.SplitParts([self._prefix(limited) for limited in request.quotas])
 
     def split(self, request: reads.SplitRanges) -> reads.RangeParts:
+        """Split each range into parts for tasks."""
         ledger = self._store.ledger
         return reads.RangeParts(
             [
@@ -52,7 +55,10 @@ class BatchStatus:
         )
 
     def schemas(self, request: AskSchemas) -> LedgerSchemas:
-        """Return the newest schema of each ledger, grouped."""
+        """Return the newest schema of each ledger.
+
+        Ledgers with the same schema share an element; a missing one has none.
+        """
         names: dict[tuple[int, bytes], list[str]] = {}
         for name in request.names:
             try:
@@ -60,24 +66,25 @@ class BatchStatus:
             except NotFound:
                 continue
             names.setdefault((found.version, found.arrow_schema), []).append(found.name)
-        return LedgerSchemas([SchemaOfMany(version, body, those) for (version, body), those in names.items()])
+        return LedgerSchemas([SchemaOfMany(version, body, ledgers) for (version, body), ledgers in names.items()])
 
     def locate(
         self, request: reads.LocateRanges, locate: Callable[[reads.ReadRequest], reads.Places]
     ) -> reads.RangePlaces:
-        wanted = (msgspec.structs.replace(read, token=request.token) for read in request.requests)
-        found = [locate(read) for read in wanted]
+        """Return the places of each range in files. Returns none if a range has a block that cannot be mapped."""
+        read_requests = (msgspec.structs.replace(read, token=request.token) for read in request.requests)
+        found = [locate(read) for read in read_requests]
         return reads.RangePlaces(found if all(places.mapped for places in found) else [])
 
-    def _surveyed(self, name: str, request: reads.AskLogStatuses) -> Iterator[reads.LogStatus]:
+    def _statuses(self, name: str, request: reads.AskLogStatuses) -> Iterator[reads.LogStatus]:
         readings = request.readings
         for log in self._store.logs(name):
             try:
                 ledger = self._store.ledger(log)
             except NotFound:
-                continue  # deleted in between
-            whole = readings.get(canonical_name(name), request.otherwise)
-            reading = readings.get(log, whole)
+                continue  # the ledger was deleted after `logs` listed it
+            default = readings.get(canonical_name(name), request.otherwise)
+            reading = readings.get(log, default)
             skipped = self._skipped(ledger, reading.cursor, reading.position) if reading.count else None
             yield ledger.status(reading, skipped)
 
@@ -87,5 +94,5 @@ class BatchStatus:
         return ledger.prefix(quota.range, quota.rows, quota.size_bytes, skipped)
 
     def _skipped(self, ledger: ManagedLedger, cursor: str, start: Position | None) -> PositionSet | None:
-        """Return the positions that a cursor has acknowledged from `start` on."""
+        """Return the positions from `start` on that a cursor has acknowledged, or None without a cursor."""
         return self._store.cursors.acknowledged(ledger.name, cursor, start or EARLIEST) if cursor else None

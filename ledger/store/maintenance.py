@@ -1,12 +1,13 @@
 """Background tasks of the broker: roll over old segments, apply retention, and start due offloads.
 
-A round checks the age of every open ledger, and the record of every ledger whose policy allows a deletion. A ledger is
-opened for a round only if it has something to trim. Rounds are started by a timer, and after a segment was sealed.
+A round checks the age of the open segment of every open ledger. It also checks the record of every ledger whose policy
+allows a deletion or an offload. A ledger that is not open is opened only to delete a segment. A timer starts each
+round. After a ledger has sealed a segment, this ledger is checked at once.
 
 Invariants
-- Nothing is trimmed without a policy.
-- A failure of one ledger is reported, and the others continue.
-- A store that was taken over is left alone.
+- No segment is deleted without a policy.
+- A failure at one ledger is logged, and the round continues with the other ledgers.
+- If another broker has taken the store over, the round changes nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 class BackgroundTasks:
-    """Rounds of one store; `start` gives them a thread."""
+    """Rounds of background work on one store. `start` runs them on a thread."""
 
     def __init__(
         self,
@@ -57,7 +58,7 @@ class BackgroundTasks:
         self._stopped = False
         self._thread: threading.Thread | None = None
         self.failures = 0
-        """Work on a ledger that failed since the start; each is tried again."""
+        """The number of failures at a ledger since the start. The next round repeats the failed work."""
 
     def start(self) -> None:
         """Run a round every `retentionCheckIntervalInSeconds`, and check a ledger at once after it sealed a segment."""
@@ -65,13 +66,16 @@ class BackgroundTasks:
         self._thread.start()
 
     def sealed(self, name: str) -> None:
-        """Record that a managed ledger has sealed a segment. Never blocks: the thread of its queue calls."""
+        """Record that a managed ledger has sealed a segment.
+
+        Never blocks, because the thread of a write stage calls.
+        """
         with self._arrival:
             self._sealed.add(name)
             self._arrival.notify()
 
     def stop(self) -> None:
-        """Wait for the end of a running round, and start no other."""
+        """Wait for the end of a running round, and start no further round."""
         with self._arrival:
             self._stopped = True
             self._arrival.notify()
@@ -79,10 +83,10 @@ class BackgroundTasks:
             self._thread.join()
 
     def round(self) -> None:
-        """Seal due segments and trim."""
+        """Roll over old segments, apply retention and queue due offloads."""
         for ledger in list(self._opened()):
             self._guarded(ledger.name, ledger.roll_over_if_due)
-        self._guarded("what was deleted", self._forget_deleted)
+        self._guarded("the list of deleted files", self._forget_deleted)
         with self._arrival:
             self._sealed.clear()
         stated = self._metadata.policies.scopes()
@@ -90,11 +94,11 @@ class BackgroundTasks:
             return
         for name in self._metadata.names():
             if not self._default_keeps or not stated.keys().isdisjoint((namespace_of(name), *scopes_of(name))):
-                self._guarded(name, lambda name=name: self._look_after(name))  # type: ignore[misc]
+                self._guarded(name, lambda name=name: self._maintain(name))  # type: ignore[misc]
 
     @property
     def _default_keeps(self) -> bool:
-        """Whether the defaults require nothing: no trim, no offload, no deletion of local copies."""
+        """Whether the default policies delete no segment, offload none and delete no local copy."""
         settings = self._settings
         return (
             settings.defaultRetentionTimeInMinutes < 0
@@ -103,33 +107,33 @@ class BackgroundTasks:
             and not self._offloading()
         )
 
-    def _look_after(self, name: str) -> None:
+    def _maintain(self, name: str) -> None:
         self._trim(name)
         self._offload_due(name)
 
-    def _look_after_open(self, name: str) -> None:
-        """Trim an open ledger that has just sealed a segment. Its running sums show what may be deleted."""
+    def _maintain_open(self, name: str) -> None:
+        """Trim an open ledger after it has sealed a segment, and queue its due offloads."""
         ledger = self._ledger(name)
         if ledger.may_trim():
             ledger.trim()
         self._offload_due(name)
 
     def _trim(self, name: str) -> None:
-        """Trim one ledger if its record requires it. The ledger need not be open for the check."""
+        """Open and trim one ledger if its record shows a segment or a local copy to delete."""
         info = self._metadata.ledger(name).info
         policy = LedgerPolicy.of(info, *self._metadata.policies.of_ledger(name), self._settings)
-        held = [
+        segments = [
             RetainedSegment(part.ledgerId, part.entries, part.size, part.timestamp, OffloadAttempt.of(part))
             for part in (row.listed() for row in self._metadata.segments.of(name))
         ]
         now = self._clock()
-        size, slowest = sum(ledger.size_bytes for ledger in held), self._metadata.cursors.slowest(name)
-        if expendable(held, size, slowest, policy, now) or local_expendable(held, policy, now):
+        size, slowest = sum(segment.size_bytes for segment in segments), self._metadata.cursors.slowest(name)
+        if expendable(segments, size, slowest, policy, now) or local_expendable(segments, policy, now):
             self._ledger(name).trim()
 
     def _run(self) -> None:
         interval_ms = self._settings.retentionCheckIntervalInSeconds * 1000
-        # A store that seals segments all the time still has its rounds.
+        # The due time is kept while sealed segments wake the thread. So a busy store has its rounds, too.
         due_ms = monotonic_ms() + interval_ms
         while True:
             with self._arrival:
@@ -142,18 +146,18 @@ class BackgroundTasks:
                 self._guarded("the store", self.round)
                 due_ms = monotonic_ms() + interval_ms
             for name in names:
-                self._guarded(name, lambda name=name: self._look_after_open(name))  # type: ignore[misc]
+                self._guarded(name, lambda name=name: self._maintain_open(name))  # type: ignore[misc]
 
     def _guarded(self, what: str, work: Callable[[], object]) -> None:
         try:
             work()
         except Fenced:
-            _log.info("%s: the store was taken over, its upkeep is the taker's", what)
+            _log.info("%s: another broker has taken over the store and its background tasks", what)
         except NotFound as gone:
             _log.info("%s: %s", what, gone)
         except (LedgerError, OSError) as error:
             self.failures += 1
-            _log.warning("the upkeep of %s failed and is tried again in the next round: %s", what, error)
-        except Exception:  # noqa: BLE001 — the others go on, and a person reads of this one
+            _log.warning("the background tasks of %s failed; the next round repeats them: %s", what, error)
+        except Exception:  # noqa: BLE001 — logged, and the round continues with the other ledgers
             self.failures += 1
-            _log.exception("the upkeep of %s failed with an unexpected error", what)
+            _log.exception("the background tasks of %s failed with an unexpected error", what)

@@ -1,16 +1,19 @@
-"""Commit of one batch to several ledgers: exactly once, even if a repeated run routes its rows differently.
+"""Commit of one batch to several ledgers: exactly once, even if Spark repeats the batch with another division of rows.
 
     check all ─▶ sync the staged parts ─▶ manifest (the commit point) ─▶ a run per ledger ─▶ done ─▶ parts deleted
 
+A staged part is a file with the rows of one Spark task for one ledger. A manifest is a metadata record that lists the
+parts of a batch. A run is the entries of the batch in one ledger; its last entry, the marker, names query and batch.
+
 Invariants
-- Every refusal happens before the manifest. After it, this broker or the next one at its start rolls the batch forward,
-  from the manifest and never from a repeated run.
-- Each ledger gets its run once: the marker of (query, batch) identifies a run. Its rows become readable in one step,
-  in one ledger after the other.
-- Batches of a query are committed one at a time, in the order of their numbers. A batch that is not above the newest
-  one is a repetition: nothing of it is written.
-- A ledger that was deleted after the commit point gets nothing. Any other obstacle is an error, and the manifest stays
-  until it can be finished.
+- A batch is refused before its manifest is written, or not at all. After the manifest, the batch is rolled forward:
+  its runs are written from the manifest's parts. This broker does that, or the next broker at its start.
+- Each ledger gets its run once, because the marker identifies query and batch. The rows of a run become readable in one
+  step. The ledgers get their runs one after another.
+- The batches of a query are committed one at a time, in the order of their numbers. A batch whose number is not above
+  the newest batch is a repetition, and writes nothing.
+- A ledger that was deleted after the commit point gets no run. Any other failure is an error, and the manifest stays
+  until the batch can be finished.
 """
 
 from __future__ import annotations
@@ -27,8 +30,8 @@ from pyspark_ledger.ledger.log.staging import OpenedPart, StagingArea
 from pyspark_ledger.ledger.metadata.manifest_records import Manifest, ManifestRecords, ManifestRun
 from pyspark_ledger.ledger.protocol.commits import CommitRun, CommitRuns, CommittedRun, CommittedRuns, StagedPart
 
-_SYNCS = 16  # ledgers of one batch that are written and synced at once
-_TURNS = 64  # locks; queries that share a lock wait for each other
+_SYNCS = 16  # number of ledgers of one batch that are written and synced at the same time
+_LOCKS = 64  # queries whose names share a lock wait for each other
 _log = logging.getLogger(__name__)
 
 
@@ -46,12 +49,12 @@ class ManifestCommits:
         self._staging = staging
         self._ledger = ledger
         self._clock = clock
-        self._turns = [threading.RLock() for _ in range(_TURNS)]
+        self._locks = [threading.RLock() for _ in range(_LOCKS)]
         self._unfinished = {manifest.query for manifest in records.pending()}
 
     def commit(self, request: CommitRuns) -> CommittedRuns:
-        """Commit a batch. One that was committed before is finished, or answered by its first manifest."""
-        with self._turn(request.query):
+        """Commit a batch. For a repetition, finish the earlier commit and return its runs."""
+        with self._lock_of(request.query):
             self.finish(request.query)
             newest = self._records.newest(request.query)
             if newest is not None and request.batch <= newest.batch:
@@ -64,24 +67,27 @@ class ManifestCommits:
             return self._roll_forward(manifest)
 
     def newest(self, query: str) -> int:
-        """Return the newest batch of a query that is in all of its ledgers; -1 if there is none."""
+        """Return the newest batch of a query that is in all of its ledgers, or -1."""
         found = self._records.newest(query)
         if found is None:
             return -1
         return found.batch if found.done else found.batch - 1
 
     def finish(self, query: str) -> None:
-        """Roll the query's newest batch forward if it is committed and not in all of its ledgers yet."""
+        """Write the missing runs of the query's newest batch if it is committed and not in all of its ledgers."""
         if query not in self._unfinished:
             return
-        with self._turn(query):
+        with self._lock_of(query):
             newest = self._records.newest(query)
             if newest is not None and not newest.done:
                 self._roll_forward(newest)
             self._unfinished.discard(query)
 
     def finish_all(self) -> bool:
-        """Finish the commits of a dead broker, before the store serves. Return False if one has to wait."""
+        """Finish the commits that an earlier broker has begun. Return False if a commit cannot be finished yet.
+
+        Called before the store accepts requests.
+        """
         for query in sorted(self._unfinished):
             try:
                 self.finish(query)
@@ -90,29 +96,34 @@ class ManifestCommits:
         return not self._unfinished
 
     def forget_before(self, cutoff_ms: int) -> None:
-        """Delete finished batches of queries with a single batch, which cannot be repeated any more."""
+        """Delete the manifests of finished batch writes before `cutoff_ms`, which cannot be repeated.
+
+        Reason: their staged parts are deleted at the same age.
+        """
         self._records.forget_before(cutoff_ms)
 
     def keeps(self, query: str, parts: Sequence[str]) -> set[str]:
+        """Return those of `parts` that an unfinished batch of the query still needs."""
         newest = self._records.newest(query) if query in self._unfinished else None
         if newest is None or newest.done:
             return set()
         return {part.part for run in newest.runs for part in run.parts}.intersection(parts)
 
-    def _turn(self, query: str) -> threading.RLock:
-        return self._turns[zlib.crc32(query.encode()) % _TURNS]
+    def _lock_of(self, query: str) -> threading.RLock:
+        return self._locks[zlib.crc32(query.encode()) % _LOCKS]
 
     def _checked(self, request: CommitRuns) -> Manifest:
         """Check every ledger, part and entry, and return the manifest."""
         runs: dict[str, ManifestRun] = {}
-        for wanted in request.runs:
-            ledger = self._ledger(wanted.ledger)
+        for requested in request.runs:
+            ledger = self._ledger(requested.ledger)
             if ledger.name in runs:
                 raise Refused(
-                    f"ledger {ledger.name!r} is named twice", hint="Name each ledger once, with all its parts"
+                    f"ledger {ledger.name!r} is named twice",
+                    hint="Name each ledger once, with all its parts",
                 )
-            ledger.require_run(_run(request, ledger.name, wanted.parts), self._opened(wanted.parts))
-            runs[ledger.name] = ManifestRun(ledger.name, ledger.incarnation, wanted.parts)
+            ledger.require_run(_run(request, ledger.name, requested.parts), self._opened(requested.parts))
+            runs[ledger.name] = ManifestRun(ledger.name, ledger.incarnation, requested.parts)
         if not runs:
             raise Refused(f"batch {request.batch} of query {request.query!r} names no ledger")
         return Manifest(
@@ -134,41 +145,41 @@ class ManifestCommits:
         return CommittedRuns(repeated=False, runs=committed)
 
     def _commit_runs(self, manifest: Manifest) -> dict[str, CommittedRun]:
-        """Commit a run to each ledger, several at once, because each waits for its own sync."""
+        """Commit a run to each ledger. Several run at the same time, because each waits for its own sync."""
         committed: dict[str, CommittedRun] = {}
         for at in range(0, len(manifest.runs), _SYNCS):
-            going: dict[str, Future[CommittedRun]] = {}
+            futures: dict[str, Future[CommittedRun]] = {}
             try:
                 for run in manifest.runs[at : at + _SYNCS]:
                     ledger = self._existing(run)
                     if ledger is not None:
-                        going[run.ledger] = self._commit_run(manifest, run, ledger)
+                        futures[run.ledger] = self._commit_run(manifest, run, ledger)
             finally:
-                wait(going.values())  # also after a failure: no part of this batch continues after its error
-            committed |= {name: future.result() for name, future in going.items()}
+                wait(futures.values())  # after an error, too: no run of the batch is in flight when the error is raised
+            committed |= {name: future.result() for name, future in futures.items()}
         return committed
 
     def _commit_run(self, manifest: Manifest, run: ManifestRun, ledger: ManagedLedger) -> Future[CommittedRun]:
         earlier = ledger.committed_batch(manifest.query)
         if earlier is not None and manifest.batch <= earlier.batch:
-            there: Future[CommittedRun] = Future()
-            there.set_result(CommittedRun(True, earlier.first, earlier.end, earlier.entries, earlier.rows))
-            return there
+            existing: Future[CommittedRun] = Future()
+            existing.set_result(CommittedRun(True, earlier.first, earlier.end, earlier.entries, earlier.rows))
+            return existing
         return ledger.commit_run(_run(manifest, run.ledger, run.parts), self._opened(run.parts))
 
     def _existing(self, run: ManifestRun) -> ManagedLedger | None:
-        """Return the ledger of a run; None if it was deleted, also if there is another of its name."""
+        """Return the ledger of a run, or None if it was deleted, also if a new ledger has its name."""
         try:
             ledger = self._ledger(run.ledger)
         except NotFound:
             ledger = None
         if ledger is None or ledger.incarnation != run.incarnation:
-            _log.warning("ledger %s was deleted: the run of a committed batch for it is dropped", run.ledger)
+            _log.warning("ledger %s was deleted: its run of a committed batch is dropped", run.ledger)
             return None
         return ledger
 
     def _answer(self, manifest: Manifest | None) -> CommittedRuns:
-        """Return the runs of an existing batch, as far as the ledgers still have them."""
+        """Return the runs of a batch that was committed before. Omits ledgers that were deleted."""
         runs: dict[str, CommittedRun] = {}
         for run in () if manifest is None else manifest.runs:
             ledger = self._existing(run)
@@ -178,6 +189,7 @@ class ManifestCommits:
         return CommittedRuns(repeated=True, runs=runs)
 
     def _others(self, request: CommitRuns, newest: Manifest) -> list[str]:
+        """Return the parts of a repeated request that the newest batch does not need."""
         first = {part.part for run in newest.runs for part in run.parts}
         return [part.part for run in request.runs for part in run.parts if newest.done or part.part not in first]
 

@@ -1,17 +1,22 @@
-"""Scheduler of offloads: offloads due or requested segments, one managed ledger after another, and cleans up attempts.
+"""Scheduler of offloads: copies due or requested segments to object storage, one managed ledger after another.
 
-    prepare       a new attempt in the record; an earlier one becomes unwanted          crash: unwanted, next run
-    offload       the objects, the index last                                          crash: the same
-    complete      the attempt in the record is complete, by compare-and-set            crash: complete or not
-    trim          local data are deleted after the lag (ledger.log.changes)
+An attempt is one upload of a segment, named by a UUID. A run is the offload of several segments of one ledger. A sweep
+deletes the objects of attempts that did not complete.
+
+    prepare       record a new attempt; the objects of an earlier attempt become unwanted
+    offload       write the objects, the index object last
+    complete      record the attempt as complete, if the record still has this attempt
+    trim          delete the local data after the policy's lag (ledger.log.changes)
+
+After a crash before the end of "complete", the record has an incomplete attempt. The next sweep deletes its objects.
 
 Invariants
-- A failed metadata write never completes a segment. If its outcome is unknown, the objects stay: the record decides,
-  and the next attempt makes them unwanted if necessary.
-- A managed ledger has at most one run. A second requested run is refused; a due run waits in the queue.
-- A failed segment does not stop the others. The first failure is reported. A segment that was trimmed or deleted
-  meanwhile is no failure.
-- Objects of a running attempt are never swept.
+- A segment is offloaded only if the metadata record says so. If the outcome of the record's change is unknown, the
+  objects stay. The next attempt reads the record, and makes the objects unwanted if the attempt is incomplete.
+- A managed ledger has at most one run, waiting or running. A requested run is refused while the ledger has one.
+- If a segment fails, the run continues with the next segment. The status has the first failure. A segment that was
+  deleted before its offload does not count as a failure.
+- The objects of a running attempt are never deleted by a sweep.
 """
 
 from __future__ import annotations
@@ -44,16 +49,16 @@ _log = logging.getLogger(__name__)
 
 
 class _Cancelled(Refused):
-    """The run was cancelled."""
+    """A user or the end of the broker has cancelled the run."""
 
 
 @dataclass
 class _Run:
-    """Run over one managed ledger."""
+    """Offload of segments of one managed ledger."""
 
     name: str
     sizes: dict[int, int]
-    """Bytes of each ledger: of its entries, of its file once that is known."""
+    """Size of each segment: the bytes of its entries, and of its file as soon as its offload starts."""
     state: str = "waiting"
     done: list[int] = field(default_factory=list)
     bytes_done: int = 0
@@ -101,12 +106,12 @@ class OffloadScheduler:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the background thread, which first cleans up after a crash."""
+        """Start the background thread. It first deletes the objects of attempts that a crash interrupted."""
         self._thread = threading.Thread(target=self._work, name="offload", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Cancel the running offload, and accept no more."""
+        """Cancel all runs, and accept no further run."""
         with self._arrival:
             self._stopped = True
             for run in self._runs.values():
@@ -121,7 +126,7 @@ class OffloadScheduler:
             self._arrival.notify_all()
 
     def consider(self, name: str) -> None:
-        """Queue the due segments of a managed ledger by its policy, unless it has a run."""
+        """Queue a run for the segments that are due by the ledger's policy, unless the ledger has a run."""
         ids = self._due(name)
         with self._arrival:
             earlier = self._runs.get(name)
@@ -129,7 +134,7 @@ class OffloadScheduler:
                 self._put(_Run(name, self._sizes(name, ids)))
 
     def offload(self, request: OffloadPrefix) -> OffloadStatus:
-        """Start, cancel or sweep. Return the progress."""
+        """Start a run, cancel it, or sweep, as requested. Return the status."""
         name = self._ledger(request.name).name
         if request.cancel:
             with self._arrival:
@@ -139,7 +144,7 @@ class OffloadScheduler:
             return self.status(name)
         if request.sweep:
             return self._swept(name)
-        _ = self._offloader().driver  # refused here without an offloader
+        _ = self._offloader().driver  # raises Refused if the broker has no offloader
         if request.seal:
             self._ledger(name).roll_over()
         found = self._candidates(name)
@@ -149,7 +154,8 @@ class OffloadScheduler:
             earlier = self._runs.get(name)
             if earlier is not None and earlier.active:
                 raise Refused(
-                    f"{name!r} is being offloaded already, ledgers {[*earlier.sizes]}", hint="Wait for it, or cancel it"
+                    f"{name!r} is being offloaded already, segments {[*earlier.sizes]}",
+                    hint="Wait for the offload, or cancel it",
                 )
             if self._stopped:
                 raise Unavailable("the broker is leaving", hint="Connect again")
@@ -161,6 +167,7 @@ class OffloadScheduler:
         return self.status(name)
 
     def status(self, name: str) -> OffloadStatus:
+        """Return the newest run of a ledger, and how many of its segments are in object storage."""
         ledger = self._ledger(name)
         found, run = self._candidates(ledger.name), self._runs.get(ledger.name)
         run = run or _Run(ledger.name, {}, "idle")
@@ -181,7 +188,7 @@ class OffloadScheduler:
         )
 
     def metrics(self) -> OffloadMetrics:
-        """Return the queue, the running offload, and the counters since the start."""
+        """Return the length of the queue, the running offload, and the counters since the start."""
         with self._arrival:
             running = next((run for run in self._runs.values() if run.state == "running"), _Run("", {}))
             return OffloadMetrics(
@@ -196,12 +203,12 @@ class OffloadScheduler:
             )
 
     def round(self) -> None:
-        """Run the queued work on the calling thread."""
+        """Perform all queued runs on the calling thread."""
         while (run := self._next()) is not None:
             self._do(run)
 
     def sweep(self) -> int:
-        """Delete unreferenced objects. Return the number of cleaned attempts."""
+        """Delete the objects that the metadata list as unwanted. Return the number of attempts."""
         swept = 0
         for gone in self._metadata.unwanted.all():
             if gone.attempt in self._running:
@@ -209,33 +216,34 @@ class OffloadScheduler:
             try:
                 self._offloader().delete_offloaded(gone.ledger_id, gone.attempt, gone.driver)
             except LedgerError as error:
-                _log.warning("objects of ledger %d of %s stay for now: %s", gone.ledger_id, gone.ledger, error)
+                _log.warning(
+                    "objects of segment %d of %s cannot be deleted yet: %s", gone.ledger_id, gone.ledger, error
+                )
                 continue
             self._metadata.unwanted.remove(gone.attempt)
             swept += 1
         return swept
 
     def sweep_left(self) -> None:
-        """Delete the objects of attempts that a crash interrupted. Their records name them until another attempt
-        does.
-        """
+        """Delete the objects of attempts that a crash interrupted. The records keep such an attempt until the next."""
         for name, ledger_id, attempt in self._metadata.segments.attempts():
             if attempt.complete or attempt.attempt in self._running:
                 continue
             try:
                 self._offloader().delete_offloaded(ledger_id, attempt.attempt, attempt.driver)
             except LedgerError as error:
-                _log.warning("objects of an attempt at ledger %d of %s stay: %s", ledger_id, name, error)
+                _log.warning("objects of segment %d of %s cannot be deleted yet: %s", ledger_id, name, error)
 
-    def _stated(self) -> set[uuid.UUID]:
-        """Return every attempt in a record, and every attempt about to be recorded."""
+    def _recorded(self) -> set[uuid.UUID]:
+        """Return every attempt in a record, and every running attempt, which may be recorded next."""
         return {attempt.attempt for *_, attempt in self._metadata.segments.attempts()} | self._running
 
     def _swept(self, name: str) -> OffloadStatus:
+        """Delete all objects of this store that no record names. Return the status with their number."""
         run = _Run(name, {}, "done")
         run.swept = self.sweep()
         self.sweep_left()
-        run.swept += self._offloader().delete_orphans(self._store_id, self._stated())
+        run.swept += self._offloader().delete_orphans(self._store_id, self._recorded())
         with self._arrival:
             earlier = self._runs.get(name)
             if earlier is None or not earlier.active:
@@ -255,9 +263,9 @@ class OffloadScheduler:
             return run
 
     def _work(self) -> None:
-        _guarded("what a crash has left", self.sweep_left)
+        _guarded("objects of attempts before a crash", self.sweep_left)
         while True:
-            _guarded("objects that nobody refers to", self.sweep)
+            _guarded("unwanted objects", self.sweep)
             with self._arrival:
                 seconds = self._settings.retentionCheckIntervalInSeconds
                 self._arrival.wait_for(lambda: self._stopped or self._waiting, seconds)
@@ -266,22 +274,23 @@ class OffloadScheduler:
             self.round()
 
     def _do(self, run: _Run) -> None:
-        """Take each segment of a run through the protocol. Raises nothing: waiting callers receive the error."""
+        """Offload each segment of a run. Never raises: the status has the first error."""
         try:
             for ledger_id in run.sizes:
                 try:
-                    self._one(run, ledger_id)
+                    self._offload_segment(run, ledger_id)
                 except LedgerError as error:
                     self._failed(run, ledger_id, error)
-                except Exception as error:  # noqa: BLE001 — the others go on, and whoever asks hears of it
-                    _log.exception("%s: the offload of ledger %d failed with an unexpected error", run.name, ledger_id)
-                    self._failed(run, ledger_id, LedgerError(f"ledger {ledger_id} of {run.name!r}: {error!r}"))
+                except Exception as error:  # noqa: BLE001 — reported in the status; the run continues
+                    _log.exception("%s: the offload of segment %d failed with an unexpected error", run.name, ledger_id)
+                    self._failed(run, ledger_id, LedgerError(f"segment {ledger_id} of {run.name!r}: {error!r}"))
         finally:
             with self._arrival:
                 run.state = "cancelled" if run.cancelled else "failed" if run.failure is not None else "done"
                 self._arrival.notify_all()
 
-    def _one(self, run: _Run, ledger_id: int) -> None:
+    def _offload_segment(self, run: _Run, ledger_id: int) -> None:
+        """Offload one segment and count it. Does nothing after a cancellation."""
         if run.cancelled:
             return
         try:
@@ -290,23 +299,23 @@ class OffloadScheduler:
                 self._offloaded_segments += 1
                 self._offloaded_bytes += run.sizes[ledger_id]
             else:
-                run.sizes[ledger_id] = 0  # no part of it is left to copy
+                run.sizes[ledger_id] = 0  # offloaded earlier: there are no bytes to copy
         except (_Cancelled, Fenced) as stopped:
             run.cancelled = True
-            _log.info("%s: the offload of ledger %d stops: %s", run.name, ledger_id, stopped)
+            _log.info("%s: the offload of segment %d stops: %s", run.name, ledger_id, stopped)
         except NotFound as gone:
-            if self._still_there(run.name, ledger_id):
+            if self._is_listed(run.name, ledger_id):
                 self._failed(run, ledger_id, gone)
             else:
-                _log.info("%s: ledger %d was deleted before it was offloaded", run.name, ledger_id)
+                _log.info("%s: segment %d was deleted before its offload", run.name, ledger_id)
 
     def _failed(self, run: _Run, ledger_id: int, error: LedgerError) -> None:
-        _log.warning("%s: ledger %d is not offloaded: %s", run.name, ledger_id, error)
+        _log.warning("%s: the offload of segment %d failed: %s", run.name, ledger_id, error)
         run.failure = run.failure or error
         self._failures += 1
 
     def _offloaded(self, run: _Run, ledger_id: int) -> bool:
-        """Take one segment through the protocol. Return False if it was offloaded already."""
+        """Record an attempt and perform it. Return False if the segment was offloaded already."""
         log, offloader = self._ledger(run.name), self._offloader()
         attempt = uuid.UUID(self._new_id())
         self._running.add(attempt)
@@ -342,21 +351,20 @@ class OffloadScheduler:
             if run.cancelled:
                 raise _Cancelled(f"the offload of {run.name!r} was cancelled") from error
             if isinstance(error, OSError):
-                raise Unavailable(f"ledger {local.ledger_id} of {run.name!r}: {error}") from error
+                raise Unavailable(f"segment {local.ledger_id} of {run.name!r}: {error}") from error
             raise
         try:
             log.complete_offload(local.ledger_id, attempt)
         except (Refused, NotFound):
-            self._clean(
-                offloader, local.ledger_id, attempt
-            )  # another attempt, or a deleted segment: these objects have no owner
+            # The record has another attempt, or the segment was deleted: no record needs these objects.
+            self._clean(offloader, local.ledger_id, attempt)
             raise
 
     def _clean(self, offloader: LedgerOffloader, ledger_id: int, attempt: uuid.UUID) -> None:
         try:
             offloader.delete_offloaded(ledger_id, attempt, offloader.driver)
         except LedgerError as error:
-            _log.warning("objects of attempt %s at ledger %d stay until the next one: %s", attempt, ledger_id, error)
+            _log.warning("objects of attempt %s at segment %d cannot be deleted yet: %s", attempt, ledger_id, error)
 
     def _due(self, name: str) -> list[int]:
         info = self._metadata.ledger(name).info
@@ -380,7 +388,7 @@ class OffloadScheduler:
         sizes = {candidate.ledger_id: candidate.size_bytes for candidate in self._candidates(name)}
         return {ledger_id: sizes.get(ledger_id, 0) for ledger_id in ids}
 
-    def _still_there(self, name: str, ledger_id: int) -> bool:
+    def _is_listed(self, name: str, ledger_id: int) -> bool:
         return self._metadata.segments.get(name, ledger_id) is not None
 
 
@@ -390,6 +398,6 @@ def _guarded(what: str, work: Callable[[], object]) -> None:
     except Fenced:
         _log.info("%s: the store was taken over", what)
     except (LedgerError, OSError) as error:
-        _log.warning("%s stay for now: %s", what, error)
-    except Exception:  # noqa: BLE001 — the next round tries again, and a person reads of this one
+        _log.warning("%s cannot be deleted yet: %s", what, error)
+    except Exception:  # noqa: BLE001 — logged, and the next round repeats the sweep
         _log.exception("%s: a sweep failed with an unexpected error", what)

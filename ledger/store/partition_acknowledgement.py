@@ -1,9 +1,9 @@
-"""Acknowledgement of rows by the name of a partitioned ledger: the division of a call between partitions.
+"""Acknowledgement of rows by the name of a partitioned ledger: the division of a request between its partitions.
 
 Rules
-- Segment ids are store-wide, so the id in a position tells its partition.
-- The whole call is compared with the logs before any part of it is applied, and refused as a whole. A broker that dies
-  between two partitions has acknowledged the first; a repeated call does the rest.
+- Segment ids are unique in a store. So the segment id of a position determines its partition.
+- All positions of the request are checked before the first partition acknowledges any. An invalid position refuses the
+  whole request. If the broker dies between two partitions, a repetition of the request acknowledges the rest.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Part = tuple[AcknowledgeCommand, list[pa.RecordBatch]]
 
 
 def parts_of(store: Store, command: AcknowledgeCommand, batches: list[pa.RecordBatch]) -> list[Part]:
-    """Return a command for each log with rows of the call; the call itself for the name of a log."""
+    """Return one command for each partition that has positions of the request. A ledger without partitions gets all."""
     logs = store.logs(command.ledger)
     if logs in ([], [canonical_name(command.ledger)]):
         return [(command, batches)]
@@ -35,54 +35,55 @@ def parts_of(store: Store, command: AcknowledgeCommand, batches: list[pa.RecordB
     parts: list[Part] = []
     for log, snapshot in snapshots.items():
         own = np.array([ledger_id for ledger_id, owner in owners.items() if owner == log], dtype=np.int64)
-        mine = [some for batch in batches if len(own) and (some := _of_ledgers(batch, own)).num_rows]
-        if mine:
+        chosen = [lines for batch in batches if len(own) and (lines := _of_segments(batch, own)).num_rows]
+        if chosen:
             store.cursors.describe(NameCursor(log, command.cursor, precise=False))
             if command.action == "nack":
                 store.deliveries.require_explicit(log, command.cursor)
-            store.acknowledgements.require_positions(mine, snapshot)
-            parts.append((msgspec.structs.replace(command, ledger=log), mine))
+            store.acknowledgements.require_positions(chosen, snapshot)
+            parts.append((msgspec.structs.replace(command, ledger=log), chosen))
     return parts
 
 
 def whole_state(store: Store, command: AcknowledgeCommand, states: Sequence[CursorState]) -> CursorState:
-    """Return the answer of the call: the state of its log, or the estimated sum of all partitions."""
+    """Return the cursor's state after the request: that of its log, or the estimated sum of all partitions."""
     logs = store.logs(command.ledger)
     if logs == [canonical_name(command.ledger)]:
         return states[0]
-    held = [log for log in logs if store.cursors.exists(log, command.cursor)]
-    known = [store.cursors.describe(NameCursor(log, command.cursor, precise=False)) for log in held]
+    partitions = [log for log in logs if store.cursors.exists(log, command.cursor)]
+    described = [store.cursors.describe(NameCursor(log, command.cursor, precise=False)) for log in partitions]
     return CursorState(
         canonical_name(command.ledger),
         command.cursor,
         EARLIEST,
         created=False,
-        backlog_entries=sum(state.backlog_entries for state in known),
-        backlog_rows=sum(state.backlog_rows for state in known),
-        backlog_bytes=sum(state.backlog_bytes for state in known),
-        acknowledged_ranges=sum(state.acknowledged_ranges for state in known),
-        acknowledged_entries=sum(state.acknowledged_entries for state in known),
-        partial_entries=sum(state.partial_entries for state in known),
+        backlog_entries=sum(state.backlog_entries for state in described),
+        backlog_rows=sum(state.backlog_rows for state in described),
+        backlog_bytes=sum(state.backlog_bytes for state in described),
+        acknowledged_ranges=sum(state.acknowledged_ranges for state in described),
+        acknowledged_entries=sum(state.acknowledged_entries for state in described),
+        partial_entries=sum(state.partial_entries for state in described),
     )
 
 
-def _of_ledgers(batch: pa.RecordBatch, own: Integers) -> pa.RecordBatch:
+def _of_segments(batch: pa.RecordBatch, own: Integers) -> pa.RecordBatch:
     return batch.filter(pa.array(np.isin(np.asarray(batch.column(0)), own)))
 
 
 def _owners(batches: Sequence[pa.RecordBatch], snapshots: Mapping[str, LogSnapshot], store: Store) -> dict[int, str]:
-    """Return the log of each segment of a call, also of a trimmed one; an unknown segment gets the first, which refuses
-    it.
+    """Return the log of each segment of a request, also of trimmed segments.
+
+    An unknown segment gets the first log, which then refuses its positions.
     """
-    asked = {found for batch in batches for found in np.unique(np.asarray(batch.column(0))).tolist()}
-    known = {
+    segments = {found for batch in batches for found in np.unique(np.asarray(batch.column(0))).tolist()}
+    owners = {
         ledger_id: log
         for log, snapshot in snapshots.items()
-        for ledger_id in asked
+        for ledger_id in segments
         if snapshot.segments.find(ledger_id) is not None
     }
-    if not asked <= known.keys():
+    if not segments <= owners.keys():
         trimmed = store.acknowledgements.trimmed_off
-        known = {gone.ledger_id: log for log in snapshots for gone in trimmed(log)} | known
+        owners = {gone.ledger_id: log for log in snapshots for gone in trimmed(log)} | owners
     first = next(iter(snapshots))
-    return {ledger_id: known.get(ledger_id, first) for ledger_id in asked}
+    return {ledger_id: owners.get(ledger_id, first) for ledger_id in segments}

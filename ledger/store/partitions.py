@@ -1,8 +1,9 @@
-"""Partitioned ledgers of a store: operations on the whole and on single partitions.
+"""Partitioned ledgers of a store: their creation, extension, description and deletion.
 
 Rules
-- A partitioned ledger is created, extended, described and deleted, and never opened.
-- A partition is opened, appended to and read like any ledger. It is created and deleted with the whole only.
+- A partitioned ledger has no entries of its own and is never opened. Its partitions are ledgers.
+- A partition is opened, appended to and read like any ledger. It is created and deleted only with its partitioned
+  ledger.
 """
 
 from __future__ import annotations
@@ -19,54 +20,54 @@ from pyspark_ledger.ledger.protocol.actions import LedgerDescription
 
 
 class PartitionTable:
-    """View of the metadata's records, without state."""
+    """Partitioned ledgers in the metadata of a store. Keeps no state."""
 
     def __init__(self, metadata: Metadata, new_incarnation: Callable[[], str]) -> None:
         self._metadata = metadata
         self._new_incarnation = new_incarnation
 
     def count(self, name: str) -> int:
-        """Return the number of partitions; 0 for a missing ledger, or one without partitions."""
+        """Return the number of partitions. Returns 0 for a missing ledger and for a ledger without partitions."""
         if not self._metadata.exists(name):
             return 0
         return partition_count(self._properties(name))
 
     def create(self, name: str, partitions: int, properties: Mapping[str, str], *, exist_ok: bool) -> None:
-        """Create a partitioned ledger with all of its partitions, in one step."""
+        """Create a partitioned ledger with all its partitions, in one transaction."""
         self._require_no_partition(name)
         self._metadata.create_partitioned(name, partitions, properties, self._new_incarnation, exist_ok=exist_ok)
 
     def extend(self, name: str, partitions: int) -> None:
-        """Increase the number of partitions, in one step."""
+        """Increase the number of partitions, in one transaction."""
         self._metadata.extend_partitioned(name, partitions, self._new_incarnation)
 
     def require_single(self, name: str) -> None:
-        """Refuse to open the whole of a partitioned ledger."""
+        """Raise Refused if the ledger is partitioned, and so cannot be opened."""
         count = self.count(name)
         if count:
             raise Refused(
-                f"ledger {short_name(name)!r} is partitioned: it is its {count} partitions",
-                hint=f"Name one, such as {short_name(partition_name(name, 0))!r}",
+                f"ledger {short_name(name)!r} has {count} partitions and no entries of its own",
+                hint=f"Name a partition, such as {short_name(partition_name(name, 0))!r}",
             )
 
     def require_creatable(self, name: str) -> None:
-        """Refuse to create a partition by itself: partitions come with their number only."""
+        """Raise Refused if the name is a missing partition, because partitions are not created one by one."""
         if not self._metadata.exists(name):
             self._require_no_partition(name)
 
     def deleted_with(self, name: str) -> list[str]:
-        """Return all ledgers that are deleted with this one, itself included. Refuses a single partition."""
+        """Return this ledger and its partitions, which are deleted together. Raises Refused for a single partition."""
         part = partition_of(name)
         count = 0 if part is None else self.count(part[0])
         if part is not None and part[1] < count:
             raise Refused(
                 f"ledger {short_name(name)!r} is one of the {count} partitions of {short_name(part[0])!r}",
-                hint="Delete the whole",
+                hint=f"Delete {short_name(part[0])!r} with all its partitions",
             )
         return [name, *partition_names(name, self.count(name))]
 
     def describe(self, name: str, parts: Sequence[LedgerDescription]) -> LedgerDescription:
-        """Describe the whole: counts are sums, and only partitions have positions."""
+        """Describe a partitioned ledger. Its counts are sums; only its partitions have positions."""
         record = self._metadata.ledger(name)
         return LedgerDescription(
             name=name,
@@ -91,9 +92,9 @@ class PartitionTable:
     def _require_no_partition(self, name: str) -> None:
         part = partition_of(name)
         if part is not None:
-            whole, count = short_name(part[0]), self.count(part[0])
+            partitioned, count = short_name(part[0]), self.count(part[0])
             has = f"has {count} partitions" if count else "is not a partitioned ledger"
             raise Refused(
-                f"ledger name {short_name(name)!r} says partition {part[1]} of {whole!r}, which {has}",
-                hint=f"Create {whole!r} with partitions, increase their number, or choose another name",
+                f"ledger name {short_name(name)!r} means partition {part[1]} of {partitioned!r}, which {has}",
+                hint=f"Create {partitioned!r} with partitions, increase their number, or choose another name",
             )

@@ -1,7 +1,7 @@
 """Policies of ledgers and namespaces, read and changed while the broker runs.
 
 Invariants
-- A change is refused as a whole, by name, before anything is stored.
+- If one value of a change is invalid, the whole change is refused. The error names the policy.
 - A change is durable before it takes effect. It applies to open ledgers when the call returns.
 """
 
@@ -29,7 +29,7 @@ from pyspark_ledger.ledger.settings.broker import Settings
 
 
 class PolicyService:
-    """All policies of a store. `opened` are the open ledgers."""
+    """Policies of a store. `opened` returns the open ledgers."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class PolicyService:
         self._opened = opened
 
     def change(self, request: ChangePolicy) -> Policies:
-        """Set and remove policies. Without either, return them."""
+        """Set and remove policies of a ledger or a namespace. Return all its policies."""
         scope = self._namespace(request.scope) if request.namespace else self._existing(request.scope)
         request = msgspec.structs.replace(
             request,
@@ -54,13 +54,13 @@ class PolicyService:
         require_names((*request.values, *request.forget), scope)
         both = sorted(set(request.values) & set(request.forget))
         if both:
-            raise Refused(f"policies {both} of {scope} are to be set and forgotten at once")
+            raise Refused(f"the request both sets and removes the policies {both} of {scope}")
         if request.values or request.forget:
             self._metadata.policies.change(
                 scope,
                 values=request.values,
                 forget=request.forget,
-                check=lambda wanted: self._check(scope, wanted, namespace=request.namespace),
+                check=lambda stated: self._check(scope, stated, namespace=request.namespace),
                 ledger=not request.namespace,
             )
             for ledger in self._opened():
@@ -76,17 +76,17 @@ class PolicyService:
         stated, inherited = records.of_ledger(scope)
         return Policies(scope, stated, inherited, effective(stated, inherited, self._settings))
 
-    def _check(self, scope: str, wanted: Mapping[str, int], *, namespace: bool) -> None:
-        require_policies(wanted, scope)
+    def _check(self, scope: str, stated: Mapping[str, int], *, namespace: bool) -> None:
+        require_policies(stated, scope)
         inherited = {} if namespace else self._metadata.policies.stated(namespace_of(scope))
-        values = effective(wanted, inherited, self._settings)
+        values = effective(stated, inherited, self._settings)
         require_rollover(values, scope)
         require_offload(values, scope)
 
     def _namespace(self, text: str) -> str:
-        wanted = require_namespace(text)
-        if any(namespace_of(name) == wanted for name in self._metadata.names()):
-            return wanted
+        namespace = require_namespace(text)
+        if any(namespace_of(name) == namespace for name in self._metadata.names()):
+            return namespace
         raise NotFound(
-            f"there is no ledger in namespace {wanted!r}", hint="Create a ledger in it first, or correct the name"
+            f"there is no ledger in namespace {namespace!r}", hint="Create a ledger in it first, or correct the name"
         )

@@ -1,19 +1,21 @@
 """Repair of a store whose metadata lost records of segments. No existing file is overwritten or deleted.
 
-    find      read only: metadata older than the last commit (such as a restored copy), and each segment without a
-              record, with the ledger to which it can be added, or the reason why it cannot
-    repair    find again, accept the metadata, put back each segment that has a place
+    find      reads only. Reports metadata older than the last commit (such as a restored copy), and each segment
+              without a record, with the ledger to which it can be added or the reason why it cannot be added
+    repair    repeats find, accepts the metadata, and adds each segment that can be added
 
-A segment has a place at the end of a managed ledger if all of this holds
-- its sidecar names this store and the ledger's incarnation. If it names no incarnation, the user names the ledger
-- its file is whole up to the acknowledged end, and has entries
-- its id is above every id of the ledger, and retention never deleted it; the ledger is not closed for good (terminated)
-- its first row is the row at which the log ends
+A segment can be added to the end of a managed ledger if all of this is true
+- Its sidecar, the file `<id>.index` beside it, names this store and the ledger's incarnation (the id of this creation
+  of the ledger). If the sidecar names no incarnation, the user names the ledger.
+- Its file has entries, and is sound up to the acknowledged end.
+- Its id is above every id of the ledger, retention never deleted it, and the ledger is not terminated (closed for
+  good).
+- Its first row is the row at which the log ends.
 
 Rules
-- A segment is put back as if its broker had died while writing: listed as open, then recovered and sealed.
+- A segment is added like a segment whose broker died: it is listed as open, then recovered and sealed.
 - Before older metadata are accepted, their files are copied to a new directory in the store.
-- No broker serves the store meanwhile.
+- No broker can serve the store during a repair.
 """
 
 from __future__ import annotations
@@ -46,7 +48,10 @@ from pyspark_ledger.ledger.tiering.sealed_index import entry_traits
 
 
 class UnknownSegment(msgspec.Struct, frozen=True):
-    """Segment without a record. `ledger` is its place, empty if `refusal` states why there is none."""
+    """Segment without a record.
+
+    It can be added to `ledger`. Otherwise `ledger` is empty, and `refusal` is the reason.
+    """
 
     ledger_id: int
     files: list[str]
@@ -63,14 +68,14 @@ class RepairReport(msgspec.Struct, frozen=True):
     unknown: list[UnknownSegment]
 
     def places(self) -> list[UnknownSegment]:
-        """Return the segments that can be put back, in order."""
+        """Return the segments that can be added, in order."""
         return [found for found in self.unknown if not found.refusal]
 
 
 def find(store: Path, into: str = "") -> RepairReport:
-    """Inspect a store and change nothing. `into` is the ledger for segments whose files name none.
+    """Inspect a store and change nothing. `into` names the ledger of segments whose files do not name a ledger.
 
-    Raises Corrupt if the metadata themselves are damaged: restore them from a copy.
+    Raises Corrupt if the metadata are damaged, and must be restored from a copy.
     """
     path, behind = store / "metadata.sqlite", ""
     metadata = Metadata(MetadataView(path, TABLES, behind=True), lambda: 0)
@@ -85,18 +90,17 @@ def find(store: Path, into: str = "") -> RepairReport:
 def repair(
     store: Path, clock: Clock, *, into: str = "", accept: bool = False, only: Collection[int] = ()
 ) -> list[UnknownSegment]:
-    """Put back the segments that have a place, or `only` some of them. Return those that were put back.
+    """Add the segments that can be added, or `only` those with the given ids. Return the added segments.
 
-    `accept` accepts metadata that are out of date. Raises Refused while a broker runs, or for such metadata without
-    `accept`.
+    Raises Refused while a broker runs. Also raises Refused for metadata that are out of date, unless `accept` is set.
     """
     with _alone(store):
         _accept(store, clock, accept=accept)
     _recover(store, clock, {found.ledger for found in find(store, into).places()})
     done = list[UnknownSegment]()
     while True:
-        known = {segment.ledger_id for segment in done}
-        places = [found for found in find(store, into).places() if found.ledger_id not in known]
+        added = {segment.ledger_id for segment in done}
+        places = [found for found in find(store, into).places() if found.ledger_id not in added]
         chosen = next((found for found in places if not only or found.ledger_id in only), None)
         if chosen is None:
             return done
@@ -117,9 +121,9 @@ def _alone(store: Path) -> Iterator[None]:
 
 
 def _accept(store: Path, clock: Clock, *, accept: bool) -> None:
-    """Raise the epoch, which writes a new commit number. Reserve the ids whose files exist."""
+    """Raise the epoch, which makes these metadata the newest. Reserve the segment ids whose files exist."""
     if accept:
-        _set_aside(store)
+        _copy_metadata(store)
     metadata = Metadata.open(store / "metadata.sqlite", clock, behind=accept)
     try:
         unknown = unknown_files(store / "ledgers", metadata.ledger_ids(), metadata.unwanted_files.all())
@@ -129,7 +133,8 @@ def _accept(store: Path, clock: Clock, *, accept: bool) -> None:
         metadata.close()
 
 
-def _set_aside(store: Path) -> None:
+def _copy_metadata(store: Path) -> None:
+    """Copy the metadata's files to a new directory in the store."""
     path = store / "metadata.sqlite"
     number = 0
     while (aside := store / f"metadata.before-repair-{number}").exists():
@@ -141,7 +146,7 @@ def _set_aside(store: Path) -> None:
 
 
 def _recover(store: Path, clock: Clock, names: Collection[str]) -> None:
-    """Open logs, which seals segments that are listed as open."""
+    """Open logs, which recovers and seals the segments that are listed as open."""
     opened = Store.open(store, settings=Settings(), clock=clock)
     try:
         for name in sorted(names):
@@ -151,7 +156,7 @@ def _recover(store: Path, clock: Clock, names: Collection[str]) -> None:
 
 
 def _add_record(store: Path, clock: Clock, found: UnknownSegment) -> None:
-    """List a segment as the open one at the end of its log."""
+    """List a segment as the open segment at the end of its log."""
     sidecar = load_open(index_path(store / "ledgers", found.ledger_id), found.ledger_id)
     metadata = Metadata.open(store / "metadata.sqlite", clock)
     try:
@@ -165,6 +170,7 @@ def _add_record(store: Path, clock: Clock, found: UnknownSegment) -> None:
 
 
 def _placed(directory: Path, metadata: Metadata, unknown: dict[int, list[Path]], into: str) -> Iterator[UnknownSegment]:
+    """Yield each unknown segment with the ledger to which it can be added, or with the reason why not."""
     records = [metadata.ledger(name) for name in metadata.names()]
     named = _named(records, into)
     ends: dict[str, int] = {}
@@ -172,7 +178,7 @@ def _placed(directory: Path, metadata: Metadata, unknown: dict[int, list[Path]],
         files = [path.name for path in paths]
         try:
             sidecar = load_open(index_path(directory, ledger_id), ledger_id)
-            whole = _recovered(directory, ledger_id, sidecar, metadata)
+            recovered = _recovered(directory, ledger_id, sidecar, metadata)
             record = _owner(sidecar.owner, records, named)
             if record.name not in ends:
                 ends[record.name] = _end_of(directory, metadata, record)
@@ -180,8 +186,8 @@ def _placed(directory: Path, metadata: Metadata, unknown: dict[int, list[Path]],
         except LedgerError as error:
             yield UnknownSegment(ledger_id, files, refusal=error.message)
             continue
-        ends[record.name] = whole.row_end
-        yield UnknownSegment(ledger_id, files, whole.entries, whole.row_end - sidecar.first_row, record.name)
+        ends[record.name] = recovered.row_end
+        yield UnknownSegment(ledger_id, files, recovered.entries, recovered.row_end - sidecar.first_row, record.name)
 
 
 def _named(records: list[LedgerRecord], into: str) -> LedgerRecord | None:
@@ -191,17 +197,17 @@ def _named(records: list[LedgerRecord], into: str) -> LedgerRecord | None:
     found = next((record for record in records if record.name == name), None)
     if found is None:
         raise NotFound(
-            f"there is no ledger {name!r}", hint="Create it first. A new ledger accepts a segment that begins at row 0"
+            f"there is no ledger {name!r}", hint="Create it first. A new ledger accepts a segment with first row 0"
         )
     return found
 
 
 def _recovered(directory: Path, ledger_id: int, sidecar: OpenSidecar, metadata: Metadata) -> RecoveredSegment:
-    """Return the segment, read up to its last whole entry. Raises Corrupt for another store's, or one without rows."""
+    """Return the segment up to its last sound entry. Raises Corrupt if it has no rows or belongs to another store."""
     path, ours = data_path(directory, ledger_id), metadata.store_record().store_id
     if sidecar.store_id != ours:
-        raise Corrupt(f"{path} is of store {sidecar.store_id}, this is {ours}")
-    whole = recover_segment(
+        raise Corrupt(f"{path} belongs to store {sidecar.store_id}, this is store {ours}")
+    recovered = recover_segment(
         path,
         ledger_id,
         store_id=ours,
@@ -209,11 +215,11 @@ def _recovered(directory: Path, ledger_id: int, sidecar: OpenSidecar, metadata: 
         first_row=sidecar.first_row,
         describe=entry_traits,
     )
-    if not whole.entries:
-        raise Corrupt(f"{path} holds no entry")
-    if whole.row_end == sidecar.first_row:
-        raise Corrupt(f"{path} holds {whole.entries} entries and no row: it stores a cursor's state, or only markers")
-    return whole
+    if not recovered.entries:
+        raise Corrupt(f"{path} has no entry")
+    if recovered.row_end == sidecar.first_row:
+        raise Corrupt(f"{path} has {recovered.entries} entries and no row: it stores a cursor's state, or only markers")
+    return recovered
 
 
 def _owner(owner: str, records: list[LedgerRecord], named: LedgerRecord | None) -> LedgerRecord:
@@ -222,18 +228,18 @@ def _owner(owner: str, records: list[LedgerRecord], named: LedgerRecord | None) 
         raise Refused(f"the segment belongs to {found.name!r}, {named.name!r} was named")
     chosen = found or named
     if chosen is None:
-        said = f"it is of incarnation {owner}, which no ledger has" if owner else "nothing says of which ledger it is"
-        raise NotFound(f"{said}; name one with --ledger")
+        reason = f"no ledger has its incarnation {owner}" if owner else "its files do not name a ledger"
+        raise NotFound(f"{reason}; name one with --ledger")
     return chosen
 
 
 def _end_of(directory: Path, metadata: Metadata, record: LedgerRecord) -> int:
-    """Return the row at which a log ends. A segment that is listed as open is read, and not sealed."""
+    """Return the row at which a log ends. Reads a segment that is listed as open, and does not seal it."""
     segments = metadata.segments.of(record.name)
     if not segments:
         return TrimMark.of(record.info, f"the record of {record.name!r}").rows
     last = segments[-1]
-    if last.listed().timestamp:  # a sealed segment has one
+    if last.listed().timestamp:  # 0 for an open segment
         return last.first_row + last.rows
     return recover_segment(
         data_path(directory, last.ledger_id),
@@ -246,6 +252,7 @@ def _end_of(directory: Path, metadata: Metadata, record: LedgerRecord) -> int:
 
 
 def _require_place(ledger_id: int, first_row: int, end: int, metadata: Metadata, record: LedgerRecord) -> None:
+    """Raise Refused if a segment cannot be added to the end of a log."""
     last = max((row.ledger_id for row in metadata.segments.of(record.name)), default=-1)
     if record.info.HasField("terminatedPosition"):
         raise Refused(f"{record.name!r} is terminated")
@@ -254,4 +261,4 @@ def _require_place(ledger_id: int, first_row: int, end: int, metadata: Metadata,
     if ledger_id < last:
         raise Refused(f"{record.name!r} has the later segment {last}")
     if first_row != end:
-        raise Refused(f"it begins at row {first_row}, {record.name!r} ends at row {end}")
+        raise Refused(f"its first row is {first_row}, {record.name!r} ends at row {end}")

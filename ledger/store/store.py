@@ -1,14 +1,15 @@
 """Store: one directory, one broker, many managed ledgers.
 
-    <store>/metadata.sqlite     the records (ledger.metadata.records); the commit point of every change
-    <store>/ledgers/            <ledger id>.ledger and .index, flat: ids are unique in the store, names never are paths
-    <store>/staging/            parts that no batch has committed yet (ledger.log.staging)
-    <store>/lock                held as long as the broker lives (ledger.ownership)
+    <store>/metadata.sqlite     the records (ledger.metadata.records); each change takes effect with its transaction
+    <store>/ledgers/            <segment id>.ledger and .index; ids are unique in the store, no path has a ledger's name
+    <store>/staging/            files with rows that wait for the commit of their batch (ledger.log.staging)
+    <store>/lock                locked by the broker while it lives (ledger.ownership)
 
 Invariants
-- The owner of a store holds its lock, and has raised its epoch durably before it reads any open segment.
-- A ledger is opened on first use. Opening recovers a segment that a dead broker left open.
-- A name is checked, and refused with the bad value, before anything is searched or created.
+- A broker first locks its store. It then raises the store's epoch durably, and only then reads an open segment. A
+  previous broker compares the epoch and learns that it has lost the store (fenced).
+- A ledger is opened at its first use. Opening recovers a segment that an earlier broker left open.
+- A name is checked before a ledger is searched or created. An invalid name is refused.
 """
 
 from __future__ import annotations
@@ -158,7 +159,7 @@ class Store:
         self._opening = threading.Lock()
         self._leaving = False
         self.commits = ManifestCommits(metadata.manifests, self._staging, self.ledger, clock)
-        # Before the sweep: only the staged parts contain rows that are committed and not yet in their ledgers.
+        # Committed batches are finished before the sweep, which deletes staged files that they may need.
         finished = self.commits.finish_all()
         self._sweep(staging=finished)
 
@@ -169,7 +170,7 @@ class Store:
 
     @property
     def trim_latencies(self) -> Latencies:
-        """The durations of passes of retention over single ledgers."""
+        """The durations of trims that deleted something, one for each ledger and trim."""
         return self._context.trim_latencies
 
     @property
@@ -189,31 +190,31 @@ class Store:
         offloader: OffloaderChoice | None = None,
         watch: Callable[[Store], LogWatch | None] = lambda _: None,
     ) -> Self:
-        """Open a store as its only broker. With `create`, create the store if the directory is not one yet.
+        """Open a store as its only broker. With `create`, create the store in a missing or empty directory.
 
-        `watch` makes the observer of the store's logs. The observer must not call the store before it is open.
+        `watch` creates the observer of the store's logs. The observer must not call the store before `open` returns.
 
-        Raises NotFound if there is no store. Raises Refused if another broker owns it (unless `take_over`), if others
-        can write to it, or if it belongs to another host. Refused too is a file system without locks, preallocation or
-        sync.
+        Raises NotFound if there is no store. Raises Refused if another broker owns the store (unless `take_over`), if
+        other users can write to it, or if it belongs to another host. Also raises Refused on a file system without
+        locks, preallocation or sync.
         """
         path = path.absolute()
         require_settings(settings)
-        known = (path / "metadata.sqlite").exists()
-        if not known and not create:
+        exists = (path / "metadata.sqlite").exists()
+        if not exists and not create:
             raise NotFound(f"there is no ledger store at {path}", hint="Write to it once, or correct the path")
-        if not known and path.is_dir() and any(path.iterdir()) and not _left_by_create(path):
+        if not exists and path.is_dir() and any(path.iterdir()) and not _left_by_create(path):
             raise Refused(f"{path} is neither empty nor a ledger store", hint="Choose an empty or new directory")
         disk.make_directory(path)
         require_private(path)
         disk.require_suitable(path)
-        if not known:
+        if not exists:
             disk.sync_names_above(path)
         lock = StoreLock.acquire(path, take_over=take_over)
         try:
             for name in ("ledgers", "staging"):
                 disk.make_directory(path / name)
-            metadata = cls._metadata_of(path, known, clock, adopt=take_over)
+            metadata = cls._metadata_of(path, exists, clock, adopt=take_over)
         except BaseException:
             lock.release()
             raise
@@ -225,9 +226,10 @@ class Store:
             raise
 
     @staticmethod
-    def _metadata_of(path: Path, known: bool, clock: Clock, *, adopt: bool) -> Metadata:
+    def _metadata_of(path: Path, exists: bool, clock: Clock, *, adopt: bool) -> Metadata:
+        """Open or create the metadata. Raises Refused if they belong to another host or directory, unless `adopt`."""
         host = host_identity(path)
-        if not known:
+        if not exists:
             return Metadata.create(path / "metadata.sqlite", new_id(), host, clock)
         metadata = Metadata.open(path / "metadata.sqlite", clock)
         recorded = metadata.store_record().host
@@ -235,24 +237,23 @@ class Store:
             metadata.close()
             raise Refused(
                 f"the store at {path} belongs to host and directory {recorded}, this is {host}",
-                hint="Serve it there; if it was moved here for good, run once: ledger serve --take-over --store "
-                f"{path}",
+                hint=f"Serve it there. If the move is final, run once: ledger serve --take-over --store {path}",
             )
         if recorded != host:
-            _log.warning("the store at %s, of %s so far, belongs to %s from now on", path, recorded, host)
+            _log.warning("the store at %s belonged to %s and belongs to %s from now on", path, recorded, host)
             metadata.adopt(host)
         return metadata
 
     def names(self) -> list[str]:
-        """Return the canonical names of all managed ledgers, sorted; partitions are part of their whole."""
+        """Return the full names of all managed ledgers, sorted. Partitions are omitted."""
         return without_partitions(self._metadata.names())
 
     def log_names(self) -> list[str]:
-        """Return the canonical names of all logs, sorted: partitions instead of their partitioned ledger."""
+        """Return the full names of all logs, sorted. A partitioned ledger is omitted, its partitions are not."""
         return logs_among(self._metadata.names())
 
     def logs(self, name: str) -> list[str]:
-        """Return the logs of a name: itself, or its partitions; none if there is no such ledger."""
+        """Return the logs of a ledger: its partitions, or the ledger itself. Returns none for a missing ledger."""
         name = canonical_name(name)
         if name in self._opened:
             return [name]
@@ -262,7 +263,7 @@ class Store:
         return partition_names(name, count) if count else [name]
 
     def ledger(self, name: str) -> ManagedLedger:
-        """Return a managed ledger, opened and recovered if necessary. NotFound names the most similar one."""
+        """Return a managed ledger, and open and recover it if necessary. NotFound names the most similar ledger."""
         name = canonical_name(name)
         opened = self._opened.get(name)
         if opened is not None:
@@ -277,11 +278,14 @@ class Store:
             return self._opened[name]
 
     def snapshot(self, name: str) -> LogSnapshot:
-        """Return all committed entries of a managed ledger at this moment."""
+        """Return the current snapshot of all committed entries of a managed ledger."""
         return self.ledger(name).snapshot
 
     def create_ledger(self, request: CreateLedger) -> ManagedLedger:
-        """Create a managed ledger. An existing one is returned if `exist_ok`, else refused."""
+        """Create and return a managed ledger.
+
+        An existing ledger is returned if `exist_ok` is set, and refused otherwise.
+        """
         name = canonical_name(request.name)
         policy = LedgerPolicy.properties(request, self._settings)
         require_properties(request.properties, (), name)
@@ -294,7 +298,11 @@ class Store:
         return self.ledger(name)
 
     def create_partitioned(self, request: CreateLedger) -> LedgerDescription:
-        """Create a ledger with partitions. An existing one with as many is described if `exist_ok`, else refused."""
+        """Create and describe a ledger with partitions.
+
+        With `exist_ok`, an existing ledger with the same number of partitions is described. Any other existing ledger
+        is refused.
+        """
         name = canonical_name(request.name)
         require_partitions(request.partitions)
         require_properties(request.properties, (), name)
@@ -312,24 +320,27 @@ class Store:
         return self.describe(name)
 
     def delete_ledger(self, name: str) -> None:
-        """Delete a managed ledger with its partitions, cursors, schemas and files, also if it is damaged.
+        """Delete a managed ledger with its partitions, cursors, schemas and files. The ledger may be damaged.
 
-        The records are deleted first, in one step, the files after them.
+        The records are deleted first, in one transaction, and then the files.
         """
         name = canonical_name(name)
         with self._opening:
             self._require_exists(name)
             self.require_ours()
             names = self.partitions.deleted_with(name)
-            for going in names:
-                opened = self._opened.pop(going, None)
+            for log in names:
+                opened = self._opened.pop(log, None)
                 if opened is not None:
                     opened.close()
-                self.acknowledgements.forget(going)
+                self.acknowledgements.forget(log)
             self._unlisted(self._metadata.delete_ledger(*names))
 
     def describe(self, name: str, *, lists: bool = True) -> LedgerDescription:
-        """Describe a managed ledger with the version of its schema; with `lists` also its segments and cursors."""
+        """Describe a managed ledger with the version of its schema.
+
+        With `lists`, also list its segments and cursors.
+        """
         name = self._require_exists(canonical_name(name))
         count = self.partitions.count(name)
         if count:
@@ -344,22 +355,25 @@ class Store:
         )
 
     def get_schema(self, request: GetSchema) -> SchemaVersion:
-        """Return the registered schema of a version, or the newest; version -1 if none is registered."""
+        """Return the registered schema of a version, or the newest. Returns version -1 if no schema is registered."""
         name = self._require_exists(canonical_name(request.name))
         version, arrow_schema = self._metadata.schema(name, request.version)
         return SchemaVersion(name, version, arrow_schema)
 
     def register_schema(self, request: RegisterSchema) -> SchemaVersion:
-        """Register a schema after a version. If the newest version is another one, return that one."""
+        """Register a schema as the next version after `request.after`.
+
+        If another version is newer, return that version.
+        """
         name = self._require_exists(canonical_name(request.name))
         return SchemaVersion(name, *self._metadata.register_schema(name, request.arrow_schema, request.after))
 
     def open_part(self, query: str, batch: int) -> StagingPlace:
-        """Open a new staged part for one task attempt."""
+        """Create a staged part, the file for the rows of one attempt of a task."""
         return self._staging.place(query, batch)
 
     def commit(self, request: CommitRun) -> CommittedRun:
-        """Append staged parts as one run, exactly once per ledger, query and batch. Blocks until it is durable."""
+        """Append staged parts as one run, exactly once for each ledger, query and batch. Waits until it is durable."""
         ledger = self.ledger(request.ledger)
         self.commits.finish(request.query)
         earlier = ledger.committed_batch(request.query)
@@ -371,14 +385,14 @@ class Store:
         except NotFound:
             if ledger.committed_batch(request.query) == earlier:
                 raise
-            return self.commit(request)  # the same commit, sent twice, has just removed them
+            return self.commit(request)  # another call has committed the same batch, and deleted the parts
         committed = ledger.commit_run(request, parts).result()
         self._staging.remove([part.part for part in request.parts])
         self._staging.sweep_before(request.query, request.batch)
         return committed
 
     def newest_batch(self, request: AskNewestBatch) -> NewestBatch:
-        """Return the newest batch of a query that would be answered as a repetition."""
+        """Return the newest committed batch of a query. A commit of this batch or an earlier one is a repetition."""
         if request.several:
             return NewestBatch(self.commits.newest(request.query))
         ledger = self.ledger(request.name)
@@ -386,7 +400,7 @@ class Store:
         return NewestBatch(-1 if found is None else found.batch)
 
     def abort(self, request: AbortRun) -> None:
-        """Delete staged parts, except those of a committed batch."""
+        """Delete staged parts, except the parts that a committed batch still needs."""
         kept = self.commits.keeps(request.query, request.parts)
         self._staging.remove([part for part in request.parts if part not in kept])
 
@@ -395,11 +409,14 @@ class Store:
         self._metadata.require_epoch(self.epoch)
 
     def given_up(self) -> dict[str, LedgerError]:
-        """Return the managed ledgers that accept nothing after an unexpected error, and that error."""
+        """Return the managed ledgers that accept no appends after an unexpected error, with the error of each."""
         return {log.name: log.given_up for log in self.opened() if log.given_up is not None}
 
     def settle(self) -> None:
-        """Accept nothing more, complete the queued work and seal open segments. The store stays owned and readable."""
+        """Refuse new appends, complete the queued appends and seal open segments.
+
+        The store stays locked and readable.
+        """
         self.offloads.stop()
         self.upkeep.stop()
         with self._opening:
@@ -409,7 +426,7 @@ class Store:
         self.acknowledgements.close()
 
     def close(self) -> None:
-        """Settle everything and release the store."""
+        """Settle all ledgers, close the metadata and release the lock."""
         self.settle()
         self._executor.shutdown()
         self._sync_pool.close()
@@ -423,22 +440,25 @@ class Store:
             self._watch.forget(ledger_ids)
 
     def opened_ledger(self, name: str) -> ManagedLedger | None:
-        """Return an open log by its canonical name, None if it is not open."""
+        """Return an open log by its full name, or None if it is not open."""
         return self._opened.get(name)
 
     def opened(self) -> list[ManagedLedger]:
-        """Return the open logs, in the order in which they were opened."""
+        """Return the open logs, in the order of their opening."""
         return list(self._opened.copy().values())
 
     def _require_exists(self, name: str) -> str:
         if self._metadata.exists(name):
             return name
         near = nearest_ledger(name, self.names())
-        hint = f"Did you mean {near!r}?" if near else "The store holds no ledger of a similar name"
+        hint = f"Did you mean {near!r}?" if near else "The store has no ledger with a similar name"
         raise NotFound(f"there is no ledger {short_name(name)!r} in the store at {self.path}", hint=hint)
 
     def _sweep(self, *, staging: bool) -> None:
-        """Delete files that records name as unwanted, and expired parts of the staging area."""
+        """Delete files that records list as unwanted.
+
+        With `staging`, also delete expired staged parts and manifests.
+        """
         self.files.sweep(self._metadata.ledger_ids(), self._metadata.next_ledger_id())
         if not staging:
             return
@@ -448,17 +468,17 @@ class Store:
 
 
 def _switches(request: CreateLedger) -> dict[str, str]:
-    """Return the properties of a ledger's switches."""
-    said = {DEDUPLICATION_ENABLED: "true"} if request.deduplication else {}
-    return {**said, DURABILITY: request.durability} if request.durability != "fsync" else said
+    """Return the properties of a ledger's de-duplication and durability. Default values have no property."""
+    properties = {DEDUPLICATION_ENABLED: "true"} if request.deduplication else {}
+    return {**properties, DURABILITY: request.durability} if request.durability != "fsync" else properties
 
 
 def _unwatched(_before: LogSnapshot, _now: LogSnapshot) -> None:
-    """Do nothing: the store has no observer."""
+    """Do nothing, for a store without an observer."""
 
 
 def _left_by_create(path: Path) -> bool:
-    """Return whether a broker that died while creating this store made all of its files."""
+    """Return whether all files of the directory can be those of a broker that died while it created the store."""
     names = {entry.name for entry in path.iterdir() if not entry.name.startswith((".probe-", "lock."))}
     return names <= {
         "lock",
@@ -475,7 +495,7 @@ def _left_by_create(path: Path) -> bool:
 def _cursor_place(
     ledgers: Path, metadata: Metadata, settings: Settings, clock: Clock, files: UnwantedFiles
 ) -> CursorPlace:
-    """Return the location and the parameters of cursors' own logs."""
+    """Return the location and the parameters of the logs in which cursors store their state."""
     rollover_ms = settings.managedLedgerCursorRolloverTimeInSeconds * 1000
     store_id = metadata.store_record().store_id
     form, allocate = cursor_log_form(settings), metadata.allocate_ledger_id

@@ -42,7 +42,7 @@ def test_a_threshold_of_nothing_offloads_at_the_seal(rig: OffloadRig) -> None:
     rig.append(b"x")
     rig.policy(managedLedgerOffloadThresholdInBytes=0)
     rig.append(b"y", b"z", b"1")
-    rig.store.upkeep._look_after(rig.store.ledger("log").name)  # as the seal triggers it
+    rig.store.upkeep._maintain(rig.store.ledger("log").name)  # as the seal triggers it
     rig.store.offloads.round()
     assert rig.complete() == rig.ids()[:1]
 

@@ -123,7 +123,7 @@ def test_a_cursor_remembers_and_a_missing_ledger_is_named(store: LedgerStore) ->
     assert orders.cursor("billing").state().backlog_rows == 0
     with pytest.raises(NotFound, match="Did you mean 'orders'"):
         store.ledger("order").read()
-    with pytest.raises(NotFound, match="no ledger of a similar name"):
+    with pytest.raises(NotFound, match="no ledger with a similar name"):
         store.ledger("nope").read()
     billing.delete()
     store.delete("orders")

@@ -334,7 +334,7 @@ def test_ten_million_holes_are_a_record(tmp_path: Path) -> None:
 def test_a_record_too_large_is_refused_with_both_sizes(rig: DeliveryRig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyspark_ledger.ledger.metadata.delivery_records.BODY_BYTES_MAX", 20)
     monkeypatch.setattr("pyspark_ledger.ledger.metadata.delivery_records._DEFLATED_FROM", 10)
-    with pytest.raises(Refused, match=r"takes \d+ bytes to write down, 20 are the most"):
+    with pytest.raises(Refused, match=r"has \d+ bytes, at most 20 are allowed"):
         rig.take()
     monkeypatch.undo()
     assert sum(rig.take().values()) == 100

@@ -271,7 +271,7 @@ def test_a_cursor_put_back_during_the_trim_wins(rig: LogRig, monkeypatch: pytest
         return found
 
     monkeypatch.setattr(cursors, "slowest", between)
-    with pytest.raises(Refused, match=r"trimmed to 0:3, a cursor was just put back to 0:1"):
+    with pytest.raises(Refused, match=r"trimmed to 0:3: a cursor was reset to 0:1"):
         log.trim()
     monkeypatch.undo()
     assert rig.contents() == [b"0", b"1", b"2", b"3"]
@@ -336,7 +336,7 @@ def test_a_refused_policy_changes_nothing(rig: LogRig) -> None:
         ({"retentionTimeInMinutes": 0}, [], "0 minutes and 7 MiB"),
         ({MIN: 500}, [], "of 240 minutes, below its minimum of 500"),
         ({}, ["nonsense"], "'nonsense' is not a policy"),
-        ({"retentionSizeInMB": 1}, ["retentionSizeInMB"], "set and forgotten at once"),
+        ({"retentionSizeInMB": 1}, ["retentionSizeInMB"], "both sets and removes"),
     ]
     for values, forget, said in wrong:
         with pytest.raises(Refused, match=said):
@@ -374,7 +374,7 @@ def test_one_ledger_that_fails_stops_no_other(
     monkeypatch.setattr(rig.store._metadata.cursors, "slowest", fails)
     with caplog.at_level(logging.WARNING):
         rig.store.upkeep.round()
-    assert "persistent/bad failed and is tried again" in caplog.text
+    assert "persistent/bad failed; the next round repeats" in caplog.text
     assert [len(rig.contents(name)) for name in ("bad", "good")] == [4, 1]
     monkeypatch.undo()
     rig.store.upkeep.round()

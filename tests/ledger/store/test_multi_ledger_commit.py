@@ -233,7 +233,7 @@ def test_a_ledger_ends_before_the_commit_point_or_behind_the_run(store: Store, m
     """In between, what is committed would have no place to go."""
     request = staged(store, 1, {"a": ["1"], "b": ["2"]})
     _fail_behind_the_commit_point(store, monkeypatch, request)
-    with pytest.raises(Refused, match="batch 1 of query 'q' is committed to it and not written yet"):
+    with pytest.raises(Refused, match="batch 1 of query 'q' is committed and not written to it yet"):
         store.ledger("b").terminate()
     store.commits.finish("q")
     store.ledger("b").terminate()

@@ -260,7 +260,7 @@ def test_a_file_that_no_record_knows_is_kept_and_told(store_path: Path, caplog: 
     before = {path.name for path in folder.iterdir()}
     store = open_store(store_path)
     assert {path.name for path in folder.iterdir()} == before
-    assert f"no record knows ledger {given} ({given}.ledger, {given}.torn): kept" in caplog.text
+    assert f"no record lists segment {given}, its files {given}.ledger, {given}.torn are kept" in caplog.text
     assert contents(store.ledger("log")) == [b"a"]
     store.close()
 
@@ -364,7 +364,7 @@ def test_sidecar_of_another_version_is_named_or_replaced_never_misread(store_pat
     data = bytearray(path.read_bytes())
     magic, version, *rest = index._HEADER.unpack_from(data)
     header = index._HEADER.pack(magic, version + 1, *rest)
-    data[: len(header) + 4] = index._sealed_by_crc(header)
+    data[: len(header) + 4] = index._with_crc(header)
     path.write_bytes(data)
     store = open_store(store_path)
     with pytest.raises(Unsupported, match=rf"{re.escape(str(path))}.* {version + 1}.* {version}"):
@@ -396,7 +396,7 @@ def test_a_failed_opening_leaves_neither_lock_nor_files_open(store_path: Path) -
     opened = len(list(Path("/proc/self/fd").iterdir()))
     (store_path / "ledgers" / "77.ledger").write_bytes(b"of an id that was never given")
     for _ in range(5):
-        with pytest.raises(Corrupt, match=r"77\.ledger is of a ledger that the metadata never gave an id"):
+        with pytest.raises(Corrupt, match=r"77\.ledger has a segment id that the metadata never allocated"):
             open_store(store_path)
     assert len(list(Path("/proc/self/fd").iterdir())) <= opened
     (store_path / "ledgers" / "77.ledger").unlink()
