@@ -20,7 +20,7 @@ def test_a_store_is_looked_at_accepted_and_repaired(tmp_path: Path, monkeypatch:
     path = lose_one(rig)
     monkeypatch.setenv("LEDGER_STORE", str(rig.path))
     said = run("repair")
-    assert "metadata.commit says" in said
+    assert "metadata.commit states" in said
     assert (
         f"ledger {path.stem} ({path.stem}.index, {path.stem}.ledger): would be put back: 1 entries, 1 rows of log"
         in said
