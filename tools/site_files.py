@@ -2,6 +2,7 @@
 
 - The pages `ROOT_PAGES`, and each file that a page links, are in the site at their path in the repository.
 - A link names a path in the repository. The hook changes it into the path in the site, where `docs/` is the top.
+- The text of a link that is the name of a page becomes the title of the page.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ DOCS = ROOT / "docs"
 ROOT_PAGES = ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md")
 # The target of a Markdown link that is neither an address nor an anchor, without its anchor.
 LINK = re.compile(r"(?<=\]\()(?![a-z]+:)[^)#\s]+")
+PAGE_NAME = re.compile(r"\[([\w./-]+\.md)\]\(([^)#\s]+)")
+TITLE = re.compile(r"^# (.+)$", re.MULTILINE)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -43,10 +46,20 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     if source is None:
         return markdown
     folder, here = Path(source).parent, posixpath.dirname(page.file.src_uri)
+    markdown = PAGE_NAME.sub(lambda link: f"[{_title(folder, *link.groups())}]({link[2]}", markdown)
     return LINK.sub(
         lambda link: posixpath.relpath(_site_path((folder / link[0]).resolve()), here or "."),
         markdown,
     )
+
+
+def _title(folder: Path, text: str, link: str) -> str:
+    """Return the title of a linked page if the text of the link is its name; else the text."""
+    path = (folder / link).resolve()
+    if Path(text).name != path.name or not path.is_file():
+        return text
+    found = TITLE.search(path.read_text(encoding="utf-8"))
+    return found[1] if found else text
 
 
 def _linked(page: Path) -> Iterator[Path]:

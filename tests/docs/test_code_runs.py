@@ -110,7 +110,9 @@ if "spark" in globals():
 TABS_SAY = {
     "Notebook": [r"\|\s*ada\|\s*2\|\n\|\s*bob\|\s*1\|"],
     "Script": [r"(\|\s*ada\|/pay\|\n){2}"],
-    "No Spark": [r"\[\{'user': 'ada', 'page': '/home'\}, \{'user': 'bob', 'page': '/cart'\}\]"],
+    "No Spark": [
+        r"\[\{'user': 'ada', 'page': '/home'\}, \{'user': 'bob', 'page': '/cart'\}, \{'user': 'ada', 'page': '/pay'\}\]"
+    ],
 }
 WITHOUT_SPARK = "\nimport sys\nassert 'pyspark' not in sys.modules\n"
 

@@ -19,7 +19,8 @@ def program(name: str) -> str:
     found = shutil.which(name)
     if found is not None:
         return found
-    libraries = (UNPACKED / "usr/lib/x86_64-linux-gnu", UNPACKED / "lib/x86_64-linux-gnu")
+    below = ("usr/lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu/pulseaudio", "lib/x86_64-linux-gnu")
+    libraries = [UNPACKED / path for path in below]
     os.environ["LD_LIBRARY_PATH"] = ":".join(map(str, libraries))
     inner = UNPACKED / "usr" / "lib" / name / name  # beside its wrapper, which asks for an installed system
     return str(inner if inner.exists() else UNPACKED / "usr" / "bin" / name)

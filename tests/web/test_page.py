@@ -13,26 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from pyspark_ledger.ledger.api.store import LedgerStore, connect
 from pyspark_ledger.ledger.protocol.actions import CreateLedger
 from streaming_examples.flights import flights as flights_table
 from tests.rigs.broker import BrokerRig
-from tests.web.programs import program
 
 pytestmark = pytest.mark.web
 ODD = "<img src=x onerror=alert(1)>"
 LIGHT = {"width": 1180, "height": 1000}
 PHONE = {"width": 390, "height": 844}
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=program("chromium"), args=["--no-sandbox"])
-        yield launched
-        launched.close()
 
 
 @pytest.fixture

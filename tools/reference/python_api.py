@@ -43,7 +43,7 @@ names from the package: `from pyspark_ledger import connect, session`.
 _TAIL = """
 Next: [messages.md](messages.md) for producers, [cursors.md](cursors.md), [errors.md](errors.md).
 """
-LINE_MAX = 100
+LINE_MAX = 78
 SPARK = (
     "session",
     "configure",
