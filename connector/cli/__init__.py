@@ -1,4 +1,1 @@
-"""The command `ledger`, one module for each group of sub-commands.
-
-`app` puts them together.
-"""
+"""The command `ledger`, with one module for each group of sub-commands. `app` adds all of them to the command."""

@@ -1,10 +1,10 @@
 """`ledger cursor`, `ledger dump positioninfo`: positions of cursors, their acknowledgements, and the stored bytes.
 
 Rules
-- Files are only read, and an export writes only new ones.
-- A damaged cursor does not hide the others.
-- A state may be one file, or the files of its chunks and their footer in order, as PIP-381 and the DataStax fork write
-  them. It may also be the log of a cursor in a store.
+- No command changes an existing file. An export writes only new files.
+- If a cursor is damaged, the other cursors are still shown.
+- The state of a cursor may be one file, or the files of its chunks and their footer, in order. PIP-381 and DataStax's
+  fork of Pulsar write such chunks. The state may also be the log of a cursor in a store.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ from pyspark_ledger.ledger.protocol.cursors import (
 from pyspark_ledger.ledger.times import require_time
 
 cursors = typer.Typer(no_args_is_help=True, help="Durable cursors of a ledger.")
-_SHOWN = 20  # of ranges, and of entries of which rows are left
+_SHOWN = 20  # number of shown ranges, and of shown entries with unacknowledged rows
 _ROWS = ("rowsLeft", "firstRowsLeft")
 CursorName = Annotated[str, typer.Argument(help="A cursor of the ledger.")]
-All = Annotated[bool, typer.Option("--all", help=f"All ranges and rows that are left, not the first {_SHOWN}.")]
+All = Annotated[bool, typer.Option("--all", help=f"Print all ranges and unacknowledged rows, not the first {_SHOWN}.")]
 
 
 @cursors.command("list")
@@ -94,7 +94,7 @@ def create_cursor(
     store: StoreOption = None,
     output: OutputOption = Output.text,
 ) -> None:
-    """Create a cursor. An existing one does not move."""
+    """Create a cursor. If it exists, it does not move."""
     client, name = opened(store).client, canonical_name(name)
     state = client.open_cursor(OpenCursor(name, cursor, position_of(client, name, "--start", start)))
     show(output, state, lambda console: console.print(_place(state)))
@@ -107,14 +107,14 @@ def reset_cursor(
     cursor: CursorName,
     position: Annotated[str, typer.Argument(help="earliest, latest, SEGMENT:ENTRY, or a time as --at-time.")] = "",
     at_time: Annotated[
-        str | None, typer.Option(help=f"To the first entry of this time, by the broker's clock: {TIME_FORMS}.")
+        str | None, typer.Option(help=f"Move to the first entry at or after this broker's time: {TIME_FORMS}.")
     ] = None,
     store: StoreOption = None,
     output: OutputOption = Output.text,
 ) -> None:
     """Move a cursor to any position, also backwards. First stop the query that reads with it."""
     if bool(position) == (at_time is not None):
-        raise typer.BadParameter("give a position or --at-time, one of them")
+        raise typer.BadParameter("give either a position or --at-time")
     client = opened(store).client
     log = client.end(canonical_name(name))
     if at_time is not None:
@@ -148,7 +148,7 @@ def delete_cursor(
 def describe_cursor(
     name: Name, cursor: CursorName, whole: All = False, store: StoreOption = None, output: OutputOption = Output.text
 ) -> None:
-    """Describe a cursor: its mark-delete, what is acknowledged beyond it, its backlog, the size of its state."""
+    """Describe a cursor: its mark-delete, the acknowledged ranges after it, its backlog, the size of its state."""
     client, ledger = opened(store).client, canonical_name(name)
     state: CursorState = client.call("cursor.describe", NameCursor(ledger, cursor))
     found: AckedRanges = client.call(
@@ -175,8 +175,8 @@ def describe_cursor(
 def export_cursor(
     name: Name,
     cursor: CursorName,
-    directory: Annotated[Path, typer.Argument(help="A new or empty directory: a file for each entry of the state.")],
-    entry_bytes: Annotated[int, typer.Option(help="Longer states are cut into entries of so many bytes.")] = (
+    directory: Annotated[Path, typer.Argument(help="A new or empty directory; it gets a file for each entry.")],
+    entry_bytes: Annotated[int, typer.Option(help="Split a longer state into entries of this many bytes.")] = (
         ENTRY_BYTES_MAX
     ),
     compression: Annotated[str, typer.Option(help="NONE, LZ4, ZLIB, ZSTD or SNAPPY.")] = "NONE",
@@ -186,9 +186,9 @@ def export_cursor(
     """Write a cursor's whole state to files: one PositionInfo, or PIP-381's chunks and their footer, in order."""
     codec = compression_number(compression)
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise Refused(f"{directory} is there and is not an empty directory", hint="Name a new one")
+        raise Refused(f"{directory} exists and is not an empty directory", hint="Name a new directory")
     client, ledger = opened(store).client, canonical_name(name)
-    # One call: between two calls the cursor may move, and the mixed state would be in no log.
+    # One call gets the whole state. Between two calls the cursor could move, and the two parts would not match.
     found: AckedRanges = client.call(
         "cursor.holes", AskAckedRanges(ledger, cursor, PositionRange(EARLIEST, LATEST), whole=True)
     )
@@ -203,10 +203,13 @@ def export_cursor(
 def position_info(
     files: Annotated[
         list[Path],
-        typer.Argument(help="A PositionInfo or ManagedCursorInfo; or chunks and footer, in order; or a .ledger."),
+        typer.Argument(help="A PositionInfo; a ManagedCursorInfo; chunks and footer, in order; or a .ledger file."),
     ],
     compression: Annotated[
-        str, typer.Option(help="Of the state: NONE, LZ4, ZLIB, ZSTD or SNAPPY. Records and a .ledger tell theirs.")
+        str,
+        typer.Option(
+            help="The state's codec: NONE, LZ4, ZLIB, ZSTD or SNAPPY. Records and .ledger files name their own."
+        ),
     ] = "NONE",
     whole: All = False,
     output: OutputOption = Output.text,
@@ -229,7 +232,10 @@ def position_info(
 
 
 def _of_record(value: memoryview, where: str, *, whole: bool) -> dict[str, Any]:
-    """Return a cursor's record of Pulsar's metadata store: the whole state, or the state when its ledger began."""
+    """Return the content of a cursor's record of Pulsar's metadata store.
+
+    The record has the whole state, or the state at the time when the cursor's ledger was created.
+    """
     info = parse_cursor_info(value, where)
     return {
         "record": "ManagedCursorInfo",
@@ -243,10 +249,10 @@ def _of_record(value: memoryview, where: str, *, whole: bool) -> dict[str, Any]:
 
 def _of_ledger(file: Path, *, whole: bool) -> dict[str, Any]:
     if not file.stem.isdecimal():
-        raise Refused(f"{file} is no ledger's file: its name is no number")
+        raise Refused(f"{file} is no file of a segment: its name is no number")
     found = recover_cursor_log(file.parent, int(file.stem), "", fence=False)
     if found is None:
-        raise Corrupt(f"{file} holds no whole state of a cursor")
+        raise Corrupt(f"{file} contains no whole state of a cursor")
     said = DecodedInfo(found.mark_delete, found.acknowledged, {}, found.crossing, found.encoding)
     return {"entries": found.entries, "bytes": found.size_bytes, "deltas": found.deltas, **_of_info(said, whole=whole)}
 

@@ -1,6 +1,6 @@
 """`ledger describe`: the columns of a ledger, its end, segments and cursors.
 
-With `--cache`: what the broker's cache holds of the ledger, for which readers, and the saved reads.
+With `--cache` it prints the figures of the broker's cache for the ledger, and the positions of its readers.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ class Column(msgspec.Struct, frozen=True):
 @reporting
 def describe(
     name: Name,
-    cache: Annotated[bool, typer.Option("--cache", help="What the broker's cache holds of it, and for whom.")] = False,
+    cache: Annotated[
+        bool, typer.Option("--cache", help="Print the figures of the broker's cache, and the ledger's readers.")
+    ] = False,
     epoch_ms: EpochMs = False,
     store: StoreOption = None,
     output: OutputOption = Output.text,
@@ -59,7 +61,7 @@ def describe(
         metrics = client.call("cache", Empty())
         show(output, metrics, lambda console: _show_cache(console, metrics, described.name))
         return
-    # A partition has the columns since its first row.
+    # A partition has no columns before its first row, so the partition with the newest schema is described.
     written = max(described.partitions or [described], key=lambda log: log.schema_version)
     columns = _columns(registered_columns(client, written.name))
     if output is Output.json:
@@ -93,12 +95,13 @@ def _describe(
     console.print(f"  columns: {schema}")
     console.print(f"  cursors: {', '.join(map(visible, described.cursors)) or 'none'}")
     for state in cursors:
-        # Spark has read it, no query reads it now, and it has a backlog: most likely the last batch of its last run.
+        # A query of Spark used this cursor, no query uses it now, and it has a backlog. Most likely the backlog is the
+        # last batch of the query.
         if state.replay_floor is not None and state.backlog_rows and not state.lease_holder:
             console.print(
                 f"  {cursor_label(state, described)}: {counted(state.backlog_rows, 'row')} not acknowledged. "
-                "A query's last batch stays until it starts again, unless its session comes from session() or "
-                "configure()"
+                "The last batch of a query stays in the backlog until the query starts again, unless its session comes "
+                "from session() or configure()"
             )
     if described.terminated is not None:
         console.print(f"  terminated: its last entry is {described.terminated}")
@@ -125,7 +128,7 @@ def _segment_table(segments: list[SegmentDescription], time: Callable[[int], str
 
 
 def _show_cache(console: Console, metrics: CacheMetrics, name: str) -> None:
-    """Print the numbers of one ledger, or of each partition, beside the whole; then its readers."""
+    """Print the figures of a ledger, or of each of its partitions, and of all ledgers. Then print the readers."""
     parts = [part for part in metrics.ledgers if part.name == name or part.name.startswith(f"{name}-partition-")]
     table = Table("cache", *[part.name.rsplit("/", 1)[-1] for part in parts], "all ledgers")
     for title, field in (
@@ -137,23 +140,23 @@ def _show_cache(console: Console, metrics: CacheMetrics, name: str) -> None:
         ("bytes served by the page cache", "page_cache_hit_bytes"),
         ("bytes read from local files", "file_miss_bytes"),
         ("bytes read from object storage", "object_miss_bytes"),
-        ("bytes read ahead from object storage", "ahead_bytes"),
+        ("bytes prefetched from object storage", "ahead_bytes"),
         ("milliseconds that queries waited for others", "waited_ms"),
         ("entries cached", "entries"),
-        ("entries put into the cache", "inserted"),
-        ("entries let go of", "evicted"),
-        ("bytes held in memory", "size_bytes"),
-        ("bytes of local files accounted for", "local_file_bytes"),
+        ("entries inserted", "inserted"),
+        ("entries evicted", "evicted"),
+        ("bytes in memory", "size_bytes"),
+        ("bytes of counted local files", "local_file_bytes"),
         ("expected reads", "expected_reads"),
-        ("bytes that are expected", "non_evictable_bytes"),
+        ("bytes with expected reads", "non_evictable_bytes"),
     ):
         table.add_row(title, *[f"{getattr(part, field):,}" for part in [*parts, metrics]])
     console.print(table)
     console.print(
-        f"policy {metrics.policy}, {metrics.size_bytes:,} of {metrics.limit_bytes:,} bytes of memory taken, "
+        f"policy {metrics.policy}, {metrics.size_bytes:,} of {metrics.limit_bytes:,} bytes of memory in use, "
         f"{metrics.lingering_bytes:,} evicted and still referenced by readers, "
-        f"{metrics.inflight_read_bytes:,} on their way from storage; "
-        f"{metrics.local_file_bytes:,} of {metrics.local_file_limit_bytes:,} bytes of local files accounted for; "
+        f"{metrics.inflight_read_bytes:,} being read from storage; "
+        f"{metrics.local_file_bytes:,} of {metrics.local_file_limit_bytes:,} bytes of local files counted; "
         f"{counted(metrics.evictions, 'eviction')} by size in {metrics.eviction_nanos / 1e6:,.1f} ms, "
         f"{counted(metrics.requeues, 'life', 'lives')} extended"
     )

@@ -1,4 +1,4 @@
-"""`ledger doctor`: reasons why Spark does not find or run the source here, and remedies. Changes nothing."""
+"""`ledger doctor`: reasons why Spark does not find or run the data source here, and remedies. It changes nothing."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ _COLOURS = {"ok": "green", "warning": "yellow", "problem": "red"}
 
 @reporting
 def doctor(
-    store: Annotated[str | None, typer.Option("--store", "-s", help="Look at this store, too.")] = None,
+    store: Annotated[str | None, typer.Option("--store", "-s", help="Also check this store and its broker.")] = None,
     conf: Annotated[
-        list[str] | None, typer.Option(help="NAME=VALUE of the session, if not in spark-defaults.conf.")
+        list[str] | None, typer.Option(help="A session's setting NAME=VALUE that is not in spark-defaults.conf.")
     ] = None,
     platform: Annotated[
-        bool, typer.Option("--platform", help="Try what a platform may forbid, with a Spark session.")
+        bool, typer.Option("--platform", help="Start a Spark session and try what a platform may forbid.")
     ] = False,
     bucket: Annotated[str, typer.Option(help="With --platform: list s3://BUCKET/PREFIX from driver and task.")] = "",
-    endpoint: Annotated[str, typer.Option(help="With --bucket: the server's address, if it is not Amazon's.")] = "",
+    endpoint: Annotated[str, typer.Option(help="With --bucket: the address of an S3-compatible server.")] = "",
     output: OutputOption = Output.text,
 ) -> None:
-    """Check what keeps Spark from running the source here: interpreters, packages, jars, discovery, the broker.
+    """Check what may keep Spark from running the data source: interpreters, packages, jars, discovery, the broker.
 
-    With --platform instead try what a platform may forbid: processes, sockets, shared memory, addresses, credentials.
+    With --platform, try what a platform may forbid instead: processes, sockets, shared memory, addresses, credentials.
     """
     if (bucket or endpoint) and not (platform and bucket):
         raise typer.BadParameter("--bucket needs --platform, and --endpoint needs --bucket", param_hint="--bucket")
@@ -50,7 +50,7 @@ def doctor(
 
 
 def surroundings_here(conf: dict[str, str]) -> SparkEnvironment:
-    """Return this process's environment; `conf` overrides spark-defaults.conf."""
+    """Return the environment of this process. `conf` takes precedence over spark-defaults.conf."""
     here = SparkEnvironment(
         environ=dict(os.environ),
         directory=Path.cwd(),
@@ -61,7 +61,7 @@ def surroundings_here(conf: dict[str, str]) -> SparkEnvironment:
 
 
 def platform_findings(surroundings: SparkEnvironment, store: str | None, bucket: str, endpoint: str) -> list[Diagnosis]:
-    """Return the diagnoses of the platform. A local session gets this interpreter for its tasks, as in `session()`."""
+    """Return the diagnoses of the platform. Tasks of a local session use this interpreter, as in `session()`."""
     from pyspark_ledger.connector.doctor.platform import probe_platform
 
     if surroundings.conf.get("spark.master", "local").startswith("local"):

@@ -1,12 +1,12 @@
-"""`ledger dump` and `ledger verify`: the content of files, of this project or of a real Pulsar, and its verification.
+"""`ledger dump` and `ledger verify`: print and verify the content of files of this project or of a real Pulsar.
 
 Rules
 - Files are only read.
-- `verify` compares every byte of every sealed segment with the metadata. It compares every committed entry of the open
-  segment, and of segments that are only in object storage, with its checksum. The first difference ends it with an
-  error that names both values.
-- The checksums of all records of the metadata are compared first. At the end files without a record are named, with
-  status 1.
+- `verify` first compares the checksums of all records of the metadata.
+- Then it compares every byte of every sealed segment with the metadata. In the open segment, and in segments that are
+  only in object storage, it compares every committed entry with its checksum.
+- The first difference ends `verify` with an error that names both values.
+- At the end `verify` names files without a record. If there are such files, it exits with status 1.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from pyspark_ledger.ledger.segment.writer import data_path
 from pyspark_ledger.ledger.tiering.sealed_index import entry_traits
 from pyspark_ledger.offload.format.block_index import parse_index
 
-dump = typer.Typer(no_args_is_help=True, help="What stands in a file, ours or Pulsar's.")
+dump = typer.Typer(no_args_is_help=True, help="Print the content of a file of this project or of Pulsar.")
 _TIMES = ("publishTime", "brokerTime")
 File = Annotated[Path, typer.Argument(help="The file.")]
 
@@ -84,7 +84,7 @@ def entry(
     entry_id: Annotated[int, typer.Argument(help="The number of the entry in its segment, from 0.")],
     output: OutputOption = Output.text,
 ) -> None:
-    """Print one entry in full: the broker's stamp, all of its metadata, the beginning of its payload."""
+    """Print one entry: the broker's metadata (`stamp`), all metadata of the entry, the first bytes of its payload."""
     for frame in walk_segment(_bytes(file), 0, where=str(file)):
         if frame.entry_id == entry_id:
             parsed = parse_entry(frame.entry, f"{file} entry {entry_id}", require_checksum=False)
@@ -92,7 +92,7 @@ def entry(
             payload = {"bytes": len(parsed.payload), "begins": bytes(parsed.payload[:64]).hex()}
             _show(output, {"stamp": stamp, "metadata": MessageToDict(parsed.metadata), "payload": payload})
             return
-    raise NotFound(f"{file} holds no entry {entry_id}")
+    raise NotFound(f"{file} contains no entry {entry_id}")
 
 
 @dump.command()
@@ -114,7 +114,9 @@ def index(file: File, output: OutputOption = Output.text) -> None:
 @reporting
 def metadata(
     file: File,
-    cursor: Annotated[bool, typer.Option("--cursor", help="A cursor's record instead of a ledger's.")] = False,
+    cursor: Annotated[
+        bool, typer.Option("--cursor", help="The file is the record of a cursor, not of a ledger.")
+    ] = False,
     output: OutputOption = Output.text,
 ) -> None:
     """Print a record of Pulsar's metadata store, plain or compressed."""
@@ -126,7 +128,7 @@ def metadata(
 @reporting
 def record(
     name: Annotated[str, typer.Argument(help="A ledger of a store on this host.")],
-    cursor: Annotated[str | None, typer.Option("--cursor", help="The record of this cursor of it instead.")] = None,
+    cursor: Annotated[str | None, typer.Option("--cursor", help="Print the record of this cursor instead.")] = None,
     store: StoreOption = None,
     output: OutputOption = Output.text,
 ) -> None:
@@ -149,7 +151,7 @@ def record(
 
 @reporting
 def verify(
-    name: Annotated[str | None, typer.Argument(help="A ledger; all of the store when it is left out.")] = None,
+    name: Annotated[str | None, typer.Argument(help="A ledger; without it, all ledgers of the store.")] = None,
     store: StoreOption = None,
     output: OutputOption = Output.text,
 ) -> None:
@@ -185,18 +187,17 @@ def _held(entries: int) -> str:
 def _unknown(directory: Path, metadata: Metadata) -> list[str]:
     """Return a line for each segment whose files have no record."""
     folder, said = directory / "ledgers", []
-    there = {
-        path.name for path in folder.iterdir()
-    }  # read before the records: a file that is listed later is no finding
+    # The directory is read before the records, so that a new file is not reported as a file without a record.
+    there = {path.name for path in folder.iterdir()}
     for ledger_id, paths in unknown_files(folder, metadata.ledger_ids(), metadata.unwanted_files.all()).items():
         names = [path.name for path in paths if path.name in there and path.exists()]
         if names:
-            said.append(f"no record knows ledger {ledger_id} ({', '.join(names)} in {folder}): see ledger repair")
+            said.append(f"segment {ledger_id} has no record ({', '.join(names)} in {folder}): see ledger repair")
     return said
 
 
 def _described(store: LedgerStore, names: Iterable[str]) -> Iterator[LedgerDescription]:
-    """Yield the ledgers with data: of a partitioned one, its partitions."""
+    """Yield the ledgers. A partitioned ledger is replaced by its partitions."""
     for name in names:
         whole = store.client.describe(name)
         yield from [store.client.describe(part.name) for part in whole.partitions] or [whole]
@@ -216,16 +217,18 @@ def _verify(
         except DataLoss:
             before, here = here, _sealed_here(records, described.name)
             if part.ledger_id not in here:
-                continue  # retention deleted it meanwhile
+                continue  # retention has deleted the segment since
             if here[part.ledger_id] == before.get(part.ledger_id):
                 raise
             _verify_part(store, directory, described, part, here[part.ledger_id], advance)
 
 
 def _sealed_here(records: Metadata, name: str) -> dict[int, SegmentRecord | None]:
-    """Return the listed segments; None for one that is open, or in object storage only."""
+    """Return the records of the listed segments, None for an open segment and for one only in object storage."""
     rows = [(record, record.listed()) for record in records.segments.of(name)]
-    return {one.ledger_id: one if listed.timestamp and not _is_remote(listed) else None for one, listed in rows}
+    return {
+        record.ledger_id: record if listed.timestamp and not _is_remote(listed) else None for record, listed in rows
+    }
 
 
 def _is_remote(listed: ManagedLedgerInfo.LedgerInfo) -> bool:
@@ -258,13 +261,14 @@ def _verify_part(
 
 
 def _index(path: Path, ledger_id: int, entries: int) -> EntryIndex | None:
-    """Return the sidecar of a sealed segment, which saves the parsing; None if it is lost, because it can be
-    rebuilt.
+    """Return the sidecar of a sealed segment, the index file that saves the parsing.
+
+    Returns None if the sidecar is missing or damaged, because the broker can rebuild it.
     """
     try:
         return load_index(path.with_suffix(".index"), ledger_id, entries)
     except (NotFound, Corrupt) as error:
-        literal_console(stderr=True).print(f"{error.message}; it is rebuilt from its segment")
+        literal_console(stderr=True).print(f"{error.message}; the broker rebuilds it from the segment")
         return None
 
 

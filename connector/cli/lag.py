@@ -1,9 +1,9 @@
 """`ledger lag`: the backlog of every subscription of every ledger, the largest first.
 
 Rules
-- One call measures one subscription of each ledger. So the number of these calls is the number of subscriptions of one
-  ledger, not that of all.
-- A damaged ledger or subscription hides no other.
+- One call measures one subscription of each ledger. So the number of calls is the largest number of subscriptions of
+  one ledger.
+- If a ledger or subscription is damaged, the others are still shown.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from pyspark_ledger.ledger.protocol.reads import AskLogStatuses, LogStatuses, Re
 
 
 class Lag(msgspec.Struct, frozen=True):
-    """Backlog of a subscription, and the oldest unread row: its time and its age by the broker's clock, if any."""
+    """Backlog of a subscription. The time and age of the oldest unread row are None without a backlog."""
 
     ledger: str
     subscription: str
@@ -60,14 +60,14 @@ def lag(store: StoreOption = None, output: OutputOption = Output.text) -> None:
 
 
 def _rounds(described: Iterable[LedgerDescription]) -> Iterator[dict[str, str]]:
-    """Yield the first subscription of each log, then the second of each that has one, and so on."""
+    """Yield the first subscription of each log, then the second subscription of each log, and so on."""
     logs = [log for ledger in described for log in ledger.partitions or [ledger]]
     for number in range(max((len(log.cursors) for log in logs), default=0)):
         yield {log.name: log.cursors[number] for log in logs if number < len(log.cursors)}
 
 
 def _measured(client: Client, cursors: dict[str, str]) -> tuple[list[Lag], list[str]]:
-    """Return the lags of subscriptions by log, and a line for each damaged one."""
+    """Return the lags of subscriptions by log, and a line for each damaged subscription."""
     try:
         return _asked(client, cursors), []
     except DAMAGE as error:

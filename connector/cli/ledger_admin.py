@@ -1,6 +1,8 @@
 """`ledger trim`, `terminate`, `properties` and `policy`: administration of a ledger.
 
-Rules: an irreversible command asks first. `policy` and `properties` without values show the present ones.
+Rules
+- A command that cannot be undone asks for confirmation.
+- `policy` and `properties` without values show the present values.
 """
 
 from __future__ import annotations
@@ -19,13 +21,13 @@ from pyspark_ledger.ledger.names import canonical_name
 from pyspark_ledger.ledger.protocol.actions import NameLedger
 from pyspark_ledger.ledger.protocol.ledgers import ChangePolicy, ChangeProperties, Policies
 
-Pairs = Annotated[list[str] | None, typer.Argument(help="NAME=VALUE, as many as are to be set.")]
-Forget = Annotated[list[str] | None, typer.Option("--forget", help="A name to forget; may be repeated.")]
+Pairs = Annotated[list[str] | None, typer.Argument(help="Values to set, each as NAME=VALUE.")]
+Forget = Annotated[list[str] | None, typer.Option("--forget", help="A policy to remove; may be repeated.")]
 
 
 @reporting
 def trim(name: Name, store: StoreOption = None, output: OutputOption = Output.text) -> None:
-    """Delete now the segments that retention allows and no cursor needs. Without a policy there are none."""
+    """Delete the segments that the retention policy allows and no cursor needs. Without a policy, delete nothing."""
     done = opened(store).client.call("trim", NameLedger(canonical_name(name)))
     gone = f"{counted(len(done.ledgers), 'segment')} with {counted(done.entries, 'entry', 'entries')}"
     text = f"{gone} trimmed; {done.name} begins at {done.start}"
@@ -35,15 +37,17 @@ def trim(name: Name, store: StoreOption = None, output: OutputOption = Output.te
 @reporting
 def terminate(
     name: Name,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     store: StoreOption = None,
     output: OutputOption = Output.text,
 ) -> None:
-    """Terminate a ledger: it can be read, and appends are refused."""
+    """Terminate a ledger permanently: it stays readable, and appends are refused."""
     found = opened(store)
     described = found.client.describe(canonical_name(name))
     if not yes and described.terminated is None:
-        typer.confirm(f"Let nothing be appended to {described.name} any more, for good?", abort=True)
+        typer.confirm(
+            f"Terminate {described.name}? It will accept no more rows, and this cannot be undone.", abort=True
+        )
     done = found.client.call("terminate", NameLedger(described.name))
     show(output, done, lambda console: console.print(f"{described.name} ends with entry {done.position}"))
 
@@ -56,7 +60,7 @@ def properties(
     store: StoreOption = None,
     output: OutputOption = Output.text,
 ) -> None:
-    """Show the properties of a ledger; set NAME=VALUE, remove others."""
+    """Show the properties of a ledger. With NAME=VALUE, set them. With --remove, remove them."""
     request = ChangeProperties(canonical_name(name), _pairs(values), remove or [])
     client = opened(store).client
     kept = (
@@ -77,11 +81,14 @@ def policy(
     scope: Annotated[str, typer.Argument(help="A ledger; with --namespace: tenant/namespace.")],
     values: Pairs = None,
     forget: Forget = None,
-    namespace: Annotated[bool, typer.Option("--namespace", help="For every ledger of a namespace.")] = False,
+    namespace: Annotated[bool, typer.Option("--namespace", help="Set the policies of a namespace.")] = False,
     store: StoreOption = None,
     output: OutputOption = Output.text,
 ) -> None:
-    """Show the policies of a ledger or namespace; set NAME=VALUE, forget others. They take effect at once."""
+    """Show the policies of a ledger or namespace. Set them with NAME=VALUE, remove them with --forget.
+
+    Policies take effect at once.
+    """
     wanted = ChangePolicy(
         scope if namespace else canonical_name(scope), namespace, _numbers(values), list(forget or [])
     )

@@ -1,10 +1,10 @@
 """The command `ledger`: inspect a store, write to it, tail it, serve it.
 
 Rules
-- Output is text for people, or one JSON document with `--output json`; for a stream of rows one a line.
-- An error is one line on standard error and status 1; nothing prints a traceback.
+- Output is text for people, or JSON with `--output json`: one document, or one document in each line for `tail`.
+- An error is one line on standard error, and status 1. No command prints a traceback.
 - A time without a zone is in the host's zone. Text shows times as ISO 8601 in UTC, JSON as milliseconds since 1970.
-- A store is named by `--store`, else `LEDGER_STORE`, else `./ledger-store`.
+- The store is `--store`, else `LEDGER_STORE`, else `./ledger-store`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from pyspark_ledger.ledger.protocol.cursors import CursorState, NameCursor
 from pyspark_ledger.ledger.protocol.reads import PositionReply, SeekTime
 from pyspark_ledger.ledger.times import NotATime, milliseconds_of, require_time
 
-# Locals in a traceback could show a token.
+# Local variables in a traceback could show a token, so tracebacks do not show them.
 app = typer.Typer(
     no_args_is_help=True,
     help=__doc__.split("\n", 1)[0],
@@ -72,7 +72,7 @@ class Durability(StrEnum):
 
 
 StoreOption = Annotated[str | None, typer.Option("--store", "-s", help="Directory or broker address.")]
-OutputOption = Annotated[Output, typer.Option("--output", "-o", help="For people, or for scripts.")]
+OutputOption = Annotated[Output, typer.Option("--output", "-o", help="Text for people, or JSON for scripts.")]
 TIME_FORMS = "2026-11-22T10:15:00Z, 2026-11-22 10:15 in the host's zone, or milliseconds since 1970"
 Start = Annotated[str, typer.Option(help=f"earliest, latest, SEGMENT:ENTRY, or a time: {TIME_FORMS}.")]
 EpochMs = Annotated[bool, typer.Option("--epoch-ms", help="Print times as milliseconds since 1970, as JSON has them.")]
@@ -80,7 +80,7 @@ Name = Annotated[str, typer.Argument(help="A ledger: orders, or tenant/namespace
 
 
 def reporting(command: Callable[P, None]) -> Callable[P, None]:
-    """Wrap a command: this project's errors become one line and status 1."""
+    """Wrap a command, so that a LedgerError becomes one line and status 1."""
 
     @wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -93,9 +93,9 @@ def reporting(command: Callable[P, None]) -> Callable[P, None]:
 
 
 def fail(*said: object) -> None:
-    """Print a line for each failure on standard error, and exit with status 1; nothing without one."""
-    for one in said:
-        literal_console(stderr=True).print(str(one), style="red")
+    """Print a line for each failure on standard error, and exit with status 1. Without a failure, do nothing."""
+    for failure in said:
+        literal_console(stderr=True).print(str(failure), style="red")
     if said:
         raise typer.Exit(1)
 
@@ -109,9 +109,7 @@ def show(output: Output, value: Any, text: Callable[[Console], None]) -> None:
 
 
 def literal_console(*, stderr: bool = False) -> Console:
-    """Return a console that prints texts literally: a name may look like markup, and `5:100:` like the emoji
-    `:100:`.
-    """
+    """Return a console that prints texts unchanged. Reason: a name may look like markup, and `5:100:` like an emoji."""
     return Console(stderr=stderr, soft_wrap=True, highlight=False, markup=False, emoji=False)
 
 
@@ -125,7 +123,7 @@ def credentials(
         typer.Option(
             "--tls-trust-certs-file-path",
             envvar="LEDGER_TLS_TRUST_CERTS_FILE_PATH",
-            help="The authority of the broker's certificate.",
+            help="The authority that signed the broker's certificate.",
         ),
     ] = "",
     certificate: Annotated[
@@ -133,28 +131,38 @@ def credentials(
         typer.Option(
             "--tls-certificate-file-path",
             envvar="LEDGER_TLS_CERTIFICATE_FILE_PATH",
-            help="The certificate to show to a broker.",
+            help="The client's certificate.",
         ),
     ] = "",
-    key: Annotated[str, typer.Option("--tls-key-file-path", envvar="LEDGER_TLS_KEY_FILE_PATH", help="Its key.")] = "",
+    key: Annotated[
+        str,
+        typer.Option(
+            "--tls-key-file-path", envvar="LEDGER_TLS_KEY_FILE_PATH", help="The key of the client's certificate."
+        ),
+    ] = "",
     token: Annotated[
         str,
-        typer.Option("--auth-params", envvar="LEDGER_AUTH_PARAMS", help="Where the token is: file:/path or env:NAME."),
+        typer.Option(
+            "--auth-params", envvar="LEDGER_AUTH_PARAMS", help="The place of the token: file:/path or env:NAME."
+        ),
     ] = "",
 ) -> None:
-    """Inspect a store, write to it, tail it, check its bytes, serve it. The options are for a broker elsewhere."""
+    """Inspect a store, write to it, tail it, check its bytes, serve it. The options are for a broker's address."""
     _shown.clear()
     _shown.update(ca=ca, certificate=certificate, key=key, token=token)
 
 
 def opened(store: str | None, *, create: bool = False) -> LedgerStore:
-    """Return the store of the options. Inspection never creates one. A directory's broker gets no credentials."""
+    """Open a store. Raises NotFound if it does not exist, unless `create` is set.
+
+    Credentials are sent only to a broker's address, not to the broker of a directory.
+    """
     given = _shown if "://" in store_location(store) else {}
     return connect(store, create=create, **given)
 
 
 def source_options(store: str | None) -> dict[str, str]:
-    """Return the same for `format("ledger")`, by its options' names."""
+    """Return the store and the credentials as options of `format("ledger")`."""
     location = store_location(store)
     named = {"ca": "TrustCertsFilePath", "certificate": "CertificateFilePath", "key": "KeyFilePath"}
     shown = {name: value for name, value in _shown.items() if value and "://" in location}
@@ -177,12 +185,14 @@ def list_ledgers(store: StoreOption = None, output: OutputOption = Output.text) 
 def create(
     name: Name,
     block_bytes: Annotated[int, typer.Option(help="Bytes of a block; 0: the broker's default.")] = 0,
-    max_entries: Annotated[int, typer.Option(help="Roll over after so many entries; 0: the default.")] = 0,
-    partitions: Annotated[int, typer.Option(help="Partitions; 0: none.")] = 0,
-    deduplication: Annotated[bool, typer.Option("--deduplication", help="Write what comes again once.")] = False,
-    durability: Annotated[Durability, typer.Option(help="Acknowledge synced entries, or written ones.")] = (
-        Durability.fsync
-    ),
+    max_entries: Annotated[int, typer.Option(help="Entries of a segment; 0: the broker's default.")] = 0,
+    partitions: Annotated[int, typer.Option(help="Number of partitions; 0: not partitioned.")] = 0,
+    deduplication: Annotated[
+        bool, typer.Option("--deduplication", help="Store a message once, even if a producer sends it again.")
+    ] = False,
+    durability: Annotated[
+        Durability, typer.Option(help="Acknowledge an append after fsync, or when the operating system has it.")
+    ] = Durability.fsync,
     store: StoreOption = None,
     output: OutputOption = Output.text,
 ) -> None:
@@ -203,11 +213,11 @@ def create(
 @reporting
 def delete(
     name: Name,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     store: StoreOption = None,
     output: OutputOption = Output.text,
 ) -> None:
-    """Delete a ledger with its cursors and files, also a damaged one. This cannot be undone."""
+    """Delete a ledger with its cursors and files. A damaged ledger can be deleted too. This cannot be undone."""
     found, canonical = opened(store), canonical_name(name)
     try:
         described = found.client.describe(canonical)
@@ -225,13 +235,14 @@ def delete(
 def append(
     name: Name,
     messages: Annotated[
-        list[str] | None, typer.Argument(help="Messages; without any, the lines of standard input.")
+        list[str] | None, typer.Argument(help="Messages; without messages and files, the lines of standard input.")
     ] = None,
     files: Annotated[
-        list[Path] | None, typer.Option("--file", "-f", help="Rows: a .csv, .jsonl, .ndjson or .json; may be repeated.")
+        list[Path] | None,
+        typer.Option("--file", "-f", help="A file of rows: .csv, .jsonl, .ndjson or .json; may be repeated."),
     ] = None,
     written: Annotated[
-        TextFormat | None, typer.Option("--format", help="Of the files; without a file, of the rows of standard input.")
+        TextFormat | None, typer.Option("--format", help="Format of the files, or of the rows in standard input.")
     ] = None,
     key_column: Annotated[str, typer.Option(help="Append messages, with their keys in this column.")] = "",
     properties_column: Annotated[str, typer.Option(help="The same for properties: JSON objects of texts.")] = "",
@@ -250,7 +261,7 @@ def append(
     if rows:
         end = append_messages(ledger, texts, columns) if columns else append_rows(ledger, texts)
     else:
-        # Raw bytes: neither an argument nor a line need be text.
+        # Arguments and lines are read as bytes, because a message need not be text.
         lines = (line.removesuffix(b"\n").removesuffix(b"\r") for line in sys.stdin.buffer)
         for message in map(os.fsencode, messages) if messages else lines:
             end = ledger.append(message)
@@ -267,7 +278,7 @@ def tail(
     store: StoreOption = None,
     output: OutputOption = Output.text,
 ) -> None:
-    """Print rows as they come."""
+    """Print rows as they are appended."""
     ledger = opened(store).ledger(name)
     begin = ledger.end().end if start == "latest" else position_of(ledger.client, ledger.name, "--start", start)
     for table in ledger.tail(begin, wait_ms):
@@ -283,7 +294,7 @@ def tail(
 @reporting
 def seek(
     name: Name,
-    time: Annotated[str, typer.Argument(help=f"By the broker's clock: {TIME_FORMS}.")],
+    time: Annotated[str, typer.Argument(help=f"A time of the broker's clock: {TIME_FORMS}.")],
     store: StoreOption = None,
     output: OutputOption = Output.text,
 ) -> None:
@@ -305,7 +316,7 @@ def _texts(files: list[Path], written: TextFormat | None) -> list[RowText]:
 
 
 def _rows(table: pa.Table) -> list[dict[str, Any]]:
-    """Return the rows as Python values; a time that Python cannot represent makes its column text."""
+    """Return the rows as Python values. A column with a time that Python cannot represent becomes text."""
     columns: dict[str, list[Any]] = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
         try:
@@ -318,9 +329,9 @@ def _rows(table: pa.Table) -> list[dict[str, Any]]:
 
 
 def ledgers_described(client: Client, names: Iterable[str]) -> tuple[list[LedgerDescription], list[str]]:
-    """Return descriptions of ledgers without those that were deleted meanwhile.
+    """Return the descriptions of ledgers, and a line for each damaged ledger.
 
-    Return also a line for each damaged one, which does not hide the others.
+    Ledgers that were deleted since their names were listed are left out.
     """
     described, damage = list[LedgerDescription](), list[str]()
     for name in names:
@@ -334,10 +345,7 @@ def ledgers_described(client: Client, names: Iterable[str]) -> tuple[list[Ledger
 
 
 def cursor_states(client: Client, described: LedgerDescription) -> tuple[list[CursorState], list[str]]:
-    """Return the states of a ledger's cursors, or of those of each of its partitions.
-
-    Return also a line for each damaged one, which does not hide the others.
-    """
+    """Return the states of the cursors of a ledger or of its partitions, and a line for each damaged cursor."""
     states, damage = list[CursorState](), list[str]()
     for log in described.partitions or [described]:
         for cursor in log.cursors:
@@ -349,13 +357,13 @@ def cursor_states(client: Client, described: LedgerDescription) -> tuple[list[Cu
 
 
 def cursor_label(state: CursorState, described: LedgerDescription) -> str:
-    """Return the name of a cursor beside the others of a ledger."""
+    """Return the name of a cursor; in a partitioned ledger, with the name of the partition."""
     name = visible(state.cursor)
     return f"{name} of {visible(short_name(state.ledger))}" if described.partitions else name
 
 
 def position_of(client: Client, name: str, option: str, text: str) -> Position:
-    """Return the position of an argument: earliest, latest, SEGMENT:ENTRY, or the first one at or after a time."""
+    """Return the position that an argument names: earliest, latest, SEGMENT:ENTRY, or a time."""
     named = {"earliest": EARLIEST, "latest": LATEST}
     if text in named:
         return named[text]
@@ -368,13 +376,13 @@ def position_of(client: Client, name: str, option: str, text: str) -> Position:
 
 
 def position_at(client: Client, name: str, milliseconds: int) -> Position:
-    """Return the first position whose entry the broker stored at or after a time; the end if there is none."""
+    """Return the position of the first entry that the broker stored at or after a time; else the end."""
     found: PositionReply = client.call("seek", SeekTime(name, milliseconds))
     return found.position
 
 
 def ledger_table(described: Iterable[LedgerDescription], title: str = "ledger") -> Table:
-    """Return a table with a row for each ledger, or for each partition of one."""
+    """Return a table with a row for each ledger or partition in `described`."""
     table = Table(title, "rows", "entries", "bytes", "segments", "cursors", "end")
     for ledger in described:
         numbers = (ledger.rows, ledger.entries, ledger.size_bytes, ledger.segment_count, len(ledger.cursors))

@@ -1,8 +1,8 @@
-"""`ledger offload`: offload of sealed segments with a progress bar; status, cancel and sweep.
+"""`ledger offload`: copy of sealed segments to object storage, with a progress bar; status, cancel and sweep.
 
 Rules
-- The broker does the work and continues if this command is interrupted.
-- A failed segment is status 1 after the others were tried.
+- The broker copies the segments, and continues if this command is interrupted.
+- If a segment fails, the broker still tries the other segments. Then the command exits with status 1.
 """
 
 from __future__ import annotations
@@ -24,18 +24,22 @@ from pyspark_ledger.ledger.protocol.ledgers import OffloadPrefix, OffloadStatus
 @reporting
 def offload(
     name: Name,
-    until: Annotated[str, typer.Option("--until", help="SEGMENT:ENTRY; whole segments before it are offloaded.")] = "",
-    seal: Annotated[bool, typer.Option("--seal", help="Seal first what is being written.")] = False,
-    status: Annotated[bool, typer.Option("--status", help="Only tell how far it is.")] = False,
-    cancel: Annotated[bool, typer.Option("--cancel", help="Stop what runs.")] = False,
-    sweep: Annotated[bool, typer.Option("--sweep", help="Delete objects that nobody refers to.")] = False,
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Stay until it is done.")] = True,
+    until: Annotated[
+        str, typer.Option("--until", help="Offload only whole segments before this position, SEGMENT:ENTRY.")
+    ] = "",
+    seal: Annotated[bool, typer.Option("--seal", help="First seal the open segment, to offload it too.")] = False,
+    status: Annotated[bool, typer.Option("--status", help="Only print the progress.")] = False,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Stop a running offload.")] = False,
+    sweep: Annotated[
+        bool, typer.Option("--sweep", help="Delete objects of this store that its metadata do not name.")
+    ] = False,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the offload is done.")] = True,
     store: StoreOption = None,
     output: OutputOption = Output.text,
 ) -> None:
-    """Copy sealed segments to object storage; their local data are deleted after the lag."""
+    """Copy sealed segments to object storage. Local data are deleted after the deletion lag of the settings."""
     if sum((status, cancel, sweep)) > 1:
-        raise Refused("--status, --cancel and --sweep do different things", hint="Name one of them")
+        raise Refused("--status, --cancel and --sweep exclude each other", hint="Give one of them")
     client, name = opened(store).client, canonical_name(name)
     if status:
         found: OffloadStatus = client.call("offload.status", NameLedger(name))

@@ -1,7 +1,8 @@
-"""`ledger publish`: sealed segments into a Delta table, once or at an interval, in a local Spark session.
+"""`ledger publish`: publish sealed segments to a Delta table, once or at an interval, in a local Spark session.
 
-Rules: it prints a line, or a JSON document, for each segment. With `--every` it runs until it is interrupted, and
-retries temporary failures; any other error ends it.
+Rules
+- The command prints a line, or a JSON document, for each published segment.
+- With `--every` the command runs until it is interrupted. It retries after temporary failures. Any other error ends it.
 """
 
 from __future__ import annotations
@@ -35,27 +36,39 @@ from pyspark_ledger.ledger.names import short_name
 def publish(
     name: Name,
     table: Annotated[str, typer.Option("--table", help="A path, or [catalog.][schema.]table.")],
-    every: Annotated[str, typer.Option("--every", help="Go on, and look so often: 10s, 5m.")] = "",
-    offload: Annotated[str, typer.Option("--offload", help="A bucket, to read from without a broker.")] = "",
+    every: Annotated[str, typer.Option("--every", help="Keep running, and publish at this interval: 10s, 5m.")] = "",
+    offload: Annotated[str, typer.Option("--offload", help="A bucket to read from, without a broker.")] = "",
     option: Annotated[
-        list[str] | None, typer.Option("--option", help="NAME=VALUE, as of format('ledger'); may be repeated.")
+        list[str] | None, typer.Option("--option", help="NAME=VALUE, an option of format('ledger'); may be repeated.")
     ] = None,
     partition_by: Annotated[
-        list[str] | None, typer.Option("--partition-by", help="NAME or NAME=EXPRESSION; '' for none.")
+        list[str] | None, typer.Option("--partition-by", help="NAME or NAME=EXPRESSION; '' for no partitions.")
     ] = None,
-    dead_letters: Annotated[str, typer.Option("--dead-letters", help="A table for what cannot be decoded.")] = "",
-    latest: Annotated[str, typer.Option("--latest", help="A second table: the newest row of each key.")] = "",
-    key: Annotated[str, typer.Option("--key", help="The column of keys.")] = "__key",
-    deleted_when: Annotated[str, typer.Option("--deleted-when", help="SQL: which rows delete their key.")] = "",
-    seal_after: Annotated[str, typer.Option("--seal-after", help="Seal first what is older: 0, 30s, 5m.")] = "",
+    dead_letters: Annotated[str, typer.Option("--dead-letters", help="A table for rows that cannot be decoded.")] = "",
+    latest: Annotated[str, typer.Option("--latest", help="A second table with the newest row of each key.")] = "",
+    key: Annotated[str, typer.Option("--key", help="The column with the keys of --latest.")] = "__key",
+    deleted_when: Annotated[
+        str, typer.Option("--deleted-when", help="SQL condition: a row that fulfils it deletes its key from --latest.")
+    ] = "",
+    seal_after: Annotated[
+        str, typer.Option("--seal-after", help="Seal the open segment if it is older than this: 0, 30s, 5m.")
+    ] = "",
     follow_retention: Annotated[
-        bool, typer.Option("--follow-retention", help="Delete what retention took from the log.")
+        bool, typer.Option("--follow-retention", help="Delete rows that retention has deleted from the log.")
     ] = False,
-    file_bytes: Annotated[int, typer.Option("--file-bytes", help="Of the log, in one file.")] = FILE_BYTES,
-    optimize_after: Annotated[int, typer.Option("--optimize-after", help="OPTIMIZE after so many segments.")] = 0,
-    restart: Annotated[bool, typer.Option("--restart", help="Table or ledger were made anew: begin again.")] = False,
-    accept_changes: Annotated[bool, typer.Option("--accept-changes", help="Others may have changed rows.")] = False,
-    conf: Annotated[list[str] | None, typer.Option("--conf", help="NAME=VALUE of Spark; may be repeated.")] = None,
+    file_bytes: Annotated[int, typer.Option("--file-bytes", help="Bytes of the log in one file.")] = FILE_BYTES,
+    optimize_after: Annotated[
+        int, typer.Option("--optimize-after", help="Run OPTIMIZE after this number of segments; 0: never.")
+    ] = 0,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Publish from the beginning, after table or ledger were created again.")
+    ] = False,
+    accept_changes: Annotated[
+        bool, typer.Option("--accept-changes", help="Continue although another writer changed rows of the table.")
+    ] = False,
+    conf: Annotated[
+        list[str] | None, typer.Option("--conf", help="NAME=VALUE, a setting of Spark; may be repeated.")
+    ] = None,
     store: StoreOption = None,
     output: OutputOption = Output.text,
 ) -> None:
@@ -81,7 +94,8 @@ def publish(
     pause_ms = _duration("--every", every)
     if pause_ms == 0:
         raise Refused(
-            f"--every is {every!r}, and would never rest", hint="Say how often to look, or leave it out for once"
+            f"--every is {every!r}, expected a time above 0",
+            hint="Give the interval, such as 10s, or leave --every out to publish once",
         )
     said = _pairs("--conf", conf)
     if any(target.startswith("s3a://") for target in (table, dead_letters, latest)) and PACKAGES not in said:

@@ -1,6 +1,8 @@
 """`ledger settings`: the settings of a running broker, and changes while it runs.
 
-Rules: a change is stored in the store and outlives the broker. A setting that needs a restart is refused by name.
+Rules
+- A change is kept in the store, also for later brokers.
+- If a setting needs a restart, a change is refused with its name.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from pyspark_ledger.ledger.protocol.actions import ChangeSetting, Empty, Setting
 from pyspark_ledger.ledger.settings.broker import declared
 
 settings = typer.Typer(no_args_is_help=True, help="Settings of a running broker.")
-Setting = Annotated[str, typer.Argument(help="Its name, as in conf/broker.toml.")]
+Setting = Annotated[str, typer.Argument(help="The name of a setting, as in conf/broker.toml.")]
 
 
 @settings.command("list")
@@ -51,7 +53,7 @@ def set_setting(
 @settings.command("reset")
 @reporting
 def reset_setting(name: Setting, store: StoreOption = None, output: OutputOption = Output.text) -> None:
-    """Return to the value of the broker's file, or the default."""
+    """Set a setting to its value in the broker's file, or to its default."""
     _change(store, output, ChangeSetting(name))
 
 

@@ -1,10 +1,10 @@
 """Commands on the directory of a store: `ledger serve` and `stop` for its broker, `ledger repair` for its metadata.
 
-`repair` puts back segments that the metadata lost, and accepts metadata that lack commits.
+`repair` adds segments whose records are lost to their ledgers again. It also accepts metadata that lack commits.
 
 Rules of `repair`
-- Nothing changes without `--yes`.
-- No existing data is overwritten or deleted, with `--yes` either (`ledger.store.repair`).
+- Without `--yes` the command changes nothing.
+- With `--yes` the command overwrites or deletes no existing data (`ledger.store.repair`).
 """
 
 from __future__ import annotations
@@ -30,14 +30,17 @@ Directory = Annotated[str | None, typer.Option("--store", "-s", help="Directory 
 def serve(
     store: Directory = None,
     address: Annotated[
-        str | None, typer.Option(help="grpc://127.0.0.1:PORT or grpc+tls://HOST:PORT, instead of the settings'.")
+        str | None,
+        typer.Option(help="grpc://127.0.0.1:PORT or grpc+tls://HOST:PORT; replaces the address in the settings."),
     ] = None,
     web: Annotated[
         str | None, typer.Option(help="http://127.0.0.1:PORT or https://HOST:PORT: metrics, health and status page.")
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="Settings, see conf/broker.toml.")] = None,
-    create: Annotated[bool, typer.Option("--create", help="Make the store if there is none.")] = False,
-    take_over: Annotated[bool, typer.Option("--take-over", help="Fence off a broker that holds it.")] = False,
+    config: Annotated[Path | None, typer.Option(help="File of settings, such as conf/broker.toml.")] = None,
+    create: Annotated[bool, typer.Option("--create", help="Create the store if it does not exist.")] = False,
+    take_over: Annotated[
+        bool, typer.Option("--take-over", help="Take over a copied or moved store, or the store of another broker.")
+    ] = False,
 ) -> None:
     """Serve a store until SIGTERM."""
     from pyspark_ledger.ledger.broker.main import main
@@ -56,10 +59,10 @@ def stop(
     store: Directory = None,
     output: OutputOption = Output.text,
 ) -> None:
-    """Stop the broker of a store. The next process that uses the store starts one, with its environment."""
+    """Stop the broker of a store. The next process that uses the store starts a broker with its own environment."""
     directory = _directory(store)
     stopped = stop_broker(Path(directory))
-    said = f"the broker of {directory} has left" if stopped else f"no broker runs for {directory}"
+    said = f"the broker of {directory} has stopped" if stopped else f"no broker runs for {directory}"
     show(output, {"stopped": stopped}, lambda console: console.print(said))
 
 
@@ -72,16 +75,18 @@ def _directory(store: str | None) -> str:
 
 @reporting
 def repair(
-    ledgers: Annotated[list[int] | None, typer.Argument(help="Ids to put back; all that have a place.")] = None,
-    ledger: Annotated[str, typer.Option(help="Where ledgers go whose files do not say of which they are.")] = "",
+    ledgers: Annotated[
+        list[int] | None, typer.Argument(help="Ids of segments; default: all that can be added.")
+    ] = None,
+    ledger: Annotated[str, typer.Option(help="The ledger of segments whose files name no ledger.")] = "",
     accept_metadata: Annotated[
-        bool, typer.Option("--accept-metadata", help="Go on with metadata that lack commits.")
+        bool, typer.Option("--accept-metadata", help="Accept metadata that lack commits.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it; without, it is only said.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Repair the store; without it, only report.")] = False,
     store: StoreOption = None,
     output: OutputOption = Output.text,
 ) -> None:
-    """Find segments that the metadata of a store lost, and put them back with --yes. No broker may run."""
+    """Find segments that the metadata of a store lost. With --yes, add them to their ledgers. No broker may run."""
     directory = Path(store_location(store))
     if not (directory / "metadata.sqlite").exists():
         raise Refused(f"there is no store at {directory} on this host", hint="Run it where the store's broker runs")
@@ -90,7 +95,7 @@ def repair(
         show(output, found, lambda console: _say(console, found))
         return
     if found.behind and not accept_metadata:
-        raise Refused(found.behind, hint="Restore the files, or accept what the metadata hold: --accept-metadata")
+        raise Refused(found.behind, hint="Restore the files, or accept the present metadata: --accept-metadata")
     done = repaired(directory, system_clock_ms, into=ledger, accept=bool(found.behind), only=ledgers or ())
     show(output, done, lambda console: _tell(console, done))
 
@@ -98,17 +103,16 @@ def repair(
 def _say(console: Console, found: RepairReport) -> None:
     if found.behind:
         console.print(f"{found.behind}. Accept it with --accept-metadata --yes")
-    for one in found.unknown:
-        would = (
-            one.refusal or f"would be put back: {one.entries:,} entries, {one.rows:,} rows of {short_name(one.ledger)}"
-        )
-        console.print(f"ledger {one.ledger_id} ({', '.join(one.files)}): {would}")
+    for lost in found.unknown:
+        rows = f"{lost.entries:,} entries, {lost.rows:,} rows"
+        result = lost.refusal or f"can be added to {short_name(lost.ledger)} again: {rows}"
+        console.print(f"segment {lost.ledger_id} ({', '.join(lost.files)}): {result}")
     if not found.behind and not found.unknown:
-        console.print("the metadata know every file and lack no commit")
+        console.print("every file has a record, and no commit is missing")
 
 
 def _tell(console: Console, done: list[UnknownSegment]) -> None:
-    for one in done:
-        console.print(f"ledger {one.ledger_id}: {one.rows:,} rows are back in {short_name(one.ledger)}")
+    for added in done:
+        console.print(f"segment {added.ledger_id}: {added.rows:,} rows are in {short_name(added.ledger)} again")
     if not done:
-        console.print("nothing was put back")
+        console.print("no segment was added")

@@ -1,4 +1,4 @@
-"""Numbers, times and positions in sentences for people. JSON has the raw values."""
+"""Texts of numbers, times and positions for people. JSON output has the raw values."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ _LEFT_OUT = frozenset({"__topic", "__messageId"})
 
 
 def next_words(position: Position) -> str:
-    """Return the next position to read: -1 for a ledger is before every entry."""
+    """Return the text of the next position to read. A segment id of -1 means the position before every entry."""
     return "before the first entry" if position.ledger_id < 0 else str(position)
 
 
 def mark_delete_words(mark_delete: Position) -> str:
-    """Return the last position of the acknowledged prefix; entry -1: none of its segment is."""
+    """Return the text of the last acknowledged position before the first gap.
+
+    Entry number -1 means that no entry of the segment is acknowledged.
+    """
     if mark_delete.ledger_id < 0:
         return "before the first entry"
     if mark_delete.entry_id < 0:
@@ -29,7 +32,7 @@ def mark_delete_words(mark_delete: Position) -> str:
 
 
 def row_words(row: Mapping[str, Any]) -> str:
-    """Return a row in one line. Of a message's metadata columns, empty ones, topic and id are left out."""
+    """Return the text of a row in one line, without empty metadata columns and without `__topic` and `__messageId`."""
     metadata = {name: value for name, value in row.items() if name.startswith("__")}
     shown = {name: value for name, value in row.items() if name not in metadata}
     for name, value in metadata.items():

@@ -202,7 +202,7 @@ def test_broker_without_credentials_says_how_it_gets_them(
     for part in (bucket, "Unable to locate credentials", "environment of the process that started it", "`ledger stop`"):
         assert part in said
     result = CliRunner().invoke(app, ["stop", "--store", str(store_path)])
-    assert (result.exit_code, result.output) == (0, f"the broker of {store_path} has left\n")
+    assert (result.exit_code, result.output) == (0, f"the broker of {store_path} has stopped\n")
     offloaded(connect(store_path))
     assert "no broker runs" not in CliRunner().invoke(app, ["stop", "--store", str(store_path)]).output
     assert "no broker runs" in CliRunner().invoke(app, ["stop", "--store", str(store_path)]).output

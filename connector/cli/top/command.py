@@ -1,8 +1,8 @@
-"""The command `ledger top`: a sample every interval, drawn until q.
+"""The command `ledger top`: a live view that is drawn from a new sample at each interval, until the user presses q.
 
 Rules
 - Without a terminal, or with `--once`, one view is printed without colours and keys. Its rates cover one interval.
-- A broker that goes away is named in the view. The view goes on when a broker answers again.
+- If the broker does not answer, the view shows the error. It continues when a broker answers again.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def top(
 ) -> None:
     """Watch ledgers, rates, backlogs, cache and offloads of a broker, live."""
     if output is Output.json and not once:
-        raise Refused("--output json is for one view", hint="Add --once")
+        raise Refused("--output json needs --once: a live view is no JSON document", hint="Add --once")
     client = opened(store).client
     if once or not (sys.stdin.isatty() and sys.stdout.isatty()):
         before = _sample(client, ledgers)
@@ -72,7 +72,7 @@ def _sample(client: Client, ledgers: int) -> BrokerMetrics:
 
 @contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
-    """End the block by SIGTERM as by Ctrl-C, so that the terminal is restored."""
+    """Let SIGTERM end the block as Ctrl-C does, so that the terminal is restored."""
 
     def end(*_: object) -> NoReturn:
         raise KeyboardInterrupt
@@ -127,7 +127,7 @@ class _LiveView:
         except LedgerError:
             if self._view is None:
                 raise
-            self._problem = "the broker refuses the question; trying again"
+            self._problem = "the broker refused the request for metrics; trying again"
             return
         self._view, self._before, self._problem = view_of(self._before, now), now, ""
 

@@ -1,4 +1,4 @@
-"""Keys of a terminal, one at a time, without waiting for the return key.
+"""Keys of a terminal, without waiting for the return key.
 
 Rule: the terminal's modes are restored when the block ends, also after an error or Ctrl-C.
 """
@@ -33,7 +33,10 @@ class Keyboard:
         self._descriptor = descriptor
 
     def keys(self, seconds: float) -> list[str]:
-        """Wait for keys. Return them, `up`, `down` and `escape` by name; none after `seconds` or at the end."""
+        """Wait for at most `seconds`, and return the pressed keys; `up`, `down` and `escape` by name.
+
+        Returns `q` if the terminal is closed.
+        """
         if not select.select([self._descriptor], [], [], max(seconds, 0))[0]:
             return []
         data = os.read(self._descriptor, 256)

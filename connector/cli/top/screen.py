@@ -1,4 +1,4 @@
-"""Drawing of the live view with rich: a head, one table, and lines about cache and offload."""
+"""Drawing of the live view with the library `rich`: a head, one table, and a line about cache and offload."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PLAIN_WIDTH = 160
 def drawn(
     view: View, choice: Choice, note: str = "", *, lines: int | None = None, width: int = PLAIN_WIDTH
 ) -> RenderableType:
-    """Return the view for a terminal of so many lines and characters; without `lines` all rows are drawn."""
+    """Return the drawing for a terminal of `lines` lines and `width` characters. Without `lines`, draw all rows."""
     shown = None if lines is None else max(lines - _HEAD_LINES, 3)
     table = (
         _ledgers(view, choice, shown, narrow=width < _NARROW)
@@ -68,7 +68,7 @@ def _rate_words(rates: Rates | None) -> str:
 
 
 def _window(count: int, choice: Choice, shown: int | None) -> tuple[int, int, int]:
-    """Return the first and the end of the drawn rows, and the selected row."""
+    """Return the first drawn row, the end of the drawn rows, and the selected row (-1: none)."""
     selected = min(choice.selected, max(count - 1, 0))
     if shown is None:
         return 0, count, -1

@@ -1,9 +1,9 @@
 """Content of the live view, computed from two samples of a broker's metrics. Pure.
 
 Rules
-- A rate is the difference of a counter over the time between the samples. A lower counter means that the broker was
-  started again: its rate is unknown, never negative.
-- A sort puts the largest number first, and a name in alphabetical order. Equal rows are sorted by name.
+- A rate is the difference of a counter between two samples, divided by the time between them. If a counter became
+  lower, the broker was restarted, and the rate is unknown.
+- Rows are sorted by a number, the largest first, or by name. Rows with equal numbers are sorted by name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Rates(msgspec.Struct, frozen=True):
 
 
 class LedgerLine(msgspec.Struct, frozen=True):
-    """Ledger of the view. `rates` is None while they are unknown. `oldest_ms` is the largest age of an unread row."""
+    """Ledger of the view. `rates` is None if unknown. `oldest_ms` is the age of the oldest unread row of any cursor."""
 
     name: str
     rows: int
@@ -49,7 +49,7 @@ class CursorLine(msgspec.Struct, frozen=True):
 
 
 class View(msgspec.Struct, frozen=True):
-    """Content of the live view. `syncs` are the durations of syncs between the samples."""
+    """Content of the live view. `syncs` has the durations of syncs between the samples."""
 
     broker: BrokerMetrics
     rates: Rates | None
@@ -76,7 +76,7 @@ CURSOR_ORDERS: dict[str, Callable[[CursorLine], float]] = {
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Choice of a person: table, order, direction, filter and the selected line."""
+    """Choice of the user: table, order, direction, filter and selected line."""
 
     table: Table = "ledgers"
     order: int = 0
@@ -128,13 +128,13 @@ def view_of(before: BrokerMetrics | None, now: BrokerMetrics) -> View:
 
 
 def chosen_ledgers(view: View, choice: Choice) -> list[LedgerLine]:
-    """Return the ledgers that match, in the chosen order."""
+    """Return the ledgers that match the filter, in the chosen order."""
     lines = [line for line in view.ledgers if choice.text.lower() in line.name.lower()]
     return _ordered(lines, LEDGER_ORDERS[choice.order_name], lambda line: short_name(line.name), choice)
 
 
 def chosen_cursors(view: View, choice: Choice) -> list[CursorLine]:
-    """Return the cursors whose ledger or name match, in the chosen order."""
+    """Return the cursors whose ledger or name matches the filter, in the chosen order."""
     lines = [line for line in view.cursors if choice.text.lower() in f"{line.ledger} {line.cursor.name}".lower()]
     return _ordered(lines, CURSOR_ORDERS[choice.order_name], lambda line: line.ledger + line.cursor.name, choice)
 

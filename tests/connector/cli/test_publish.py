@@ -81,7 +81,7 @@ def test_packages_are_those_of_both() -> None:
     ("given", "said"),
     [
         (["--every", "often"], "--every is 'often', expected a time"),
-        (["--every", "0s"], "--every is '0s', and would never rest"),
+        (["--every", "0s"], "--every is '0s', expected a time above 0"),
         (["--option", "payloadSchema"], "--option is 'payloadSchema', expected NAME=VALUE"),
         (["--file-bytes", "5"], "file_bytes is 5, expected"),
         (["--partition-by", "=x"], "'=x' is no partition column"),

@@ -22,15 +22,15 @@ def test_a_store_is_looked_at_accepted_and_repaired(tmp_path: Path, monkeypatch:
     said = run("repair")
     assert "metadata.commit states" in said
     assert (
-        f"ledger {path.stem} ({path.stem}.index, {path.stem}.ledger): would be put back: 1 entries, 1 rows of log"
+        f"segment {path.stem} ({path.stem}.index, {path.stem}.ledger): can be added to log again: 1 entries, 1 rows"
         in said
     )
     assert "--accept-metadata" in run("repair", "--yes", status=1)
     found = json.loads(run("repair", "--output", "json"))
     assert [one["ledger_id"] for one in found["unknown"]] == [int(path.stem)]
-    assert f"ledger {path.stem}: 1 rows are back in log" in run("repair", "--accept-metadata", "--yes")
-    assert "the metadata know every file" in run("repair")
-    assert "nothing was put back" in run("repair", "--yes")
+    assert f"segment {path.stem}: 1 rows are in log again" in run("repair", "--accept-metadata", "--yes")
+    assert "every file has a record, and no commit is missing" in run("repair")
+    assert "no segment was added" in run("repair", "--yes")
     assert "there is no store" in run("repair", "--store", str(tmp_path / "none"), status=1)
 
 
@@ -44,4 +44,4 @@ def test_verify_names_what_no_record_knows(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("LEDGER_STORE", str(rig.path))
     said = run("verify", status=1)
     assert "1 entry holds" in said
-    assert f"no record knows ledger {given} ({given}.ledger in" in said
+    assert f"segment {given} has no record ({given}.ledger in" in said
