@@ -47,28 +47,20 @@ def publish(
     dead_letters: Annotated[str, typer.Option("--dead-letters", help="A table for rows that cannot be decoded.")] = "",
     latest: Annotated[str, typer.Option("--latest", help="A second table with the newest row of each key.")] = "",
     key: Annotated[str, typer.Option("--key", help="The column with the keys of --latest.")] = "__key",
-    deleted_when: Annotated[
-        str, typer.Option("--deleted-when", help="SQL condition: a row that fulfils it deletes its key from --latest.")
-    ] = "",
-    seal_after: Annotated[
-        str, typer.Option("--seal-after", help="Seal the open segment if it is older than this: 0, 30s, 5m.")
-    ] = "",
+    deleted_when: Annotated[str, typer.Option("--deleted-when", help="SQL: such a row deletes its key.")] = "",
+    seal_after: Annotated[str, typer.Option("--seal-after", help="Seal a segment of this age: 0, 30s, 5m.")] = "",
     follow_retention: Annotated[
         bool, typer.Option("--follow-retention", help="Delete rows that retention has deleted from the log.")
     ] = False,
     file_bytes: Annotated[int, typer.Option("--file-bytes", help="Bytes of the log in one file.")] = FILE_BYTES,
-    optimize_after: Annotated[
-        int, typer.Option("--optimize-after", help="Run OPTIMIZE after this number of segments; 0: never.")
-    ] = 0,
+    optimize_after: Annotated[int, typer.Option("--optimize-after", help="OPTIMIZE after this many segments.")] = 0,
     restart: Annotated[
         bool, typer.Option("--restart", help="Publish from the beginning, after table or ledger were created again.")
     ] = False,
     accept_changes: Annotated[
         bool, typer.Option("--accept-changes", help="Continue although another writer changed rows of the table.")
     ] = False,
-    conf: Annotated[
-        list[str] | None, typer.Option("--conf", help="NAME=VALUE, a setting of Spark; may be repeated.")
-    ] = None,
+    conf: Annotated[list[str] | None, typer.Option("--conf", help="A Spark setting NAME=VALUE; repeatable.")] = None,
     store: StoreOption = None,
     output: OutputOption = Output.text,
 ) -> None:

@@ -1,13 +1,13 @@
-"""Checks of everything that keeps Spark from finding or running the source. Each diagnosis says what to do.
+"""Checks of everything that may keep Spark from finding or running the source. Each diagnosis says what to do.
 
 Rules
-- Nothing is changed, and no Spark session is started. The checks do what a session would do with its interpreters.
-- Spark looks for sources with the driver's Python: PYSPARK_DRIVER_PYTHON, else PYSPARK_PYTHON, else `python3` of the
-  path. It reads and writes with the workers': PYSPARK_PYTHON, else `python3`.
-- `spark.pyspark.python` of a session or of spark-defaults.conf overrides both. Spark is silent about any failure of
-  the driver's lookup.
+- The checks change nothing, and start no Spark session. They start the same interpreters as a session would.
+- Spark looks for data sources with the driver's Python: PYSPARK_DRIVER_PYTHON, else PYSPARK_PYTHON, else `python3` of
+  the path. It reads and writes with the workers' Python: PYSPARK_PYTHON, else `python3`.
+- `spark.pyspark.python` of a session or of spark-defaults.conf takes precedence over both. If the search for data
+  sources fails, Spark reports no error.
 - A check that passes also shows what it found, because the user may expect something else.
-- Every environment is an argument.
+- Environment variables, settings and the directory are arguments, so that tests can set them.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class SparkEnvironment:
 
     @property
     def spark_home(self) -> Path | None:
-        """Spark that would be started; None if there is none."""
+        """Directory of the Spark that a session would start; None without Spark."""
         if self.environ.get("SPARK_HOME"):
             return Path(self.environ["SPARK_HOME"])
         spec = find_spec("pyspark")
@@ -79,7 +79,7 @@ class SparkEnvironment:
 
 
 def examine(surroundings: SparkEnvironment, store: str | None = None) -> Iterator[Diagnosis]:
-    """Run all checks, in the order in which Spark would fail; the store only if it is named."""
+    """Run all checks, in the order in which Spark would fail. The store is checked only if `store` is given."""
     yield check_java(surroundings)
     yield from check_spark(surroundings)
     probes: dict[str, dict[str, Any] | str] = {}
@@ -98,7 +98,7 @@ def examine(surroundings: SparkEnvironment, store: str | None = None) -> Iterato
 
 
 def probed(command: str, surroundings: SparkEnvironment) -> dict[str, Any] | str:
-    """Return what an interpreter has, or as text why it does not run."""
+    """Return the result of `worker_probe` in an interpreter, or a text that says why the interpreter does not run."""
     path = shutil.which(command, path=surroundings.environ.get("PATH"))
     if path is None:
         return "there is no such command on the path"
@@ -128,7 +128,7 @@ def _workers_environ(surroundings: SparkEnvironment) -> dict[str, str]:
 
 
 def _python_path(surroundings: SparkEnvironment) -> Iterator[str]:
-    """Yield the path of interpreters that Spark starts: its own archives, then the existing path."""
+    """Yield the PYTHONPATH of interpreters that Spark starts: Spark's archives, then the existing path."""
     if surroundings.spark_home:
         yield from map(str, sorted((surroundings.spark_home / "python" / "lib").glob("*.zip")))
     if surroundings.environ.get("PYTHONPATH"):
@@ -152,7 +152,7 @@ def check_java(surroundings: SparkEnvironment) -> Diagnosis:
 
 
 def check_spark(surroundings: SparkEnvironment) -> Iterator[Diagnosis]:
-    """Check Spark's Python package and jars: present, of one version, and tested with this release."""
+    """Check that Spark's Python package and jars exist, have the same version, and are tested with this release."""
     import_spec = find_spec("pyspark")
     if import_spec is None:
         do = "pip install 'pyspark-ledger[spark]', or run where the platform provides it"
@@ -185,7 +185,7 @@ def check_spark_version(version: str) -> Diagnosis:
 
 
 def check_features(features: SparkFeatures) -> Diagnosis:
-    """Name the features that this Spark lacks, and the effects on queries."""
+    """Return the features that this Spark lacks, and their effects on queries."""
     if not features.missing:
         return Diagnosis("features", "ok", "this Spark has all features that the source uses")
     effects = {
@@ -205,13 +205,13 @@ def _check_jars(surroundings: SparkEnvironment, version: str) -> Diagnosis:
         return Diagnosis("jars", "problem", f"{home}/jars has no spark-core: Spark cannot start", do)
     found = jars[0].stem.rpartition("-")[2]
     if found != version:
-        do = "Unset SPARK_HOME, or install the pyspark of that version: a mixture fails late and oddly"
+        do = "Unset SPARK_HOME, or install the pyspark of that version: with two versions, errors come late and mislead"
         return Diagnosis("jars", "problem", f"the jars in {home}/jars are of Spark {found}, pyspark is {version}", do)
     return Diagnosis("jars", "ok", f"{home}/jars are of Spark {found}")
 
 
 def check_delta_version(delta: str, spark: str) -> Diagnosis:
-    """Check whether this release is tested with a version of Delta, and whether that version works with this Spark."""
+    """Check whether this release is tested with a version of Delta, and whether Delta supports this Spark."""
     tested = tested_versions.DELTA
     line = tested_versions.release_line
     of_line = [known for known, newest in tested.items() if line(newest) == line(spark)]
@@ -233,7 +233,7 @@ def _check_delta_jar(surroundings: SparkEnvironment) -> Diagnosis:
     named += surroundings.environ.get("PYSPARK_SUBMIT_ARGS", "")
     if "delta-spark" in named or (home and any((home / "jars").glob("delta-spark*.jar"))):
         return Diagnosis("delta jar", "ok", "delta-spark has its jar")
-    do = "Tables of Delta need it: session(delta=True) brings it, and so does spark.jars.packages"
+    do = "Delta tables need the jar: use session(delta=True), or set spark.jars.packages"
     return Diagnosis(
         "delta jar", "warning", "delta-spark is installed, its jar is neither in jars nor in spark.jars", do
     )
@@ -242,7 +242,7 @@ def _check_delta_jar(surroundings: SparkEnvironment) -> Diagnosis:
 def check_python(
     what: str, command: str, found: dict[str, Any] | str, surroundings: SparkEnvironment
 ) -> Iterator[Diagnosis]:
-    """Check an interpreter of Spark's: it runs, has the driver's version, and has a task's imports, from one place."""
+    """Check that an interpreter of Spark runs, has the driver's version, and imports all that a task imports."""
     fix = f"Set PYSPARK_PYTHON={sys.executable} (or to the same environment on every host), then start a new session"
     if isinstance(found, str):
         yield Diagnosis(what, "problem", f"{command}: {found}{_SAYS}", fix)
@@ -265,7 +265,7 @@ def check_python(
 
 
 def _check_start(found: dict[str, Any] | str, surroundings: SparkEnvironment) -> Iterator[Diagnosis]:
-    """Check the time until a worker connects, for an interpreter that has its imports."""
+    """Check the time until a worker connects. An interpreter that fails its imports is left out."""
     if isinstance(found, str) or any("error" in module for module in found["modules"].values()):
         return  # reported already
     start = timed_start(found["executable"], surroundings.directory, _workers_environ(surroundings))
@@ -273,14 +273,14 @@ def _check_start(found: dict[str, Any] | str, surroundings: SparkEnvironment) ->
 
 
 def _check_origins(what: str, found: dict[str, Any], surroundings: SparkEnvironment) -> Diagnosis:
-    """Check this project's packages: present, genuine, and of the driver's version."""
+    """Check that this project's packages exist, are not shadowed by other modules, and have the driver's version."""
     check, face = f"modules of {what}", found["origins"]["pyspark_ledger"]
     if not face:
         do = "Install pyspark-ledger there, the same version on every host (or ship it: spark.submit.pyFiles)"
         return Diagnosis(check, "problem", f"{found['executable']} has no module 'pyspark_ledger'", do)
     for name, origin in found["origins"].items():
         if Path(origin).name != "__init__.py":
-            do = f"Rename {face}, or start in another directory: Python finds it before the package"
+            do = f"Rename {face}, or start in another directory: Python finds this file before the package"
             what_is = f"'import pyspark_ledger' finds {face}, which is not pyspark-ledger: it has no {name}"
             return Diagnosis(check, "problem", what_is, do)
     theirs = found["ours"].get("version", "")
@@ -295,7 +295,7 @@ def _check_origins(what: str, found: dict[str, Any], surroundings: SparkEnvironm
 
 
 def check_discovery(found: dict[str, Any] | str, surroundings: SparkEnvironment) -> Iterator[Diagnosis]:
-    """Check whether Spark discovers the source. One failing package `pyspark_…` hides all sources silently."""
+    """Check whether Spark discovers the source. If one package `pyspark_…` fails, Spark silently finds no source."""
     check, by_hand = "discovery", "Or call pyspark_ledger.register(spark)"
     if isinstance(found, str):
         do = f"Unset PYSPARK_DRIVER_PYTHON or set it to {sys.executable}. {by_hand}"
@@ -304,7 +304,7 @@ def check_discovery(found: dict[str, Any] | str, surroundings: SparkEnvironment)
         return
     broken = {name: error for name, error in found["discovery"].items() if error}
     for name, error in broken.items():
-        do = f"Mend or uninstall {name}, then start a new session: a session does not look again. {by_hand}"
+        do = f"Repair or uninstall {name}, then start a new session: a session searches only once. {by_hand}"
         yield Diagnosis(check, "problem", f"module {name} fails ({error}), so Spark finds no source at all", do)
     if not broken and "pyspark_ledger" not in found["discovery"]:
         do = f"Install pyspark-ledger for {found['executable']}. {by_hand}"
@@ -314,7 +314,7 @@ def check_discovery(found: dict[str, Any] | str, surroundings: SparkEnvironment)
 
 
 def check_connect(surroundings: SparkEnvironment) -> Diagnosis:
-    """Check the imports of Spark Connect's client, if there is one."""
+    """Check the imports of Spark Connect's client, if Spark Connect is used."""
     remote = surroundings.environ.get("SPARK_REMOTE") or surroundings.conf.get("spark.remote", "")
     if not remote:
         return Diagnosis("connect", "ok", "not used")
@@ -322,4 +322,4 @@ def check_connect(surroundings: SparkEnvironment) -> Diagnosis:
     if missing:
         do = "pip install 'pyspark[connect]'"
         return Diagnosis("connect", "problem", f"SPARK_REMOTE is set, and {', '.join(missing)} cannot be imported", do)
-    return Diagnosis("connect", "ok", "the client's packages are there; the server's host needs the source as well")
+    return Diagnosis("connect", "ok", "the client's packages are installed; the server's host needs the source as well")

@@ -13,8 +13,8 @@ _LETTERS_MAX = 240
 def within(seconds: float, call: Callable[[], T]) -> T:
     """Return the result of `call`, which runs on a daemon thread. Raises its error, or TimeoutError after `seconds`.
 
-    An exit of the process inside the call is a RuntimeError.
-    Python cannot end a thread. A late call ends by its own limits or with the process, and its result is dropped.
+    Raises RuntimeError if the call tries to end the process. Python cannot end a thread. So after the TimeoutError the
+    call continues until it ends by itself, or until the process ends. Its result is dropped.
     """
     results: list[T] = []
     errors: list[BaseException] = []
@@ -29,7 +29,7 @@ def within(seconds: float, call: Callable[[], T]) -> T:
     thread.start()
     thread.join(seconds)
     if errors and not isinstance(errors[0], Exception):
-        # Spark Connect without pandas calls `sys.exit`: a report is to survive that.
+        # Spark Connect without pandas calls `sys.exit`, which must not end the report.
         raise RuntimeError(f"the call ended with {type(errors[0]).__name__}") from errors[0]
     if errors:
         raise errors[0]
@@ -39,7 +39,7 @@ def within(seconds: float, call: Callable[[], T]) -> T:
 
 
 def error_text(error: BaseException) -> str:
-    """Return an error in one line: the system's words, or the class and the first line of the message."""
+    """Return an error in one line: the system's text, or the class and the first line of the message."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

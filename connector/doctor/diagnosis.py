@@ -1,4 +1,4 @@
-"""Diagnosis of `ledger doctor`: in order, a warning, or a problem with what to do about it."""
+"""Diagnosis of `ledger doctor`: the result of one check, and what to do about it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ State = Literal["ok", "warning", "problem"]
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Result of a check and, unless it is in order, what to do."""
+    """Result of a check. `do` says what the user can do; it is empty if the state is `ok`."""
 
     check: str
     state: State
@@ -19,7 +19,7 @@ class Diagnosis:
     do: str = ""
 
     def lines(self) -> Iterator[str]:
-        """Yield the lines of a report in text: the result, and what to do."""
+        """Yield the lines of the text report: the result, and what to do."""
         yield f"{self.state:8}{self.check}: {self.found}"
         if self.do:
             yield f"{'':8}→ {self.do}"

@@ -1,7 +1,7 @@
-"""Platform and disk of the driver: facts that a report needs.
+"""Platform and disk of the driver, for the report of `ledger doctor --platform`.
 
 Rules
-- The platform is a guess from names of environment variables and directories. It decides nothing.
+- The platform is a guess from names of environment variables and directories. No check except `Unity Catalog` uses it.
 - Values of variables are not shown.
 """
 
@@ -20,7 +20,7 @@ _RUNTIME = "DATABRICKS_RUNTIME_VERSION"
 
 
 def platform_name(environ: Mapping[str, str], connect: bool, root: Path = Path("/")) -> str:
-    """Return the likely platform. `connect`: the session is one of Spark Connect. `root` is the file system's root."""
+    """Return the likely platform. `connect` says that Spark Connect is used. `root` is the root of the file system."""
     if _RUNTIME in environ:
         if environ.get("IS_SERVERLESS", "").lower() == "true" or environ[_RUNTIME].startswith("client"):
             return f"{DATABRICKS} serverless"
@@ -48,6 +48,6 @@ def check_disk(store: Path, mounts: str) -> Diagnosis:
         return Diagnosis(check, "problem", f"{found}, a network file system", do)
     what = dies_with_its_machine(path, mounts)
     if what:
-        do = "Rows there end with the machine: see 'Durable disks' in docs/clusters.md"
+        do = "The store is lost when the machine ends: see 'Durable disks' in docs/clusters.md"
         return Diagnosis(check, "warning", f"{found}, {what}", do)
     return Diagnosis(check, "ok", found)

@@ -1,13 +1,13 @@
-"""Report on a platform: what Databricks, EMR or a container may forbid, tried and put into words.
+"""Report on a platform: it tries what Databricks, EMR or a container may forbid.
 
     from pyspark_ledger.connector.doctor.platform import probe_platform
     print(probe_platform(spark))
 
 Rules
-- Nothing is raised and nothing is left: each check has a deadline and undoes what it tried.
-- No value of the environment and no secret is shown.
-- The checks of the driver come first: they need no session. They need only the standard library, because a driver may
-  lack a package.
+- No check raises an error. Each check has a deadline, and removes everything that it created.
+- The report contains no secret and no value of an environment variable.
+- The checks of the driver come first, because they need no session. They use only the standard library, because
+  packages may be missing.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _S3_SECONDS = 5.0  # imports of boto3, a search for credentials, and a request o
 
 @dataclass(frozen=True, slots=True)
 class PlatformReport:
-    """Diagnoses of a platform. Its text is a report to be pasted."""
+    """Diagnoses of a platform. `str()` returns them as the text of a report."""
 
     findings: tuple[Diagnosis, ...]
 
@@ -64,7 +64,7 @@ class PlatformReport:
 
 @dataclass(frozen=True, slots=True)
 class PlatformQuestion:
-    """Subject of a report. `bucket` is empty or `s3://bucket/prefix`."""
+    """Arguments of a report. `location` is the store, `bucket` is empty or `s3://bucket/prefix`."""
 
     environ: Mapping[str, str]
     location: str
@@ -84,7 +84,8 @@ def probe_platform(
 ) -> PlatformReport:
     """Return a report on the platform of the driver and of one task.
 
-    Without `spark` the active session is asked, else a new one with `conf`, which is stopped at the end.
+    Without `spark` the report uses the active session. Without an active session it starts a session with `conf`, and
+    stops it at the end.
     """
     location = _tried(lambda: store_location(store), str(store or ""))
     question = PlatformQuestion(os.environ, location, bucket, endpoint, clock)
@@ -101,7 +102,7 @@ def probe_platform(
 def _tried(call: Callable[[], str], otherwise: str) -> str:
     try:
         return call()
-    except Exception:  # noqa: BLE001  # what is wrong with the store is for other checks
+    except Exception:  # noqa: BLE001  # other checks report errors of the store
         return otherwise
 
 
@@ -109,7 +110,7 @@ def _of_driver(question: PlatformQuestion) -> Iterator[Diagnosis]:
     """Run the checks that need no session."""
     yield probe_process()
     run = run_directory_path()
-    do = "Nothing to do: the broker of a directory then listens at a port of this host, with a token of its store"
+    do = "Nothing to do: the broker of a directory then listens at a port on loopback, and requires the store's token"
     yield probe_unix_socket("socket of the broker", existing(run), "warning", do)
     if "://" not in question.location:
         yield _disk(Path(question.location))
@@ -125,7 +126,7 @@ def _disk(store: Path) -> Diagnosis:
         mounts = Path("/proc/mounts").read_text(encoding="utf-8", errors="replace")
         return within(SECONDS, lambda: check_disk(store, mounts))
     except Exception as error:  # noqa: BLE001  # a platform may hide its mounts
-        return Diagnosis("store's disk", "warning", error_text(error), "Look whether the disk outlives the cluster")
+        return Diagnosis("store's disk", "warning", error_text(error), "Check whether the disk outlives the cluster")
 
 
 def _listed_here(question: PlatformQuestion) -> str:
@@ -139,7 +140,7 @@ def _listed_here(question: PlatformQuestion) -> str:
 
 
 def _bucket_parts(address: str) -> tuple[str, str]:
-    """Return the name and the prefix in `s3://name/prefix`; an empty name if the address is another."""
+    """Return the name and the prefix of `s3://name/prefix`. The name is empty if the address is not of this form."""
     try:
         parsed = ObjectAddress.parse(address)
     except LedgerError:
@@ -153,7 +154,7 @@ def _bucket(check: str, error: str, do: str) -> Diagnosis:
 
 def _no_session(why: str) -> Diagnosis:
     do = "Call probe_platform(spark) in a notebook, or give the session's settings with --conf NAME=VALUE"
-    return Diagnosis("task", "warning", f"there is no session, so nothing was asked of a task: {why}", do)
+    return Diagnosis("task", "warning", f"there is no session, so no task was tested: {why}", do)
 
 
 def _of_session(spark: SparkSession, question: PlatformQuestion) -> Iterator[Diagnosis]:
@@ -218,7 +219,7 @@ def check_python(ours: list[int], theirs: list[int]) -> Diagnosis:
 
 
 def check_package(imported: Mapping[str, str]) -> Diagnosis:
-    """Check this package in a task: present, and of the driver's version."""
+    """Check that a task imports this package, in the driver's version."""
     check = "package in a task"
     do = "Install the driver's version of pyspark-ledger on every host, or ship it (spark.submit.pyFiles)"
     if "error" in imported:
@@ -229,10 +230,13 @@ def check_package(imported: Mapping[str, str]) -> Diagnosis:
 
 
 def check_address(host: str, refused: str, failed: str | None, *, echoed: bool) -> Diagnosis:
-    """Check the way from a task to the driver. `refused`: why nothing listens; `failed`: why the task got no answer."""
+    """Check the connection from a task to the driver.
+
+    `refused` says why the driver could not listen, `failed` why the task got no answer. Both are empty otherwise.
+    """
     check = "driver's address"
     if refused:
-        do = "Give serve(spark, host=…) a name of this host, or name a broker that tasks reach as the store"
+        do = "Call serve(spark, host=…) with a name of this host, or set the store to a broker that tasks reach"
         return Diagnosis(check, "problem", f"this process cannot listen at {host}: {refused}", do)
     if failed or not echoed:
         do = "Open a port: serve(spark, host=…, port=…). Or run `ledger serve` on a host that tasks reach"

@@ -1,8 +1,8 @@
-"""Probes of the driver's host: what the broker and its clients ask of the operating system, tried once and undone.
+"""Probes of the driver's host: each tries one system call that the broker or its clients need.
 
 Rules
-- Each probe tries the real call and ends within `SECONDS`. It raises nothing: a failure is its diagnosis.
-- Nothing is left: processes are ended, files have no name or lose it, sockets are closed.
+- Each probe makes the real call and ends within `SECONDS`. It raises no error: a failure becomes its diagnosis.
+- A probe leaves nothing behind: it ends its processes, deletes its files and closes its sockets.
 - The diagnosis of a failure says what the package does instead, or what to do.
 """
 
@@ -28,7 +28,7 @@ from pyspark_ledger.ledger.clock import new_id, pause
 SECONDS = 2.0
 _LOOK_AGAIN_MS = 300
 _CHILD_SECONDS = 20
-# It ends by itself, should nobody be left to end it.
+# The child ends by itself after `_CHILD_SECONDS`, in case the probe cannot end it.
 _CHILD = f"import os, time; print(os.getsid(0) == os.getpid(), flush=True); time.sleep({_CHILD_SECONDS})"
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # its file has no name
 _SHARED_MEMORY_LEAST = 128 * 1024 * 1024
@@ -38,7 +38,7 @@ _BYTES = b"probe"
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Attempt, and the state and advice if it raises or hangs."""
+    """Call to try, and the state and the advice of the diagnosis if the call raises or hangs."""
 
     check: str
     attempt: Callable[[], Diagnosis]
@@ -54,7 +54,7 @@ class Probe:
 
 
 def probe_process(command: Sequence[str] = ()) -> Diagnosis:
-    """Try whether a detached child process starts, and lives after the function that started it has returned."""
+    """Test whether a detached child process starts, and still runs after the function that started it has returned."""
     check = "background process"
     do = "No broker can run here: run `ledger serve` on another host, and name its address as the store"
     given = tuple(command) or (sys.executable or "python3", "-I", "-S", "-c", _CHILD)
@@ -88,7 +88,7 @@ def _started(command: Sequence[str]) -> subprocess.Popen[bytes]:
 
 
 def _first_line(child: subprocess.Popen[bytes]) -> str:
-    """Return what a child says first; empty if it says nothing in most of the time of a probe."""
+    """Return the first line that a child prints; empty if it prints none within 0.7 of the time of a probe."""
     if child.stdout is None or not select.select([child.stdout], [], [], SECONDS * 0.7)[0]:
         return ""
     return os.read(child.stdout.fileno(), 64).decode(errors="replace").strip()
@@ -105,7 +105,7 @@ def _ended(child: subprocess.Popen[bytes]) -> None:
 
 
 def probe_unix_socket(check: str, directory: Path, failed: State, do: str) -> Diagnosis:
-    """Try whether a Unix socket in a directory can be bound and reached."""
+    """Test whether a Unix socket in a directory can be bound and reached."""
 
     def attempt() -> Diagnosis:
         path = directory / f"probe-{new_id()[:8]}.sock"
@@ -125,7 +125,7 @@ def _exchange(listener: socket.socket, address: str) -> None:
         client.sendall(_BYTES)
         server.sendall(server.recv(len(_BYTES)))
         if client.recv(len(_BYTES)) != _BYTES:
-            raise OSError("other bytes came back than were sent")
+            raise OSError("the received bytes differ from the sent bytes")
 
 
 @contextmanager
@@ -143,9 +143,9 @@ def _connected(listener: socket.socket, address: str) -> Iterator[tuple[socket.s
 
 
 def probe_shared_memory(directory: Path = _SHARED_MEMORY) -> Diagnosis:
-    """Try whether a file in shared memory can be created and mapped, and how much room there is."""
+    """Test whether a file in shared memory can be created and mapped, and how much memory is free."""
     check = str(directory)
-    do = "Nothing to do: blocks of the cache are then kept by the broker and sent, instead of mapped"
+    do = "Nothing to do: the broker then keeps cached blocks in its own memory and sends them to readers"
 
     def attempt() -> Diagnosis:
         with tempfile.TemporaryFile(dir=directory) as file:
@@ -163,7 +163,7 @@ def probe_shared_memory(directory: Path = _SHARED_MEMORY) -> Diagnosis:
 
 
 def probe_descriptor() -> Diagnosis:
-    """Try what a producer on the broker's host does: pass an anonymous file over an abstract Unix socket."""
+    """Test whether an anonymous file can be passed over an abstract Unix socket, as a producer does."""
     check = "memfd over a socket"
     do = "Nothing to do if the host forbids this: a producer on the broker's host then sends its entries by Flight"
 

@@ -1,6 +1,6 @@
-"""Probe of a Python data source: whether its planner and its tasks import Unity Catalog's provider of credentials.
+"""Python data source that tests whether its planner and its tasks import Unity Catalog's provider of credentials.
 
-Rule: the class is sent by value, because Spark's processes may lack this package.
+Rule: Spark pickles the class by value, because Spark's processes may lack this package.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NAME = "ledger_platform_probe"
 
 
 class ProbeReader(DataSourceReader):
-    """Reader of one row: the errors of the import in the planner and in a task; empty where the import works."""
+    """Reader of one row: the errors of the import in the planner and in a task. A text is empty without an error."""
 
     def partitions(self) -> list[InputPartition]:
         return [InputPartition(imported(CREDENTIALS_MODULE).get("error", ""))]

@@ -1,9 +1,9 @@
-"""Probe of a Spark session: one job of one task, which also connects to the driver's address.
+"""Probe of a Spark session: a job with one task, which also connects to the driver's address.
 
 Rules
-- The job is a DataFrame with a Python function: it needs neither RDDs nor pandas, and runs over Spark Connect.
-- The function is sent by value, so that a task without this package answers as well.
-- A job that is late is interrupted by its tag. A session that was started here is stopped.
+- The job is a DataFrame with a Python function. It needs neither RDDs nor pandas, and also runs over Spark Connect.
+- Spark pickles the function by value, so that a task without this package can run it.
+- A job that exceeds its deadline is interrupted by its tag. If the probe started the session, the probe stops it.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ T = TypeVar("T")
 START_SECONDS = 120.0
 _STOP_SECONDS = 30.0
 TASK_SECONDS = 30.0
-"""The first task of a session also waits for an executor and for Python."""
+"""Deadline of the task. The first task of a session also waits until an executor and Python have started."""
 
 
 class EchoListener:
-    """Listener at a free port of `host` that sends each caller a token; `echoed` is set if one sends it back.
+    """Listener at a free port of `host` that sends a token to each caller.
 
-    Raises OSError if the host's name is unknown or not this machine's.
+    `echoed` is set when a caller sends the token back. Raises OSError if `host` is unknown or is another machine.
     """
 
     def __init__(self, host: str) -> None:
@@ -76,9 +76,9 @@ class EchoListener:
 
 @contextmanager
 def probed_session(spark: SparkSession | None, conf: Mapping[str, str]) -> Iterator[tuple[SparkSession | None, str]]:
-    """Yield the session, else the active one, else a new one with `conf`, which is stopped at the end.
+    """Yield `spark`, else the active session, else a new session with `conf`, which is stopped at the end.
 
-    If there is none, yield None and the reason.
+    If no session can be started, yield None and the reason.
     """
     created = False
     why = ""
@@ -106,14 +106,14 @@ def _has_context() -> bool:
 
 
 def _active_session() -> SparkSession | None:
-    """Return the session of this thread: another thread has none."""
+    """Return the active session of this thread. Called by the caller's thread, because another thread has none."""
     from pyspark.sql import SparkSession
 
     return SparkSession.getActiveSession()
 
 
 def _new_session(conf: Mapping[str, str]) -> SparkSession:
-    """Return a new session, or that of the existing context, whose settings are kept."""
+    """Return a new session with `conf`. If there is a Spark context already, return its session unchanged."""
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder
@@ -124,7 +124,7 @@ def _new_session(conf: Mapping[str, str]) -> SparkSession:
 
 
 def driver_host(spark: SparkSession) -> str:
-    """Return the name of the driver's host for tasks: Spark's, else this machine's, as `serve` chooses it."""
+    """Return the host name by which tasks reach the driver, chosen as in `serve`: Spark's setting, else this host's."""
     with suppress(Exception):  # a platform may hide its settings
         host = within(SECONDS, lambda: spark.conf.get("spark.driver.host", ""))
         if host:
@@ -133,7 +133,7 @@ def driver_host(spark: SparkSession) -> str:
 
 
 def ask_task(spark: SparkSession, question: Mapping[str, Any], seconds: float = TASK_SECONDS) -> dict[str, Any]:
-    """Return what one task finds (`task_probe`). Raises TimeoutError, and Spark's errors."""
+    """Return the result of `task_probe` in one task. Raises TimeoutError, and Spark's errors."""
     tag = f"ledger-doctor-{new_id()}"
     found: dict[str, Any] = json.loads(_interruptible(spark, tag, lambda: _asked(spark, tag, question), seconds))
     return found
@@ -153,7 +153,7 @@ def _asked(spark: SparkSession, tag: str, question: Mapping[str, Any]) -> str:
 def ask_source(spark: SparkSession, seconds: float = TASK_SECONDS) -> tuple[str, str]:
     """Return the errors of the import of Unity Catalog's provider in the planner and in a task of a Python source.
 
-    The session keeps the source's name; a later probe replaces it. Raises TimeoutError, and Spark's errors.
+    The source stays registered in the session, and a later probe replaces it. Raises TimeoutError, and Spark's errors.
     """
     tag = f"ledger-doctor-{new_id()}"
     return _interruptible(spark, tag, lambda: _read(spark, tag), seconds)
@@ -181,7 +181,7 @@ def _interruptible(spark: SparkSession, tag: str, call: Callable[[], T], seconds
 
 @contextmanager
 def _by_value(*modules: ModuleType) -> Iterator[None]:
-    """Send the functions and classes of these modules as code instead of by name."""
+    """Let Spark pickle the functions and classes of these modules by value instead of by name."""
     from pyspark import cloudpickle as untyped
 
     cloudpickle: Any = untyped

@@ -1,9 +1,9 @@
-"""Probe of a task: what runs in Spark's Python worker, sent there by value.
+"""Probe that runs in a task, in Spark's Python worker. Spark pickles this module by value.
 
 Rules
-- Only the standard library is imported at the top, because a task may lack this package. The rest is tried.
-- The result is one JSON document. A failure is a text in it; nothing is raised.
-- An error of S3 is its code or class: its message may contain a key or an address of the environment.
+- Only the standard library is imported at the top, because a task may lack this package. Other imports may fail.
+- The result is one JSON document. A failure is a text in the document, and no error is raised.
+- An error of S3 is reported by its code or class, because its message may contain a key or an address.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ CREDENTIALS_MODULE = "databricks.service_credentials"
 
 
 def task_facts(question: str) -> str:
-    """Return what a task finds. `question` has the driver's host and port, the bucket, and the seconds for each."""
+    """Return the results of all probes as JSON.
+
+    `question` is JSON with the driver's host and port, the bucket, and the deadline of a probe in seconds.
+    """
     asked: dict[str, Any] = json.loads(question)
     bucket = asked.get("bucket")
     facts = {

@@ -1,8 +1,9 @@
 """Versions of Spark and Delta that this release is tested with.
 
 Rules
-- The extras of pyproject.toml, the locks, `ledger doctor` and the docs follow this table; tests compare them with it.
-- A version is listed when the Spark stories passed on it (`make test`, `make test-sparks`, `make smoke-lowest`).
+- The extras of pyproject.toml, the locks, `ledger doctor` and the docs must match this table. Tests compare them.
+- A version is listed after the tests with Spark have passed on it (`make test`, `make test-sparks`,
+  `make smoke-lowest`).
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ SPARK: dict[tuple[int, int], tuple[str, ...]] = {
     (4, 2): ("4.2.0", "4.2.1"),
     (4, 3): ("4.3.0",),
 }
-# Versions of Delta, oldest first, each with the newest Spark that it works with. The Python package names the jar of
-# its own version: only a version whose jar is on Maven Central works.
+# Versions of Delta, oldest first, each with the newest Spark that it supports. Delta's Python package requires the jar
+# of its own version, so only versions whose jar is on Maven Central work.
 DELTA: dict[str, str] = {"4.0.0": "4.0.5", "4.4.0": "4.2.0"}
 
 OLDEST, NEWEST = min(SPARK), max(SPARK)

@@ -1,9 +1,9 @@
-"""Probe of another interpreter: `ledger doctor` runs it in the Python that Spark would start, in Spark's way.
+"""Probe of another interpreter: `ledger doctor` runs this file in the Python that Spark would start.
 
 Rules
-- Only the standard library is imported, because the interpreter may have nothing else, and may be old.
-- The result is one JSON document on standard output. A failure is a text in it.
-- The interpreter runs the source of this file by `python -c`.
+- Only the standard library is imported, because the interpreter may have no packages, and may be old.
+- The result is one JSON document on standard output. A failure is a text in the document.
+- The interpreter runs the source of this file with `python -c`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ OWN = ("pyspark_ledger", "pyspark_ledger.connector", "pyspark_ledger.ledger", "p
 
 
 def probe() -> dict[str, Any]:
-    """Return its version, the packages of a task, this project's packages and their origin, and what discovery
-    finds.
+    """Return the interpreter's version, the packages that a task needs, and this project's packages.
+
+    `discovery` has the modules `pyspark_…`, in which Spark searches for data sources, with the errors of their imports.
     """
     return {
         "executable": sys.executable,
@@ -40,7 +41,7 @@ def probe() -> dict[str, Any]:
 def _imported(name: str) -> dict[str, str]:
     try:
         module = importlib.import_module(name)
-    except BaseException as error:  # noqa: BLE001  # also SystemExit: it ends the lookup of a session, too
+    except BaseException as error:  # noqa: BLE001  # also SystemExit, which ends Spark's search for data sources
         return {"error": f"{type(error).__name__}: {error}"}
     return {"version": str(getattr(module, "__version__", "")), "origin": str(getattr(module, "__file__", ""))}
 

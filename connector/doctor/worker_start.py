@@ -1,8 +1,8 @@
-"""Time that an interpreter needs until it could connect to Spark, which waits ten seconds without a setting for it.
+"""Time that an interpreter needs until it can connect to Spark. Spark waits ten seconds, and no setting changes this.
 
-Spark directly starts the process that drives a stream, and with `spark.python.use.daemon` false every worker. It raises
-"Python worker failed to connect back" for a process that ends early, and for a slow one. Only the first is a fault of
-the interpreter; the second is an overloaded host.
+Spark directly starts the process that drives a stream. If `spark.python.use.daemon` is false, it also starts every
+worker directly. If such a process ends early or is slow, Spark raises "Python worker failed to connect back". A process
+ends early because its interpreter lacks a package. It is slow because the host is overloaded.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _LIMIT_SECONDS = 60
 _CODE = "import pyspark.sql.streaming.python_streaming_source_runner"
 _DO = (
     "Leave a processor free (spark.master local[N] with fewer than all), start fewer queries at once, and keep Python "
-    "on a local disk with its bytecode (PYTHONDONTWRITEBYTECODE unset). A query that failed so has lost nothing: start "
-    "it again"
+    "on a local disk with its bytecode (PYTHONDONTWRITEBYTECODE unset). A query that failed with this error has lost "
+    "nothing: start it again"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerStart:
-    """Process up to its connection; `error` is its last line if it ended earlier."""
+    """Times of a process until its connection. `error` is the last line that it printed, if it ended early."""
 
     seconds: float
     processor_seconds: float
@@ -38,7 +38,7 @@ class WorkerStart:
 
 
 def timed_start(python: str, directory: Path, environ: Mapping[str, str]) -> WorkerStart:
-    """Start an interpreter as Spark does for a stream; it imports what Spark imports, and ends."""
+    """Start an interpreter as Spark does for a stream, import the modules that Spark imports, and end it."""
     before, began = _children_seconds(), monotonic_ms()
     error = ""
     try:
@@ -60,7 +60,7 @@ def timed_start(python: str, directory: Path, environ: Mapping[str, str]) -> Wor
 
 
 def check_start(start: WorkerStart, conf: Mapping[str, str]) -> Iterator[Diagnosis]:
-    """Check whether Spark would wait long enough, and which setting makes the wait matter more."""
+    """Check whether the start is faster than Spark's limit, and whether the limit applies to every worker."""
     check = "start of a worker"
     waits = f"Spark waits {SPARK_WAITS_SECONDS} s, then says '{MESSAGE}'"
     if start.error:
@@ -73,8 +73,10 @@ def check_start(start: WorkerStart, conf: Mapping[str, str]) -> Iterator[Diagnos
     else:
         yield Diagnosis(check, "warning", took, _DO)
     if conf.get("spark.python.use.daemon", "true").lower() == "false":
-        do = "Unset it: with the daemon only the process that drives a stream is under that limit"
-        yield Diagnosis(check, "warning", f"spark.python.use.daemon is false, so every worker starts anew; {waits}", do)
+        do = "Unset it: with the daemon the limit applies only to the process that drives a stream"
+        yield Diagnosis(
+            check, "warning", f"spark.python.use.daemon is false, so Spark starts each worker directly; {waits}", do
+        )
 
 
 def _children_seconds() -> float:

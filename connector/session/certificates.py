@@ -1,14 +1,14 @@
-"""Certificates and a token for one broker and its clients. The authority signs two certificates and is forgotten.
+"""Certificates and a token for one broker and its clients. The authority signs two certificates, and is then dropped.
 
-    ca.pem               the authority that both sides trust
-    broker.pem  .key     the broker's, for its names and addresses
-    client.pem  .key     the executors'
-    token                the driver's; tasks get derived tokens
+    ca.pem               certificate of the authority, which broker and clients trust
+    broker.pem  .key     certificate and key of the broker, for its names and addresses
+    client.pem  .key     certificate and key of the executors
+    token                token of the driver; the driver derives the tokens of tasks from it
 
 Rules
 - The files are in a directory that only the user can read. Keys and token have mode 0600 from their creation.
 - The authority's key stays in memory, and no file contains it.
-- Each file name has a unique mark, because Spark ships files by their names alone.
+- Each file name has a random part (`mark`), because Spark distinguishes shipped files only by their names.
 - The package `cryptography` is imported when the first authority is made.
 """
 
@@ -34,7 +34,7 @@ _DAYS = 365
 
 @dataclass(frozen=True, slots=True)
 class EphemeralCertificates:
-    """Paths of the files."""
+    """Paths of the certificates, keys and token of one broker."""
 
     directory: Path
     mark: str
@@ -66,8 +66,8 @@ class Authority:
         except ImportError as missing:
             raise Refused(
                 "certificates are made by the package cryptography, which is not installed here",
-                hint="pip install 'pyspark-ledger[crypto]' for the driver, or run `ledger serve` with certificates of "
-                "yours and name its address as the store",
+                hint="pip install 'pyspark-ledger[crypto]' on the driver. Or run `ledger serve` with your own "
+                "certificates, and use its address as the store",
             ) from missing
         self._start = datetime.fromtimestamp(now_ms // 1000, UTC)
         self._key, self._name = _new_key(), _common_name(name)
@@ -79,7 +79,7 @@ class Authority:
     def sign(self, name: str, hosts: Sequence[str], days: int = _DAYS) -> tuple[bytes, bytes]:
         """Return a certificate for the names and addresses of `hosts`, and its key without a password.
 
-        A negative number of days makes a certificate that has expired.
+        With a negative number of `days` the certificate has already expired.
         """
         from cryptography import x509
         from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
@@ -121,7 +121,7 @@ def _common_name(name: str) -> Name:
 
 
 def _use(*, signs_certificates: bool) -> KeyUsage:
-    """Return the permitted use of a key: certificates and their revocations, or TLS."""
+    """Return the permitted use of a key: to sign certificates and their revocations, or TLS."""
     from cryptography import x509
 
     return x509.KeyUsage(
@@ -152,11 +152,14 @@ def _alternative(host: str) -> GeneralName:
         pass
     plain = host.replace("-", "a").replace(".", "a")
     if not plain.isascii() or not plain.isalnum() or "" in host.split("."):
-        raise Refused(f"{host!r} is no host's name or number", hint="Give `host`: how executors call this host")
+        raise Refused(
+            f"{host!r} is no host name and no IP address",
+            hint="Set `host` to the name by which executors reach this host",
+        )
     return x509.DNSName(host)
 
 
 def _write_private(path: Path, data: bytes) -> None:
-    """Write a new file that only the user can read, before it has any content."""
+    """Write a new file. Only the user can read the file, from its creation on."""
     path.touch(mode=0o600, exist_ok=False)
     path.write_bytes(data)

@@ -1,13 +1,14 @@
-"""`serve(spark)`: a broker on the driver's host for executors elsewhere, the session's default.
+"""`serve(spark)`: a broker on the driver's host for executors on other hosts. Its store is the session's default.
 
 Rules
-- Executors' credentials are created for this broker and deleted with it. Spark ships certificates, and the driver makes
-  tokens for each read and write. The driver's own token stays in a file on its host.
-- An executor that can read the broker's token file is on its host and maps blocks. Every other one receives them by
-  Flight.
-- The broker lives as long as the session's process: a heartbeat keeps it alive. Without the heartbeat it exits after
-  its idle time. After a kill it restarts at the same port.
-- The store stays when the broker exits. A warning is logged once if the store's disk is deleted with the cluster.
+- The credentials of executors are created for this broker and deleted with it. Spark ships the certificates, and the
+  driver makes tokens for each read and write. The driver's own token stays in a file on its host.
+- An executor that can read the broker's token file is on the broker's host, and maps blocks. Every other executor
+  receives the blocks by Arrow Flight.
+- The broker lives as long as the session's process, which sends a heartbeat. Without the heartbeat the broker exits
+  after its idle time. If the broker is killed, it is restarted at the same port.
+- The directory of the store stays when the broker exits. If the store's disk is deleted with the cluster, a warning is
+  printed once.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _BEAT_SECONDS = 30.0
 
 
 class ServedStore:
-    """Broker that was started for a session. `options` are what Spark needs to use it from the driver."""
+    """Broker that was started for a session. `options` has the options with which the driver reaches the broker."""
 
     def __init__(
         self,
@@ -87,7 +88,7 @@ class ServedStore:
         try:
             self._client.call("shutdown", Empty(), deadline_ms=0)
         except LedgerError as gone:
-            print(f"pyspark-ledger: the broker at {self.address} was gone: {gone}", file=sys.stderr)  # noqa: T201
+            print(f"pyspark-ledger: the broker at {self.address} had ended: {gone}", file=sys.stderr)  # noqa: T201
         self._client.close()
         shutil.rmtree(self._tls.directory, ignore_errors=True)
 
@@ -95,14 +96,14 @@ class ServedStore:
 def serve_session(
     spark: SparkSession, store: str | None, host: str | None, port: int, leave: Callable[[], object]
 ) -> ServedStore:
-    """Start the broker and ship its certificates; the caller registers the source with `address` and `options`.
+    """Start the broker and ship its certificates. The caller registers the source with `address` and `options`.
 
-    `leave` restores the session's former default store before the broker stops.
+    `leave` restores the session's earlier default store. It is called before the broker stops.
     """
     if is_connect(spark):
         raise Refused(
-            "serve() starts a broker on the driver's host, a session of Spark Connect is not there",
-            hint="Run `ledger serve` on that host, or name a directory of it as the store",
+            "serve() starts a broker on the driver's host, and a client of Spark Connect does not run there",
+            hint="Run `ledger serve` on that host, or set the store to a directory of that host",
         )
     location = store_location(store)
     if "://" in location:
@@ -124,10 +125,10 @@ def serve_session(
 
 
 def _left(spark: SparkSession, leave: Callable[[], object]) -> None:
-    """Send the last acknowledgements to the broker, also at the end of a process, before the broker stops."""
+    """Send the last acknowledgements, and restore the default store. Called before the broker stops."""
     from pyspark_ledger.connector.session.commit_listener import is_installed, settle
 
-    with suppress(Exception):  # a stopped session acknowledges and reads nothing
+    with suppress(Exception):  # the session may have stopped already
         if is_installed(spark):
             settle(spark)
         leave()
@@ -142,14 +143,14 @@ def warn_of_short_life(store: Path) -> None:
     what = dies_with_its_machine(store, mounts)
     if what:
         _say_once(
-            f"pyspark-ledger: the store {store} is on {what}: it is gone when the cluster is. Keep it on a volume that "
-            "stays, or a broker's host of its own, or offload it before the end (docs/clusters.md)"
+            f"pyspark-ledger: the store {store} is on {what}, which is deleted with the cluster. Use a volume that "
+            "stays, run the broker on a separate host, or offload the store before the end (docs/clusters.md)"
         )
 
 
 @lru_cache(maxsize=32)
 def _say_once(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)  # noqa: T201  # a notebook shows it
+    print(text, file=sys.stderr, flush=True)  # noqa: T201  # a notebook shows standard error
 
 
 def _start(store: Path, address: str, tls: EphemeralCertificates) -> Client:
@@ -172,7 +173,7 @@ def _beat(client: Client) -> None:
 
 
 def _free_port(host: str) -> int:
-    """Return a free port, which must be known before the start, because the broker keeps it across restarts."""
+    """Return a free port. It is chosen before the broker starts, because a restarted broker must use the same port."""
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:
@@ -180,6 +181,7 @@ def _free_port(host: str) -> int:
             found: int = probe.getsockname()[1]
     except OSError as error:
         raise Refused(
-            f"no broker can listen at {host!r}: {error.strerror}", hint="Give `host`: how executors call this host"
+            f"no broker can listen at {host!r}: {error.strerror}",
+            hint="Set `host` to the name by which executors reach this host",
         ) from None
     return found

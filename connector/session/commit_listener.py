@@ -1,15 +1,15 @@
-"""Listener that acknowledges each batch as soon as Spark has committed it, the last one of a run included.
+"""Listener that acknowledges each batch as soon as Spark has committed it, also the last batch of a query.
 
-Spark tells a source of a commit only while it plans the next batch, so never of the last batch of a run. But every
-progress contains the batch's `endOffset`, and is sent after the batch is in Spark's commit log. Sessions of `session()`
-and `configure()` listen to their own queries and move the cursors there.
+Spark tells a source about a commit only while it plans the next batch. So it never tells a source about the last batch
+of a query. But Spark also sends a progress event for each batch, after the batch is in its commit log. The event
+contains the batch's `endOffset`. Sessions of `session()` and `configure()` listen to these events and move the cursors.
 
 Invariants
-- Only an end offset of a progress is acknowledged, never what tasks have merely read.
-- Spark's listener bus is never blocked. A separate thread calls the broker, with only the newest position of each
-  cursor.
-- A failed acknowledgement is a warning: the next batch, or the next start of the query, repeats it.
-- A process that ends waits, for a bounded time, until the commits of its finished queries are acknowledged.
+- Only the end offset of a progress event is acknowledged. Rows that tasks have read are not enough.
+- The listener never blocks Spark's listener bus. A separate thread calls the broker, with only the newest position of
+  each cursor.
+- If an acknowledgement fails, a warning is logged. The next batch, or the next start of the query, repeats it.
+- A process that ends waits, for a limited time, until the commits of its finished queries are acknowledged.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 SETTLE_SECONDS = 10.0
-# Setting of a session that names the listener and process that acknowledge for it.
+# Setting of a session with the id of its listener. The process that has this listener acknowledges for the session.
 CONF = "spark.ledger.acknowledgedBy"
 
 
 class CursorMover:
-    """Thread that moves cursors; of each cursor only to the newest requested position."""
+    """Thread that moves cursors. It moves a cursor only to the newest requested position."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -66,7 +66,10 @@ class CursorMover:
             self._changed.notify_all()
 
     def settle(self, until_ms: int) -> bool:
-        """Wait until nothing is left to do. Return False if `until_ms`, by the monotonic clock, came first."""
+        """Wait until all requested positions are acknowledged. Return False if that takes longer than `until_ms`.
+
+        `until_ms` is a time of the monotonic clock.
+        """
         with self._changed:
             while self._wanted or self._busy:
                 left = until_ms - monotonic_ms()
@@ -96,7 +99,7 @@ class CursorMover:
             if client.store_id != origin.store_id:
                 raise Refused(
                     f"{origin.store} is store {client.store_id} here, the query reads store {origin.store_id}",
-                    hint="A path means the driver's host: give the broker's address where the session is elsewhere",
+                    hint="A path means the driver's host: if this process runs elsewhere, use the broker's address",
                 )
             client.call("cursor.mark_delete", request)
 
@@ -107,9 +110,9 @@ class CursorMover:
             self._connections[origin.store_id].call(ask)
         except NotFound as gone:
             _log.info("subscription %s of %s is not acknowledged: %s", origin.subscription, ledger, gone)
-        except Exception as error:  # noqa: BLE001 — whatever it is, the thread has other cursors to move
+        except Exception as error:  # noqa: BLE001 — the thread must continue for the other cursors
             _log.warning(
-                "subscription %s of %s is not acknowledged up to %s, its next batch or start will do it: %s",
+                "subscription %s of %s is not acknowledged up to %s, its next batch or start repeats this: %s",
                 origin.subscription, ledger, position, error,
             )  # fmt: skip
 
@@ -141,7 +144,7 @@ class CommitListener(StreamingQueryListener):
             self._changed.notify_all()
 
     def settle(self, active: Callable[[], set[str]], until_ms: int) -> bool:
-        """Wait until all events of ended runs have arrived. Return False if `until_ms` came first."""
+        """Wait until all events of ended queries have arrived. Return False if that takes longer than `until_ms`."""
         with self._changed:
             while self._running - active():
                 left = until_ms - monotonic_ms()
@@ -152,7 +155,7 @@ class CommitListener(StreamingQueryListener):
 
 
 def committed(source: Mapping[str, Any]) -> list[tuple[SourceIdentity, str, Position]]:
-    """Return the first uncommitted position of each cursor, from one source of a progress."""
+    """Return the end of the committed batch for each cursor, from one source of a progress event."""
     origin = parse_source_identity(source_report(source))
     if origin is None or not origin.subscription:
         return []
@@ -161,7 +164,7 @@ def committed(source: Mapping[str, Any]) -> list[tuple[SourceIdentity, str, Posi
     except LedgerError as unknown:
         _log.warning("a batch of subscription %s is not acknowledged: %s", origin.subscription, unknown)
         return []
-    # A start that was only planned is no commit.
+    # An initial offset is the start of the first batch, and no batch is committed yet.
     return [] if end.initial else [(origin, name, offset.position) for name, offset in end.ledgers.items()]
 
 
@@ -170,7 +173,7 @@ _listeners: weakref.WeakValueDictionary[str, CommitListener] = weakref.WeakValue
 
 
 def install(spark: SparkSession) -> None:
-    """Make a session acknowledge its queries' commits; once for any number of calls."""
+    """Let a session acknowledge the commits of its queries. A repeated call changes nothing."""
     if is_installed(spark):
         return
     listener, name = CommitListener(_acknowledger.put), str(uuid.uuid4())
@@ -191,8 +194,8 @@ def settle(spark: SparkSession, timeout_s: float = SETTLE_SECONDS) -> bool:
     listener = _listeners.get(spark.conf.get(CONF, "") or "")
     if listener is None:
         raise Refused(
-            "this session acknowledges nothing by itself: it has no listener",
-            hint="Make it by pyspark_ledger.session(), or call pyspark_ledger.configure(spark)",
+            "this session has no listener that acknowledges commits",
+            hint="Create the session with pyspark_ledger.session(), or call pyspark_ledger.configure(spark)",
         )
     return _settled(spark, listener, until_ms)
 

@@ -1,7 +1,7 @@
 """Settings of a local Spark session for Delta tables: jars of the right version, an extension, a catalog.
 
-Databricks and EMR have their own Delta and need none of this. `delta-spark` names its jars, because the name depends on
-its version and on Spark's.
+Databricks and EMR have their own Delta and do not need these settings. The package `delta-spark` returns the names of
+its jars, because they depend on its version and on Spark's version.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ PACKAGES = "spark.jars.packages"
 
 
 def delta_settings() -> Mapping[str, str]:
-    """Return the settings, by name. Raises Unavailable without delta-spark, whose version they follow."""
+    """Return the settings by name. Raises Unavailable if delta-spark is not installed."""
     try:
-        version("delta-spark")  # without it the library raises an error of no class of its own
+        version("delta-spark")  # checked first, because the library itself raises a plain Exception
         from delta import configure_spark_with_delta_pip
     except ImportError:
         raise Unavailable(
@@ -27,7 +27,7 @@ def delta_settings() -> Mapping[str, str]:
         ) from None
     from pyspark.sql import SparkSession
 
-    # pyspark has no public way to read a builder's settings. The caller needs them before there is a session.
+    # pyspark has no public way to read a builder's settings. The caller needs them before the session exists.
     named = configure_spark_with_delta_pip(SparkSession.Builder())._options[PACKAGES]  # noqa: SLF001
     return {
         PACKAGES: named,
@@ -39,7 +39,7 @@ def delta_settings() -> Mapping[str, str]:
 
 
 def with_packages(settings: Mapping[str, str], conf: Mapping[str, object]) -> dict[str, object]:
-    """Return settings with overrides. Packages of both are joined."""
+    """Return `settings` overridden by `conf`. The packages of both are joined."""
     packages = [str(found) for found in (settings.get(PACKAGES), conf.get(PACKAGES)) if found]
     return {**settings, **conf, **({PACKAGES: ",".join(packages)} if packages else {})}
 
@@ -51,6 +51,6 @@ def s3a_settings() -> Mapping[str, str]:
         if found is not None:
             return {PACKAGES: f"org.apache.hadoop:hadoop-aws:{found[1]}"}
     raise Unavailable(
-        "this Spark comes without Hadoop's client, so the version of its S3A is not known",
-        hint="Give its jars by --conf spark.jars.packages=org.apache.hadoop:hadoop-aws:VERSION",
+        "this Spark has no Hadoop client, so the version of its S3A is not known",
+        hint="Name the jars with --conf spark.jars.packages=org.apache.hadoop:hadoop-aws:VERSION",
     )

@@ -1,9 +1,9 @@
-"""Ledgers in Spark's progress, for people and for Prometheus: lag, cache, and the reason of a batch's size.
+"""Figures of ledgers in Spark's progress, for people and for Prometheus: lag, cache, and the end reason of a batch.
 
 Rules
-- Only the fields of `connector.read.progress` are shown; sources of other formats are ignored.
+- Only the fields of `connector.read.progress` are shown. Sources of other formats are ignored.
 - A query without a name is shown by its id.
-- Gauges of a query are removed when it ends, because a constant gauge would look like a lag.
+- The gauges of a query are removed when the query ends, because a constant gauge would look like a lag.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LedgerProgress:
-    """Ledger in one batch of one query. Lags are the data after the batch; `waited_ms` is that of its oldest entry."""
+    """Figures of one ledger in one batch of one query.
+
+    A lag counts the data after the batch. `waited_ms` is the age of the oldest entry after the batch.
+    """
 
     query: str
     batch: int
@@ -70,9 +73,9 @@ class LedgerProgress:
 
 
 def ledgers_of(progress: Mapping[str, Any]) -> list[LedgerProgress]:
-    """Return the ledgers of a progress: `query.lastProgress`, or the JSON value of a progress.
+    """Return the figures of the ledgers in a progress: `query.lastProgress`, or the JSON value of a progress.
 
-    The members of `lastProgress` are texts that differ between releases of Spark, so its `json` is parsed.
+    The texts in `lastProgress` differ between releases of Spark, so its `json` is parsed.
     """
     text = getattr(progress, "json", None)
     value = json.loads(text) if isinstance(text, str) else progress
@@ -109,7 +112,7 @@ def ledgers_of(progress: Mapping[str, Any]) -> list[LedgerProgress]:
 
 
 class ProgressWatch(StreamingQueryListener):
-    """Listener of a session's queries: `show` gets each ledger of each batch, `ended` a query's name."""
+    """Listener of a session's queries: calls `show` for each ledger of each batch, and `ended` with a query's name."""
 
     def __init__(self, show: Callable[[LedgerProgress], None], ended: Callable[[str], None] = lambda _: None) -> None:
         self._show = show
@@ -145,17 +148,17 @@ class PrometheusGauges:
     _LABELS = ("query", "ledger", "subscription")
     GAUGES: Mapping[str, str] = {
         "batch_rows": "Rows of the last batch",
-        "lag_entries": "Entries that the last batch left behind",
-        "lag_rows": "Rows that the last batch left behind",
-        "lag_bytes": "Bytes that the last batch left behind",
-        "lag_seconds": "How long the oldest entry left behind has waited",
-        "mapped_bytes": "Bytes that readers mapped since the trigger before",
-        "sent_bytes": "Bytes that the broker sent since the trigger before",
-        "memory_bytes": "Bytes served from the cache's memory since the trigger before",
-        "page_cache_bytes": "Bytes served by the page cache since the trigger before",
-        "local_file_bytes": "Bytes read from local files since the trigger before",
-        "object_storage_bytes": "Bytes read from object storage since the trigger before",
-        "cache_hit_ratio": "Entries not read from storage, of all handed out",
+        "lag_entries": "Entries after the end of the last batch",
+        "lag_rows": "Rows after the end of the last batch",
+        "lag_bytes": "Bytes after the end of the last batch",
+        "lag_seconds": "Age of the oldest entry after the end of the last batch",
+        "mapped_bytes": "Bytes that readers mapped since the previous trigger",
+        "sent_bytes": "Bytes that the broker sent since the previous trigger",
+        "memory_bytes": "Bytes served from the cache's memory since the previous trigger",
+        "page_cache_bytes": "Bytes served by the page cache since the previous trigger",
+        "local_file_bytes": "Bytes read from local files since the previous trigger",
+        "object_storage_bytes": "Bytes read from object storage since the previous trigger",
+        "cache_hit_ratio": "Share of served entries that were not read from storage",
     }
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -190,7 +193,7 @@ def watch(
     show: Callable[[LedgerProgress], None] | None = None,
     prometheus: CollectorRegistry | None = None,
 ) -> ProgressWatch:
-    """Listen to a session's queries. Prints a line for each ledger of each batch, unless other outputs are given."""
+    """Listen to a session's queries. Print a line for each ledger of each batch, or call `show`, or set gauges."""
     if prometheus is not None:
         gauges = PrometheusGauges(prometheus)
         listener = ProgressWatch(gauges.show if show is None else _both(gauges.show, show), gauges.forget)

@@ -1,10 +1,10 @@
-"""Spark session with settings for Python sources, which acknowledges its queries' commits.
+"""Spark session with settings for Python data sources. The session acknowledges the commits of its queries.
 
-`conf/spark-defaults.conf` has the same settings for `spark-submit`; a test compares the two.
+`conf/spark-defaults.conf` has the same settings for `spark-submit`. A test compares the two.
 
-Everything works without these settings, slower or with more noise. Without the listener, the last batch of a run is
-acknowledged when the query starts again. Settings that a running session cannot change are printed as lines for
-`spark-defaults.conf`.
+The source works without these settings, but more slowly. Without the listener, the last batch of a query is
+acknowledged when the query starts again. If a running session cannot change a
+setting, `configure_session` prints the setting as a line for `spark-defaults.conf`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class SparkSetting:
     name: str
     value: str
     reason: str
-    default: str = ""  # the default; for settings that are fixed when the session starts
+    default: str = ""  # Spark's default, for settings that are fixed when the session starts
     at_run_time: bool = False
 
 
@@ -58,11 +58,11 @@ LOCAL_SETTINGS: tuple[SparkSetting, ...] = (
     SparkSetting("spark.ui.enabled", "false", "a local session needs no web server"),
     SparkSetting("spark.sql.shuffle.partitions", "8", "a stream that groups would write 200 tiny parts a batch"),
 )
-"""What suits one machine only: for a session that is made here, never for one that is there."""
+"""Settings that suit only one machine. They are set for a new session, never for an existing session."""
 
 
 def local_session(app_name: str, conf: Mapping[str, object], *, delta: bool = False) -> SparkSession:
-    """Return a local session of all cores with these settings; `conf` overrides them, its names with `_` for `.`."""
+    """Return a local session of all cores with these settings. `conf` overrides them; names may have `_` for `.`."""
     from pyspark.sql import SparkSession
 
     from pyspark_ledger.connector.session.delta import PACKAGES, delta_settings, with_packages
@@ -80,25 +80,25 @@ def local_session(app_name: str, conf: Mapping[str, object], *, delta: bool = Fa
 
 
 def _started(builder: SparkSession.Builder, packages: object) -> SparkSession:
-    """Return the session. Raises Unavailable naming the packages without which its JVM did not start."""
+    """Return the session. Raises Unavailable, which names the packages, if the JVM ends while it downloads them."""
     from pyspark.errors import PySparkRuntimeError
 
     try:
         return builder.getOrCreate()
     except PySparkRuntimeError as error:
-        # The JVM downloads them before it answers, and ends silently if that fails.
+        # The JVM downloads the packages before it answers, and ends without an error if the download fails.
         if not packages or error.getCondition() != "JAVA_GATEWAY_EXITED":
             raise
         raise Unavailable(
-            f"Spark ended before it had a session; it was to have the packages {packages}",
-            hint="They come once from Maven Central: is it reached from here? What Spark said is on standard error",
+            f"Spark ended before it had a session; it was to download the packages {packages}",
+            hint="Check that Maven Central can be reached from this host; Spark's messages are on standard error",
         ) from error
 
 
 def configure_session(spark: SparkSession, *, quiet: bool = False) -> SparkSession:
-    """Set what can be set now, and make the session acknowledge its queries' commits.
+    """Set the settings that a running session can change, and let the session acknowledge the commits of its queries.
 
-    Unless `quiet`, print the lines that must be set before the session starts.
+    Unless `quiet` is set, print the settings that must be set before the session starts.
     """
     from pyspark_ledger.connector.session.commit_listener import install
 

@@ -99,4 +99,4 @@ def test_executors_elsewhere_write_and_read(tmp_path: Path) -> None:
     assert len(logs) > 5
     assert not [path for path in logs if found["secret"].encode() in path.read_bytes()]
     assert found["secret"] not in told
-    assert "is gone when the cluster is" in told, "pytest's directories are below /tmp"
+    assert "which is deleted with the cluster" in told, "pytest's directories are below /tmp"

@@ -64,7 +64,7 @@ def test_a_story_over_connect(store: Path, tmp_path: Path) -> None:
     assert found["rows"] == [100, 4950]
     assert (found["ended"], found["settled"], found["backlog"], found["copied"]) == (True, True, 0, True)
     assert found["lines"] == [0]
-    assert "a session of Spark Connect is not there" in found["refused"]
+    assert "a client of Spark Connect does not run there" in found["refused"]
     platform = {check: (state, told) for check, state, told in found["platform"]}
     assert "Spark Connect" in platform["platform"][1]
     assert {platform[check][0] for check in ("task", "python", "package in a task", "driver's address")} == {"ok"}

@@ -236,7 +236,7 @@ def test_a_broker_that_is_not_there_and_one_that_is(tmp_path: Path, store: Path)
     problem = only_problem(examined(tmp_path, address))
     assert problem.check == "broker"
     assert address in problem.found
-    assert "the first write makes it" in examined(tmp_path, str(store))[-1].found
+    assert "the first write creates it" in examined(tmp_path, str(store))[-1].found
     connect(store).ledger("orders").append(b"x")
     assert "is served at" in examined(tmp_path, str(store))[-1].found
 

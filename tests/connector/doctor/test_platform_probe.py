@@ -296,7 +296,7 @@ def test_report_without_a_session_tells_what_is_left_and_no_secret(tmp_path: Pat
     lines = done.stdout.splitlines()
     assert lines[0].startswith("ok      platform: EMR (a guess), no session")
     assert "problem S3 from the driver: EndpointConnectionError" in lines
-    assert any(line.startswith("warning task: there is no session, so nothing was asked of a task: ") for line in lines)
+    assert any(line.startswith("warning task: there is no session, so no task was tested: ") for line in lines)
     assert SECRET not in done.stdout
     assert endpoint not in done.stdout
     assert list(tmp_path.iterdir()) == []
