@@ -1,4 +1,5 @@
 """Publication of sealed segments to a Delta table, each exactly once.
 
-`publisher` has the loop over segments. `delta_table` creates, widens and appends to the table.
+A segment is one file of a ledger. A sealed segment never changes. `publisher` has the loop over segments. `delta_table`
+creates, widens and appends to the table.
 """

@@ -1,14 +1,17 @@
 """Operations on a Delta table for a publisher: create, append, widen, change, and read the history.
 
-A target with a slash is a path of any file system that Spark reaches. Any other target is a name,
-`[catalog.][schema.]table`. A platform can bring its own Delta: rows are written as DataFrames, and SQL statements read
-the history and optimize. DELETE and MERGE have conditions, and use the Python package `delta`. SQL statements also work
-without that package, and over Spark Connect without Delta's plugin for the server.
+A target with a slash is a path in any file system that Spark supports. Any other target is a name,
+`[catalog.][schema.]table`.
+
+Rows are written as DataFrames, and SQL statements read the history and optimize. So these operations work with a
+platform's own Delta, without the Python package `delta`, and over Spark Connect without Delta's plugin for the server.
+DELETE and MERGE need the package, because it takes their conditions as expressions.
 
 Rules
-- An append is one commit. Delta skips the commit if its version is not greater than the newest of its application.
-- A commit to a table on a local disk waits for the commit of another process.
-- A commit that lost a race against another commit raises LostRace. The caller reads the table's state again.
+- An append is one commit, with an application id and a version. Delta skips the commit if the table has a commit of
+  this application with the same or a greater version.
+- A commit to a table on a local disk waits for commits of other processes (`table_lock`).
+- A commit that conflicts with a concurrent commit raises LostRace. The caller then reads the table's state again.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ _RECENT = 50
 
 
 class LostRace(Unavailable):
-    """Conflict with a concurrent commit. Nothing of this commit is in the table."""
+    """Conflict with a concurrent commit. This commit has not changed the table."""
 
 
 class DeltaTable:
@@ -68,17 +71,20 @@ class DeltaTable:
         return ".".join(f"`{part}`" for part in self.target.split("."))
 
     def opened(self) -> SparkTable:
-        """Return the table of package `delta`. Raises Unavailable without it, or Spark's error without a table."""
+        """Return the table as an object of package `delta`.
+
+        Raises Unavailable if the package is missing. Raises Spark's error if the table is missing.
+        """
         tables = spark_tables()
         return tables.forPath(self.spark, self.target) if self.is_path else tables.forName(self.spark, self.sql)
 
     def in_session(self, session: SparkSession) -> DeltaTable:
-        same = DeltaTable(session, self.target)
-        same._directory = self._directory
-        return same
+        table = DeltaTable(session, self.target)
+        table._directory = self._directory
+        return table
 
     def identity(self) -> str:
-        """Return the id that Delta gave the table at its creation; empty if there is no table."""
+        """Return the id that Delta gave the table at its creation. Returns an empty text if there is no table."""
         found = self._detail()
         return "" if found is None else str(found["id"])
 
@@ -87,9 +93,9 @@ class DeltaTable:
         return [] if found is None else list(found["partitionColumns"])
 
     def _detail(self) -> Any:
-        """Return the answer about the table; None if there is no table. Raises Refused for another format.
+        """Return the row of DESCRIBE DETAIL, None if there is no table. Raises Refused for a table of another format.
 
-        Package `delta` reports a table of another format as missing.
+        SQL is used, because package `delta` reports a table of another format as missing.
         """
         found = self._query(f"DESCRIBE DETAIL {self.sql}")
         if found is not None and found[0]["format"] != "delta":
@@ -113,8 +119,8 @@ class DeltaTable:
     ) -> None:
         """Create the table with its first rows in one commit. Raises LostRace if the table exists.
 
-        After an error there is no table. A table with a name takes user metadata only from the session of `rows`: see
-        `tagged_session`.
+        If an error is raised, no table was created. A table with a name takes the user metadata only from the session
+        of `rows`, which `tagged_session` creates.
         """
         write = _appending(rows, app, version, user_metadata).partitionBy(*partitions).options(**(properties or {}))
         try:
@@ -122,12 +128,12 @@ class DeltaTable:
         except LostRace:
             raise
         except Exception as error:
-            if self.identity():  # another process created the table, with other columns
+            if self.identity():  # another process has created the table with other columns
                 raise LostRace(f"another process created {self} at the same time: {error}") from error
             raise
 
     def append(self, rows: DataFrame, app: str, version: int, user_metadata: str) -> None:
-        """Append the rows in one commit. Delta skips it if `app` has a commit of this version or a greater one."""
+        """Append the rows in one commit. Delta skips it if `app` has committed this version or a greater version."""
         self._save(_appending(rows, app, version, user_metadata))
 
     def widen(self, rows: DataFrame, user_metadata: str) -> None:
@@ -140,7 +146,7 @@ class DeltaTable:
         return self.history(_RECENT)
 
     def history(self, limit: int = 0) -> list[TableChange]:
-        """Return the commits in the table's log, newest first; none if there is no table."""
+        """Return the commits in the table's log, newest first. Returns an empty list if there is no table."""
         rows = self._query(f"DESCRIBE HISTORY {self.sql}" + (f" LIMIT {limit}" if limit else ""))
         return [
             TableChange(int(row["version"]), str(row["operation"]), row["userMetadata"], str(row["timestamp"]))
@@ -181,7 +187,7 @@ class DeltaTable:
             raise
 
     def _query(self, statement: str) -> list[Any] | None:
-        """Return the rows of a statement about the table; None if there is no table."""
+        """Return the rows of a SQL statement about the table, None if there is no table."""
         from pyspark.errors import PySparkException
 
         try:
@@ -193,13 +199,14 @@ class DeltaTable:
 
 
 def spark_tables() -> type[SparkTable]:
-    """Return the class of package `delta`. Raises Unavailable without the package."""
+    """Return the table class of package `delta`. Raises Unavailable if the package is missing."""
     try:
         from delta.tables import DeltaTable as SparkTable
     except ImportError as missing:
         raise Unavailable(
-            "the Python package delta is not installed here; a view and retention of a table need it beside its jars",
-            hint="pip install --no-deps delta-spark==VERSION, the version of the jars, or 'pyspark-ledger[delta]'",
+            "the Python package delta is not installed here; a view and retention of a table need it besides Delta",
+            hint="Run pip install --no-deps delta-spark==VERSION with the version of the jars, or pip install "
+            "'pyspark-ledger[delta]'",
         ) from missing
     return SparkTable
 
@@ -210,9 +217,10 @@ def _appending(rows: DataFrame, app: str, version: int, user_metadata: str) -> A
 
 
 def tagged_session(spark: SparkSession, user_metadata: str, transaction: tuple[str, int] | None = None) -> SparkSession:
-    """Return a new session whose commits have these user metadata and this transaction (app, version).
+    """Return a new session whose commits have these user metadata and this transaction (application, version).
 
-    Reason: DELETE and MERGE take both from the session only, and other threads may commit in the user's session.
+    Reason: DELETE and MERGE take both from the session only. Other threads may commit in the user's session, so its
+    settings are not changed.
     """
     tagged = spark.newSession()
     tagged.catalog.setCurrentCatalog(spark.catalog.currentCatalog())
@@ -226,16 +234,16 @@ def tagged_session(spark: SparkSession, user_metadata: str, transaction: tuple[s
 
 def raise_lost_race(error: Exception, table: DeltaTable) -> None:
     """Raise LostRace if an error of Spark reports a concurrent commit."""
-    found = _LOST_RACE.search(_error_text(error))
-    if found is not None:
+    conflict = _LOST_RACE.search(_error_text(error))
+    if conflict is not None:
         raise LostRace(
-            f"another commit to {table} was faster: {found[0]}",
-            hint="Nothing of this commit is in the table. Publish again when fewer programs write to the table",
+            f"another commit to {table} was faster: {conflict[0]}",
+            hint="This commit has not changed the table. Publish again when fewer programs write to the table",
         ) from error
 
 
 def absolute_path(path: str) -> str:
-    """Return a path as Spark takes it. A relative local path becomes absolute."""
+    """Return a path for Spark. A relative local path becomes absolute."""
     return path if "://" in path or path.startswith(("dbfs:", "file:")) else str(Path(path).expanduser().absolute())
 
 

@@ -3,13 +3,13 @@
     published table ── segments after the view's last one, the newest row of each key ──▶ MERGE ──▶ view
 
 Rules
-- The view's commits state its last segment, as in the published table. Rows are read from the published table, never
-  from the log. A view that was added later or was killed therefore catches up.
-- A MERGE covers one log. Its Delta transaction is the log's incarnation and the newest segment. Delta skips a MERGE
-  that arrives after a newer one, so a deleted key does not reappear.
-- Only a row with a newer position replaces a row. Rows without a key are ignored.
-- A tombstone deletes its key. By default, a tombstone is a row whose other columns are all null; the user may give a
-  condition instead.
+- The view's commits state the last segment in the view, as in the published table. Rows are read from the published
+  table, never from the log. So a view that was added later, or whose update was killed, catches up.
+- A MERGE covers one log. Its Delta transaction has the log's incarnation and newest segment. Delta skips a MERGE that
+  arrives after a newer MERGE, so a deleted key does not reappear.
+- A row is replaced only by a row with a later position. Rows without a key are ignored.
+- A tombstone deletes its key. By default, a tombstone is a row whose other columns are all null. The user may give a
+  condition for tombstones instead.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class LatestRows:
     def require_free(self, log: SealedLog, log_columns: Sequence[str]) -> None:
         """Raise Refused if the log has a column with a name that the view uses internally.
 
-        Called before a segment is published, because a published segment cannot be withdrawn.
+        Called before a segment is published, because a published segment cannot be removed.
         """
         if clashing := {_DELETES, _RANK} & set(log_columns):
             raise Refused(
                 f"column {', '.join(sorted(clashing))} of {log.name} has a name that view {self.view} uses internally",
-                hint="Publish without the view, or rename it in the ledger",
+                hint="Publish without the view, or rename the column in the ledger",
             )
 
     def refresh(self, log: SealedLog, up_to: int, log_columns: Sequence[str]) -> None:
@@ -76,14 +76,17 @@ class LatestRows:
     def _rows(
         self, rows: DataFrame, log: SealedLog, segments: tuple[int, int], log_columns: Sequence[str]
     ) -> DataFrame:
-        """Return the newest row of each key in the segments `(segments[0], segments[1]]`, with the tombstone flag."""
+        """Return the newest row of each key in the segments after `segments[0]` up to `segments[1]`.
+
+        The column `__deletes` says whether the row is a tombstone.
+        """
         from pyspark.sql import Window
         from pyspark.sql import functions as f
 
         if self.key not in rows.columns:
             raise Refused(
                 f"the key {self.key!r} of view {self.view} is no column of {self.table}",
-                hint=f"It has {', '.join(rows.columns)}",
+                hint=f"The columns are {', '.join(rows.columns)}",
             )
         segment, key = f.col("__position.ledgerId"), f.col(_quoted(self.key))
         found = rows.where((f.col("__topic") == log.topic) & (f.col("__incarnation") == log.incarnation))

@@ -4,23 +4,27 @@
                          ▲                                      one commit      one commit
                          └── read from the table's commits; no other state is kept
 
+A *log* is a ledger without partitions, or one partition. *Dead letters* are payloads that cannot be decoded.
+
 Invariants
-- Each segment is one commit, in the order of segments. `txnAppId` identifies the log's incarnation, and `txnVersion`
-  is the segment's id. Delta skips a segment that is in the table already.
-- A publisher may therefore be killed at any point and restarted, and several may run at once. A publisher that loses
-  a race reads the table's state again.
-- The first segment's commit creates the table. A failed publication leaves no table without rows.
-- A segment is written after the commit of the segment before is visible. The newest published segment of a log thus
-  implies all earlier ones.
+- Each segment is one commit, in the order of segments. The commit's `txnAppId` identifies the log's incarnation, an id
+  that changes when a ledger is created again. Its `txnVersion` is the segment's id. Delta skips a segment that the
+  table has.
+- So a publisher may be killed at any point and restarted, and several publishers may run at once. A publisher whose
+  commit conflicts with another commit reads the table's state again.
+- The first segment's commit creates the table. So a failed publication does not create an empty table.
+- A segment is written after the commit of the segment before it is visible. So the newest published segment of a log
+  implies that all earlier segments are published.
 - Dead letters of a segment are committed before its rows.
-- Before each write these are detected: a recreated table, a recreated ledger, foreign changes of rows, and segments
-  that were deleted unpublished. They are refused unless the user allows them.
-- A foreign change during a pass is detected by this pass or the next. Reason: each commit states up to which version
-  its publisher reviewed.
+- Before each write, four conditions are checked. The table or the ledger was deleted and created again. Another program
+  changed rows of the table (a foreign change). Retention deleted an unpublished segment. The write is then refused,
+  unless the user allows it.
+- A publisher *reviews* commits: it looks for foreign changes. Each commit states the last reviewed version. So a
+  foreign change during a pass is detected by this pass or the next pass.
 
 As a streaming query, each trigger is one pass over the newly sealed segments. The query's checkpoint only counts
-triggers. A query may start with an empty checkpoint, continue with an old one, or run beside other publishers. A failed
-pass fails the query.
+triggers. So a query may start with an empty checkpoint, continue with an old checkpoint, or run beside other
+publishers. A failed pass fails the query.
 """
 
 from __future__ import annotations
@@ -76,7 +80,7 @@ _log = logging.getLogger(__name__)
 _RACES_MAX = 20
 _REFRESH_EVERY = 10
 _SKIP_INDEX = "delta.dataSkippingNumIndexedCols"
-_INDEXED = "40"  # Delta's default is 32; metadata columns take 8 of them
+_INDEXED = "40"  # Delta's default of 32, and 8 metadata columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +94,7 @@ class PublishedSegment:
 
 
 class Publisher:
-    """Publisher of one ledger to one table. `options` are those of `format("ledger")`: store or bucket, schema."""
+    """Publisher of one ledger to one table. `options` are options of `format("ledger")`, such as store or bucket."""
 
     def __init__(
         self,
@@ -171,7 +175,7 @@ class Publisher:
             stop.wait(every_ms / 1000)
 
     def _has_unpublished(self, log: SealedLog) -> bool:
-        """Return whether the log has sealed segments after the last one that this publisher saw published."""
+        """Return whether the log has sealed segments after the last published segment that this publisher knows."""
         last_segment = self._published_up_to.get((log.name, log.incarnation), NO_SEGMENT)
         return bool(log.segments) and log.segments[-1].ledger_id > last_segment
 
@@ -188,9 +192,9 @@ class Publisher:
                 self._publish_segment(log, segment)
             except LostRace as lost:
                 _log.info("%s", lost)
-                found = self._last_published(log)
-                # A race that another publisher won still made progress. Only races without progress are counted.
-                up_to, lost_races = found, 0 if found > up_to else lost_races + 1
+                newest = self._last_published(log)
+                # Only conflicts after which no segment was published are counted.
+                up_to, lost_races = newest, 0 if newest > up_to else lost_races + 1
                 if lost_races > _RACES_MAX:
                     raise
                 continue
@@ -245,7 +249,7 @@ class Publisher:
         self._set_table_id(self.table.identity())
 
     def _set_table_id(self, identity: str) -> None:
-        """Record the table's id, empty if there is no table, and the partition columns to write."""
+        """Record the table's id and the partition columns to write. An empty id means that there is no table."""
         if identity and identity != self._table_id:
             self._compared = None
             wanted = self.publishing.partitions
@@ -255,7 +259,7 @@ class Publisher:
         self._table_id = identity
 
     def _last_published(self, log: SealedLog) -> int:
-        """Return the newest published segment of a log, after all checks of the table. Raises Refused."""
+        """Check the table, and return the newest published segment of a log. Raises Refused if a check fails."""
         self._require_same_table(log)
         self._reviewed_version = NO_SEGMENT
         if not self._table_id:
@@ -267,7 +271,8 @@ class Publisher:
             raise Refused(
                 f"rows of {self.table} were changed by another program: version {changed.version}, "
                 f"{changed.operation}, at {changed.when}",
-                hint="If the change is intended, publish once with accept_changes; else restore the version before it",
+                hint="If the change is intended, publish once with accept_changes. Otherwise restore the version "
+                "before the change",
             )
         return self._last_segment_in(log, changes)
 
@@ -287,7 +292,7 @@ class Publisher:
             raise Refused(
                 f"{self.table} contains ledger {log.name} of another incarnation: {newest.incarnation}, the ledger's "
                 f"is {log.incarnation}",
-                hint="Publish to another table, or with restart to have both in this table",
+                hint="Publish to another table. To have both incarnations in this table, publish with restart",
             )
         same_incarnation = [
             change for change in changes if (metadata := change.publication) and metadata.incarnation == log.incarnation
@@ -296,19 +301,19 @@ class Publisher:
         return NO_SEGMENT if found is None else found.segment
 
     def _require_same_table(self, log: SealedLog) -> None:
-        found, note = self.table.identity(), PublishedNote.of(log.properties, self.table.target)
+        identity, note = self.table.identity(), PublishedNote.of(log.properties, self.table.target)
         table_id = self._table_id or ("" if note is None else note.table_id)
-        if table_id and found != table_id and not self.publishing.restart:
-            now = f"made again, as {found}" if found else "deleted"
-            up_to = "" if note is None else f"; segments up to {note.segment} of {log.name} went into it"
+        if table_id and identity != table_id and not self.publishing.restart:
+            change = f"replaced by table {identity}" if identity else "deleted"
+            up_to = "" if note is None else f"; it had the segments of {log.name} up to {note.segment}"
             raise Refused(
-                f"{self.table} is not the same table any more: {table_id} was {now}{up_to}",
+                f"{self.table} is not the same table any more: table {table_id} was {change}{up_to}",
                 hint="Publish with restart to begin with the segments that still exist",
             )
-        self._set_table_id(found)
+        self._set_table_id(identity)
 
     def _report_to_broker(self, log: SealedLog, up_to: int) -> None:
-        """Record the last published segment in the log's properties, after its commit. Buckets have no broker."""
+        """Record the last published segment in the log's properties, after its commit. A bucket has no broker."""
         if isinstance(self.source, BucketSegments) or up_to == NO_SEGMENT:
             return
         note = PublishedNote(self._table_id, up_to)
@@ -320,7 +325,7 @@ class Publisher:
         """Delete the rows of trimmed segments if the log's start changed since the last call. Raises Refused."""
         if isinstance(self.source, BucketSegments):
             raise Refused(
-                "follow_retention needs a broker, but the ledger is read from its bucket without a broker",
+                "follow_retention needs a broker, but the ledger is read from a bucket without a broker",
                 hint="Publish through the ledger's store",
             )
         if self._starts.get(log.name) == log.start or not self.table.identity():
@@ -346,16 +351,16 @@ class Publisher:
 
 
 def _ignore(_: PublishedSegment) -> None:
-    """Ignore the published segment."""
+    """Do nothing with the published segment."""
 
 
 def _retry_races(commit: Callable[[], object]) -> None:
-    """Run a repeatable commit. Retries up to 20 times while it raises LostRace."""
-    for left in reversed(range(_RACES_MAX)):
+    """Run a repeatable commit. Calls `commit` up to 20 times while it raises LostRace."""
+    for retries in reversed(range(_RACES_MAX)):
         try:
             commit()
         except LostRace as lost:
-            if not left:
+            if not retries:
                 raise
             _log.info("%s", lost)
         else:
@@ -371,15 +376,15 @@ def _require_apart(*tables: DeltaTable | None) -> None:
     for target in targets:
         if targets.count(target) > 1:
             raise Refused(
-                f"{target} is named for two of: the table, dead_letters, latest", hint="Give each a table of its own"
+                f"{target} is named for two of: the table, dead_letters, latest", hint="Name three different tables"
             )
 
 
-_CLOCK = "rate-micro-batch"  # makes one batch per trigger, and one batch with `availableNow`
+_CLOCK = "rate-micro-batch"  # a source with one batch for each trigger, and a single batch with `availableNow`
 
 
 class _Pass:
-    """Function of a trigger. It pickles as the user's arguments; the first trigger makes the publisher."""
+    """Function that Spark calls for each trigger. It pickles the user's arguments. The first call makes a publisher."""
 
     def __init__(self, ledger: str, table: str, options: Mapping[str, str], publishing: Publishing) -> None:
         self._arguments = ledger, table, options, publishing
@@ -395,6 +400,6 @@ def publishing_query(
     spark: SparkSession, ledger: str, table: str, options: Mapping[str, str], publishing: Publishing
 ) -> DataStreamWriter:
     """Return a query writer that is not started. The caller sets trigger, checkpoint and name."""
-    Publisher(spark, ledger, table, options, publishing)  # raises Refused early
+    Publisher(spark, ledger, table, options, publishing)  # raises Refused before the query starts
     clock = spark.readStream.format(_CLOCK).option("rowsPerBatch", 1).load()
     return clock.writeStream.foreachBatch(_Pass(ledger, table, options, publishing))

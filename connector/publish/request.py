@@ -1,4 +1,4 @@
-"""Options of a publication, validated before any write. Immutable values without I/O."""
+"""Options of a publication, validated before any write. Pure."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ _KEY = "__key"
 
 @dataclass(frozen=True, slots=True)
 class Publishing:
-    """Options of a publication, besides ledger and table.
+    """Options of a publication, in addition to ledger and table.
 
     - partitions: partition columns of a new table.
-    - file_bytes: approximate bytes of the log per data file.
-    - dead_letters: table for rows that cannot be decoded. Without it, such a row fails the publication of its segment.
+    - file_bytes: approximate number of the log's bytes in a data file.
+    - dead_letters: table for rows that cannot be decoded. If it is empty, such a row fails the publication of its
+      segment.
     - restart: continue with the existing segments after the table or the ledger was deleted and created again.
     - accept_changes: continue although another program changed rows of the table.
-    - latest: a second table that keeps only the newest row of each key.
+    - latest: a second table, the view, which has only the newest row of each key.
     - key: column of the published table with the key.
-    - deleted_when: SQL condition for rows that delete their key from the second table.
-    - follow_retention: delete the rows of segments that retention deleted.
-    - seal_after_ms: seal the open segment if it is older than this. None: never.
-    - optimize_after: run OPTIMIZE after this number of segments. 0: never.
+    - deleted_when: SQL condition for rows that delete their key from the view.
+    - follow_retention: delete the rows of segments that the log's retention deleted.
+    - seal_after_ms: seal the open segment if it is older than this number of milliseconds. None means never.
+    - optimize_after: run OPTIMIZE after this number of segments. 0 means never.
     - properties: table properties of a new table.
     """
 
@@ -59,12 +60,13 @@ class Publishing:
             )
         names = [column.name for column in self.partitions]
         if len(set(names)) != len(names):
-            raise Refused(f"partition columns {', '.join(names)} are not different", hint="Name each once")
+            raise Refused(f"partition columns {', '.join(names)} are not different", hint="Name each column once")
 
     @classmethod
     def of(cls, partition_by: Sequence[str] | None = None, **options: object) -> Publishing:
-        """Make the options from a user's arguments. `partition_by`: None for the publish date, an empty list for no
-        partition columns.
+        """Return the options for a user's arguments.
+
+        `partition_by` is None for the publish date, and an empty list for no partition columns.
         """
         if isinstance(partition_by, str):
             raise Refused(f"partition_by is the text {partition_by!r}", hint=f"Give a list: [{partition_by!r}]")

@@ -1,13 +1,14 @@
-"""Columns of a published table, from the rows of a segment.
+"""Columns of a published table, computed from the rows of a segment.
 
     __position  __publishTime  __eventTime  __key  __topic  __incarnation  __messageProperties  [partitions]  rows …
 
 Rules
-- Position and times are the first columns. Reason: Delta keeps statistics of the first columns only, so a query over
-  a range of positions or times can skip files. New columns of the ledger are appended at the end.
+- Position and times are the first columns, because Delta has statistics of the first columns only. With these
+  statistics a query over a range of positions or times skips files.
+- New columns of the ledger are added at the end.
 - `__incarnation` distinguishes a log from a deleted log of the same topic.
 - The publish date is in UTC, independent of the session's time zone.
-- Types that Delta does not support are refused by column name, before any write.
+- A column of a type that Delta does not support is refused before any write. The error names the column.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ _DATE = "date_from_unix_date(cast(unix_micros(__publishTime) div 86400000000 as 
 _UNSUPPORTED_TYPES = frozenset(
     {"VariantType", "DayTimeIntervalType", "YearMonthIntervalType", "CalendarIntervalType", "TimeType"}
 )
-_UNSUPPORTED_NESTED_TYPES = frozenset({"NullType"})  # a top-level column without a type becomes text
+_UNSUPPORTED_NESTED_TYPES = frozenset({"NullType"})  # at the top level, such a column becomes text
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionColumn:
-    """Partition column: a column of the rows, or a column that an SQL expression computes."""
+    """Partition column. It is a column of the rows, or an SQL expression computes it."""
 
     name: str
     expression: str = ""
@@ -45,7 +46,9 @@ class PartitionColumn:
         """Parse `NAME` or `NAME=EXPRESSION`. `__publishDate` needs no expression. Raises Refused."""
         name, _, expression = (part.strip() for part in text.partition("="))
         if not name or ("=" in text and not expression):
-            raise Refused(f"{text!r} is no partition column", hint="Give NAME, or NAME=EXPRESSION of SQL")
+            raise Refused(
+                f"{text!r} is no partition column", hint="Give NAME, or NAME=EXPRESSION with an SQL expression"
+            )
         return cls(name, _DATE if name == PUBLISH_DATE and not expression else expression)
 
 
@@ -55,7 +58,7 @@ BY_DATE = (PartitionColumn.parse(PUBLISH_DATE),)
 def computed_columns(
     wanted: Sequence[PartitionColumn], partitioned_by: Sequence[str], columns: Sequence[str]
 ) -> tuple[PartitionColumn, ...]:
-    """Return the columns to compute for an existing table: its partition columns, and other known computed columns.
+    """Return the partition columns of an existing table, and its other columns that an expression of `wanted` computes.
 
     A partition column without an expression must be a column of the rows.
     """
@@ -65,7 +68,10 @@ def computed_columns(
 
 
 def table_rows(frame: DataFrame, partitions: Sequence[PartitionColumn], incarnation: str) -> DataFrame:
-    """Return the decoded rows with all columns in the table's order. Raises Refused for a column or type."""
+    """Return the decoded rows with all columns in the table's order.
+
+    Raises Refused for a wrong partition column, and for a type that Delta does not support.
+    """
     from pyspark.sql import functions as f
 
     if RESCUED in frame.columns:
@@ -83,7 +89,7 @@ def table_rows(frame: DataFrame, partitions: Sequence[PartitionColumn], incarnat
 
 
 def dead_letters(frame: DataFrame, incarnation: str) -> DataFrame:
-    """Return the rows of the dead-letter table: position, reason, payload and rescued JSON of undecodable rows."""
+    """Return position, reason, payload and rescue text of each undecodable row, for the dead-letter table."""
     from pyspark.sql import functions as f
 
     text = f.col(RESCUED)
@@ -105,14 +111,17 @@ def _provenance_columns(incarnation: str) -> list[Column]:
 
 
 def _reason(frame: DataFrame) -> Column:
-    """Return the reason why a row could not be decoded; null for decoded rows, also with unrequested columns."""
+    """Return the column with the reason why a row could not be decoded. It is null for decoded rows.
+
+    A decoded row may have a rescue text too: the values of columns that the read did not plan.
+    """
     from pyspark.sql import functions as f
 
     return f.get_json_object(frame[RESCUED], "$._reason")
 
 
 def _column(schema: StructType, name: str) -> Column:
-    """Return a column. A column without a type becomes text: Delta stores no column without a type."""
+    """Return a column. A column without a type becomes text, because Delta cannot store it."""
     from pyspark.sql import functions as f
 
     column = f.col("`" + name.replace("`", "``") + "`")
@@ -129,8 +138,8 @@ def _require_partitions(partitions: Sequence[PartitionColumn], columns: Sequence
         if not column.expression and column.name not in columns:
             raise Refused(
                 f"partition column {column.name!r} is none of {', '.join(columns)}",
-                hint=f"Give one of them, {PUBLISH_DATE}, or NAME=EXPRESSION. For an existing table, give the "
-                "expression with which it was created",
+                hint=f"Give one of these columns, {PUBLISH_DATE}, or NAME=EXPRESSION. For an existing table, give the "
+                "expression with which the table was created",
             )
         if column.expression and column.name in columns:
             raise Refused(
@@ -141,7 +150,7 @@ def _require_partitions(partitions: Sequence[PartitionColumn], columns: Sequence
 
 
 def require_types_of_table(table_schema: StructType, rows: StructType, table: str) -> None:
-    """Raise Refused if a column of the rows has another type than in the table, such as a column that was widened."""
+    """Raise Refused if a column has another type in the table, for example because the ledger's column was widened."""
     for field in rows:
         if field.name in table_schema.names and nullable_type(field.dataType) != nullable_type(
             table_schema[field.name].dataType
@@ -149,7 +158,7 @@ def require_types_of_table(table_schema: StructType, rows: StructType, table: st
             raise Refused(
                 f"column {field.name!r} of the ledger is {field.dataType.simpleString()}, {table} has "
                 f"{table_schema[field.name].dataType.simpleString()}: nothing was published",
-                hint="Publish to another table: the column of a table is not widened",
+                hint="Publish to another table, because a column of a table is not widened",
             )
 
 
@@ -162,12 +171,12 @@ def require_types(schema: StructType, rows: Sequence[str]) -> None:
         ):
             raise Refused(
                 f"column {name!r} is {kind.simpleString()}, which is not published to Delta tables",
-                hint="Name the columns to publish by option 'columns', without it",
+                hint="Name the columns to publish with option 'columns', without this column",
             )
 
 
 def _contains_type(kind: DataType, names: frozenset[str]) -> bool:
-    """Return whether a type is one of `names` or contains one at any depth."""
+    """Return whether a type has one of `names`, or contains such a type at any depth."""
     from pyspark.sql.types import ArrayType, MapType, StructType
 
     inner: list[DataType] = []

@@ -1,22 +1,24 @@
-"""Sealed segments that can be published, of a ledger or of a bucket's topic, and the rows of each as a DataFrame.
+"""Sealed segments of a ledger or of a bucket's topic that can be published, and the rows of each segment as a
+DataFrame.
 
-    StoreSegments     through the broker, wherever the segments lie
-    BucketSegments    from the objects of a bucket, without a broker
+    StoreSegments     segments of a ledger, read through the broker
+    BucketSegments    segments of a topic, read from the objects of a bucket without a broker
 
 Rules
 - A log is a ledger without partitions, or one partition. Its segments are ordered.
 - Only sealed segments are listed, because their content never changes.
-- In a bucket, only segments before the first transaction without an outcome are listed. Reason: the visibility of
-  later rows is unknown.
-- A segment is read as a range of positions, in one partition per data file of the table.
-- An object of a bucket is listed and scanned once. The cost of a segment does not depend on other segments.
-- A loss between the published segments and the existing segments is detected before any write.
+- In a bucket, a transaction is open if its commit or abort is missing. Only segments before the first open transaction
+  are listed, because it is unknown whether later rows are visible.
+- A segment is read as a range of positions. Each partition of the DataFrame becomes one data file of the table.
+- Each object of a bucket is listed and scanned once. So the cost of a segment does not depend on other segments.
+- If entries between the last published segment and the first existing segment were deleted, an error is raised before
+  any write.
 
 Rules of `part_rows`
-- Spark plans a source in a process of its own, without the findings of this process. Therefore the parts of a bucket
-  are pickled in the class of a source that is made for them.
-- A single caller uses a source's name, for one frame after the other. Each frame has the parts of its own
-  registration. The session keeps the last registration only.
+- Spark plans a data source in a process of its own, which lacks the scan of this process. So a data source class is
+  created for the parts of a bucket, and pickled together with them. A part is the input of one task.
+- Several frames use one name of a data source, one after the other. Each frame has the parts of its own registration.
+  The session keeps only the last registration.
 """
 
 from __future__ import annotations
@@ -68,10 +70,10 @@ class PlannedTasks(BatchPlanner):
 
 
 def part_rows(spark: SparkSession, name: str, parts: Sequence[Task], columns: StructType) -> DataFrame:
-    """Return the rows of the parts, read by a data source that is registered as `name`. `columns` is their schema."""
+    """Return a frame with the rows of the parts, read by a data source with this name. `columns` is its schema."""
 
     class PlannedParts(DataSource):
-        """Data source of the parts. A class inside a function is pickled with the function's variables."""
+        """Data source of the parts. A class inside of a function is pickled with the function's variables."""
 
         @classmethod
         def name(cls) -> str:
@@ -89,9 +91,10 @@ def part_rows(spark: SparkSession, name: str, parts: Sequence[Task], columns: St
 
 INCARNATION = "__incarnation"
 RESCUED = "__rescued"
-"""The column with undecodable data, while a segment is published with a dead-letter table."""
+"""Column with the rescue text of undecodable rows, if the publisher has a dead-letter table."""
 PUBLISHED_METADATA = ("__position", "__publishTime", "__eventTime", "__key", "__topic", "__messageProperties")
-# Options that select rows. A user may not set them: a partly published segment would count as published.
+# Options that the publisher sets. A user must not set them, because a partly published segment would count as
+# published.
 _PUBLISHER_OPTIONS = (
     "path", "ledger", "ledgers", "ledgersPattern", "table", "history", "includeMetadata", "rescuedDataColumn",
     "startingPosition", "startingPositions", "startingTimestamp", "startingTimestamps",
@@ -117,7 +120,7 @@ class PublishableSegment:
 class SealedLog:
     """Log with its canonical name, incarnation, current start, and sealed segments in order.
 
-    `properties` are the ledger's properties; empty without a broker.
+    `properties` are the ledger's properties. They are empty for a bucket.
     """
 
     name: str
@@ -127,7 +130,7 @@ class SealedLog:
     properties: Mapping[str, str]
 
     def next_after(self, segment: int) -> PublishableSegment | None:
-        """Return the first segment after `segment` (or NO_SEGMENT), or None."""
+        """Return the first segment after `segment`, None if there is none. `segment` may be NO_SEGMENT."""
         at = bisect_right(self.segments, segment, key=lambda item: item.ledger_id)
         return self.segments[at] if at < len(self.segments) else None
 
@@ -148,7 +151,7 @@ class StoreSegments:
 
     def logs(self) -> list[SealedLog]:
         whole = self.describe(self.name)
-        # The description of a partitioned ledger has sums only. Each partition describes its own segments.
+        # The description of a partitioned ledger has only sums, so each partition is described by a call.
         return [
             _to_sealed_log(self.describe(log.name) if whole.partitions else log) for log in whole.partitions or [whole]
         ]
@@ -166,7 +169,7 @@ class StoreSegments:
         return found
 
     def require_whole(self, log: SealedLog, after: int) -> None:
-        """Raise DataLoss if retention deleted unpublished entries after segment `after` (or NO_SEGMENT)."""
+        """Raise DataLoss if retention deleted unpublished entries after segment `after`. NO_SEGMENT means no check."""
         if after == NO_SEGMENT:
             return
         rest = PositionRange(Position(after + 1, 0), LATEST)
@@ -199,7 +202,7 @@ class BucketSegments:
 
     @cached_property
     def _read(self) -> BucketRead:
-        """The read of the topic, which caches its findings."""
+        """The read of the topic, which caches its listing and scan."""
         return BucketRead(self._options_with(_row_options(self._ledger, rescue=False)))
 
     def logs(self) -> list[SealedLog]:
@@ -222,16 +225,16 @@ class BucketSegments:
         return found
 
     def require_whole(self, log: SealedLog, after: int) -> None:
-        """Raise DataLoss if objects are missing between those that exist."""
+        """Raise DataLoss if entries after segment `after` are missing in the bucket, up to the last segment."""
         if log.segments:
             whole = PositionRange(Position(after + 1, 0), log.segments[-1].last.next())
             self._log(self._read, log).require_whole(whole)
 
-    def columns(self, log: SealedLog) -> Sequence[str]:  # noqa: ARG002  # partitions have the same
+    def columns(self, log: SealedLog) -> Sequence[str]:  # noqa: ARG002  # partitions have the same columns
         return [str(name) for name in self._read.shape().rows.names]
 
     def rows(self, spark: SparkSession, log: SealedLog, segment: PublishableSegment, *, rescue: bool) -> DataFrame:
-        """Return the rows of a segment. Planned in this process: a source would list the whole bucket per segment."""
+        """Return the rows of a segment. This process plans the read, because Spark would list the bucket again."""
         if rescue not in self._reads:
             wanted = _row_options(self._ledger, rescue=rescue)
             names = self._read.with_options(self._options_with(wanted)).shape().rows.names
@@ -252,13 +255,16 @@ class BucketSegments:
 
 
 def segment_source(ledger: str, options: Mapping[str, str], file_bytes: int) -> StoreSegments | BucketSegments:
-    """Return the segments of a bucket if option `offload` names one, else those of a store."""
+    """Return the segments of a bucket if option `offload` names a bucket, else those of a store."""
     kind = BucketSegments if any(name.lower() == "offload" for name in options) else StoreSegments
     return kind(ledger, options, file_bytes)
 
 
 def _with_location(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options with the store's location, which workers cannot resolve. Raises Refused for row selection."""
+    """Return the options with the store's location, because workers cannot resolve a relative location.
+
+    Raises Refused for an option that the publisher sets.
+    """
     from pyspark_ledger.ledger.location import store_location
 
     ours = {name.lower() for name in _PUBLISHER_OPTIONS}
@@ -289,12 +295,12 @@ def _to_sealed_log(found: LedgerDescription) -> SealedLog:
 
 
 def _require_free_names(log: SealedLog, names: Sequence[str]) -> Sequence[str]:
-    """Return the names of a log's columns. Raises Refused if one is the name of a column of the publisher."""
+    """Return the names of a log's columns. Raises Refused if the publisher makes a column of the same name."""
     clashing = {RESCUED, INCARNATION, *PROVENANCE.names}.intersection(names)
     if clashing:
         raise Refused(
             f"column {min(clashing)!r} of ledger {log.name} has the name of a column that the publisher makes",
-            hint="Name the columns to publish by option 'columns', without it",
+            hint="Name the columns to publish with option 'columns', without this column",
         )
     return names
 
@@ -321,7 +327,10 @@ def _frame(
 
 
 def _columns(rows: Sequence[str]) -> dict[str, str]:
-    """Return the option that selects columns: without `__messageId`, a repeated position, if names can be listed."""
+    """Return the options that select the columns to read. `__messageId` is left out, because it repeats the position.
+
+    If a name cannot be part of a list, all columns are selected.
+    """
     names = [*rows, *(name for name in METADATA.names if name in PUBLISHED_METADATA)]
     if any("," in name or name != name.strip() for name in names):
         return {"includeMetadata": "true"}

@@ -1,14 +1,15 @@
 """File lock for commits to a Delta table on a local disk. Other file systems need no lock.
 
-On a local disk, Delta's log store creates a version in two steps: an existence check and a rename. It excludes only
-threads of the same JVM. Two processes could create the same version, and the first one's segment would be lost.
-Therefore a commit holds an exclusive `flock`, which the kernel releases when the process ends.
+On a local disk, Delta creates a version of a table in two steps. It checks that the version does not exist, then
+renames a file. Delta's lock excludes only threads of the same JVM. So two processes could create the same version, and
+the segment of the first process would be lost. Therefore a commit holds an exclusive `flock`, which the kernel releases
+when the process ends.
 
 Rules
-- The lock is on the directory of the table's log, so no file is left behind. Before the first version, the lock is on
-  the nearest existing directory above the table.
-- A table on another file system is not locked: Delta detects concurrent commits there.
-- Programs that do not use this lock are not excluded. A file system without locks is used unlocked.
+- The lock is on the directory of the table's log, so it needs no file. Before the first version, the lock is on the
+  nearest existing directory above the table.
+- A table on another file system is not locked, because Delta detects concurrent commits there.
+- The lock excludes only programs that use it. A table on a file system without locks is not locked.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 @contextmanager
 def table_lock(table: Path | None) -> Iterator[None]:
-    """Hold the lock of the table in this directory. `None` means a table on another file system: no lock."""
+    """Hold the lock of the table in this directory. None means a table on another file system, without a lock."""
     fd = None if table is None else _acquire(table)
     try:
         yield
@@ -36,7 +37,7 @@ def table_lock(table: Path | None) -> Iterator[None]:
 
 
 def directory_of(location: str) -> Path | None:
-    """Return the directory of a path or a `file:` address, as Spark writes them; None for other file systems."""
+    """Return the directory of a path or a `file:` address of Spark. Returns None for other file systems."""
     parsed = urlsplit(location)
     if parsed.scheme == "file":
         return Path(unquote(parsed.path))
@@ -44,20 +45,20 @@ def directory_of(location: str) -> Path | None:
 
 
 def _acquire(table: Path) -> int | None:
-    """Wait for the lock and return its descriptor; None if the file system has no locks."""
+    """Wait for the lock and return its file descriptor. Returns None if the directory cannot be locked."""
     while True:
         directory = _lock_directory(table)
         try:
             fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:
-            continue  # the directory was deleted meanwhile
+            continue  # another process deleted the directory
         except PermissionError:
-            return None  # a process that cannot list the directory cannot commit there; Delta reports it
+            return None  # a process that cannot list the directory cannot commit there, and Delta raises the error
         try:
             _wait_for_lock(fd, directory)
-        except OSError as none:
+        except OSError as error:
             os.close(fd)
-            _log.debug("%s cannot be locked: %s", directory, none)
+            _log.debug("%s cannot be locked: %s", directory, error)
             return None
         except BaseException:
             os.close(fd)

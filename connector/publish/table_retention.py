@@ -1,8 +1,9 @@
-"""Retention of a published table: deletes the rows of segments that the log's retention deleted. Optional.
+"""Optional retention of a published table: deletes the rows of segments that the log's retention deleted.
 
 Rules
-- Rows of segments before the log's start are deleted by one DELETE with the publisher's user metadata.
-- A ledger with `deleteAfterPublish` is refused. Reason: both together would delete every row.
+- One DELETE, with the publisher's user metadata, deletes the rows of all segments before the log's start.
+- A ledger with policy `deleteAfterPublish` is refused, because every row would be deleted from the log and then from
+  the table.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from pyspark_ledger.offload.table.commit_metadata import Publication
 
 def require_no_deletion(source: StoreSegments) -> None:
     """Raise Refused if the ledger's segments are deleted after publication."""
-    found = source.connection.call(lambda client: client.call("policy", ChangePolicy(source.name)))
-    if found.effective["deleteAfterPublish"]:
+    policy = source.connection.call(lambda client: client.call("policy", ChangePolicy(source.name)))
+    if policy.effective["deleteAfterPublish"]:
         raise Refused(
             f"{source.name} has policy deleteAfterPublish, and follow_retention is set: all rows would be deleted",
             hint="Publish without follow_retention, or set the policy to 0",

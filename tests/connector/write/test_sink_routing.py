@@ -209,5 +209,5 @@ def test_what_is_gathered_is_bounded(api: LedgerStore, store: Path, monkeypatch:
     assert all(ledger.parts[0].entries > 1 for ledger in message.staged)
     commit_parts(sink, "1", [message], 0)
     assert held(api, "l0") == list(range(0, 300, 2))
-    with pytest.raises(LedgerError, match="gone"):
+    with pytest.raises(LedgerError, match="is missing"):
         commit_parts(sink, "1", [replace(message, query="other")], 0)

@@ -169,9 +169,7 @@ def test_what_no_key_opens_is_refused_or_rescued_as_it_is(monkeypatch: pytest.Mo
         Unsupported, match=r"entry \d+:0 in .* is encrypted with key 'fxkey', private keys were given for 'other'"
     ):
         encrypted_rows(cryptoKeys=json.dumps({"other": KEYS["fxkey"]}))
-    with pytest.raises(
-        Refused, match="is encrypted with key 'fxkey', and the private key that was given does not open"
-    ):
+    with pytest.raises(Refused, match="is encrypted with key 'fxkey', and the given private key does not decrypt"):
         encrypted_rows(cryptoKeys=KEYS["eckey"])
     monkeypatch.setenv("EC_KEY", (ROOT / ENCRYPTED_KNOWN / "eckey.pem").read_text())
     found = encrypted_rows(cryptoKeys="env:EC_KEY", rescuedDataColumn="_rescued")
