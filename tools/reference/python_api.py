@@ -44,20 +44,6 @@ _TAIL = """
 Next: [messages.md](messages.md) for producers, [cursors.md](cursors.md), [errors.md](errors.md).
 """
 LINE_MAX = 78
-SPARK = (
-    "session",
-    "configure",
-    "register",
-    "serve",
-    "watch",
-    "settle",
-    "acknowledge",
-    "publish",
-    "publish_stream",
-    "history_of",
-    "positions_json",
-    "timestamps_json",
-)
 STORES = ("connect", "open_read_only")
 CLASSES: tuple[type, ...] = (
     pyspark_ledger.LedgerStore,
@@ -97,7 +83,7 @@ class Member(NamedTuple):
 
 def python_api_reference() -> str:
     """Return the text of `docs/api.md`."""
-    parts = [_HEAD, "\n## Spark\n", *map(_section, functions(SPARK)), _source()]
+    parts = [_HEAD, "\n## Spark\n", *map(_section, functions(spark_names())), _source()]
     parts += ["\n## Stores without Spark\n", *map(_section, functions(STORES))]
     for owner in CLASSES:
         text = _text(owner) + (f" A `{owner.__base__.__name__}` with these differences." if _is_derived(owner) else "")
@@ -109,12 +95,18 @@ def python_api_reference() -> str:
 
 def public_names() -> Iterator[Member]:
     """Yield every public name with its docstring. A test holds that none is empty."""
-    yield from functions((*SPARK, *STORES))
+    yield from functions((*spark_names(), *STORES))
     yield from constants()
     for owner in (*CLASSES, *RESULTS, pyspark_ledger.DefaultSource, LedgerError, *LedgerError.__subclasses__()):
         yield Member(owner.__name__, "", owner.__dict__.get("__doc__") or "")
     for owner in CLASSES:
         yield from members(owner)
+
+
+def spark_names() -> tuple[str, ...]:
+    """Return the functions that the package itself defines, in the order of its source: those for Spark."""
+    own = vars(pyspark_ledger).items()
+    return tuple(name for name, value in own if name in pyspark_ledger.__all__ and inspect.isfunction(value))
 
 
 def functions(names: tuple[str, ...]) -> Iterator[Member]:
