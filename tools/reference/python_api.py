@@ -17,6 +17,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import pyspark_ledger
+from pyspark_ledger.connector.display.read_plan import PlannedPart, ReadPlan
 from pyspark_ledger.connector.publish.publisher import PublishedSegment
 from pyspark_ledger.connector.publish.request import Publishing
 from pyspark_ledger.connector.session.cluster import ServedStore
@@ -67,6 +68,8 @@ RESULTS: tuple[type, ...] = (
     LedgerProgress,
     Publishing,
     PublishedSegment,
+    ReadPlan,
+    PlannedPart,
 )
 # Classes whose members the page shows as those of a derived class.
 PARTS: Mapping[type, type] = {pyspark_ledger.Ledger: LedgerAdmin}
