@@ -36,7 +36,10 @@ _HINT = "Use a name such as orders, or tenant/namespace/orders"
 
 
 def canonical_name(text: str) -> str:
-    """Return the full name, with four parts, of a name as a user writes it. Raises Refused with an invalid value."""
+    """Return the canonical name, the full name with four parts, of a user's name.
+
+    Raises Refused with an invalid value.
+    """
     _require_measured(text, "a ledger's name")
     return _canonical(text)
 

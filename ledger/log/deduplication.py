@@ -12,8 +12,8 @@ Invariants
 - Each append in flight has a claim of its sequence ids. A caller holds `lock` while it queues an append and admits its
   claim. So claims have the order of the queue.
 - A duplicate of an entry in flight gets the result of that entry. So a duplicate is acknowledged only if it is durable.
-- If an entry fails, the later entries of its producer are not written (`SequenceClaim.valid`). Reason: after a later
-  entry, a retry of the failed entry would be dropped as a duplicate.
+- If an entry fails, the later entries of its producer are not written (`SequenceClaim.valid`). Reason: if one were
+  written, a retry of the failed entry would be dropped as a duplicate.
 - A batch with old and new messages is refused, because an entry is either written or dropped as a whole.
 - A message too large for one entry is sent as several entries, its chunks. Only the last chunk makes the message's id
   known. So a message whose last chunk is missing after a crash is not a duplicate when it is sent again. When readers

@@ -1,8 +1,7 @@
 """Durable cursors: the acknowledged positions of a named reader of a managed ledger, its lease, and its metadata row.
 
-    cursor        ledger, name, version, ManagedCursorInfo, replay floor, lease; for look-ups: the name in lower case
-    and
-                  the first position that the cursor needs
+    cursor        ledger, name, version, ManagedCursorInfo, replay floor, lease; and for look-ups: the name in lower
+                  case, and the first position that the cursor needs
 
 Invariants of a cursor
 - `advance` never moves a cursor back. Only `reset` does.

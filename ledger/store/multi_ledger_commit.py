@@ -9,7 +9,7 @@ Invariants
 - A batch is refused before its manifest is written, or not at all. After the manifest, the batch is rolled forward:
   its runs are written from the manifest's parts. This broker does that, or the next broker at its start.
 - Each ledger gets its run once, because the marker identifies query and batch. The rows of a run become readable in one
-  step. The ledgers get their runs one after another.
+  step, but not in all ledgers at the same moment.
 - The batches of a query are committed one at a time, in the order of their numbers. A batch whose number is not above
   the newest batch is a repetition, and writes nothing.
 - A ledger that was deleted after the commit point gets no run. Any other failure is an error, and the manifest stays

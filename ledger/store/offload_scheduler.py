@@ -3,7 +3,7 @@
 An attempt is one upload of a segment, named by a UUID. A run is the offload of several segments of one ledger. A sweep
 deletes the objects of attempts that did not complete.
 
-    prepare       record a new attempt; the objects of an earlier attempt become unwanted
+    prepare       record a new attempt; list the objects of an earlier attempt as unwanted, which means to be deleted
     offload       write the objects, the index object last
     complete      record the attempt as complete, if the record still has this attempt
     trim          delete the local data after the policy's lag (ledger.log.changes)
