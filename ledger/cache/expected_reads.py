@@ -92,7 +92,10 @@ class ActiveCursors:
 
 @dataclass(slots=True)
 class Reader:
-    """Reader of a ledger. It reads at `at` next: the end of the entries served after `position` without a gap."""
+    """Reader of a ledger. It has committed all entries before `position`.
+
+    All entries before `at` were served to it. So its next read starts at `at`.
+    """
 
     name: str
     position: Position

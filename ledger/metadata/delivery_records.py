@@ -13,8 +13,8 @@ Rules
 - A record is durable before its number is returned. Numbers rise, and one checkpoint never gets a number twice.
 - Chunks and their footer are written, replaced and deleted in one transaction, and read by one statement. If the
   chunks differ from the footer, the record is damaged: reading raises `Corrupt`.
-- The batch after record n is chosen only after Spark has committed batch n. So the records before n are then deleted.
-  Records after n are also deleted, because no checkpoint names them.
+- Spark commits the batch of record n before the next batch is chosen. So the records before n are then deleted. Records
+  after n are also deleted, because no checkpoint names them.
 - Record -1 has the dead letters that are not written to their ledger yet.
 """
 

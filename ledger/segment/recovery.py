@@ -11,9 +11,10 @@ Rules
 - `recover_segment` only reads. If an acknowledged entry is damaged, it raises `Corrupt` with file, offset and both
   values.
 - `seal_recovered` moves the bytes after the sound entries to `<id>.torn`. Both functions log the damage.
-- A run at the end without its marker was not committed. It is moved, too. Below the acknowledged end it is `Corrupt`.
-- Without a sidecar the acknowledged end is unknown. Then damage with a sound entry after it is `Corrupt`, because a
-  crash damages only the end of a file.
+- A run at the end without its marker was not committed. It is moved, too. If it has acknowledged entries,
+  `recover_segment` raises `Corrupt`.
+- Without a sidecar the acknowledged end is unknown. Then `recover_segment` raises `Corrupt` if a sound entry follows
+  the damage, because a crash damages only the end of a file.
 - A segment with `synced=False` was acknowledged without syncs. A loss of power can damage any part of it, and its
   sidecar is not used. Every entry is verified, and the segment ends before the first damage. The program's log states
   how many acknowledged entries are lost.
