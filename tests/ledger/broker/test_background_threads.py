@@ -87,7 +87,7 @@ def test_the_writer_of_the_metadata_tells_its_callers_and_goes_on(
     told = in_time(insert)
     assert isinstance(told, Unavailable)
     assert "bit flip" in told.message
-    assert "is not known" in told.message
+    assert "it is unknown" in told.message
     assert in_time(insert) == 1
     assert "unexpected error" in caplog.text
     in_time(file.close)
@@ -180,14 +180,14 @@ def rig(tmp_path: Path) -> Iterator[OffloadRig]:
     rig.store.close()
 
 
-@pytest.mark.parametrize("step", ["_offloaded", "_still_there"])
+@pytest.mark.parametrize("step", ["_offloaded", "_is_listed"])
 def test_who_waits_for_an_offload_is_told_and_the_next_one_is_made(
     rig: OffloadRig, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     rig.fill(2)
     desk = rig.store.offloads
     monkeypatch.setattr(desk, step, Once(getattr(desk, step)))
-    if step == "_still_there":
+    if step == "_is_listed":
         monkeypatch.setattr(desk, "_offloaded", Once(desk._offloaded, NotFound("gone")))
     desk.start()
     told = in_time(lambda: offload_prefix(desk, "log", Position(9, 0)))
