@@ -16,17 +16,17 @@ class PassProgress:
     def __init__(self, bar: ProgressBar, logs: Iterable[SealedLog]) -> None:
         self._bar = bar
         self._total = {log.name: sum(segment.size_bytes for segment in log.segments) for log in logs}
-        self._left: dict[str, int] = {}
+        self._remaining: dict[str, int] = {}
 
     def show(self, log: SealedLog, up_to: int) -> None:
         """Show that the segments of a log up to the id `up_to` are published."""
         if not self._bar.shown:
             return
-        left = sum(segment.size_bytes for segment in log.segments if segment.ledger_id > up_to)
-        if log.name not in self._left:
-            self._total[log.name] = left
-        self._left[log.name] = left
+        remaining = sum(segment.size_bytes for segment in log.segments if segment.ledger_id > up_to)
+        if log.name not in self._remaining:
+            self._total[log.name] = remaining
+        self._remaining[log.name] = remaining
         total = sum(self._total.values())
-        done = sum(self._total[name] - left for name, left in self._left.items())
+        done = sum(self._total[name] - size for name, size in self._remaining.items())
         words = f"{size_words(done)} of {size_words(total)}, {short_name(log.name)}"
         self._bar.update(done / total if total else 1.0, words)

@@ -128,7 +128,7 @@ class Publisher:
         """Publish all sealed segments that are not in the table, and return them, oldest first.
 
         `on_published` is called after the commit of each segment. `bar` shows the bytes of the published segments. If
-        no segment was sealed since the last pass, neither Spark nor the table is accessed.
+        no segment was sealed since the last pass, this method uses neither Spark nor the table.
         """
         new_segments: list[PublishedSegment] = []
         if self.publishing.seal_after_ms is not None and isinstance(self.source, StoreSegments):

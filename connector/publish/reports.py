@@ -2,7 +2,7 @@
 
 Rules
 - A report never fails or delays a publication: it is sent once, and an error is logged.
-- A ledger that is read from its bucket has no broker, so nothing is reported.
+- A ledger that is read from a bucket has no broker, so nothing is reported.
 """
 
 from __future__ import annotations
@@ -39,5 +39,5 @@ class PublishReports:
             self._source.connection.client.call(
                 "publish.report", report, deadline_ms=_DEADLINE_MS, attempt_seconds=_ANSWER_SECONDS
             )
-        except LedgerError as error:  # of an older broker, too
+        except LedgerError as error:  # an older broker refuses the report
             _log.info("the broker does not count a publication of %s: %s", report.name, error)

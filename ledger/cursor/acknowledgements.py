@@ -2,7 +2,7 @@
 
 Rules
 - The set of a cursor's acknowledgements is read at its first use and stays in memory.
-- By default an acknowledgement is durable when it is answered (`managedLedgerDefaultMarkDeleteRateLimit` 0).
+- By default an acknowledgement is durable before the call returns (`managedLedgerDefaultMarkDeleteRateLimit` 0).
 - With a rate limit, later acknowledgements flush a set at that rate. A timer and the close of the store flush it too. A
   crash then loses at most the acknowledgements of the last `managedLedgerCursorPositionFlushSeconds`.
 - If `managedLedgerMaxUnackedRangesToPersist` is set, an acknowledgement that would exceed the limit is refused. So
@@ -87,7 +87,8 @@ class AcknowledgementTable:
     def state(self, cursor: CursorRecord, snapshot: LogSnapshot, *, durable: bool = False) -> CurrentCursor:
         """Return the current cursor and a copy of its individual acknowledgements.
 
-        If `durable` is set, pending acknowledgements are flushed first. Callers that store results of them set it.
+        If `durable` is set, pending acknowledgements are flushed first. Reason: the caller stores a decision that
+        relies on them.
         """
         if not self.has_acknowledgements(cursor):
             return CurrentCursor(cursor, PositionSet(), -1)

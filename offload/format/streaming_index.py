@@ -9,7 +9,7 @@
 
 Rules
 - Pulsar 4.0 never calls its writer of this format. The parser exists so that an error can name such an object.
-- The data object may have a segment from any entry on.
+- The first entry of a segment in the data object may have any id.
 - Lengths are compared with the object's size before memory is allocated.
 """
 

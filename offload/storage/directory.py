@@ -8,7 +8,7 @@ Rules
 - An object is written to a scratch file, synced, and then renamed. So an incomplete object is never visible.
 - A listing skips hidden names and metadata files.
 - An object without a metadata file has no user metadata. A metadata file without an object is ignored.
-- Puts and completed uploads hold an exclusive lock on the directory.
+- `put` and `complete` hold an exclusive lock on the directory while they rename an object.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Encoder of the items of a batch: the metadata and the value of each message, for all messages at once. Pure.
+"""Encoder of the items of a batch, for all messages at once. An item has a message's metadata and value. Pure.
 
     size u32 [key]  │  key  │  size of the value … sequence id  │  value
     ──── head ────             ───────────── tail ─────────────
 
 Rules
-- Heads and tails are matrices with a row of bytes for each message. Without a mask every row has all of its bytes,
-  which is the usual case: then nothing is counted for each row.
-- Messages in lists are joined by `bytes.join`, those in columns by Arrow. Neither runs Python for each message.
+- Heads and tails are matrices with a row of bytes for each message. A mask marks the used bytes. In the usual case
+  every byte is used. Then there is no mask, and the bytes of a row are not counted.
+- Messages in lists are joined by `bytes.join`, messages in columns by Arrow.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ def join_lists(
     sequence_ids: Numbers,
     times: Numbers,
 ) -> bytes:
-    """Return all items of messages given as lists. Keys are of one kind, or None. A time of 0 means none."""
+    """Return all items of messages given as lists. All keys are text, or all are bytes; a key may be None.
+
+    A time of 0 means none.
+    """
     kinds = set(map(type, keys))
     if kinds == {str}:
         wire_keys, keyed = list(map(str.encode, keys)), None  # type: ignore[arg-type]  # each is a str
@@ -56,7 +59,7 @@ def join_lists(
 def join_columns(
     values: pa.Array, sequence_ids: Numbers, keys: pa.Array | None, times: Numbers, *, is_base64: bool
 ) -> tuple[pa.Buffer, Sizes]:
-    """Return all items in one buffer, and the start of each: `offsets[i]`, with the end of the last one at the end."""
+    """Return all items in one buffer, and their offsets: item i is at `[offsets[i], offsets[i + 1])`."""
     key_sizes, keyed = (None, None) if keys is None else (lengths(keys), _valid(keys))
     sizes, absent = lengths(values), ~_valid(values) if values.null_count else None
     heads, tails = _around(key_sizes, keyed, sizes, absent, sequence_ids, times, is_base64=is_base64)
@@ -99,7 +102,10 @@ def _around(
 
 
 def _even_items(values: pa.Array, sizes: Sizes, metadata: _Rows) -> tuple[pa.Buffer, Sizes]:
-    """Encode items of values of one size. The length of their metadata rarely changes, so they form few rectangles."""
+    """Encode items whose values have the same size.
+
+    The length of their metadata rarely changes. So consecutive items of equal length are written as one rectangle.
+    """
     count, size = len(values), int(sizes[0])
     rows, there = metadata
     heads = _widths(metadata)
@@ -124,7 +130,7 @@ def _constant(byte: int, count: int, where: _Mask | None = None) -> _Rows:
 
 
 def _varint(numbers: Numbers | Sizes, where: _Mask | None = None) -> _Rows:
-    """Return each number as a varint in a row, low groups first, and a mask of the used bytes of the row."""
+    """Return a table with the varint of a number in each row, and a mask of the used bytes."""
     least, most = (max(1, -(-int(number).bit_length() // _VARINT_BITS)) for number in (numbers.min(), numbers.max()))
     rest = numbers.astype(np.uint64)[:, None] >> np.arange(0, most * _VARINT_BITS, _VARINT_BITS, dtype=np.uint64)
     groups = rest.astype(np.uint8) & np.uint8(0x7F)
@@ -138,7 +144,7 @@ def _varint(numbers: Numbers | Sizes, where: _Mask | None = None) -> _Rows:
 
 
 def _widths(rows: _Rows) -> Sizes:
-    """Return how many bytes of each row are used."""
+    """Return the number of used bytes of each row."""
     data, there = rows
     return np.full(len(data), data.shape[1]) if there is None else there.sum(axis=1, dtype=np.int64)
 
@@ -174,7 +180,7 @@ def _sizes_of(values: Sequence[bytes]) -> Sizes:
 
 
 def lengths(column: pa.Array) -> Sizes:
-    """Return the bytes of each value, 0 for null."""
+    """Return the number of bytes of each value, 0 for null."""
     import pyarrow.compute as pc
 
     return np.asarray(pc.fill_null(pc.binary_length(column), 0), dtype=np.int64)

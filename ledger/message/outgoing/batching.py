@@ -16,11 +16,11 @@ class Batching(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         least = {"batching_max_messages": 1, "batching_max_bytes": 1, "batching_max_publish_delay_ms": 0}
-        for name, most in least.items():
-            require_at_least(name, getattr(self, name), most)
+        for name, bound in least.items():
+            require_at_least(name, getattr(self, name), bound)
 
 
 def require_at_least(name: str, value: object, least: int) -> None:
-    """Refuse a value that is no whole number, or below the least."""
+    """Raise Refused if a value is not a whole number, or is smaller than `least`."""
     if not isinstance(value, int) or value < least:
         raise Refused(f"{name} is {value!r}, expected a whole number of at least {least}")

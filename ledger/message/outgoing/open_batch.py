@@ -1,7 +1,8 @@
-"""Batch of a producer while it gathers messages. Not thread-safe: the producer's lock guards it.
+"""Batch of a producer while the producer adds messages. Not thread-safe: callers hold the producer's lock.
 
-Most messages are *ordinary*: a value, perhaps a short key of text, and the next sequence id. Their values and keys are
-kept in two lists, which the encoder takes as they are. The first message with more makes the batch a list of messages.
+Most messages are *ordinary*: they have only a value, the next sequence id, and possibly a short key of text. The batch
+keeps their values and keys in two lists, which the encoder uses without conversion. The first message with other fields
+turns the batch into a list of messages.
 """
 
 from __future__ import annotations
@@ -13,24 +14,24 @@ from pyspark_ledger.ledger.message.outgoing.sent_batch import MessageFuture, Sen
 
 
 class OpenBatch:
-    """Messages that gather, and their result. The producer itself adds ordinary messages to the two lists."""
+    """Messages of a batch, and the result of sending them. The producer itself adds ordinary messages to both lists."""
 
     __slots__ = ("bytes", "first_sequence_id", "keys", "messages", "most", "result", "values")
 
     def __init__(self, partition: int) -> None:
         self.values: list[bytes] = []
         self.keys: list[str | None] = []
-        self.messages: list[OutgoingMessage] | None = None  # all of them, instead of the two lists
+        self.messages: list[OutgoingMessage] | None = None  # all messages; None while the two lists are used
         self.first_sequence_id = -1
-        self.bytes = 0  # of the values
-        self.most = 0  # upper bound of the bytes of `messages` in an entry
+        self.bytes = 0  # the bytes of all values
+        self.most = 0  # an upper bound of the bytes of `messages` in an entry
         self.result = SentBatch(partition)
 
     def __len__(self) -> int:
         return len(self.values if self.messages is None else self.messages)
 
     def as_messages(self) -> list[OutgoingMessage]:
-        """Make the batch a list of messages, and return the list."""
+        """Turn the batch into a list of messages, and return the list."""
         if self.messages is None:
             columns = enumerate(zip(self.values, self.keys, strict=True), self.first_sequence_id)
             self.messages = [OutgoingMessage(value, number, key) for number, (value, key) in columns]
@@ -38,7 +39,7 @@ class OpenBatch:
         return self.messages
 
     def add(self, message: OutgoingMessage, most: int) -> MessageFuture:
-        """Add a message of any kind. `most`: upper bound of its bytes in an entry."""
+        """Add a message of any kind. `most` is an upper bound of the message's bytes in an entry."""
         messages = self.as_messages()
         future = MessageFuture(self.result, len(messages))
         if not messages:
