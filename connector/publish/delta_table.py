@@ -5,7 +5,7 @@ A target with a slash is a path in any file system that Spark supports. Any othe
 
 Rows are written as DataFrames, and SQL statements read the history and optimize. So these operations work with a
 platform's own Delta, without the Python package `delta`, and over Spark Connect without Delta's plugin for the server.
-DELETE and MERGE need the package, because it takes their conditions as expressions.
+DELETE and MERGE use the package, because their conditions are built as expressions of DataFrames.
 
 Rules
 - An append is one commit, with an application id and a version. Delta skips the commit if the table has a commit of

@@ -27,7 +27,7 @@ _NO_PAIRS = pa.array([], pa.string()), pa.array([], pa.string())
 
 @dataclass(frozen=True, slots=True)
 class MessageColumns:
-    """Messages of several entries, in order. `owner` numbers the entry of a message. An event time of 0 means none."""
+    """Messages of several entries, in order. `owner` is the number of a message's entry. Event time 0 means none."""
 
     owner: Integers
     batch_index: Integers
@@ -94,7 +94,7 @@ def _batch_bytes(entry: ParsedEntry) -> memoryview | None:
 def _columns(
     data: Bytes, places: MessagePlaces, numbers: Integers, entries: Sequence[ParsedEntry]
 ) -> MessageColumns | None:
-    """Return the columns of all sound batches. A batch with damaged properties is marked in `places.sound`.
+    """Return the columns of all sound batches. If a batch has damaged properties, its `places.sound` is set to False.
 
     `numbers` are the numbers of `entries` among all entries of the caller.
     """

@@ -8,7 +8,7 @@ Each entry has a bit set of rows, which Pulsar calls `deleteSet`. The bit sets o
 
 Invariants
 - A set bit is a row that is *not* acknowledged. Rows after the last word are acknowledged.
-- Every entry has an unacknowledged row. An entry whose rows are all acknowledged belongs into the set of whole entries.
+- Every entry has an unacknowledged row. An entry whose rows are all acknowledged belongs to the set of whole entries.
 - An acknowledgement intersects the sets of unacknowledged rows. It is idempotent, and the order has no effect.
 - A `BatchRows` is immutable.
 """

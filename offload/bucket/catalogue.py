@@ -7,8 +7,8 @@
 Rules
 - The user metadata of an object state its topic. If they lack the topic, the custom metadata in the index state it.
 - Objects of one topic are grouped by cluster and by incarnation, the id that changes when a ledger is created again.
-- Older versions of Pulsar state neither cluster nor incarnation. Objects of such a version join the topic's other group
-  on two conditions: there is only one other group, and all its segments have higher ids.
+- Older versions of Pulsar state neither cluster nor incarnation. Their objects join the topic's other group. Exception:
+  if there are several other groups, or that group has a lower segment id, the objects are a group of their own.
 - An attempt is valid if its index is readable and its data object is at least as long as the index states.
 - Valid attempts of one segment must agree in last entry id and length. The attempt with the most entries is read.
 - A missing segment is a gap only if later segments of the topic exist, because the last segments may still be uploaded.
