@@ -27,9 +27,11 @@ from time import perf_counter
 from typing import Protocol
 
 from pyspark_ledger.ledger.metrics.latencies import Latencies
-from pyspark_ledger.ledger.segment.file_syncs import FILES_MAX, FileSyncs
+from pyspark_ledger.ledger.segment.file_syncs import FileSyncs
 
 _log = logging.getLogger(__name__)
+# A round waits for its slowest file, so many logs are divided between the threads.
+_TAKEN_MAX = 8
 
 
 class SyncJob(Protocol):
@@ -190,9 +192,9 @@ class SyncPool:
         return [sync.job for sync in syncs if _answer(sync.job, sync.error or fencing_error)]
 
     def _take_waiting(self) -> list[SyncJob]:
-        """Take up to `FILES_MAX` waiting jobs that no idle thread will serve, and return them."""
+        """Take up to `_TAKEN_MAX` waiting jobs that no idle thread will serve, and return them."""
         jobs: list[SyncJob] = []
-        for _ in range(min(self._jobs.qsize() - len(self._idle), FILES_MAX)):
+        for _ in range(min(self._jobs.qsize() - len(self._idle), _TAKEN_MAX)):
             try:
                 job = self._jobs.get_nowait()
             except Empty:

@@ -76,7 +76,7 @@ from pyspark_ledger.ledger.store.policies import PolicyService
 from pyspark_ledger.ledger.tiering.loader import OffloaderChoice, nothing_chosen
 
 _DRAINING_THREADS = 16
-_SYNCING_THREADS = 2
+_SYNCING_THREADS = 8  # more threads than processors: a thread waits for the device
 _log = logging.getLogger(__name__)
 
 

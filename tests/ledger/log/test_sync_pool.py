@@ -110,6 +110,19 @@ def test_jobs_waiting_for_the_only_thread_start_together_with_one_check(make: Ma
     ]
 
 
+def test_sync_pool_with_many_waiting_logs_starts_nine_together(make: Make, log: list[str]) -> None:
+    pool = make(1)
+    first = held(pool, log)
+    jobs = [Turn(f"{number}", log) for number in range(20)]
+    for job in jobs:
+        pool.submit(job)
+    first.free.set()
+    assert all(job.over.wait(WAIT) for job in jobs)
+    done = log[log.index("answer held") + 1 :]
+    rounds = "".join("L" if line == "look" else "" if line[0] in "be" else line[0] for line in done)
+    assert rounds == "t" * 9 + "L" + "a" * 9 + "t" * 9 + "L" + "a" * 9 + "tt" + "L" + "aa"
+
+
 def test_each_log_of_many_hears_of_its_own_file(make: Make, log: list[str], tmp_path: Path) -> None:
     pool = make(1)
     first = held(pool, log)
