@@ -25,7 +25,7 @@ from pyarrow import csv
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from pyspark_ledger import configure, connect, register, serve, session
+from pyspark_ledger import catch_up, configure, connect, explain, register, serve, session, watch
 
 folder = mkdtemp(prefix="flights-")
 spark = configure(SparkSession.getActiveSession() or session("flights"))
@@ -93,6 +93,40 @@ february.write.format("ledger").mode("append").save("flights")
 read = follow()
 print("February:", read, "rows read")
 assert read == february.count()
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC **See.** `explain` shows the plan of a read: the columns, and the ranges that each task reads. Nothing is read.
+
+# COMMAND ----------
+
+explain(spark, "flights")
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC `watch` draws the rows, the lag and the cache hits of a running query. `catch_up` waits for the end of the query
+# MAGIC with a progress bar. In a terminal both are text.
+
+# COMMAND ----------
+
+stream = spark.readStream.format("ledger").option("subscription", "chart").option("startingPosition", "earliest")
+flights = stream.option("maxRowsPerTrigger", 5_000).load("flights").writeStream.format("noop").queryName("flights")
+query = flights.option("checkpointLocation", f"{folder}/chart").trigger(availableNow=True).start()
+chart = watch(query, every_s=0.2)
+assert catch_up(query)
+assert chart.wait(30)
+assert chart.state == "ended"
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC A ledger is a picture, too: its segments, and the cursors on them.
+
+# COMMAND ----------
+
+connect(f"{folder}/store").ledger("flights")
 
 # COMMAND ----------
 

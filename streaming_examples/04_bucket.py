@@ -78,10 +78,19 @@ segments = []
 for quarter in range(4):
     months = pa.array(range(3 * quarter + 1, 3 * quarter + 4))
     ledger.append(year.filter(pc.is_in(year["month"], value_set=months)))
-    segments.append(ledger.offload(seal=True))
+    segments.append(ledger.offload(seal=True, progress=True))
 
 print(f"{ledger.describe().rows:,} flights in {segments[-1].offloaded} segments, all of them in {bucket}")
 assert segments[-1].offloaded == 4
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC The picture of the ledger shows where each segment is.
+
+# COMMAND ----------
+
+store.ledger("flights")
 
 # COMMAND ----------
 

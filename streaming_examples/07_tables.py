@@ -61,7 +61,7 @@ months = year.column("month").to_numpy()
 for quarter in quarters:
     log.append(year.filter([month in quarter for month in months.tolist()]))
     log.seal()
-    for done in publish(spark, "flights", table, partition_by=["month"]):
+    for done in publish(spark, "flights", table, partition_by=["month"], progress=True):
         print(f"segment {done.segment}: {done.rows:,} flights are in the table")
 assert publish(spark, "flights", table) == []
 

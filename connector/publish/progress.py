@@ -17,6 +17,8 @@ class PassProgress:
         self._bar = bar
         self._total = {log.name: sum(segment.size_bytes for segment in log.segments) for log in logs}
         self._remaining: dict[str, int] = {}
+        if not self._total:
+            bar.update(1.0, "no new segment")
 
     def show(self, log: SealedLog, up_to: int) -> None:
         """Show that the segments of a log up to the id `up_to` are published."""
