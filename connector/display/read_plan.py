@@ -105,7 +105,10 @@ def _part_bar(strip: Strip, part: PlannedPart) -> Element:
 
 def explain(options: Mapping[str, str]) -> ReadPlan:
     """Return the plan of a read with these options of `format("ledger")`. Raises what the read would raise."""
-    source, parsed = LedgerSource(options, __version__), read_options(options)
+    parsed = read_options(options)
+    if parsed.bucket is None and not parsed.store:  # named here, so that no second line about the default is printed
+        options = {**options, "store": store_location(None)}
+    source = LedgerSource(options, __version__)
     named = canonical_name(parsed.ledger) if parsed.ledger and parsed.table is None else ""
     schema = source.schema()
     partitions = source.batch_reader(schema).partitions()

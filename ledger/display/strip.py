@@ -120,7 +120,7 @@ class Strip:
         for place, words in PLACES.items():
             if self.counts[place]:
                 square = f"display:inline-block;width:10px;height:10px;border-radius:2px;background:{COLOURS[place]}"
-                label = element("span", f" {counted(self.counts[place], 'segment')} {words}")
+                label = element("span", f" {self.counts[place]:,} {words}")
                 items.append(element("span", element("span", style=square), label, style="margin-right:14px"))
         return element("div", *items, style="font-size:12px;opacity:.85")
 

@@ -88,6 +88,11 @@ SAYS = {
         r"streamed: 4 in \d batches",
         r"now: \[\('tea', 4\)\]",
     ],
+    "docs/notebooks.md": [
+        r"Ledger\(public/default/persistent/sensors\): 2,000 rows in ",
+        r"ReadPlan: \d tasks?, 1 ledger\n  columns: id, place\n",
+        r"caught up: True\nthe chart has ended",
+    ],
     "docs/sizing.md": [r"\d+ bytes a row, in \d+ entries", r"\d+ GB for 7 days"],
     "docs/retention.md": [r"2 rows in \d+ bytes", r"2 rows to read"],
 }

@@ -18,8 +18,6 @@ from tests.rigs.kernel import html_of, printed, run_cells
 from tests.rigs.pictures import bars, drawings, texts
 from tests.rigs.stream import append
 
-pytestmark = pytest.mark.feature("live chart of a query")
-
 
 def stream_of(spark: SparkSession, store: Path) -> DataFrame:
     stream = spark.readStream.format("ledger").option("store", str(store)).option("startingPosition", "earliest")

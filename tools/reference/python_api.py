@@ -17,6 +17,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import pyspark_ledger
+from pyspark_ledger.connector.display.query_watch import QueryWatch
 from pyspark_ledger.connector.display.read_plan import PlannedPart, ReadPlan
 from pyspark_ledger.connector.publish.publisher import PublishedSegment
 from pyspark_ledger.connector.publish.request import Publishing
@@ -54,6 +55,7 @@ CLASSES: tuple[type, ...] = (
     MessageProducer,
     PartitionedProducer,
     ServedStore,
+    QueryWatch,
     pyspark_ledger.Position,
     MessageId,
 )

@@ -41,7 +41,7 @@ def test_a_picture_shows_segments_cursors_and_acknowledged_ranges() -> None:
     assert round(behind) == WIDTH / 3 + 1, "a third of the entries is before the cursor"
     assert bars(track)[2][2] == COLOURS["hole"]
     assert (round(start), round(end)) == (529, 601), "entries 2 to 5 of the last third"
-    for word in ("orders", "150 rows in 30 entries", "1 segment open", "billing at 2:0: 100 rows behind"):
+    for word in ("orders", "150 rows in 30 entries", "1 open", "billing at 2:0: 100 rows behind"):
         assert word in texts(picture)
     assert "1 range acknowledged out of order, a reader is connected" in texts(picture)
 
