@@ -15,7 +15,7 @@ Rules
   that Spark passes may lack such columns or have wider row columns, and must be equal otherwise.
 - A read returns the union of all ledgers' columns, each with its widest type. If two types of a column have no common
   wider type, their ledgers cannot be read together.
-- Ledgers of messages in one read must have the same payload schema, or all of them none. Ledgers without entries are
+- Ledgers of messages in one read must have the same payload schema, or no payload schema. Ledgers without entries are
   ignored.
 """
 
@@ -77,8 +77,8 @@ class RowShape:
     """Columns of a read. `known` are all columns that the ledger had when the read was planned.
 
     `target` is the serialized `schema`. `raw` is set for messages. If `rescues_columns` is set, the rescue column also
-    has the values of columns that were added after planning. The redelivery count is Spark's last column. The task adds
-    this column, so `schema` lacks it.
+    has the values of columns that were added after planning. If `redelivery_count` is
+    set, the task adds the count as the last column, which `schema` lacks.
     """
 
     target: bytes
@@ -114,7 +114,7 @@ class RowShape:
         return replace(self, target=schema_bytes(pa.schema([*self.schema, METADATA.field("__position")])))
 
     def with_rescue_column(self) -> RowShape:
-        """Return this shape with a rescue column. It has undecodable rows, and no columns that were added later."""
+        """Return this shape with a rescue column for undecodable rows, but not for columns that were added later."""
         fields = list(self.schema)
         fields.insert(self.row_columns, pa.field("", pa.string()))
         return replace(self, target=schema_bytes(pa.schema(fields)), rescues=True, rescues_columns=False)

@@ -23,7 +23,7 @@ from pyspark_ledger.ledger.proto.pulsar_messages_pb2 import MessageMetadata
 
 _BYTES_OR_NONE = (bytes, type(None))
 _NUMBER_END = 2**63
-_AROUND_BYTES = 512  # more than the metadata of a message, its key and properties apart
+_AROUND_BYTES = 512  # an upper bound of a message's metadata without key and properties
 
 
 class OutgoingMessage(msgspec.Struct, frozen=True, gc=False):
