@@ -15,6 +15,8 @@ Rules
   it is read (`ledger.database.record_tables`).
 - Readers take a connection from a pool and never wait for a writer. Connections are not kept for each thread, because
   a Flight server uses a new thread for each call.
+- With a `replica`, another place has the durable copy. The changed rows of a transaction go there before the commit.
+  The local file is not synced. Readers see the state before until the copy is durable.
 - A file that is refused (of another program, of another format, damaged, out of date, busy) stays unchanged. An
   existing file is never replaced.
 - The owner migrates a file of an earlier format in one transaction, when it opens the file. After that, an older
@@ -34,6 +36,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pyspark_ledger.ledger import disk
+from pyspark_ledger.ledger.database.changed_rows import Replica, RowCapture, encode_rows
 from pyspark_ledger.ledger.database.commit_number import CommitNumber, number_path
 from pyspark_ledger.ledger.database.epoch_file import EpochFile
 from pyspark_ledger.ledger.database.file_checks import (
@@ -66,12 +69,17 @@ Change = Callable[[sqlite3.Connection], T]
 class MetadataFile:
     """SQLite file of the metadata. Any thread may read and change it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, tables: Sequence[RecordTable] = (), replica: Replica | None = None) -> None:
         self.path = path
+        self._replica = replica
         self._number: CommitNumber | None = None
         self._epoch: int | None = None
         self._epoch_file: EpochFile | None = None
         self._writer = _connect(path)
+        self._capture: RowCapture | None = None
+        if replica is not None:
+            self._writer.execute("PRAGMA synchronous=OFF")
+            self._capture = RowCapture(self._writer, tables)
         self._idle: list[CheckedConnection] = []
         self._closed = False
         self._lock = threading.Lock()
@@ -113,7 +121,13 @@ class MetadataFile:
 
     @classmethod
     def open(
-        cls, path: Path, tables: Sequence[RecordTable], migrated: Change[object] | None = None, *, behind: bool = False
+        cls,
+        path: Path,
+        tables: Sequence[RecordTable],
+        migrated: Change[object] | None = None,
+        *,
+        behind: bool = False,
+        replica: Replica | None = None,
     ) -> MetadataFile:
         """Open an existing file.
 
@@ -128,7 +142,7 @@ class MetadataFile:
         try:
             if version < FORMAT_VERSION:
                 _migrate(path, version, tables, migrated)
-            return cls(path)
+            return cls(path, tables, replica)
         except sqlite3.Error as error:
             raise failure(path, error) from error
 
@@ -160,6 +174,10 @@ class MetadataFile:
             self._waiting.append((change, future))
             self._arrival.notify()
         return future.result()
+
+    def read_at_rest(self, query: Change[T]) -> T:
+        """Run a query on the last committed state, while no change is made. Changes wait for the query."""
+        return self.change(lambda _: self.read(query))
 
     def bump_epoch(self) -> int:
         """Raise the epoch, and return it. From now on, changes and acknowledgements of every earlier broker fail."""
@@ -233,14 +251,18 @@ class MetadataFile:
     def _commit(self, group: list[tuple[Change[Any], Future[Any]]]) -> None:
         connection = self._writer
         settled: list[Callable[[], None]] = []
+        replicated = False
         try:
             connection.execute("BEGIN IMMEDIATE")
             commits, before = self._commits_so_far(connection), connection.total_changes
             for change, future in group:
-                settled.append(_run(self.path, connection, change, future))
+                settled.append(_run(self.path, connection, self._capture, change, future))
             changed = connection.total_changes != before
             if changed:
                 connection.execute("UPDATE store_row SET commits = ?", (commits + 1,))
+            if self._replica is not None and self._capture is not None and self._capture.count:
+                self._replica.replicate(encode_rows(self._capture.take()))
+                replicated = True
             connection.execute("COMMIT")
             if changed and self._number is not None:
                 self._number.write(commits + 1)
@@ -248,6 +270,10 @@ class MetadataFile:
             with suppress(sqlite3.Error):  # the callers get the first error; the next BEGIN raises this error
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
+            if self._capture is not None:
+                self._capture.take()
+            if replicated and self._replica is not None:
+                self._replica.diverged(error)
             failed = connection.failure(self.path, error) if isinstance(error, SQLITE_ERRORS) else error
             settled = [lambda future=future: future.set_exception(failed) for _, future in group]  # type: ignore[misc]
         for settle in settled:
@@ -272,8 +298,11 @@ class Records:
         self._file = file
 
 
-def _run(path: Path, connection: CheckedConnection, change: Change[Any], future: Future[Any]) -> Callable[[], None]:
+def _run(
+    path: Path, connection: CheckedConnection, capture: RowCapture | None, change: Change[Any], future: Future[Any]
+) -> Callable[[], None]:
     """Run one change of a group. Return a function that completes its future, to be called after the commit."""
+    captured = 0 if capture is None else capture.count
     connection.execute("SAVEPOINT change")
     try:
         result = change(connection)
@@ -282,6 +311,8 @@ def _run(path: Path, connection: CheckedConnection, change: Change[Any], future:
             raise  # SQLite has rolled back the whole transaction (disk full, device error), so all changes fail
         connection.execute("ROLLBACK TO change")
         connection.execute("RELEASE change")
+        if capture is not None:
+            capture.cut(captured)
         failed = connection.failure(path, error) if isinstance(error, SQLITE_ERRORS) else error
         return lambda: future.set_exception(failed)
     connection.execute("RELEASE change")

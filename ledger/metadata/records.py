@@ -26,11 +26,12 @@ import sqlite3
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 import msgspec
 
 from pyspark_ledger.ledger.clock import Clock
+from pyspark_ledger.ledger.database.changed_rows import Replica
 from pyspark_ledger.ledger.database.database import MetadataFile
 from pyspark_ledger.ledger.database.file_checks import CHECKED_VERSION, version_of
 from pyspark_ledger.ledger.database.record_tables import RecordTable
@@ -123,6 +124,7 @@ TABLES = (
     TRIMMED_TABLE,
     UNWANTED_FILE_TABLE,
 )
+T = TypeVar("T")
 _COMMITTED = msgspec.json.Decoder(CommittedBatch)
 
 
@@ -177,9 +179,20 @@ class Metadata:
         return cls(file, clock)
 
     @classmethod
-    def open(cls, path: Path, clock: Clock, *, behind: bool = False) -> Self:
-        """Open the metadata of an existing store. With `behind`, accept metadata that lack commits."""
-        return cls(MetadataFile.open(path, TABLES, complete_records, behind=behind), clock)
+    def open(
+        cls,
+        path: Path,
+        clock: Clock,
+        *,
+        behind: bool = False,
+        replica: Replica | None = None,
+    ) -> Self:
+        """Open the metadata of an existing store; with `behind` also if they lack commits.
+
+        `replica` makes the changed rows of each transaction durable elsewhere (`ledger.database.changed_rows`).
+        """
+        file = MetadataFile.open(path, TABLES, complete_records, behind=behind, replica=replica)
+        return cls(file, clock)
 
     def close(self) -> None:
         """Close the file."""
@@ -193,6 +206,10 @@ class Metadata:
     def adopt(self, host: str) -> None:
         """Record that the store has moved to this host."""
         self._file.change(lambda c: c.execute("UPDATE store_row SET host = ?", (host,)))
+
+    def read_at_rest(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        """Run a query on the last committed state, while no change is made."""
+        return self._file.read_at_rest(query)
 
     def bump_epoch(self) -> int:
         """Raise the epoch durably, which fences the previous broker. Return the new epoch."""

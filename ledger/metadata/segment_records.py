@@ -97,6 +97,18 @@ class SegmentRecords(Records):
         """Return the ids of all segments of managed ledgers."""
         return {row[0] for row in self._file.read(lambda c: c.execute("SELECT ledger_id FROM segment").fetchall())}
 
+    def only_local(self) -> set[int]:
+        """Return the ids of all segments, open or sealed, whose objects are not complete."""
+        rows = self._file.read(lambda c: c.execute("SELECT ledger_id, info FROM segment").fetchall())
+        found = ((ledger_id, OffloadAttempt.of(LedgerInfo.FromString(info))) for ledger_id, info in rows)
+        return {ledger_id for ledger_id, attempt in found if attempt is None or not attempt.complete}
+
+    def owner(self, ledger_id: int) -> str | None:
+        """Return the name of the managed ledger that lists a segment, None if no list has it."""
+        query = "SELECT ledger FROM segment WHERE ledger_id = ?"
+        row = self._file.read(lambda c: c.execute(query, (ledger_id,)).fetchone())
+        return None if row is None else str(row[0])
+
     def attempts(self) -> list[tuple[str, int, OffloadAttempt]]:
         """Return every recorded offload attempt, with the name of the managed ledger and the segment's id."""
         query = "SELECT ledger, ledger_id, info FROM segment ORDER BY ledger_id"

@@ -52,6 +52,10 @@ class UnwantedFileRecords(Records):
         """Return the unwanted files: `all`, `data` or `made` by segment id."""
         return dict(self._file.read(lambda c: c.execute("SELECT ledger_id, what FROM unwanted_file").fetchall()))
 
+    def made(self) -> set[int]:
+        """Return the ids that are allocated and not listed yet."""
+        return {ledger_id for ledger_id, what in self.all().items() if what == _MADE}
+
     def remove(self, ledger_ids: Collection[int]) -> None:
         """Delete the records of segments after the deletion of their files."""
         rows = [(ledger_id,) for ledger_id in ledger_ids]

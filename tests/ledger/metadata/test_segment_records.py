@@ -57,7 +57,7 @@ def test_a_rollover_costs_the_same_however_long_the_list_is(rig: LogRig) -> None
     for segments in (4, 60):
         while len(rig.ids()) < segments:
             rig.append(b"one", entries=1)
-        found.append(cost(rig.store._metadata, lambda: rig.append(b"one", entries=1)))
+        found.append(cost(rig.store.metadata, lambda: rig.append(b"one", entries=1)))
     assert found[0] == found[1]
     assert found[0].changed < 40, found
 
@@ -77,7 +77,7 @@ def test_a_trim_looks_at_what_goes_and_at_the_first_that_stays(rig: LogRig, monk
     for at in (1, 2):
         rig.acknowledge("slow", positions[at])
         monkeypatch.setattr(LogSegments, "__iter__", walk)
-        found.append(cost(rig.store._metadata, lambda: rig.store.ledger("log").trim()))
+        found.append(cost(rig.store.metadata, lambda: rig.store.ledger("log").trim()))
         monkeypatch.undo()
         assert rig.ids()[0] == positions[at].ledger_id
     assert found[0] == found[1]
@@ -113,7 +113,7 @@ def test_a_writer_is_told_of_a_ledger_without_its_lists(rig: LogRig, monkeypatch
 def test_a_cursor_is_made_and_the_slowest_found_without_the_others(rig: LogRig) -> None:
     rig.append(b"one", b"two")
     rig.cursor("slow")
-    metadata, found = rig.store._metadata, []
+    metadata, found = rig.store.metadata, []
     for cursors in (4, 80):
         for number in range(cursors):
             rig.cursor(f"cursor-{number}", LATEST)
@@ -131,7 +131,7 @@ def test_a_cursor_is_made_and_the_slowest_found_without_the_others(rig: LogRig) 
 
 def test_the_slowest_cursor_goes_by_its_replay_floor_and_by_each_change(rig: LogRig) -> None:
     rig.append(b"one", b"two", b"three")
-    cursors = rig.store._metadata.cursors
+    cursors = rig.store.metadata.cursors
     for name in ("a", "b"):
         rig.cursor(name)
     rig.acknowledge("a", Position(0, 3), floor=Position(0, 1))
@@ -149,7 +149,7 @@ def test_the_slowest_cursor_goes_by_its_replay_floor_and_by_each_change(rig: Log
 def test_a_sealed_segment_knows_its_entries_with_rows(rig: LogRig) -> None:
     rig.append(b"one", b"two", b"three", b"four")
     sealed = rig.store.ledger("log").snapshot.segments[0]
-    (row, _) = rig.store._metadata.segments.of(NAME)
+    (row, _) = rig.store.metadata.segments.of(NAME)
     assert (row.row_entries, sealed.row_entries) == (3, 3)
     rig.reopen()
     reopened = rig.store.ledger("log").snapshot.segments[0]

@@ -22,12 +22,12 @@ from tests.rigs.log import MINUTE, LogRig
 
 
 def records(rig: LogRig) -> dict[int, str]:
-    return rig.store._metadata.unwanted_files.all()
+    return rig.store.metadata.unwanted_files.all()
 
 
 def known(rig: LogRig) -> set[str]:
     """The files of every ledger that a record lists."""
-    return {f"{one}{suffix}" for one in rig.store._metadata.ledger_ids() for suffix in (".ledger", ".index")}
+    return {f"{one}{suffix}" for one in rig.store.metadata.ledger_ids() for suffix in (".ledger", ".index")}
 
 
 def trim(rig: CursorRig) -> None:
@@ -138,11 +138,11 @@ def test_a_file_with_acknowledged_entries_is_kept_though_it_was_only_made(
 ) -> None:
     """The metadata forgot that the ledger was listed: its rows are not thrown away for it."""
     (position,) = rig.append(b"precious")
-    metadata, ledger_id = rig.store._metadata, position.ledger_id
+    metadata, ledger_id = rig.store.metadata, position.ledger_id
     metadata._file.change(lambda c: c.execute("INSERT INTO unwanted_file_row VALUES (?, 'made')", (ledger_id,)))
     rig.crash()
     assert f"{ledger_id}.ledger" in rig.files(), "a segment of that id has a record still"
-    rig.store._metadata._file.change(lambda c: c.execute("DELETE FROM segment_row WHERE ledger_id = ?", (ledger_id,)))
+    rig.store.metadata._file.change(lambda c: c.execute("DELETE FROM segment_row WHERE ledger_id = ?", (ledger_id,)))
     rig.crash()
     assert f"{ledger_id}.ledger" in rig.files()
     assert f"no record lists segment {ledger_id}" in caplog.text
