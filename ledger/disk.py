@@ -8,6 +8,7 @@ Rules
 - A full disk raises `Unavailable` with the path and the offset. Every other failure of the device stays an `OSError`,
   so that a caller can distinguish a failing device from a full disk.
 - `write_all` writes every byte or raises.
+- After `skip_syncs`, the disk is a cache of a bucket, which has the durable copy. Then no call waits for the device.
 """
 
 from __future__ import annotations
@@ -136,9 +137,19 @@ def preallocate(fd: int, offset: int, length: int, path: Path | None = None) -> 
         raise
 
 
+_skips_syncs = False
+
+
+def skip_syncs() -> None:
+    """Turn all syncs of this process into calls that do nothing. Called by the broker of a store in a bucket."""
+    global _skips_syncs  # noqa: PLW0603 — a process serves one store, whose disk is a cache or is not
+    _skips_syncs = True
+
+
 def sync_data(fd: int) -> None:
     """Wait until all written data, and the file's length, are on the device."""
-    os.fdatasync(fd)
+    if not _skips_syncs:
+        os.fdatasync(fd)
 
 
 def begin_sync(fd: int, offset: int = 0, length: int = 0) -> None:
@@ -152,6 +163,8 @@ def begin_sync(fd: int, offset: int = 0, length: int = 0) -> None:
 
 def sync_directory(path: Path) -> None:
     """Make created, renamed and deleted names of a directory durable."""
+    if _skips_syncs:
+        return
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

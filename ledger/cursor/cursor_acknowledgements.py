@@ -33,6 +33,7 @@ from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.positions import bitset
 from pyspark_ledger.ledger.positions.position_info import decode_cursor_info
 from pyspark_ledger.ledger.positions.position_set import PositionSet, split_range
+from pyspark_ledger.ledger.segment.writer import SyncThrough
 
 _log = logging.getLogger(__name__)
 _DAMAGED = (
@@ -53,6 +54,8 @@ class CursorPlace:
     allocate: Callable[[], int]
     delete_ledgers: Callable[[Collection[int]], None] = lambda _: None
     """Deletes the files of the cursor ledgers with these ids. No record names them."""
+    sync_through: SyncThrough | None = None
+    """Makes a cursor's ledger durable in another place than the disk. Then its file may have no sidecar."""
     read_only: bool = False
 
 
@@ -187,7 +190,9 @@ class Acknowledgements:
 
     def _create_log(self, mark_delete: Position) -> None:
         place = self._place
-        log = CursorLog.create(place.directory, place.allocate(), place.store_id, place.form, place.clock)
+        log = CursorLog.create(
+            place.directory, place.allocate(), place.store_id, place.form, place.clock, place.sync_through
+        )
         try:
             log.write_state(mark_delete, self.positions)
         except BaseException:
@@ -217,7 +222,13 @@ class Acknowledgements:
 def _recovered(place: CursorPlace, ledger_id: int, where: str) -> RecoveredState:
     """Return the recovered state of a cursor's ledger. Raises Corrupt or DataLoss if no state is complete."""
     try:
-        found = recover_cursor_log(place.directory, ledger_id, place.store_id, fence=not place.read_only)
+        found = recover_cursor_log(
+            place.directory,
+            ledger_id,
+            place.store_id,
+            fence=not place.read_only,
+            built=place.sync_through is not None,
+        )
     except (Corrupt, DataLoss) as damage:
         raise type(damage)(f"{where}: {damage.message}", hint=_DAMAGED) from damage
     if found is None:

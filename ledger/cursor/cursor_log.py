@@ -48,7 +48,7 @@ from pyspark_ledger.ledger.proto.pulsar_messages_pb2 import MessageMetadata
 from pyspark_ledger.ledger.segment.format import FRAME_BYTES
 from pyspark_ledger.ledger.segment.recovery import recover_segment
 from pyspark_ledger.ledger.segment.scan import EntryTraits
-from pyspark_ledger.ledger.segment.writer import SegmentWriter, StampedEntry, data_path, index_path
+from pyspark_ledger.ledger.segment.writer import SegmentWriter, StampedEntry, SyncThrough, data_path, index_path
 
 BLOCK_BYTES = 64 * 1024 * 1024
 _KIND, _COMPRESSION = "ledger.cursor.kind", "ledger.cursor.compression"
@@ -102,9 +102,19 @@ class CursorLog:
         self.size_bytes = 0
 
     @classmethod
-    def create(cls, directory: Path, ledger_id: int, store_id: str, form: CursorLogForm, clock: Clock) -> CursorLog:
-        """Create a ledger without a state. The file is durable on return."""
-        writer = SegmentWriter.create(directory, ledger_id, store_id=store_id, block_bytes=BLOCK_BYTES)
+    def create(
+        cls,
+        directory: Path,
+        ledger_id: int,
+        store_id: str,
+        form: CursorLogForm,
+        clock: Clock,
+        sync_through: SyncThrough | None = None,
+    ) -> CursorLog:
+        """Create a ledger without a state. The file is durable on return, or becomes durable by `sync_through`."""
+        writer = SegmentWriter.create(
+            directory, ledger_id, store_id=store_id, block_bytes=BLOCK_BYTES, sync_through=sync_through
+        )
         return cls(writer, form, clock)
 
     @property
@@ -183,16 +193,21 @@ class CursorLog:
         return int(stamps[-1]) if len(stamps) else 0
 
 
-def recover_cursor_log(directory: Path, ledger_id: int, store_id: str, *, fence: bool = True) -> RecoveredState | None:
+def recover_cursor_log(
+    directory: Path, ledger_id: int, store_id: str, *, fence: bool = True, built: bool = False
+) -> RecoveredState | None:
     """Return the newest state in a cursor's ledger. Returns None if the ledger has no complete state to return.
 
+    `built`: the file was built from the log of a store in a bucket, and may have no sidecar.
     If `fence` is set, a broker that still writes the file is fenced first. Raises Corrupt or DataLoss for damage before
     the acknowledged end.
     """
     path = data_path(directory, ledger_id)
     if fence and path.exists():
         disk.take_from_writer(path, index_path(directory, ledger_id))
-    found = recover_segment(path, ledger_id, store_id=store_id, block_bytes=BLOCK_BYTES, first_row=0, describe=_traits)
+    found = recover_segment(
+        path, ledger_id, store_id=store_id, block_bytes=BLOCK_BYTES, first_row=0, describe=_traits, built=built
+    )
     index = found.index
     fd = disk.open_file(path)
     try:

@@ -35,7 +35,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from pyspark_ledger.ledger.checksum import Buffer
 from pyspark_ledger.ledger.errors import LedgerError, Unavailable
 from pyspark_ledger.ledger.log.deduplication import SequenceClaim
-from pyspark_ledger.ledger.log.sync_pool import SyncedFile, SyncPool
+from pyspark_ledger.ledger.log.sync_pool import LogPool, SyncedFile
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.protocol.commits import CommitRun, CommittedRun
 
@@ -166,7 +166,7 @@ class Log(Protocol[Written]):
 class AppendQueue(Generic[Written]):
     """Append queue of one managed ledger."""
 
-    def __init__(self, executor: Executor, pool: SyncPool, log: Log[Written]) -> None:
+    def __init__(self, executor: Executor, pool: LogPool, log: Log[Written]) -> None:
         self._executor = executor
         self._pool = pool
         self._log = log
@@ -323,6 +323,7 @@ class AppendQueue(Generic[Written]):
 
     def answer(self, error: Exception | None) -> bool:
         """Complete the synced groups and take the groups written since. Return False if there is no such group."""
+        self._syncer = threading.get_ident()  # the pool of a bucket takes and completes in different threads
         retries = self._log.settle(self._syncing_groups, error) if self._syncing_groups else []
         with self._lock:
             if retries:

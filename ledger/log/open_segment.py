@@ -29,6 +29,13 @@ class OpenSegment:
         self.given_up = False
         self._acknowledged_size = 0
 
+    @classmethod
+    def continued(cls, writer: SegmentWriter, created_ms: int) -> OpenSegment:
+        """Return the open segment of another broker, which this one continues."""
+        log = cls(writer, created_ms)
+        log.size = log._acknowledged_size = writer.index.size_bytes
+        return log
+
     @property
     def index(self) -> EntryIndex:
         """The index of the acknowledged entries."""

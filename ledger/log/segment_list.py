@@ -35,7 +35,7 @@ from pyspark_ledger.ledger.log.open_segment import OpenSegment
 from pyspark_ledger.ledger.log.policy import DURABILITY, LedgerPolicy
 from pyspark_ledger.ledger.log.retention import TrimMark
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot
-from pyspark_ledger.ledger.log.sync_pool import SyncPool
+from pyspark_ledger.ledger.log.sync_pool import LogPool
 from pyspark_ledger.ledger.log.unfinished_chunks import ChunkTable
 from pyspark_ledger.ledger.message.entry import parse_entry
 from pyspark_ledger.ledger.message.run_marker import CommittedBatch, closes_run, marker_summary
@@ -46,10 +46,11 @@ from pyspark_ledger.ledger.metrics.latencies import LONG_BOUNDS, Latencies
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from pyspark_ledger.ledger.protocol.ledgers import DEDUPLICATION_ENABLED
+from pyspark_ledger.ledger.segment.continuation import continue_segment
 from pyspark_ledger.ledger.segment.format import FRAME_BYTES, HEADER_BYTES
 from pyspark_ledger.ledger.segment.index import EntryIndex
 from pyspark_ledger.ledger.segment.recovery import RecoveredSegment, recover_segment, seal_recovered
-from pyspark_ledger.ledger.segment.writer import SealedSegment, SegmentWriter, data_path, index_path
+from pyspark_ledger.ledger.segment.writer import SealedSegment, SegmentWriter, SyncThrough, data_path, index_path
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.tiering.offloaded_segment import OffloadedSegment
 from pyspark_ledger.ledger.tiering.offloader import LedgerOffloader, LocalSegment, NoOffloader
@@ -69,7 +70,7 @@ class LogContext:
     settings: Settings
     clock: Clock
     executor: Executor
-    sync_pool: SyncPool
+    sync_pool: LogPool
     sealed: Callable[[str], None]
     """Called with the name of a managed ledger after it has sealed a segment. Must not block."""
     unlisted: Callable[[Collection[int]], None]
@@ -85,6 +86,9 @@ class LogContext:
     """Durations from the call of an append to its acknowledgement. Only the first append of each group counts."""
     trim_latencies: Latencies = field(default_factory=lambda: Latencies(LONG_BOUNDS))
     """Durations of trims that deleted something."""
+
+    sync_through: SyncThrough | None = None
+    """Makes the bytes of a segment durable in another place than the disk. Then an open segment continues."""
 
 
 class SegmentList:
@@ -117,7 +121,7 @@ class SegmentList:
     @property
     def _is_synced(self) -> bool:
         """Whether an entry is synced before it is acknowledged. A sealed segment is synced in any case."""
-        return self.properties.get(DURABILITY) != "os"
+        return self.properties.get(DURABILITY) != "os" or self._context.sync_through is not None
 
     @property
     def terminated(self) -> Position | None:
@@ -132,6 +136,18 @@ class SegmentList:
         context = self._context
         stated = context.metadata.policies.of_ledger(self.name)
         self.policy = LedgerPolicy.of(self._record.info, *stated, context.settings)
+
+    @classmethod
+    def open(cls, name: str, context: LogContext) -> tuple[SegmentList, OpenSegment | None]:
+        """Read the list from the metadata at the first use of a log.
+
+        Return it with its open segment if the segment continues. A segment on a disk is recovered and sealed instead.
+        """
+        ledgers = cls(context.metadata.ledger(name), context)
+        if context.sync_through is not None:
+            return ledgers, ledgers._continue_left_open(context.sync_through)
+        ledgers._seal_left_open()
+        return ledgers, None
 
     @classmethod
     def recover(cls, name: str, context: LogContext, deduplication: Deduplication | None = None) -> SegmentList:
@@ -154,6 +170,7 @@ class SegmentList:
             block_bytes=policy.block_bytes,
             first_row=first_row,
             sync=self._is_synced,
+            sync_through=context.sync_through,
             owner=self.incarnation,
         )
         now = context.clock()
@@ -312,13 +329,44 @@ class SegmentList:
             describe=entry_traits,
             synced=self._is_synced,
         )
-        for batch in _batches_of(recovered, context.clock()):
-            self.remember(batch)
-        if self.deduplication is not None:
-            self.deduplication.learn(highest_of(sequences_in(path, recovered.index), context.clock()))
+        self._learn(recovered)
         sealed, index = seal_recovered(recovered), recovered.index
         del recovered  # otherwise the traceback of an error keeps the index file mapped
         self._close(ledger_id, sealed, index, row.created_ms)
+
+    def _continue_left_open(self, sync_through: SyncThrough) -> OpenSegment | None:
+        """Return the open segment, whose file was built from the log of the store.
+
+        A segment that is listed and has no file got no entry. It is removed from the list.
+        """
+        if not self.left_open:
+            return None
+        (row,), context = self.left_open, self._context
+        path = data_path(context.directory, row.ledger_id)
+        if not path.exists():
+            self._save(gone=[row.ledger_id])
+            self._context.unlisted([row.ledger_id])
+            return None
+        recovered = recover_segment(
+            path,
+            row.ledger_id,
+            store_id=context.store_id,
+            block_bytes=row.block_bytes,
+            first_row=row.first_row,
+            describe=entry_traits,
+            built=True,
+        )
+        self._learn(recovered)
+        writer = continue_segment(recovered, owner=self.incarnation, sync_through=sync_through)
+        return OpenSegment.continued(writer, row.created_ms)
+
+    def _learn(self, recovered: RecoveredSegment) -> None:
+        """Remember the batches and the sequence ids of a recovered segment."""
+        now_ms = self._context.clock()
+        for batch in _batches_of(recovered, now_ms):
+            self.remember(batch)
+        if self.deduplication is not None:
+            self.deduplication.learn(highest_of(sequences_in(recovered.path, recovered.index), now_ms))
 
     def _close(self, ledger_id: int, sealed: SealedSegment, index: EntryIndex, created_ms: int) -> None:
         """Record a sealed segment, or remove an empty segment from the list."""

@@ -34,6 +34,10 @@ from pyspark_ledger.ledger.transport.part_file import FRAME
 _PART_NAME = re.compile(r"[0-9a-f]{32}/\d{1,19}/[0-9a-f-]{36}\.part")
 
 
+SyncParts = Callable[[Sequence[tuple[str, Path]]], None]
+"""Makes files durable that are given by their names in the store's directory and their paths."""
+
+
 class OpenedPart:
     """Verified part with its entries, in order. The entries are views of the mapped file."""
 
@@ -45,8 +49,10 @@ class OpenedPart:
 class StagingArea:
     """Directory of the staged parts of one store."""
 
-    def __init__(self, directory: Path, new_id: Callable[[], str]) -> None:
+    def __init__(self, directory: Path, new_id: Callable[[], str], sync_parts: SyncParts | None = None) -> None:
+        """`sync_parts` makes parts durable in another place than the disk."""
         self._directory = directory
+        self._sync_parts = sync_parts
         self._new_id = new_id
         directory.mkdir(mode=0o700, exist_ok=True)
 
@@ -83,6 +89,9 @@ class StagingArea:
 
     def sync(self, parts: Sequence[StagedPart]) -> None:
         """Fsync parts and their directories."""
+        if self._sync_parts is not None:
+            self._sync_parts([(f"{self._directory.name}/{part.part}", self.path(part.part)) for part in parts])
+            return
         folders: set[Path] = set()
         for part in parts:
             path = self.path(part.part)

@@ -28,6 +28,7 @@ from typing import Protocol
 
 from pyspark_ledger.ledger.metrics.latencies import Latencies
 from pyspark_ledger.ledger.segment.file_syncs import FileSyncs
+from pyspark_ledger.ledger.segment.writer import UnsyncedRange
 
 _log = logging.getLogger(__name__)
 # A round waits for its slowest file, so many logs are divided between the threads.
@@ -64,12 +65,31 @@ class SyncedFile(Protocol):
         """
         ...
 
+    def unsynced(self) -> UnsyncedRange:
+        """Return the bytes that the sync which `begin_sync` started covers."""
+        ...
+
     def end_sync(self, error: OSError | None) -> None:
         """Record the result of the sync that `begin_sync` started."""
         ...
 
 
-class _Sync:
+class LogPool(Protocol):
+    """Pool that makes the logs of a store durable."""
+
+    latencies: Latencies
+
+    def submit(self, job: SyncJob) -> None:
+        """Queue a job. The caller does not wait."""
+
+    def run_inline(self, job: SyncJob) -> bool:
+        """Sync a log once and wait for the result. Return whether there is more to sync."""
+
+    def close(self) -> None:
+        """Run all submitted jobs and end the threads. No job may be submitted afterwards."""
+
+
+class RunningSync:
     """Sync of one log. `error` is the error of the sync or of a step before it."""
 
     def __init__(self, job: SyncJob) -> None:
@@ -85,6 +105,11 @@ class _Sync:
                     self._file.end_sync(None)
         except Exception as error:  # noqa: BLE001 — reported to the waiting futures
             self.error = error
+
+    def unsynced(self) -> UnsyncedRange:
+        """Return the bytes that the sync covers. Called only if `fd` is a file descriptor."""
+        assert self._file is not None  # noqa: S101 — for the type checker
+        return self._file.unsynced()
 
     def end(self, error: Exception | None) -> None:
         """Record the result of the sync. Only an `OSError` marks the file as failed."""
@@ -174,7 +199,7 @@ class SyncPool:
 
     def _round(self, jobs: list[SyncJob], syncs: FileSyncs) -> list[SyncJob]:
         """Sync each log once. Return the jobs that need another sync."""
-        started = [_Sync(job) for job in jobs]
+        started = [RunningSync(job) for job in jobs]
         # Logs that are acknowledged without a sync do not wait for the other logs.
         more = self._complete([sync for sync in started if sync.fd < 0])
         due = [sync for sync in started if sync.fd >= 0]
@@ -186,7 +211,7 @@ class SyncPool:
             sync.end(error)
         return more + self._complete(due)
 
-    def _complete(self, syncs: list[_Sync]) -> list[SyncJob]:
+    def _complete(self, syncs: list[RunningSync]) -> list[SyncJob]:
         """Check the epoch once and complete all jobs. Return the jobs that need another sync."""
         fencing_error = self._fencing_error() if syncs else None
         return [sync.job for sync in syncs if _answer(sync.job, sync.error or fencing_error)]

@@ -43,7 +43,7 @@ from pyspark_ledger.ledger.metrics.append_counter import AppendCounter
 from pyspark_ledger.ledger.metrics.latencies import Latencies
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.protocol.commits import CommittedRun
-from pyspark_ledger.ledger.segment.writer import SegmentWriter, StampedEntry
+from pyspark_ledger.ledger.segment.writer import SegmentWriter, StampedEntry, UnsyncedRange
 
 _GROUP_BYTES_MAX = 64 * 1024 * 1024
 _RUN_SLICE_ENTRIES = 256
@@ -77,6 +77,10 @@ class _TimedFile:
         self._started_s = perf_counter()
         return self._fd
 
+    def unsynced(self) -> UnsyncedRange:
+        """Return the bytes that the sync covers."""
+        return self._file.unsynced()
+
     def end_sync(self, error: OSError | None) -> None:
         """End the sync of the file. A file that is not synced has no duration."""
         if self._fd >= 0:
@@ -88,14 +92,13 @@ class LogWriter:
     """Writer of one log. It calls `publish` with every new snapshot that readers may see."""
 
     def __init__(self, name: str, context: LogContext, publish: Callable[[LogSnapshot], None]) -> None:
-        self.list = SegmentList.recover(name, context)
+        self.list, self._open = SegmentList.open(name, context)
         self.name = name
         self.given_up: LedgerError | None = None
         """Unhandled error that closed the log for writes, or None while the log accepts appends."""
         self._context = context
         self._publish = publish
-        self._open: OpenSegment | None = None
-        snapshot = self.list.snapshot(None)
+        snapshot = self.list.snapshot(self._open)
         self._stamp = BrokerStamp(snapshot.last_timestamp_ms(), snapshot.rows)
         self.appended = AppendCounter(snapshot.rows)
         self.append_latencies, self.sync_latencies = Latencies(), Latencies()
@@ -116,10 +119,14 @@ class LogWriter:
     def close(self) -> None:
         """Complete all queued items, then seal the open segment. May be repeated. Never raises.
 
-        The segment stays open if the store was taken over or the disk fails. Then the next broker recovers it.
+        The segment stays open if the store was taken over or the disk fails. Then the next broker recovers it. A
+        segment of a store in a bucket stays open, too, and the next broker continues it.
         """
         self._queue.close(f"{self.name!r} is closed")
-        self._seal_acknowledged()
+        if self._context.sync_through is None:
+            self._seal_acknowledged()
+        else:
+            self._close_open()
 
     def give_up(self, error: LedgerError) -> None:
         """Seal the open segment at its last acknowledged entry. No group is in flight or follows. Never raises."""

@@ -98,9 +98,13 @@ def recover_segment(
     first_row: int,
     describe: Describe,
     synced: bool = True,
+    built: bool = False,
 ) -> RecoveredSegment:
-    """Find the end of an unsealed segment. Changes nothing. Raises Corrupt or DataLoss."""
-    found = _sidecar_of(path, ledger_id, block_bytes, first_row)
+    """Find the end of an unsealed segment. Changes nothing. Raises Corrupt or DataLoss.
+
+    `built`: the file was built from the log of a store in a bucket, and has no sidecar.
+    """
+    found = None if built else _sidecar_of(path, ledger_id, block_bytes, first_row)
     acknowledged = found.acknowledged.entries if found else None
     sidecar = found if synced else None
     end = sidecar.acknowledged if sidecar else AcknowledgedEnd(0, HEADER_BYTES, first_row)

@@ -21,7 +21,7 @@ Invariants
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -59,6 +59,19 @@ class StampedEntry(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class UnsyncedRange:
+    """Bytes `[offset, end)` of a file that a sync covers.
+
+    The first range of a file begins with the header of the first block.
+    """
+
+    ledger_id: int
+    fd: int
+    offset: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
 class SealedSegment:
     """Metadata of a sealed segment. `size_bytes` is the sum of the entries' bytes."""
 
@@ -76,11 +89,22 @@ def index_path(directory: Path, ledger_id: int) -> Path:
     return directory / f"{ledger_id}.index"
 
 
+SyncThrough = Callable[["SegmentWriter"], None]
+
+
 class SegmentWriter:
     """Open segment. Any thread may read `index`."""
 
     def __init__(
-        self, directory: Path, fd: int, file: IndexFile, index: EntryIndex, block_bytes: int, *, sync: bool
+        self,
+        directory: Path,
+        fd: int,
+        file: IndexFile,
+        index: EntryIndex,
+        block_bytes: int,
+        *,
+        sync: bool,
+        sync_through: SyncThrough | None = None,
     ) -> None:
         self.path = data_path(directory, index.ledger_id)
         self.ledger_id = index.ledger_id
@@ -89,6 +113,8 @@ class SegmentWriter:
         self._fd = fd
         self._file = file
         self._sync = sync
+        self._sync_through = sync_through
+        self._syncing_end = self._synced_end = 0
         self._pending: list[EntryPlace] = []
         self._written = self._syncing = self._synced = 0
         self._end = HEADER_BYTES
@@ -108,10 +134,12 @@ class SegmentWriter:
         first_row: int = 0,
         preallocate_bytes: int = 0,
         sync: bool = True,
+        sync_through: SyncThrough | None = None,
         owner: str = "",
     ) -> SegmentWriter:
         """Create an empty segment, durable on return. After a failure no file is left.
 
+        `sync_through` replaces the device. `sync` calls it with the writer, and it makes `unsynced` durable elsewhere.
         `owner` is the incarnation of the managed ledger: the id of this creation of the ledger. It tells to which
         ledger a file belongs if the metadata do not list the file.
         """
@@ -132,7 +160,7 @@ class SegmentWriter:
             os.close(fd)
             data_path(directory, ledger_id).unlink()
             raise
-        writer = cls(directory, fd, file, index, block_bytes, sync=sync)
+        writer = cls(directory, fd, file, index, block_bytes, sync=sync, sync_through=sync_through)
         try:
             writer.preallocate(preallocate_bytes)
             writer._write([pack_header(BlockHeader(block_bytes, 0))], 0, HEADER_BYTES)
@@ -192,8 +220,22 @@ class SegmentWriter:
         self._written += len(places)
         return first
 
+    @classmethod
+    def continued(
+        cls, fd: int, file: IndexFile, index: EntryIndex, block_bytes: int, directory: Path, through: SyncThrough
+    ) -> SegmentWriter:
+        """Return the writer of a segment whose entries are all durable elsewhere (`ledger.segment.continuation`)."""
+        writer = cls(directory, fd, file, index, block_bytes, sync=True, sync_through=through)
+        writer._written = writer._syncing = writer._synced = index.count
+        writer._end = writer._synced_end = writer._reserved = index.end_offset(index.count - 1)
+        writer._last = writer._acknowledged_stamp()
+        return writer
+
     def sync(self) -> None:
         """Make all written entries durable. Raises OSError if the device fails. Never repeats a failed sync."""
+        if self._sync_through is not None:
+            self._sync_through(self)
+            return
         fd = self.begin_sync()
         try:
             if fd >= 0:
@@ -207,14 +249,19 @@ class SegmentWriter:
         """Return the file descriptor, which the caller then syncs itself. Returns -1 for a segment without syncs."""
         self._require_sound()
         self._syncing = self.entries
+        self._syncing_end = self._end
         return self._fd if self._sync else -1
+
+    def unsynced(self) -> UnsyncedRange:
+        """Return the bytes that the sync which `begin_sync` started makes durable."""
+        return UnsyncedRange(self.ledger_id, self._fd, self._synced_end, self._syncing_end)
 
     def end_sync(self, error: OSError | None) -> None:
         """Record the result of the sync that `begin_sync` started. After an error, `failed` is true."""
         if error is not None:
             self._failed = error
         else:
-            self._synced = self._syncing
+            self._synced, self._synced_end = self._syncing, self._syncing_end
 
     def acknowledge(self, entries: int | None = None) -> int:
         """Make the first `entries` entries visible, by default all synced entries.
@@ -251,7 +298,7 @@ class SegmentWriter:
         self._erase_from(end)
         self._pending = keep
         self._written = entries
-        self._synced = min(self._synced, entries)
+        self._synced, self._synced_end = min(self._synced, entries), min(self._synced_end, end)
         self._end = end
         self._last = BrokerStamp(keep[-1].timestamp_ms, keep[-1].row_end) if keep else self._acknowledged_stamp()
 
@@ -315,7 +362,7 @@ class SegmentWriter:
     def _write(self, buffers: Sequence[Buffer], offset: int, end: int) -> None:
         self._reserve(end)
         disk.write_all(self._fd, buffers, offset, self.path, end - offset)
-        if self._sync and end - offset >= _WRITE_BACK_BYTES_MIN:
+        if self._sync and self._sync_through is None and end - offset >= _WRITE_BACK_BYTES_MIN:
             disk.begin_sync(self._fd, offset, end - offset)
 
     def _reserve(self, upto: int) -> None:

@@ -29,13 +29,14 @@ from pyspark_ledger.ledger.cursor.acknowledgements import AcknowledgementTable, 
 from pyspark_ledger.ledger.cursor.cursor_acknowledgements import CursorPlace
 from pyspark_ledger.ledger.cursor.cursors import CursorTable
 from pyspark_ledger.ledger.cursor.deliveries import DeliveryTable
+from pyspark_ledger.ledger.database.changed_rows import Replica
 from pyspark_ledger.ledger.errors import LedgerError, NotFound, Refused, Unavailable
+from pyspark_ledger.ledger.log.durability import DiskDurability, StoreDurability
 from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
 from pyspark_ledger.ledger.log.policy import DURABILITY, LedgerPolicy, require_properties, require_settings
 from pyspark_ledger.ledger.log.segment_list import LogContext
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot, LogWatch
 from pyspark_ledger.ledger.log.staging import StagingArea
-from pyspark_ledger.ledger.log.sync_pool import SyncPool
 from pyspark_ledger.ledger.log.unfinished_chunks import ChunkTable
 from pyspark_ledger.ledger.metadata.records import Metadata
 from pyspark_ledger.ledger.metadata.unwanted_files import UnwantedFiles
@@ -67,6 +68,7 @@ from pyspark_ledger.ledger.protocol.commits import (
 )
 from pyspark_ledger.ledger.protocol.ledgers import DEDUPLICATION_ENABLED, ChangePartitions
 from pyspark_ledger.ledger.segment.format import require_block_bytes
+from pyspark_ledger.ledger.segment.writer import SyncThrough
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.store.maintenance import BackgroundTasks
 from pyspark_ledger.ledger.store.multi_ledger_commit import ManifestCommits
@@ -76,7 +78,6 @@ from pyspark_ledger.ledger.store.policies import PolicyService
 from pyspark_ledger.ledger.tiering.loader import OffloaderChoice, nothing_chosen
 
 _DRAINING_THREADS = 16
-_SYNCING_THREADS = 8  # more threads than processors: a thread waits for the device
 _log = logging.getLogger(__name__)
 
 
@@ -92,30 +93,27 @@ class Store:
         clock: Clock,
         offloader: OffloaderChoice,
         watch: Callable[[Store], LogWatch | None],
+        durability: StoreDurability,
     ) -> None:
         self.path = path
         self.store_id = metadata.store_record().store_id
         self.epoch = metadata.bump_epoch()
         self.files = UnwantedFiles(path / "ledgers", metadata.unwanted_files)
-        chunks, place = ChunkTable(), _cursor_place(path / "ledgers", metadata, settings, clock, self.files)
+        chunks, sync = ChunkTable(), durability.sync_through
+        place = _cursor_place(path / "ledgers", metadata, settings, clock, self.files, sync)
         self.acknowledgements = AcknowledgementTable(metadata, place, settings, chunks)
         self.deliveries = DeliveryTable(metadata, clock, self.snapshot, self.acknowledgements)
         self.cursors = CursorTable(
-            metadata,
-            clock,
-            self.snapshot,
-            self.acknowledgements,
-            chunks,
-            self.deliveries.forgetting,
+            metadata, clock, self.snapshot, self.acknowledgements, chunks, self.deliveries.forgetting
         )
         self.partitions = PartitionTable(metadata, new_id)
         self._lock_held = lock
-        self._metadata = metadata
+        self.metadata = metadata
         self._settings = settings
         self._clock = clock
         self._executor = ThreadPoolExecutor(_DRAINING_THREADS, thread_name_prefix="drain")
-        self._sync_pool = SyncPool(_SYNCING_THREADS, self.require_ours)
-        self._staging = StagingArea(path / "staging", new_id)
+        self._sync_pool = durability.pool(self.require_ours)
+        self._staging = StagingArea(path / "staging", new_id, durability.sync_parts)
         self._opened: dict[str, ManagedLedger] = {}
         self._watch = watch(self)
         self.policies = PolicyService(
@@ -155,6 +153,7 @@ class Store:
             offloader,
             offloader.prefers_remote,
             chunks,
+            sync_through=sync,
         )
         self._opening = threading.Lock()
         self._leaving = False
@@ -189,16 +188,20 @@ class Store:
         take_over: bool = False,
         offloader: OffloaderChoice | None = None,
         watch: Callable[[Store], LogWatch | None] = lambda _: None,
+        durability: StoreDurability | None = None,
+        lock: StoreLock | None = None,
     ) -> Self:
         """Open a store as its only broker. With `create`, create the store in a missing or empty directory.
 
+        `lock` is the lock of the directory, if the caller has acquired it already.
+        `durability` is the place that makes entries and records durable, by default the disk.
         `watch` creates the observer of the store's logs. The observer must not call the store before `open` returns.
 
         Raises NotFound if there is no store. Raises Refused if another broker owns the store (unless `take_over`), if
         other users can write to it, or if it belongs to another host. Also raises Refused on a file system without
         locks, preallocation or sync.
         """
-        path = path.absolute()
+        path, durability = path.absolute(), durability or DiskDurability()
         require_settings(settings)
         exists = (path / "metadata.sqlite").exists()
         if not exists and not create:
@@ -210,28 +213,28 @@ class Store:
         disk.require_suitable(path)
         if not exists:
             disk.sync_names_above(path)
-        lock = StoreLock.acquire(path, take_over=take_over)
+        lock = lock or StoreLock.acquire(path, take_over=take_over)
         try:
             for name in ("ledgers", "staging"):
                 disk.make_directory(path / name)
-            metadata = cls._metadata_of(path, exists, clock, adopt=take_over)
+            metadata = cls._metadata_of(path, exists, clock, durability.replica, adopt=take_over)
         except BaseException:
             lock.release()
             raise
         try:
-            return cls(path, lock, metadata, settings, clock, offloader or nothing_chosen(), watch)
+            return cls(path, lock, metadata, settings, clock, offloader or nothing_chosen(), watch, durability)
         except BaseException:
             metadata.close()
             lock.release()
             raise
 
     @staticmethod
-    def _metadata_of(path: Path, exists: bool, clock: Clock, *, adopt: bool) -> Metadata:
+    def _metadata_of(path: Path, exists: bool, clock: Clock, replica: Replica | None, *, adopt: bool) -> Metadata:
         """Open or create the metadata. Raises Refused if they belong to another host or directory, unless `adopt`."""
         host = host_identity(path)
         if not exists:
             return Metadata.create(path / "metadata.sqlite", new_id(), host, clock)
-        metadata = Metadata.open(path / "metadata.sqlite", clock)
+        metadata = Metadata.open(path / "metadata.sqlite", clock, replica=replica)
         recorded = metadata.store_record().host
         if recorded != host and not adopt:
             metadata.close()
@@ -246,18 +249,18 @@ class Store:
 
     def names(self) -> list[str]:
         """Return the full names of all managed ledgers, sorted. Partitions are omitted."""
-        return without_partitions(self._metadata.names())
+        return without_partitions(self.metadata.names())
 
     def log_names(self) -> list[str]:
         """Return the full names of all logs, sorted. A partitioned ledger is omitted, its partitions are not."""
-        return logs_among(self._metadata.names())
+        return logs_among(self.metadata.names())
 
     def logs(self, name: str) -> list[str]:
         """Return the logs of a ledger: its partitions, or the ledger itself. Returns none for a missing ledger."""
         name = canonical_name(name)
         if name in self._opened:
             return [name]
-        if not self._metadata.exists(name):
+        if not self.metadata.exists(name):
             return []
         count = self.partitions.count(name)
         return partition_names(name, count) if count else [name]
@@ -292,7 +295,7 @@ class Store:
         if request.block_bytes:
             require_block_bytes(request.block_bytes)
         self.partitions.require_creatable(name)
-        self._metadata.create_ledger(
+        self.metadata.create_ledger(
             name, new_id(), {**request.properties, **policy, **_switches(request)}, exist_ok=request.exist_ok
         )
         return self.ledger(name)
@@ -334,7 +337,7 @@ class Store:
                 if opened is not None:
                     opened.close()
                 self.acknowledgements.forget(log)
-            self._unlisted(self._metadata.delete_ledger(*names))
+            self._unlisted(self.metadata.delete_ledger(*names))
 
     def describe(self, name: str, *, lists: bool = True) -> LedgerDescription:
         """Describe a managed ledger with the version of its schema.
@@ -351,13 +354,13 @@ class Store:
         return msgspec.structs.replace(
             ledger.describe(lists=lists),
             cursors=self.cursors.names(ledger.name) if lists else [],
-            schema_version=self._metadata.schema(ledger.name, -1)[0],
+            schema_version=self.metadata.schema(ledger.name, -1)[0],
         )
 
     def get_schema(self, request: GetSchema) -> SchemaVersion:
         """Return the registered schema of a version, or the newest. Returns version -1 if no schema is registered."""
         name = self._require_exists(canonical_name(request.name))
-        version, arrow_schema = self._metadata.schema(name, request.version)
+        version, arrow_schema = self.metadata.schema(name, request.version)
         return SchemaVersion(name, version, arrow_schema)
 
     def register_schema(self, request: RegisterSchema) -> SchemaVersion:
@@ -366,7 +369,7 @@ class Store:
         If another version is newer, return that version.
         """
         name = self._require_exists(canonical_name(request.name))
-        return SchemaVersion(name, *self._metadata.register_schema(name, request.arrow_schema, request.after))
+        return SchemaVersion(name, *self.metadata.register_schema(name, request.arrow_schema, request.after))
 
     def open_part(self, query: str, batch: int) -> StagingPlace:
         """Create a staged part, the file for the rows of one attempt of a task."""
@@ -406,7 +409,7 @@ class Store:
 
     def require_ours(self) -> None:
         """Raise Fenced if another broker has taken the store over."""
-        self._metadata.require_epoch(self.epoch)
+        self.metadata.require_epoch(self.epoch)
 
     def given_up(self) -> dict[str, LedgerError]:
         """Return the managed ledgers that accept no appends after an unexpected error, with the error of each."""
@@ -431,7 +434,7 @@ class Store:
         self._executor.shutdown()
         self._sync_pool.close()
         self._opened.clear()
-        self._metadata.close()
+        self.metadata.close()
         self._lock_held.release()
 
     def _unlisted(self, ledger_ids: Collection[int]) -> None:
@@ -448,7 +451,7 @@ class Store:
         return list(self._opened.copy().values())
 
     def _require_exists(self, name: str) -> str:
-        if self._metadata.exists(name):
+        if self.metadata.exists(name):
             return name
         near = nearest_ledger(name, self.names())
         hint = f"Did you mean {near!r}?" if near else "The store has no ledger with a similar name"
@@ -459,7 +462,7 @@ class Store:
 
         With `staging`, also delete expired staged parts and manifests.
         """
-        self.files.sweep(self._metadata.ledger_ids(), self._metadata.next_ledger_id())
+        self.files.sweep(self.metadata.ledger_ids(), self.metadata.next_ledger_id())
         if not staging:
             return
         retention_ms = self._settings.stagingRetentionSeconds * 1000
@@ -493,10 +496,15 @@ def _left_by_create(path: Path) -> bool:
 
 
 def _cursor_place(
-    ledgers: Path, metadata: Metadata, settings: Settings, clock: Clock, files: UnwantedFiles
+    ledgers: Path,
+    metadata: Metadata,
+    settings: Settings,
+    clock: Clock,
+    files: UnwantedFiles,
+    sync_through: SyncThrough | None,
 ) -> CursorPlace:
     """Return the location and the parameters of the logs in which cursors store their state."""
     rollover_ms = settings.managedLedgerCursorRolloverTimeInSeconds * 1000
     store_id = metadata.store_record().store_id
     form, allocate = cursor_log_form(settings), metadata.allocate_ledger_id
-    return CursorPlace(ledgers, store_id, form, rollover_ms, clock, allocate, files.delete)
+    return CursorPlace(ledgers, store_id, form, rollover_ms, clock, allocate, files.delete, sync_through)

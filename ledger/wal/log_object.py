@@ -45,17 +45,16 @@ BYTES: Literal["bytes"] = "bytes"
 class WalPart(msgspec.Struct, frozen=True, array_like=True):
     """Line of the directory.
 
-    `records`: rows of one metadata transaction. `segment`, `offset` and `entries` are 0.
-    `bytes`: bytes of a segment's file from `offset` on. The file has `entries` entries after the whole batch.
+    `records`: rows of one metadata transaction.
+    `bytes`: bytes of a file of the store's directory from `offset` on.
     """
 
     kind: Literal["records", "bytes"]
     length: int
     crc32c: int
     last: bool
-    segment: int = 0
+    file: str = ""
     offset: int = 0
-    entries: int = 0
 
 
 class Header(NamedTuple):

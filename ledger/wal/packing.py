@@ -18,17 +18,16 @@ from pyspark_ledger.ledger.wal.log_object import BYTES, RECORDS, WalPart
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentBytes:
-    """Bytes `[offset, offset + length)` of a segment's file, which has `entries` entries after them.
+class FileBytes:
+    """Bytes `[offset, offset + length)` of a file of the store's directory.
 
     `read` returns a range of the file. Reason: the bytes are read when their object is built, so that waiting batches
     use no memory.
     """
 
-    segment: int
+    file: str
     offset: int
     length: int
-    entries: int
     read: Callable[[int, int], Buffer]
 
 
@@ -43,7 +42,7 @@ class MetadataRows:
         return len(self.data)
 
 
-Item = SegmentBytes | MetadataRows
+Item = FileBytes | MetadataRows
 
 
 class Packed(NamedTuple):
@@ -105,4 +104,4 @@ def _part(item: Item, start: int, length: int, *, last: bool) -> tuple[WalPart, 
         return WalPart(RECORDS, length, crc32c(item.data), last), item.data
     offset = item.offset + start
     data = item.read(offset, length)
-    return WalPart(BYTES, length, crc32c(data), last, item.segment, offset, item.entries), data
+    return WalPart(BYTES, length, crc32c(data), last, item.file, offset), data

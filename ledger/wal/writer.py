@@ -119,7 +119,7 @@ class WalWriter:
                 self._submit(self._packer.pack(self._limits.object_bytes))
         except Exception as error:  # noqa: BLE001 — every caller that waits is told
             _log.exception("the log of %s ended with an unexpected error", self._bucket.address)
-            self._fail(Unavailable(f"the log of {self._bucket.address} failed: {error!r}"))
+            self.fail(Unavailable(f"the log of {self._bucket.address} failed: {error!r}"))
         with self._changed:
             self._changed.wait_for(lambda: self.failed is not None or not self._slots.in_flight)
 
@@ -167,10 +167,10 @@ class WalWriter:
                 self._slots.store(header.number)
             self._look()
         except LedgerError as error:
-            self._fail(error)
+            self.fail(error)
         except Exception as error:  # noqa: BLE001 — every caller that waits is told
             _log.exception("%s of %s failed", log_key(header.number), self._bucket.address)
-            self._fail(Unavailable(f"{log_key(header.number)} of {self._bucket.address}: {error!r}"))
+            self.fail(Unavailable(f"{log_key(header.number)} of {self._bucket.address}: {error!r}"))
 
     def _look(self) -> None:
         """Look at the manifest as long as stored objects wait for it, unless another thread does."""
@@ -204,7 +204,8 @@ class WalWriter:
     def _is_over(self) -> bool:
         return self.failed is not None
 
-    def _fail(self, error: LedgerError) -> None:
+    def fail(self, error: LedgerError) -> None:
+        """End the writer: pending and later batches get the error. Later calls change nothing."""
         with self._changed:
             if self.failed is not None:
                 return

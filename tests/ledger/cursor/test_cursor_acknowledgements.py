@@ -294,7 +294,7 @@ def test_a_cursors_ledger_that_somebody_deleted(rig: CursorRig, gone: tuple[str,
     for suffix in gone:
         (rig.path / "ledgers" / name).with_suffix(suffix).unlink()
     if ".ledger" in gone:
-        with pytest.raises(DataLoss, match=f"cursor 'c' of .*{name} is gone.*ledger cursor reset"):
+        with pytest.raises(DataLoss, match=f"cursor 'c' of .*{name} is missing.*ledger cursor reset"):
             rig.state()
         rig.store.cursors.reset(ResetCursor("log", "c", Position(0, 0)))
         rig.ack((2, 0))

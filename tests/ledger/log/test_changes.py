@@ -201,7 +201,7 @@ def test_deleting_a_ledger_leaves_nothing_that_belongs_to_it(rig: LogRig) -> Non
         rig.append(b"0", b"1", b"2", b"3", name=name)
         rig.cursor("c", log=name)
         rig.retain(1, -1, name)
-        rig.store._metadata.register_schema(f"public/default/persistent/{name}", b"columns", -1)
+        rig.store.metadata.register_schema(f"public/default/persistent/{name}", b"columns", -1)
     commit(rig.store, 0, [b"a"], run=1)
     rig.reopen()
     commit(rig.store, 1, [b"b"], run=2)

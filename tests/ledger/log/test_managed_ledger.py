@@ -148,20 +148,20 @@ def test_metadata_that_cannot_be_written_at_a_rollover_leaks_nothing(
 ) -> None:
     log = create(store)
     log.append([entry(b"before")]).result()
-    real = store._metadata.update_ledger
+    real = store.metadata.update_ledger
 
     def refuse(*_: object, **__: object) -> object:
         raise Unavailable("metadata.sqlite: database or disk is full")
 
     opened = open_files()
-    monkeypatch.setattr(store._metadata, "update_ledger", refuse)
+    monkeypatch.setattr(store.metadata, "update_ledger", refuse)
     for number in range(4):
         log.append([entry(b"%d" % number)]).result(60)
     for _ in range(10):
         with pytest.raises(Unavailable, match="disk is full"):
             log.append([entry(b"no")]).result(60)
     assert open_files() <= opened
-    monkeypatch.setattr(store._metadata, "update_ledger", real)
+    monkeypatch.setattr(store.metadata, "update_ledger", real)
     log.append([entry(b"after")]).result(60)
     found = contents(log)
     assert (found[0], found[-1], len(found)) == (b"before", b"after", 6), "it goes on when the disk does"

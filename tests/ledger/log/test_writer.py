@@ -84,7 +84,7 @@ def test_append_reported_as_failed_never_appears_with_a_later_sync(
     log.append([entry(b"before")]).result(60)
     held = HeldSync(monkeypatch)
     futures = in_flight(log, held)
-    real, asked = store._metadata.require_epoch, []
+    real, asked = store.metadata.require_epoch, []
 
     def unreadable(epoch: int) -> None:
         asked.append(epoch)
@@ -92,7 +92,7 @@ def test_append_reported_as_failed_never_appears_with_a_later_sync(
             raise Unavailable("metadata.sqlite cannot be read")
         real(epoch)
 
-    monkeypatch.setattr(store._metadata, "require_epoch", unreadable)
+    monkeypatch.setattr(store.metadata, "require_epoch", unreadable)
     held.free.set()
     with pytest.raises(Unavailable, match="cannot be read"):
         futures[0].result(60)

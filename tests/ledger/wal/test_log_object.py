@@ -25,7 +25,7 @@ WHERE = "wal/1200 of s3://lake/store"
 
 
 def part(data: bytes, *, last: bool = True) -> tuple[WalPart, bytes]:
-    return WalPart(BYTES, len(data), crc32c(data), last, 7, 128, 3), data
+    return WalPart(BYTES, len(data), crc32c(data), last, "ledgers/7.ledger", 128), data
 
 
 @given(st.lists(st.tuples(st.binary(max_size=50), st.booleans()), max_size=6))
@@ -59,9 +59,8 @@ def test_the_bytes_of_format_1_stay() -> None:
     encoded = encode_object(HEADER, [part(b"abc")])
     assert encoded.hex() == (
         "4c57414c0001000000000000000000000000000000000abc000000000000000300000000000004b0"
-        "00000000000000000000000000000def0000018bcfe56800000000131c1d4d1e"
-        "9197a5627974657303ce364b3fb7c307cc800339693452616263"
-        "3c990df2"
+        "00000000000000000000000000000def0000018bcfe5680000000022de9587ac9196a56279746573"
+        "03ce364b3fb7c3b06c6564676572732f372e6c6564676572cc80467f25da6162636a9fc377"
     )
     assert decode_header(encoded, WHERE) == (HEADER, len(encoded) - 72 - 3 - 4 - 4)
 

@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_ledger.ledger.wal.log_object import Header, LogObject
-from pyspark_ledger.ledger.wal.packing import Item, MetadataRows, Packer, SegmentBytes
+from pyspark_ledger.ledger.wal.packing import FileBytes, Item, MetadataRows, Packer
 from pyspark_ledger.ledger.wal.scan import Batch, LogScan
 
 FILE = bytes(range(256)) * 4
 
 
-def in_file(offset: int, length: int) -> SegmentBytes:
-    return SegmentBytes(7, offset, length, 3, lambda start, size: FILE[start : start + size])
+def in_file(offset: int, length: int) -> FileBytes:
+    return FileBytes("ledgers/7.ledger", offset, length, lambda start, size: FILE[start : start + size])
 
 
 items = st.one_of(
@@ -35,11 +35,11 @@ def joined(batch: Batch) -> list[bytes]:
     found: list[bytes] = []
     end = None
     for part, payload in batch.parts:
-        if part.kind == "bytes" and end == (part.segment, part.offset) and part.length:
+        if part.kind == "bytes" and end == (part.file, part.offset) and part.length:
             found[-1] += bytes(payload)
         else:
             found.append(bytes(payload))
-        end = (part.segment, part.offset + part.length) if part.kind == "bytes" else None
+        end = (part.file, part.offset + part.length) if part.kind == "bytes" else None
     return found
 
 

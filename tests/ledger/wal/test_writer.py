@@ -9,7 +9,7 @@ import pytest
 
 from pyspark_ledger.ledger.errors import Fenced, LedgerError, Unavailable
 from pyspark_ledger.ledger.wal.bucket import log_key
-from pyspark_ledger.ledger.wal.packing import SegmentBytes
+from pyspark_ledger.ledger.wal.packing import FileBytes
 from tests.rigs.fault_proxy import FaultProxy
 from tests.rigs.wal import LIMITS, WalRig, text
 
@@ -58,7 +58,7 @@ def test_many_clients_share_objects(rig: WalRig) -> None:
 def test_a_batch_larger_than_an_object_is_read_whole(rig: WalRig) -> None:
     data = bytes(range(256)) * 1024
     writer, _ = rig.take_over()
-    batch = [SegmentBytes(7, 0, len(data), 9, lambda start, size: data[start : start + size])]
+    batch = [FileBytes("ledgers/7.ledger", 0, len(data), lambda start, size: data[start : start + size])]
     futures = [writer.append(text(0)), writer.append(batch), writer.append(text(1))]
     places = [future.result(WAIT) for future in futures]
     assert places[1].last - places[1].first >= 3

@@ -1,0 +1,50 @@
+"""Durability of a store: the place that makes entries and records durable before they are acknowledged.
+
+    disk      a sync of the segment file, a sync of the metadata file
+    bucket    an object of the write-ahead log, which has both (`ledger.bucket_store`)
+
+A store has one place for all of its ledgers. With any other place than the disk, open segments continue after a
+take-over. Their bytes are in that place, and a new broker builds the same files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from pyspark_ledger.ledger.database.changed_rows import Replica
+from pyspark_ledger.ledger.log.staging import SyncParts
+from pyspark_ledger.ledger.log.sync_pool import LogPool, SyncPool
+from pyspark_ledger.ledger.segment.writer import SyncThrough
+
+_THREADS = 8  # more threads than processors: a thread waits for the device
+
+
+class StoreDurability(Protocol):
+    """Durability of one open store."""
+
+    @property
+    def sync_through(self) -> SyncThrough | None:
+        """The function that makes a segment's bytes durable, None for the disk."""
+
+    @property
+    def replica(self) -> Replica | None:
+        """The place of the metadata's durable copy, None for the disk."""
+
+    @property
+    def sync_parts(self) -> SyncParts | None:
+        """The function that makes staged parts durable, None for the disk."""
+
+    def pool(self, check_fenced: Callable[[], None]) -> LogPool:
+        """Return the pool that syncs all logs. `check_fenced` raises if another broker of this host owns the store."""
+
+
+class DiskDurability:
+    """Durability by the local disk."""
+
+    sync_through: SyncThrough | None = None
+    replica: Replica | None = None
+    sync_parts: SyncParts | None = None
+
+    def pool(self, check_fenced: Callable[[], None]) -> LogPool:
+        return SyncPool(_THREADS, check_fenced)

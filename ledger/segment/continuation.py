@@ -1,0 +1,42 @@
+"""Continuation of an open segment: another broker appends to a file that it built from the log of the store.
+
+Invariants
+- All entries of the file are durable in the log. Bytes behind the last entry are cut.
+- The sidecar is new. Its acknowledged end is the last entry.
+- Blocks, entry ids and offsets go on as if the writer had never changed.
+"""
+
+from __future__ import annotations
+
+import os
+
+from pyspark_ledger.ledger import disk
+from pyspark_ledger.ledger.segment.index import AcknowledgedEnd, EntryPlace, IndexFile
+from pyspark_ledger.ledger.segment.recovery import RecoveredSegment
+from pyspark_ledger.ledger.segment.writer import SegmentWriter, SyncThrough
+
+
+def continue_segment(recovered: RecoveredSegment, *, owner: str, sync_through: SyncThrough) -> SegmentWriter:
+    """Return the writer of a recovered segment that has no sidecar yet. `owner` is the managed ledger's incarnation."""
+    index, path = recovered.index, recovered.path
+    fd = disk.open_file(path, writable=True)
+    try:
+        disk.hold(fd)
+        os.ftruncate(fd, recovered.end_offset)
+        name = path.with_suffix(".index")
+        name.unlink(missing_ok=True)
+        file = IndexFile.create(
+            name,
+            recovered.ledger_id,
+            store_id=recovered.store_id,
+            block_bytes=recovered.block_bytes,
+            first_row=index.first_row,
+            owner=owner,
+        )
+        columns = (index.offsets, index.lengths, index.timestamps, index.row_ends)
+        file.append([EntryPlace(*row) for row in zip(*(column.tolist() for column in columns), strict=True)])
+        file.acknowledge(AcknowledgedEnd(index.count, recovered.end_offset, index.row_end))
+    except BaseException:
+        os.close(fd)
+        raise
+    return SegmentWriter.continued(fd, file, index, recovered.block_bytes, path.parent, sync_through)
