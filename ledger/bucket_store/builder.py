@@ -1,0 +1,185 @@
+"""Builder of a store's directory from the bucket: records from the snapshot and the log, files from the log.
+
+    snapshot ──▶ metadata.sqlite ◀── records of the log, from `records_from` on
+    log      ──▶ ledgers/<id>.ledger, staging/…      the bytes of each file, at their offsets
+
+Rules
+- The directory is emptied first. Only the log of the broker process stays.
+- A file that no record needs is deleted again: its segment is uploaded or not listed.
+- The file of a sealed segment that is not uploaded is sealed as its broker did, and compared with the record.
+- The file of an open segment stays unsealed. The first use of its ledger continues the segment.
+- The new directory changes records: the host, and that uploaded segments have no local copy. The caller appends these
+  records to the log.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from pyspark_ledger.ledger import disk
+from pyspark_ledger.ledger.bucket_store.durability import segment_name
+from pyspark_ledger.ledger.bucket_store.live_files import LiveFiles
+from pyspark_ledger.ledger.database.changed_rows import ChangedRow, RowCapture, apply_rows, decode_rows
+from pyspark_ledger.ledger.database.commit_number import CommitNumber, number_path
+from pyspark_ledger.ledger.database.record_tables import CheckedConnection, connect
+from pyspark_ledger.ledger.errors import Corrupt
+from pyspark_ledger.ledger.metadata.cursor_records import own_ledgers_of
+from pyspark_ledger.ledger.metadata.offload_records import OffloadAttempt
+from pyspark_ledger.ledger.metadata.records import TABLES
+from pyspark_ledger.ledger.metadata.segment_records import LedgerInfo
+from pyspark_ledger.ledger.segment.recovery import recover_segment, seal_recovered
+from pyspark_ledger.ledger.segment.writer import data_path
+from pyspark_ledger.ledger.tiering.sealed_index import entry_traits
+from pyspark_ledger.ledger.wal.log_object import RECORDS, WalPart
+from pyspark_ledger.ledger.wal.scan import Batch
+
+KEPT = frozenset(["broker.log", "broker.log.old", "bucket.json", "lock", "spawn.lock", "supervisor.lock"])
+_FOLDERS = ("ledgers", "staging")
+
+
+@dataclass
+class Builder:
+    """Builder of one directory. Use: `begin`, `apply` for each batch, `finish`."""
+
+    directory: Path
+    records_from: int
+    files: LiveFiles = field(default_factory=LiveFiles)
+    records_end: int = 0
+    """The number after the last object with records."""
+    _connection: CheckedConnection | None = None
+    _descriptors: dict[str, int] = field(default_factory=dict)
+    _names: set[str] = field(default_factory=set)
+
+    def begin(self, metadata: bytes) -> None:
+        """Empty the directory and write the records of the snapshot."""
+        disk.make_directory(self.directory)
+        for path in self.directory.iterdir():
+            if path.name not in KEPT:
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+        for name in _FOLDERS:
+            disk.make_directory(self.directory / name)
+        path = self._metadata_path
+        with closing(os.fdopen(disk.create_file(path), "wb")) as file:
+            file.write(metadata)
+        self._connection = connect(path)
+        self._connection.execute("BEGIN")
+        self.records_end = self.records_from
+
+    def apply(self, batch: Batch, where: str) -> None:
+        """Apply one batch of the log."""
+        first, last = batch.place
+        for part, payload in batch.parts:
+            if part.kind == RECORDS:
+                if last >= self.records_from:
+                    apply_rows(self._records, decode_rows(payload, where), TABLES, where)
+                    self.records_end = last + 1
+                continue
+            self._write(part, payload, where)
+            self.files.record(part.file, first, part.offset + part.length)
+
+    def finish(self, host: str) -> list[ChangedRow]:
+        """Complete files and records. Return the rows that the new directory changes."""
+        for fd in self._descriptors.values():
+            os.close(fd)
+        self._descriptors.clear()
+        connection = self._records
+        needed = self._finish_segments(connection)
+        for name in self._names:
+            if name.startswith("ledgers/") and name not in needed:
+                (self.directory / name).unlink()
+        self.files.keep(lambda: needed | {name for name in self._names if name.startswith("staging/")})
+        capture = RowCapture(connection, TABLES)
+        connection.execute("UPDATE store_row SET host = ? WHERE host != ?", (host, host))
+        _forget_local_copies(connection)
+        rows = capture.take()
+        commits = int(connection.execute("SELECT commits FROM store").fetchone()[0])
+        connection.execute("COMMIT")
+        connection.close()
+        self._connection = None
+        CommitNumber(number_path(self._metadata_path), commits).close()
+        return rows
+
+    @property
+    def _metadata_path(self) -> Path:
+        return self.directory / "metadata.sqlite"
+
+    @property
+    def _records(self) -> CheckedConnection:
+        assert self._connection is not None, "begin comes first"  # noqa: S101 — order of calls
+        return self._connection
+
+    def _write(self, part: WalPart, payload: memoryview, where: str) -> None:
+        fd = self._descriptors.get(part.file)
+        if fd is None:
+            fd = self._descriptors[part.file] = self._created(part.file, where)
+        disk.write_all(fd, [payload], part.offset, self.directory / part.file)
+        self._names.add(part.file)
+
+    def _created(self, name: str, where: str) -> int:
+        parts = PurePosixPath(name).parts
+        if parts[0] not in _FOLDERS or ".." in parts or len(parts) < 2:
+            raise Corrupt(f"{where} has bytes of file {name!r}, expected a file below {' or '.join(_FOLDERS)}")
+        path = self.directory / name
+        disk.make_directory(path.parent)
+        if len(self._descriptors) >= _OPEN_MAX:
+            oldest = next(iter(self._descriptors))
+            os.close(self._descriptors.pop(oldest))
+        return disk.open_file(path, writable=True) if path.exists() else disk.create_file(path)
+
+    def _finish_segments(self, connection: sqlite3.Connection) -> set[str]:
+        """Seal the files of sealed segments. Return the names of all needed files of segments."""
+        needed = set()
+        store_id = str(connection.execute("SELECT id FROM store").fetchone()[0])
+        names = [row[0] for row in connection.execute("SELECT name FROM ledger")]
+        cursors = {ledger_id for name in names for ledger_id in own_ledgers_of(connection, name)}
+        needed |= {segment_name(ledger_id) for ledger_id in cursors if ledger_id >= 0}
+        query = "SELECT ledger_id, block_bytes, first_row, file_bytes, info FROM segment"
+        for ledger_id, block_bytes, first_row, file_bytes, info in connection.execute(query).fetchall():
+            listed = LedgerInfo.FromString(info)
+            attempt = OffloadAttempt.of(listed)
+            if attempt is not None and attempt.complete:
+                continue
+            needed.add(segment_name(ledger_id))
+            if listed.timestamp:
+                path = data_path(self.directory / "ledgers", ledger_id)
+                _seal(path, listed, store_id, block_bytes, first_row, file_bytes)
+        return needed
+
+
+_OPEN_MAX = 512
+
+
+def _seal(path: Path, listed: LedgerInfo, store_id: str, block_bytes: int, first_row: int, file_bytes: int) -> None:
+    """Seal the file of a sealed segment. Raises Corrupt if the file differs from the record."""
+    recovered = recover_segment(
+        path,
+        listed.ledgerId,
+        store_id=store_id,
+        block_bytes=block_bytes,
+        first_row=first_row,
+        describe=entry_traits,
+        built=True,
+    )
+    sealed = seal_recovered(recovered)
+    found, stated = (sealed.entries, sealed.size_bytes, sealed.file_bytes), (listed.entries, listed.size, file_bytes)
+    if found != stated:
+        raise Corrupt(
+            f"{path} was built from the log with (entries, bytes, file bytes) {found}, its record states {stated}",
+            hint="Objects of the log are damaged or lost; ledger verify names them",
+        )
+
+
+def _forget_local_copies(connection: sqlite3.Connection) -> None:
+    """Record that uploaded segments have no local copy in this directory."""
+    for ledger_id, info in connection.execute("SELECT ledger_id, info FROM segment").fetchall():
+        listed = LedgerInfo.FromString(info)
+        attempt = OffloadAttempt.of(listed)
+        if attempt is not None and attempt.complete and not attempt.local_deleted:
+            attempt.without_local().put(listed)
+            values = (listed.SerializeToString(), ledger_id)
+            connection.execute("UPDATE segment_row SET info = ? WHERE ledger_id = ?", values)

@@ -1,0 +1,187 @@
+"""Collector: bounds the log of a store. It snapshots the records, carries slow segments, and deletes old objects.
+
+    snapshot ─▶ manifest (snapshot, first live number) ─▶ objects below the first live number are deleted
+
+Rules
+- Nothing is deleted before the manifest that does without it is in the bucket (`ledger.wal.fence`).
+- An idle store has nothing due: no request is sent.
+- If the broker lost the store, the collector ends the log. It never deletes anything afterwards.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+
+from pyspark_ledger.ledger.bucket_store.live_files import LiveFile, LiveFiles, oldest, to_carry
+from pyspark_ledger.ledger.bucket_store.manifest_holder import ManifestHolder
+from pyspark_ledger.ledger.bucket_store.snapshots import put_snapshot
+from pyspark_ledger.ledger.clock import Clock
+from pyspark_ledger.ledger.errors import Fenced, LedgerError
+from pyspark_ledger.ledger.wal.bucket import LOG_PREFIX, SNAPSHOT_PREFIX, Bucket, epoch_of, log_key, number_of
+from pyspark_ledger.ledger.wal.fence import first_live, may_sweep
+from pyspark_ledger.ledger.wal.requests import RequestLimits, repeated
+
+_log = logging.getLogger(__name__)
+_DELETE_AT_ONCE = 1000
+_STEP_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class CollectorLimits:
+    """Limits of the log.
+
+    A snapshot is due after `snapshot_bytes` of log and after the size of the last snapshot, or after `objects_max`
+    objects. The live part has at most `live_bytes` and `objects_max` objects before slow segments are carried. A file
+    above `carry_bytes` is not carried. Objects without a name are swept after `age_min_ms`.
+    """
+
+    snapshot_bytes: int = 64 * 1024 * 1024
+    objects_max: int = 1_000
+    live_bytes: int = 512 * 1024 * 1024
+    carry_bytes: int = 8 * 1024 * 1024
+    age_min_ms: int = 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class CollectedLog:
+    """Questions and orders of the collector to the open store."""
+
+    end: Callable[[], int]
+    """The lowest number that is not acknowledged."""
+    needed: Callable[[], int]
+    """The lowest number of an object with a part of an unacknowledged batch."""
+    size: Callable[[], int]
+    """Bytes of the acknowledged objects."""
+    snapshot: Callable[[], tuple[bytes, int]]
+    """Returns a snapshot, and the first object whose records it lacks."""
+    needed_files: Callable[[], Collection[str]]
+    """Returns the names of all files whose bytes are needed in the log."""
+    carry: Callable[[str, LiveFile], int | None]
+    """Writes the bytes of a file to the log again. Returns the first object that has them; None if not possible."""
+    roll_over: Callable[[Iterable[str]], None]
+    """Seals the segments of these files, so that they are uploaded."""
+    fail: Callable[[LedgerError], None]
+    """Ends the log."""
+
+
+class Collector:
+    """Collector of one open store."""
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        holder: ManifestHolder,
+        files: LiveFiles,
+        log: CollectedLog,
+        limits: CollectorLimits,
+        requests: RequestLimits,
+        clock: Clock,
+    ) -> None:
+        self._bucket = bucket
+        self._holder = holder
+        self._files = files
+        self._log = log
+        self._limits = limits
+        self._requests = requests
+        self._clock = clock
+        self._collected_bytes = 0
+        self._collected_end = log.end()
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="collector", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Wait for the end of a running round, and start no other."""
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the log has grown enough for a round."""
+        manifest, limits = self._holder.manifest, self._limits
+        last = 0 if manifest.snapshot is None else manifest.snapshot.size
+        grown = self._log.size() - self._collected_bytes
+        objects = self._log.end() - self._collected_end
+        return grown >= max(limits.snapshot_bytes, last) or objects >= limits.objects_max
+
+    def collect(self) -> None:
+        """Snapshot the records, raise the first live number, and delete the objects below. Raises Fenced."""
+        size, end = self._log.size(), self._log.end()
+        self._carry(end, size)
+        manifest = self._holder.manifest
+        needed = self._log.needed()  # before the files: a batch that is acknowledged meanwhile has its files recorded
+        data, records_from = self._log.snapshot()
+        snapshot = put_snapshot(
+            self._bucket,
+            data,
+            records_from=records_from,
+            epoch=manifest.epoch,
+            nonce=f"{manifest.nonce}-{manifest.revision}",
+            limits=self._requests,
+        )
+        files = self._files.keep(self._log.needed_files)
+        first = max(first_live(records_from, oldest(files.values()), needed, needed), manifest.first)
+        after = self._holder.change(snapshot=snapshot, first=first)
+        self._collected_bytes, self._collected_end = size, end
+        old = [] if manifest.snapshot is None else [manifest.snapshot.key]
+        self._delete([*map(log_key, range(manifest.first, after.first)), *old])
+
+    def sweep(self) -> None:
+        """Delete what crashes left: objects below the first live number, and snapshots that no manifest names."""
+        manifest, now_ms = self._holder.manifest, self._clock()
+        gone = []
+        for found in self._bucket.objects(LOG_PREFIX):
+            if number_of(found.key) >= manifest.first:
+                break
+            gone.append(found.key)
+        for found in self._bucket.objects(SNAPSHOT_PREFIX):
+            named = manifest.snapshot is not None and manifest.snapshot.key == found.key
+            age_ms = now_ms - found.modified_ms
+            if not named and may_sweep(epoch_of(found.key), manifest.epoch, age_ms, self._limits.age_min_ms):
+                gone.append(found.key)
+        self._delete(gone)
+
+    def _carry(self, end: int, size: int) -> None:
+        """Write slow segments again, if the live part of the log is too large."""
+        limits, first = self._limits, self._holder.manifest.first
+        files = self._files.keep(self._log.needed_files)
+        wanted = end - limits.objects_max
+        if size - self._collected_bytes > limits.live_bytes:
+            wanted = max(wanted, self._collected_end)
+        if wanted <= first:
+            return
+        for name in to_carry(files, wanted, limits.carry_bytes):
+            number = self._log.carry(name, files[name])
+            if number is not None:
+                self._files.carried(name, number)
+        large = [name for name, file in files.items() if file.first < wanted and file.length > limits.carry_bytes]
+        self._log.roll_over(large)
+
+    def _delete(self, keys: list[str]) -> None:
+        for at in range(0, len(keys), _DELETE_AT_ONCE):
+            some = keys[at : at + _DELETE_AT_ONCE]
+            repeated(lambda: self._bucket.delete(some), self._requests)  # noqa: B023 — called at once
+
+    def _run(self) -> None:
+        self._guarded(self.sweep)
+        while not self._stopped.wait(_STEP_SECONDS):
+            if self.is_due:
+                self._guarded(self.collect)
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Fenced as fenced:
+            self._log.fail(fenced)
+            self._stopped.set()
+        except (LedgerError, OSError) as error:
+            _log.warning("the log of %s is not collected, it is tried again: %s", self._bucket.address, error)
+        except Exception:  # noqa: BLE001 — the log grows, and the next round tries again
+            _log.exception("the log of %s is not collected", self._bucket.address)

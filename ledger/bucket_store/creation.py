@@ -1,0 +1,74 @@
+"""Creation of a store in a bucket: probe, first snapshot, manifest.
+
+Rules
+- The manifest is put last, with `If-None-Match: *`. Of two creators one succeeds, and the other opens its store.
+- A prefix with objects and without a manifest is refused: it is another program's, or a store that lost its manifest.
+- A crash before the manifest leaves one snapshot, which makes the prefix look used. The error says so.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import tempfile
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+from pyspark_ledger.ledger.bucket_store.probe import probe_bucket
+from pyspark_ledger.ledger.bucket_store.snapshots import put_snapshot, snapshot_of
+from pyspark_ledger.ledger.clock import Clock
+from pyspark_ledger.ledger.database.record_tables import connect
+from pyspark_ledger.ledger.errors import AlreadyExists, NotFound, Refused
+from pyspark_ledger.ledger.metadata.records import Metadata
+from pyspark_ledger.ledger.wal.bucket import MANIFEST, Bucket
+from pyspark_ledger.ledger.wal.manifest import StoreManifest, encode_manifest
+from pyspark_ledger.ledger.wal.requests import FoundManifest, RequestLimits, look
+
+
+def found_or_created(
+    bucket: Bucket,
+    clock: Clock,
+    limits: RequestLimits,
+    *,
+    create: bool,
+    window: int,
+    probe: Callable[[Bucket], None] = probe_bucket,
+) -> FoundManifest:
+    """Return the manifest of the store in a bucket. With `create`, make a store if there is none.
+
+    Raises NotFound without `create`, and Refused if the bucket is not suitable or the prefix is in use.
+    """
+    try:
+        return look(bucket, limits)
+    except NotFound:
+        if not create:
+            raise NotFound(
+                f"there is no ledger store at {bucket.address}", hint="Write to it once, or correct the address"
+            ) from None
+    used = next(iter(bucket.objects()), None)
+    if used is not None:
+        raise Refused(
+            f"{bucket.address} has objects and no manifest, the first is {used.key}",
+            hint="Choose an empty prefix. If a store was here, restore its object 'manifest'",
+        )
+    probe(bucket)
+    store_id, nonce = str(uuid.uuid4()), str(uuid.uuid4())
+    snapshot = put_snapshot(
+        bucket, _first_records(store_id, clock), records_from=0, epoch=0, nonce=nonce, limits=limits
+    )
+    manifest = StoreManifest(store_id, nonce, window=window, snapshot=snapshot)
+    try:
+        return FoundManifest(manifest, bucket.put(MANIFEST, encode_manifest(manifest), only_new=True))
+    except AlreadyExists:
+        return look(bucket, limits)
+
+
+def _first_records(store_id: str, clock: Clock) -> bytes:
+    with tempfile.TemporaryDirectory(prefix="ledger-store-") as directory:
+        path = Path(directory) / "metadata.sqlite"
+        Metadata.create(path, store_id, "", clock).close()
+        connection: sqlite3.Connection = connect(path)
+        try:
+            return snapshot_of(connection)
+        finally:
+            connection.close()

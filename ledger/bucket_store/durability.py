@@ -1,0 +1,176 @@
+"""Durability by the write-ahead log in a bucket: what a local store syncs is appended to the log.
+
+    sync job  ─▶ unsynced bytes of the segment ─▶ one batch ─▶ acknowledged ─▶ the job's answer
+    records   ─▶ changed rows of a transaction ─▶ one batch ─▶ acknowledged ─▶ COMMIT
+
+Rules
+- No thread waits for an append: the thread that acknowledges an object completes the jobs of the object.
+- The bytes of a batch are read from the local file when its object is built. The file stays open until then.
+- A store whose log has failed accepts nothing more. Its broker exits.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from time import perf_counter
+
+from pyspark_ledger.ledger import disk
+from pyspark_ledger.ledger.bucket_store.live_files import LiveFiles
+from pyspark_ledger.ledger.errors import LedgerError, Unavailable
+from pyspark_ledger.ledger.log.sync_pool import LogPool, RunningSync, SyncJob
+from pyspark_ledger.ledger.metrics.latencies import Latencies
+from pyspark_ledger.ledger.segment.writer import SegmentWriter, UnsyncedRange
+from pyspark_ledger.ledger.wal.log_object import WalRange
+from pyspark_ledger.ledger.wal.packing import FileBytes, Item, MetadataRows
+from pyspark_ledger.ledger.wal.writer import WalWriter
+
+
+class BucketDurability:
+    """Durability of one open store. The file of the metadata has the records of all objects before `records_from`."""
+
+    def __init__(self, wal: WalWriter, files: LiveFiles, records_from: int) -> None:
+        self.records_from = records_from
+        self.replica = self
+        self._wal = wal
+        self._files = files
+
+    def sync_through(self, writer: SegmentWriter) -> None:
+        """Make a segment durable: `SegmentWriter.sync` of runs and of cursors' own logs."""
+        if writer.begin_sync() >= 0:
+            self.append([self._file_bytes(writer.unsynced())]).result()
+        writer.end_sync(None)
+
+    def replicate(self, rows: bytes) -> None:
+        """Make the changed rows of a transaction durable."""
+        self.records_from = self.append([MetadataRows(rows)]).result().last + 1
+
+    def diverged(self, error: BaseException) -> None:
+        """End the broker: records are in the log, and the local file could not commit them."""
+        self._wal.fail(Unavailable(f"the local metadata cannot commit what is in the log: {error!r}"))
+
+    def sync_parts(self, paths: Sequence[tuple[str, Path]]) -> None:
+        """Make whole files durable as one batch: staged parts, before the manifest of their commit is recorded."""
+        opened = [(name, disk.open_file(path)) for name, path in paths]
+        try:
+            items = [self._whole(name, fd) for name, fd in opened]
+            if items:
+                self.append(items).result()
+        finally:
+            for _, fd in opened:
+                os.close(fd)
+
+    def pool(self, check_fenced: Callable[[], None]) -> LogPool:
+        return BucketSyncPool(self, check_fenced)
+
+    def append(self, batch: Sequence[Item]) -> Future[WalRange]:
+        """Append a batch to the log. The files of the batch are live from then on."""
+        number = self._wal.end
+        for item in batch:
+            if isinstance(item, FileBytes):
+                self._files.record(item.file, number, item.offset + item.length)
+        return self._wal.append(batch)
+
+    def begin(self, file: UnsyncedRange) -> Future[WalRange]:
+        """Append the unsynced bytes of a segment."""
+        return self.append([self._file_bytes(file)])
+
+    def _file_bytes(self, file: UnsyncedRange) -> FileBytes:
+        fd = file.fd
+        return FileBytes(
+            segment_name(file.ledger_id),
+            file.offset,
+            file.end - file.offset,
+            lambda offset, length: disk.read_exact(fd, length, offset),
+        )
+
+    @staticmethod
+    def _whole(name: str, fd: int) -> FileBytes:
+        length = os.fstat(fd).st_size
+        return FileBytes(name, 0, length, lambda offset, size: disk.read_exact(fd, size, offset))
+
+
+def segment_name(ledger_id: int) -> str:
+    """Return the name of a segment's file in the directory of the store."""
+    return f"ledgers/{ledger_id}.ledger"
+
+
+class BucketSyncPool:
+    """Pool without threads of its own: the log acknowledges, and each acknowledgement completes its job."""
+
+    def __init__(self, durability: BucketDurability, check_fenced: Callable[[], None]) -> None:
+        self.latencies = Latencies()
+        """Durations from the append of a segment's bytes to their acknowledgement."""
+        self._durability = durability
+        self._check_fenced = check_fenced
+
+    def submit(self, job: SyncJob) -> None:
+        try:
+            if job.take():
+                self._begin(job)
+        except Exception as error:  # noqa: BLE001 — any error fails the job
+            job.fail(error)
+
+    def run_inline(self, job: SyncJob) -> bool:
+        sync = RunningSync(job)
+        self._wait(sync)
+        return self._answer(sync)
+
+    def close(self) -> None:
+        """Do nothing: the queue of each log has waited for its jobs."""
+
+    def _begin(self, job: SyncJob) -> None:
+        more = True
+        while more:
+            sync = RunningSync(job)
+            if sync.fd >= 0:
+                started = perf_counter()
+                try:
+                    future = self._durability.begin(sync.unsynced())
+                except LedgerError as error:
+                    sync.end(error)
+                else:
+                    future.add_done_callback(lambda done: self._end(sync, done, started))  # noqa: B023 — returns next
+                    return
+            more = self._answer(sync)
+
+    def _end(self, sync: RunningSync, done: Future[WalRange], started: float) -> None:
+        """Complete a job. Called by the thread that acknowledges the object."""
+        self.latencies.observe(perf_counter() - started)
+        try:
+            sync.end(_error_of(done))
+            if self._answer(sync):
+                self._begin(sync.job)
+        except Exception as error:  # noqa: BLE001 — any error fails the job
+            sync.job.fail(error)
+
+    def _wait(self, sync: RunningSync) -> None:
+        if sync.fd < 0:
+            return
+        try:
+            self._durability.begin(sync.unsynced()).result()
+        except LedgerError as error:
+            sync.end(error)
+        else:
+            sync.end(None)
+
+    def _answer(self, sync: RunningSync) -> bool:
+        """Complete the futures of a job. Return whether there is more to sync."""
+        error = sync.error
+        if error is None:
+            try:
+                self._check_fenced()
+            except LedgerError as fenced:
+                error = fenced
+        try:
+            return sync.job.answer(error)
+        except Exception as raised:  # noqa: BLE001 — any error fails the job
+            sync.job.fail(raised)
+            return False
+
+
+def _error_of(done: Future[WalRange]) -> Exception | None:
+    error = done.exception()
+    return error if error is None or isinstance(error, Exception) else Unavailable(f"the log ended: {error!r}")

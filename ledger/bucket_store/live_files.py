@@ -1,0 +1,67 @@
+"""Files of the store's directory whose bytes are in the write-ahead log, and the oldest object that has bytes of each.
+
+Invariants
+- A file is recorded before its bytes are appended to the log, with a number that is not above that of their object.
+- A file is forgotten only after its bytes are not needed any more: the segment is uploaded or not listed, the part
+  is deleted.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection
+from typing import NamedTuple
+
+
+class LiveFile(NamedTuple):
+    """File with bytes in the log: its oldest object, and its length."""
+
+    first: int
+    length: int
+
+
+class LiveFiles:
+    """Live files of one store. Any thread may call any method."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, LiveFile] = {}
+        self._lock = threading.Lock()
+
+    def record(self, name: str, number: int, end: int) -> None:
+        """Record that bytes up to `end` of a file are in objects from `number` on."""
+        with self._lock:
+            known = self._files.get(name)
+            first = number if known is None else min(known.first, number)
+            self._files[name] = LiveFile(first, end if known is None else max(end, known.length))
+
+    def carried(self, name: str, number: int) -> None:
+        """Record that all bytes of a file are in objects from `number` on."""
+        with self._lock:
+            known = self._files.get(name)
+            if known is not None:
+                self._files[name] = known._replace(first=number)
+
+    def keep(self, needed: Callable[[], Collection[str]]) -> dict[str, LiveFile]:
+        """Forget the files that are not among those that `needed` returns. Return the others.
+
+        A file that is recorded during the call is kept: `needed` may not know the file yet.
+        """
+        with self._lock:
+            known = set(self._files)
+        gone = known - set(needed())
+        with self._lock:
+            for name in gone:
+                del self._files[name]
+            return dict(self._files)
+
+
+def to_carry(files: dict[str, LiveFile], first_wanted: int, bytes_max: int) -> list[str]:
+    """Return the files to write again, so that the first live number can rise to `first_wanted`.
+
+    A file above `bytes_max` is not carried: its segment is rolled over and uploaded instead.
+    """
+    return sorted(name for name, file in files.items() if file.first < first_wanted and file.length <= bytes_max)
+
+
+def oldest(files: Collection[LiveFile]) -> list[int]:
+    return [file.first for file in files]

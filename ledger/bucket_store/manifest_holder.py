@@ -1,0 +1,45 @@
+"""Manifest as this broker last wrote it: changed by one thread at a time, fenced by its etag.
+
+Invariants
+- A change that succeeds proves that this broker still owns the store: nobody replaced the manifest in between.
+- A change that finds another manifest raises Fenced.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from msgspec.structs import replace
+
+from pyspark_ledger.ledger.errors import AlreadyExists
+from pyspark_ledger.ledger.wal.bucket import Bucket
+from pyspark_ledger.ledger.wal.fence import require_epoch
+from pyspark_ledger.ledger.wal.manifest import StoreManifest
+from pyspark_ledger.ledger.wal.requests import FoundManifest, RequestLimits, look, replace_manifest
+
+
+class ManifestHolder:
+    """Manifest of a store's owner. Any thread may call any method."""
+
+    def __init__(self, bucket: Bucket, found: FoundManifest, limits: RequestLimits) -> None:
+        self._bucket = bucket
+        self._found = found
+        self._limits = limits
+        self._lock = threading.Lock()
+
+    @property
+    def manifest(self) -> StoreManifest:
+        return self._found.manifest
+
+    def change(self, **values: Any) -> StoreManifest:
+        """Replace fields of the manifest. Raises Fenced if another broker replaced the manifest."""
+        with self._lock:
+            before = self._found
+            after = replace(before.manifest, revision=before.manifest.revision + 1, **values)
+            try:
+                self._found = replace_manifest(self._bucket, before, after, self._limits)
+            except AlreadyExists:
+                require_epoch(look(self._bucket, self._limits).manifest, before.manifest.epoch, self._bucket.address)
+                raise
+            return after

@@ -1,0 +1,132 @@
+"""Probe of a bucket before a store is made there: a server that breaks a promise is found, and refused by name.
+
+    create    eight threads put one new key with `If-None-Match: *`: one succeeds, and the object has its bytes
+    replace   eight threads replace one object with the same `If-Match`: one succeeds, and the object has its bytes
+    other     a stale condition is refused; a read, a range and a listing see a write at once; a delete deletes
+
+Rules
+- Unsound servers pass many rounds of a race, so there are hundreds. Some rounds run at the same time.
+- Each message has the round and both values. Objects of the probe are deleted in the end.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from pyspark_ledger.ledger.clock import new_id
+from pyspark_ledger.ledger.errors import AlreadyExists, LedgerError, NotFound, Refused, Unavailable
+from pyspark_ledger.ledger.wal.bucket import Bucket
+
+_RACERS, _LANES = 8, 4
+CREATE_ROUNDS, REPLACE_ROUNDS = 300, 50
+_UNSOUND = "A store needs a bucket with atomic conditional puts. docs/bucket-store.md lists servers that have them"
+
+
+def probe_bucket(bucket: Bucket, *, create_rounds: int = CREATE_ROUNDS, replace_rounds: int = REPLACE_ROUNDS) -> None:
+    """Try what a store relies on. Raises Refused with the broken promise, or the error of a request."""
+    prefix = f"probe-{new_id()}"
+    try:
+        _try_requests(bucket, f"{prefix}/object")
+        with ThreadPoolExecutor(_LANES, thread_name_prefix="probe") as lanes:
+            races = [
+                lanes.submit(_create_lane, bucket, prefix, range(at, create_rounds, _LANES)) for at in range(_LANES)
+            ]
+            races.append(lanes.submit(_replace_lane, bucket, prefix, replace_rounds))
+            for race in races:
+                race.result()
+    finally:
+        bucket.delete([found.key for found in bucket.objects(f"{prefix}/")])
+
+
+def _create_lane(bucket: Bucket, prefix: str, rounds: range) -> None:
+    """Race for a new key in each round, one round after another."""
+    with ThreadPoolExecutor(_RACERS, thread_name_prefix="racer") as racers:
+        for number in rounds:
+            _race(bucket, racers, f"{prefix}/create-{number:04d}", "", number)
+
+
+def _replace_lane(bucket: Bucket, prefix: str, rounds: int) -> None:
+    """Race for the replacement of one object in each round."""
+    key = f"{prefix}/replace"
+    with ThreadPoolExecutor(_RACERS, thread_name_prefix="racer") as racers:
+        etag = bucket.put(key, b"first")
+        for number in range(rounds):
+            etag = _race(bucket, racers, key, etag, number)
+
+
+def _race(bucket: Bucket, racers: ThreadPoolExecutor, key: str, etag: str, number: int) -> str:
+    """Let all racers put one key under the same condition. Return the etag of the winner's object."""
+    ready = threading.Barrier(_RACERS)
+
+    def put(racer: int) -> str | None:
+        ready.wait()
+        try:
+            return bucket.put(key, _body(number, racer), only_new=not etag, if_match=etag)
+        except AlreadyExists:
+            return None
+        except Unavailable:
+            return ""  # unknown
+
+    etags = list(racers.map(put, range(_RACERS)))
+    winners = [racer for racer, found in enumerate(etags) if found]
+    condition = "If-Match" if etag else "If-None-Match: *"
+    if len(winners) > 1:
+        raise Refused(
+            f"{bucket.address}: in round {number} {len(winners)} of {_RACERS} puts with {condition} succeeded, "
+            "expected one",
+            hint=_UNSOUND,
+        )
+    fetched = bucket.get(key, len(_body(number, 0)))
+    allowed = [_body(number, racer) for racer in winners or [at for at, found in enumerate(etags) if found == ""]]
+    if fetched.data not in allowed:
+        raise Refused(
+            f"{bucket.address}: in round {number} the put of racer {winners} succeeded with {condition}, "
+            f"the object has {fetched.data!r}",
+            hint=_UNSOUND,
+        )
+    return fetched.head.etag
+
+
+def _try_requests(bucket: Bucket, key: str) -> None:
+    """Write, read, list and delete one object, and try stale conditions."""
+    first = bucket.put(key, b"0123456789", only_new=True)
+    _require_refused(bucket, "If-None-Match: * on an existing object", lambda: bucket.put(key, b"x", only_new=True))
+    second = bucket.put(key, b"abcdefghij", if_match=first)
+    _require_refused(bucket, "a stale If-Match", lambda: bucket.put(key, b"x", if_match=first))
+    found = bucket.get(key, 10)
+    if (found.data, found.head.etag) != (b"abcdefghij", second):
+        raise Refused(
+            f"{bucket.address}: a read after a write has {found.data!r} with etag {found.head.etag}, "
+            f"expected b'abcdefghij' with {second}",
+            hint=_UNSOUND,
+        )
+    part = bytes(memoryview(bucket.get_range(key, 2, 3)))
+    if part != b"cde":
+        raise Refused(f"{bucket.address}: bytes 2 to 4 are {part!r}, expected b'cde'", hint=_UNSOUND)
+    listed = [found.key for found in bucket.objects(key)]
+    if listed != [key]:
+        raise Refused(f"{bucket.address}: a listing after a write has {listed}, expected [{key!r}]", hint=_UNSOUND)
+    bucket.delete([key])
+    try:
+        bucket.get(key, 10)
+    except NotFound:
+        return
+    raise Refused(f"{bucket.address}: {key} can be read after its deletion", hint=_UNSOUND)
+
+
+def _require_refused(bucket: Bucket, what: str, put: Callable[[], object]) -> None:
+    try:
+        put()
+    except AlreadyExists:
+        return
+    except LedgerError as error:
+        raise Refused(
+            f"{bucket.address}: {what} was answered with {error.message}, expected 412", hint=_UNSOUND
+        ) from None
+    raise Refused(f"{bucket.address}: {what} succeeded, expected 412", hint=_UNSOUND)
+
+
+def _body(number: int, racer: int) -> bytes:
+    return f"round {number:6d} racer {racer}".encode()
