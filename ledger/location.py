@@ -1,6 +1,10 @@
-"""Location of a store as a user writes it: the store's directory, or the address of its broker.
+"""Location of a store as a user writes it: the store's directory, its bucket, or the address of its broker.
+
+    s3://lake/ledgers     ~/.cache/pyspark-ledger/s3%3A%2F%2Flake%2Fledgers      directory of a store in a bucket
 
 Rules
+- A store in a bucket has a local directory on each host, which is a cache. The name of the directory is the address.
+  `LEDGER_CACHE` is the directory of all caches.
 - The caller's location is used first, then the environment variable `LEDGER_STORE`, then `./ledger-store`. A directory
   is made absolute.
 - The length and the characters of a path are checked before any system call with the path.
@@ -11,7 +15,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.hidden_characters import require_encodable
@@ -33,13 +37,17 @@ def require_path(text: str, what: str) -> None:
 
 
 _HOST = re.compile(r"[A-Za-z0-9._~%:-]+")
+FENCED = "fenced"
+"""File in the local directory of a store in a bucket: why its last broker was fenced. A text."""
+_BUCKET = "s3://"
+_NAME_MAX = 240  # below the limit of a file's name, 255 bytes
 _SCHEMES = ("grpc://", "grpc+tcp://", "grpc+tls://", "grpc+unix://")
 
 
 def store_location(given: str | os.PathLike[str] | None = None) -> str:
     """Return the store's location: `given`, else `LEDGER_STORE`, else `./ledger-store`.
 
-    A directory is made absolute.
+    A directory is made absolute. For a bucket, the result is the local directory of its store.
     """
     if given is not None and not isinstance(given, str | os.PathLike):
         raise Refused(f"the store is {given!r}, expected a directory or a broker's address")
@@ -54,10 +62,12 @@ def store_location(given: str | os.PathLike[str] | None = None) -> str:
     if is_address(text):
         _require_address(text)
         return text
+    if text.startswith(_BUCKET):
+        return str(bucket_directory(text))
     if "://" in text:
         raise Refused(
-            f"store {text!r} is neither a directory of this host nor a broker's address",
-            hint=f"An address begins with {', '.join(_SCHEMES)}",
+            f"store {text!r} is neither a directory of this host nor a bucket nor a broker's address",
+            hint=f"A bucket begins with {_BUCKET}, an address with {', '.join(_SCHEMES)}",
         )
     return str(Path(text).expanduser().absolute())
 
@@ -65,6 +75,27 @@ def store_location(given: str | os.PathLike[str] | None = None) -> str:
 def is_address(location: str) -> bool:
     """Return whether a location is a broker's address. Any other location is a directory."""
     return location.startswith(_SCHEMES)
+
+
+def bucket_directory(address: str) -> Path:
+    """Return the local directory of the store in a bucket. Raises Refused for a malformed address."""
+    place = address.removeprefix(_BUCKET).rstrip("/")
+    name = quote(_BUCKET + place, safe="")
+    if not place or place.startswith("/") or len(name) > _NAME_MAX:
+        raise Refused(
+            f"the store's bucket {address!r} has {len(name)} characters with escapes, 1 to {_NAME_MAX} are allowed",
+            hint="Write s3://BUCKET/PREFIX",
+        )
+    root = os.environ.get("LEDGER_CACHE") or os.path.join(  # noqa: PTH118 — a text, like the variable
+        os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache"), "pyspark-ledger"
+    )
+    return Path(root).expanduser().absolute() / name
+
+
+def bucket_of(directory: Path) -> str:
+    """Return the address of the bucket whose store has this local directory. Empty for any other directory."""
+    address = unquote(directory.name)
+    return address if address.startswith(_BUCKET) and quote(address, safe="") == directory.name else ""
 
 
 def _require_address(text: str) -> None:

@@ -31,6 +31,7 @@ from msgspec.structs import replace
 
 from pyspark_ledger.ledger import disk
 from pyspark_ledger.ledger.broker.append_socket import AppendSocketListener
+from pyspark_ledger.ledger.broker.bucket_home import address_of, open_in_bucket, settings_of
 from pyspark_ledger.ledger.broker.error_log import ErrorLog
 from pyspark_ledger.ledger.broker.limits import Activity, BrokerLimits
 from pyspark_ledger.ledger.broker.listening import Listening
@@ -40,13 +41,15 @@ from pyspark_ledger.ledger.broker.reads.cached_reads import CachedReads
 from pyspark_ledger.ledger.broker.server import BrokerServer
 from pyspark_ledger.ledger.broker.supervisor import bound_log
 from pyspark_ledger.ledger.broker.telemetry.push import start_push
+from pyspark_ledger.ledger.bucket_store.home import BucketStore
 from pyspark_ledger.ledger.cache.shared_memory import SharedBlocks
 from pyspark_ledger.ledger.clock import monotonic_ms, system_clock_ms
 from pyspark_ledger.ledger.errors import Fenced, LedgerError
+from pyspark_ledger.ledger.location import bucket_of
 from pyspark_ledger.ledger.metrics.calls import CallMetrics
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.store.store import Store
-from pyspark_ledger.ledger.tiering.loader import OffloaderChoice, address_checked_by, made_by, tried_by
+from pyspark_ledger.ledger.tiering.loader import OffloaderChoice, address_checked_by, called, made_by, tried_by
 from pyspark_ledger.ledger.transport.discovery import BrokerRecord, loopback_token, socket_path, sweep_run_directory
 
 if TYPE_CHECKING:
@@ -57,6 +60,7 @@ _CANNOT_START = 2
 # interface `ledger.tiering.offloader`.
 _OFFLOADER = "pyspark_ledger.offload.offloader:offloader_of"
 _ADDRESS = "pyspark_ledger.offload.storage.address:require_address"
+_BUCKET = "pyspark_ledger.offload.home_bucket:home_bucket"
 _TRIAL = "pyspark_ledger.offload.trial:try_address"
 _SWITCH_SECONDS = 0.0002  # short, so that a thread that has ended an fsync does not wait for a thread with a checksum
 _DESCRIPTORS_MAX = 2**20  # the kernel's default limit (fs.nr_open)
@@ -73,7 +77,7 @@ def main(arguments: list[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     _raise_descriptors()
     try:
-        store, cache, live, listening = _opened(options)
+        store, cache, live, listening, home = _opened(options)
     except (LedgerError, OSError) as error:
         print(error, file=sys.stderr, flush=True)  # noqa: T201 — the process that started the broker reads it
         return _CANNOT_START
@@ -95,18 +99,23 @@ def main(arguments: list[str] | None = None) -> int:
         return _CANNOT_START
     idle = options.idle
     idle_limit = (lambda: live.now.brokerIdleTimeoutSeconds) if idle is None else (lambda: idle)
-    _serve(store, servers, record, activity, idle_limit, live, (lambda: None) if push is None else push.stop)
+    _serve(store, servers, record, activity, idle_limit, live, (lambda: None) if push is None else push.stop, home)
     if web is not None:
         web.stop()
     return 0
 
 
-def _opened(options: argparse.Namespace) -> tuple[Store, CachedReads, LiveSettings, Listening | None]:
+def _opened(
+    options: argparse.Namespace,
+) -> tuple[Store, CachedReads, LiveSettings, Listening | None, BucketStore | None]:
     """Open the store. Return the store, its cache, its settings and the configured listening address.
 
-    The address is None if the broker listens at its private socket only.
+    The address is None if the broker listens at its private socket only. The last value is None for a local store.
     """
     settings = Settings.load(options.config) if options.config else Settings()
+    in_bucket = bucket_of(options.store)
+    if in_bucket:
+        settings = settings_of(settings, in_bucket)
     live = LiveSettings.load(options.store, settings)
     address = options.address or settings.bindAddress
     listening = Listening.of(address, settings) if address else None
@@ -121,16 +130,12 @@ def _opened(options: argparse.Namespace) -> tuple[Store, CachedReads, LiveSettin
         made.append(CachedReads(live.now, monotonic_ms, store.snapshot, store.cursors.leased, shared))
         return made[0]
 
-    store = Store.open(
-        options.store,
-        settings=live.now,
-        clock=system_clock_ms,
-        create=options.create,
-        take_over=options.take_over,
-        offloader=offloader,
-        watch=watch,
-    )
-    return store, made[0], live, listening
+    how = {"create": options.create, "take_over": options.take_over, "offloader": offloader, "watch": watch}
+    if in_bucket:
+        home = open_in_bucket(called(_BUCKET, live.now), options.store, live.now, **how)
+        return home.store, made[0], live, listening, home
+    store = Store.open(options.store, settings=live.now, clock=system_clock_ms, **how)
+    return store, made[0], live, listening, None
 
 
 def _raise_descriptors() -> None:
@@ -248,12 +253,15 @@ def _serve(
     idle_limit: Callable[[], int],
     live: LiveSettings,
     stop_push: Callable[[], object],
+    home: BucketStore | None,
 ) -> None:
     stopping = servers[0].stopping
     log = store.path / "broker.log"
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
     record.write(store.path)
+    if home is not None:
+        home.begin(address_of(record.address, record.remote))
     store.upkeep.start()
     store.acknowledgements.start()
     store.offloads.start()
@@ -283,10 +291,10 @@ def _serve(
     if record.guarded is True:
         replace(record, guarded=UNSET).write(store.path)  # so that the next broker creates another token
     stop_push()
-    _leave(store, servers, live.now.brokerShutdownTimeoutMs)
+    _leave(home or store, servers, live.now.brokerShutdownTimeoutMs)
 
 
-def _leave(store: Store, servers: list[BrokerServer], limit_ms: int) -> None:
+def _leave(store: Store | BucketStore, servers: list[BrokerServer], limit_ms: int) -> None:
     """Complete the queued appends, shut the servers down, and close the store.
 
     Flight's shutdown waits until all streams end, and an idle producer keeps its stream open. After `_GRACE_MS` the

@@ -32,7 +32,8 @@ from pyspark_ledger.ledger.client.broker_environment import broker_environment
 from pyspark_ledger.ledger.client.client import Client
 from pyspark_ledger.ledger.client.credentials import Credentials
 from pyspark_ledger.ledger.clock import monotonic_ms, pause
-from pyspark_ledger.ledger.errors import LedgerError, NotFound, Refused, Unavailable, Unsupported
+from pyspark_ledger.ledger.errors import Fenced, LedgerError, NotFound, Refused, Unavailable, Unsupported
+from pyspark_ledger.ledger.location import FENCED, bucket_directory, bucket_of
 from pyspark_ledger.ledger.ownership import is_gone, process_identity, require_open_to_us
 from pyspark_ledger.ledger.protocol.actions import Empty
 from pyspark_ledger.ledger.transport.discovery import BrokerRecord, token_path
@@ -40,6 +41,8 @@ from pyspark_ledger.ledger.transport.discovery import BrokerRecord, token_path
 _SCHEMES = ("grpc://", "grpc+unix://", "grpc+tls://", "grpc+tcp://")
 _PROBE_MS = 2_000
 _ADDRESS_MS = 5_000
+_BUCKET_MS = 180_000  # a new bucket is probed, or a broker of another host gets time for a sign of life
+
 # SQLite opens no path of more than 512 bytes; the names of a store's own files are part of it.
 _PATH_BYTES_MAX = 448
 _PATH_HINT = "Correct the path, or choose a directory of yours"
@@ -67,6 +70,8 @@ def connect_store(
         client = Client(text, credentials=credentials, deadline_ms=deadline_ms)
         client.hello(deadline_ms=min(deadline_ms, _ADDRESS_MS))
         return client
+    if text.startswith("s3://"):
+        text = str(bucket_directory(text))
     if "://" in text:
         raise Refused(f"store {text!r} is neither a directory nor one of {', '.join(_SCHEMES)}")
     if credentials is not None and not credentials.empty:
@@ -76,15 +81,31 @@ def connect_store(
         )
     store = Path(text).absolute()
     _require_directory(store)
+    if start:
+        (store / FENCED).unlink(missing_ok=True)
     client_found = _answering(store, deadline_ms)
     if not start:
         return client_found or _awaited(store, deadline_ms)
     if client_found is None:
-        if not create and not (store / "metadata.sqlite").exists():
+        if not create and not (store / "metadata.sqlite").exists() and not bucket_of(store):
             raise NotFound(f"there is no ledger store at {store}", hint="Write to it once, or correct the path")
         client_found = _started(store, create, deadline_ms)
-    client_found.revive = lambda: connect_store(store, deadline_ms=deadline_ms).address
+    client_found.revive = lambda: _revived(store, deadline_ms)
     return client_found
+
+
+def _revived(store: Path, deadline_ms: int) -> str:
+    """Return the address of a store's next broker. Raises Fenced if another host has taken over the store's bucket.
+
+    Reason: two hosts that restart their brokers by themselves would take the store from each other for ever.
+    """
+    mark = store / FENCED
+    if mark.exists():
+        raise Fenced(
+            f"the store in {bucket_of(store)} was taken over: {mark.read_text(encoding='utf-8')}",
+            hint="Connect again to use the store from this host, once no other host does",
+        )
+    return connect_store(store, deadline_ms=deadline_ms).address
 
 
 def serve_store(store: Path, arguments: Sequence[str], *, deadline_ms: int = 30_000) -> Client:
@@ -191,6 +212,8 @@ def _started(store: Path, create: bool, deadline_ms: int, arguments: Sequence[st
         client = _answering(store, deadline_ms)
         if client is not None:
             return client
+        if bucket_of(store):
+            deadline_ms = max(deadline_ms, _BUCKET_MS)
         log = store / "broker.log"
         offset = log.stat().st_size if log.exists() else 0
         child: subprocess.Popen[bytes] | None = None

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from pyspark_ledger.ledger.errors import NotFound, Refused
 from pyspark_ledger.ledger.json_errors import JSON_FAULTS, json_fault
 from pyspark_ledger.ledger.names import nearest
+from pyspark_ledger.ledger.settings.bucket import BucketSettings
 from pyspark_ledger.ledger.settings.cache import CACHE_ELSEWHERE, CacheSettings, EvictionSettings
 from pyspark_ledger.ledger.settings.cursor import CursorSettings
 from pyspark_ledger.ledger.settings.log import LogSettings
@@ -27,13 +28,23 @@ from pyspark_ledger.ledger.settings.service import ServiceSettings
 from pyspark_ledger.ledger.settings.setting import Setting, settings_of
 
 A = TypeVar("A")
-AREAS = (LogSettings, CursorSettings, OffloadSettings, EvictionSettings, CacheSettings, ServiceSettings)
+AREAS = (
+    LogSettings,
+    CursorSettings,
+    OffloadSettings,
+    BucketSettings,
+    EvictionSettings,
+    CacheSettings,
+    ServiceSettings,
+)
 """Classes that declare settings, in the order of the settings file."""
 SETTINGS: dict[str, Setting] = {name: setting for area in AREAS for name, setting in settings_of(area).items()}
 
 
 @dataclass(frozen=True)
-class Settings(LogSettings, CursorSettings, OffloadSettings, EvictionSettings, CacheSettings, ServiceSettings):
+class Settings(
+    LogSettings, CursorSettings, OffloadSettings, BucketSettings, EvictionSettings, CacheSettings, ServiceSettings
+):
     """All settings of a broker."""
 
     @classmethod

@@ -72,7 +72,7 @@ def made_by(name: str) -> Make:
     """Return a function that creates the offloader by calling `name`, written `module:function`."""
 
     def make(settings: Settings) -> LedgerOffloader:
-        offloader: LedgerOffloader = _called(name, settings)
+        offloader: LedgerOffloader = called(name, settings)
         return offloader
 
     return make
@@ -83,17 +83,18 @@ def address_checked_by(name: str) -> Callable[[Settings], None]:
 
     def check(settings: Settings) -> None:
         if settings.managedLedgerOffloadBucket:
-            _called(name, settings.managedLedgerOffloadBucket)
+            called(name, settings.managedLedgerOffloadBucket)
 
     return check
 
 
 def tried_by(name: str) -> Callable[[Settings], None]:
     """Return a function that tries the bucket's address by calling `name`, which raises the error of a failed trial."""
-    return lambda settings: _called(name, settings)
+    return lambda settings: called(name, settings)
 
 
-def _called(name: str, given: object) -> Any:
+def called(name: str, given: object) -> Any:
+    """Call `module:function`, named by text, and return its result. Raises Refused if the module is missing."""
     module, _, function = name.partition(":")
     try:
         return getattr(importlib.import_module(module), function)(given)

@@ -72,7 +72,7 @@ def whole(rig: OffloadRig, payloads: list[bytes]) -> None:
     stated = {str(attempt.attempt) for attempt in rig.attempts().values() if attempt.complete}
     assert {key.partition("-ledger-")[0] for key in rig.stored()} == stated
     assert list(rig.objects.uploads()) == []
-    assert rig.store._metadata.unwanted.all() == []
+    assert rig.store.metadata.unwanted.all() == []
 
 
 @pytest.mark.fault
@@ -104,7 +104,7 @@ def test_the_broker_dies_at_a_change_of_the_record(
     rig: OffloadRig, monkeypatch: pytest.MonkeyPatch, at: int, after: bool
 ) -> None:
     payloads = rig.fill(1)
-    real, calls = rig.store._metadata.update_ledger, 0
+    real, calls = rig.store.metadata.update_ledger, 0
 
     def dying(*args: Any, **rest: Any) -> Any:
         nonlocal calls
@@ -116,7 +116,7 @@ def test_the_broker_dies_at_a_change_of_the_record(
             raise Fenced("this broker is dead")
         return done
 
-    monkeypatch.setattr(rig.store._metadata, "update_ledger", dying)
+    monkeypatch.setattr(rig.store.metadata, "update_ledger", dying)
     # In the write stage of a log only a project error can be raised: an error after which the broker does nothing.
     assert rig.offload().state == "cancelled"
     assert calls == at
@@ -139,7 +139,7 @@ def test_the_broker_dies_while_it_deletes_what_retention_let_go(rig: OffloadRig,
     heal(rig)
     rig.store.offloads.sweep()
     assert rig.stored() == []
-    assert rig.store._metadata.unwanted.all() == []
+    assert rig.store.metadata.unwanted.all() == []
 
 
 def test_broker_killed_before_deleting_unlisted_local_data_deletes_later(

@@ -171,7 +171,7 @@ def test_a_retry_has_a_new_uuid_and_the_old_attempt_is_cleaned(rig: OffloadRig) 
     assert new.attempt != old.attempt
     assert old.attempt in failing.deleted
     assert all(key.startswith(str(new.attempt)) for key in rig.stored())
-    assert rig.store._metadata.unwanted.all() == []
+    assert rig.store.metadata.unwanted.all() == []
 
 
 def test_an_attempt_that_another_one_replaced_is_not_completed(rig: OffloadRig) -> None:
@@ -193,7 +193,7 @@ def test_retention_deletes_offloaded_objects_with_their_ledgers(rig: OffloadRig)
     rig.policy(retentionTimeInMinutes=0, retentionSizeInMB=0)
     first, second, last = rig.ids()
     assert rig.store.ledger("log").trim().ledgers == [first, second]
-    assert len(rig.store._metadata.unwanted.all()) == 2
+    assert len(rig.store.metadata.unwanted.all()) == 2
     assert rig.store.offloads.sweep() == 2
     assert rig.stored() == []
     assert rig.ids() == [last]
@@ -206,7 +206,7 @@ def test_deleting_a_log_deletes_its_objects(rig: OffloadRig) -> None:
     rig.crash()
     rig.store.offloads.sweep()
     assert rig.stored() == []
-    assert rig.store._metadata.unwanted.all() == []
+    assert rig.store.metadata.unwanted.all() == []
 
 
 # testOffloadDeleteIncomplete
@@ -265,14 +265,14 @@ def test_a_failed_metadata_write_never_completes_and_keeps_the_objects(
 ) -> None:
     payloads = rig.fill(1)
     (sealed, _) = rig.ids()
-    real = rig.store._metadata.update_ledger
+    real = rig.store.metadata.update_ledger
 
     def fail(record: object, info: object, **rest: object) -> object:
         if any(row.listed().offloadContext.complete for row in rest.get("put", ())):  # type: ignore[attr-defined]
             raise Unavailable("the metadata cannot be written now")
         return real(record, info, **rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(rig.store._metadata, "update_ledger", fail)
+    monkeypatch.setattr(rig.store.metadata, "update_ledger", fail)
     assert "cannot be written now" in rig.offload().failure
     assert rig.complete() == []
     assert len(rig.stored()) == 3, "it is unknown whether the record was written, so the objects stay"

@@ -75,7 +75,7 @@ class DrivenBroker:
         self.store = self.opened[0]
         try:
             self.activity = Activity(main.monotonic_ms)
-            self.servers, self.record = main._bound(*self.opened, self.activity)
+            self.servers, self.record = main._bound(*self.opened[:4], self.activity)
         except BaseException:
             self.store.close()
             raise

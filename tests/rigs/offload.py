@@ -109,7 +109,7 @@ class OffloadRig:
     def attempts(self, name: str = "log") -> dict[int, OffloadAttempt]:
         """Return the attempts of the record, by segment id."""
         canonical = self.store.ledger(name).name
-        return dict(attempts_of(self.store._metadata.segments.of(canonical)))
+        return dict(attempts_of(self.store.metadata.segments.of(canonical)))
 
     def complete(self, name: str = "log") -> list[int]:
         return [ledger_id for ledger_id, attempt in self.attempts(name).items() if attempt.complete]

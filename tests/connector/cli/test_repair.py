@@ -37,8 +37,8 @@ def test_a_store_is_looked_at_accepted_and_repaired(tmp_path: Path, monkeypatch:
 def test_verify_names_what_no_record_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rig = LogRig(tmp_path / "store")
     rig.append(b"a", name="log")
-    given = rig.store._metadata.allocate_ledger_id()
-    rig.store._metadata.unwanted_files.remove([given])
+    given = rig.store.metadata.allocate_ledger_id()
+    rig.store.metadata.unwanted_files.remove([given])
     rig.store.close()
     (rig.path / "ledgers" / f"{given}.ledger").write_bytes(b"nobody knows")
     monkeypatch.setenv("LEDGER_STORE", str(rig.path))

@@ -42,7 +42,7 @@ def routed(world: World, given: Given) -> object:
     world.ledger(0)
     name = world.places["name"]
     done = said(lambda: world.write([{"n": 1, "s": "x", "__ledger": name}], given, path=""))
-    return done, world.broker.store._metadata.exists(f"public/default/persistent/{name}")
+    return done, world.broker.store.metadata.exists(f"public/default/persistent/{name}")
 
 
 def repeated(world: World, given: Given) -> object:

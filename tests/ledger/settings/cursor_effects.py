@@ -55,7 +55,7 @@ def large(broker: DrivenBroker) -> object:
 def kept_in_ledger(broker: DrivenBroker) -> object:
     cursor = Acknowledged(broker).ack(3, 5)
     broker.store.acknowledgements.close()
-    found = broker.store._metadata.cursors.get(cursor.log.name, "c")
+    found = broker.store.metadata.cursors.get(cursor.log.name, "c")
     assert found is not None
     return found.cursor.kept_info().cursorsLedgerId >= 0
 

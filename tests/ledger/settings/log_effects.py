@@ -19,7 +19,7 @@ def segments(broker: DrivenBroker, log: ManagedLedger) -> list[int]:
 
 
 def block_bytes(broker: DrivenBroker) -> object:
-    info = broker.store._metadata.ledger(broker.log().name).info
+    info = broker.store.metadata.ledger(broker.log().name).info
     return next(pair.value for pair in info.properties if pair.key == "ledger.blockBytes")
 
 
@@ -92,7 +92,7 @@ def staged_after_two_minutes(broker: DrivenBroker) -> object:
     known = log.committed_batch("once") is not None
     broker = broker.again()
     left = len(list((broker.store.path / "staging").rglob("*.part")))
-    manifest = broker.store._metadata.manifests.newest("several") is not None
+    manifest = broker.store.metadata.manifests.newest("several") is not None
     broker.close()
     return left, known, manifest
 

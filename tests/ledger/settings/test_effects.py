@@ -11,7 +11,14 @@ import pytest
 
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.settings.broker import SETTINGS
-from tests.ledger.settings import cache_effects, cursor_effects, log_effects, offload_effects, service_effects
+from tests.ledger.settings import (
+    bucket_effects,
+    cache_effects,
+    cursor_effects,
+    log_effects,
+    offload_effects,
+    service_effects,
+)
 from tests.rigs.broker import run_directory, session_run_directory
 from tests.rigs.certificates import certificates
 from tests.rigs.driven_broker import Drive, DrivenBroker, Drives, Value
@@ -20,7 +27,7 @@ from tests.rigs.recording_s3 import RecordingS3
 __all__ = ["run_directory", "session_run_directory"]
 DRIVES: Drives = {
     name: drives
-    for area in (log_effects, cursor_effects, offload_effects, cache_effects, service_effects)
+    for area in (log_effects, cursor_effects, offload_effects, bucket_effects, cache_effects, service_effects)
     for name, drives in area.DRIVES.items()
 }
 CASES = [

@@ -262,7 +262,7 @@ def test_a_crash_before_the_record_changes_nothing(rig: LogRig, monkeypatch: pyt
 def test_a_cursor_put_back_during_the_trim_wins(rig: LogRig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.append(b"0", b"1", b"2", b"3")
     rig.retain(0, 0)
-    log, cursors = rig.store.ledger("log"), rig.store._metadata.cursors
+    log, cursors = rig.store.ledger("log"), rig.store.metadata.cursors
     seen = cursors.slowest
 
     def between(name: str) -> Position | None:
@@ -364,14 +364,14 @@ def test_one_ledger_that_fails_stops_no_other(
     for name in ("bad", "good"):
         rig.append(b"0", b"1", b"2", b"3", name=name)
         rig.retain(0, 0, name)
-    seen = rig.store._metadata.cursors.slowest
+    seen = rig.store.metadata.cursors.slowest
 
     def fails(name: str) -> Position | None:
         if name.endswith("bad"):
             raise OSError(5, "Input/output error")
         return seen(name)
 
-    monkeypatch.setattr(rig.store._metadata.cursors, "slowest", fails)
+    monkeypatch.setattr(rig.store.metadata.cursors, "slowest", fails)
     with caplog.at_level(logging.WARNING):
         rig.store.upkeep.round()
     assert "persistent/bad failed; the next round repeats" in caplog.text

@@ -238,10 +238,10 @@ def test_a_ledger_ends_before_the_commit_point_or_behind_the_run(store: Store, m
     store.commits.finish("q")
     store.ledger("b").terminate()
     assert contents(store)["b"] == ["2"]
-    manifest = store._metadata.manifests.newest("q")
+    manifest = store.metadata.manifests.newest("q")
     assert manifest is not None
     with pytest.raises(Terminated, match=r"persistent/b' was terminated"):
-        store._metadata.manifests.put(msgspec.structs.replace(manifest, batch=2, done=False))
+        store.metadata.manifests.put(msgspec.structs.replace(manifest, batch=2, done=False))
     with pytest.raises(Terminated):
         store.commits.commit(staged(store, 2, {"a": ["3"], "b": ["4"]}))
     assert contents(store)["a"] == ["1"]

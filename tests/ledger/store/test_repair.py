@@ -24,7 +24,7 @@ class OlderMetadata:
     """Copy of the metadata at this moment; `restore` puts the copy back over later changes."""
 
     def __init__(self, rig: LogRig) -> None:
-        rig.store._metadata._file._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        rig.store.metadata._file._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self.path, self.copy = rig.path / "metadata.sqlite", rig.path.with_name("older.sqlite")
         shutil.copyfile(self.path, self.copy)
 
@@ -154,14 +154,14 @@ def test_a_store_that_is_served_is_looked_at_and_not_repaired(rig: LogRig) -> No
 def test_what_was_accepted_and_swept_is_only_what_a_record_names(rig: LogRig, monkeypatch: pytest.MonkeyPatch) -> None:
     """The older metadata know the id of a ledger that was listed later: nothing of it is unwanted."""
     rig.append(*values(0, 3))
-    real = rig.store._metadata.update_ledger
+    real = rig.store.metadata.update_ledger
     older: list[OlderMetadata] = []
 
     def listing(*given: object, **named: object) -> object:
         older.append(OlderMetadata(rig))
         return real(*given, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(rig.store._metadata, "update_ledger", listing)
+    monkeypatch.setattr(rig.store.metadata, "update_ledger", listing)
     (position,) = rig.append(b"lost")
     monkeypatch.undo()
     older[0].restore(rig)

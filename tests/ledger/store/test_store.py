@@ -48,7 +48,7 @@ def crash(store: Store) -> None:
 def test_a_second_broker_is_refused_naming_the_first_and_nothing_changes(store: Store, store_path: Path) -> None:
     with pytest.raises(Refused, match=rf"in use by the broker .*/{os.getpid()}/"):
         open_store(store_path)
-    assert store._metadata._file.epoch() == 1
+    assert store.metadata._file.epoch() == 1
     fill(store, "log", [b"still mine"])
 
 
@@ -251,8 +251,8 @@ def test_many_tiny_ledgers(store_path: Path) -> None:
 def test_a_file_that_no_record_knows_is_kept_and_told(store_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = open_store(store_path)
     fill(store, "log", [b"a"])
-    given = store._metadata.allocate_ledger_id()
-    store._metadata.unwanted_files.remove([given])
+    given = store.metadata.allocate_ledger_id()
+    store.metadata.unwanted_files.remove([given])
     crash(store)
     folder = store_path / "ledgers"
     for name in (f"{given}.ledger", f"{given}.torn", "notes.txt", "007.ledger"):

@@ -1,0 +1,135 @@
+"""Broker of a store in a bucket: opens the store, announces the broker, and ends with the log.
+
+    the earlier broker is …      this broker …
+    gone from this host          takes over at once
+    announced by nobody          takes over at once
+    reachable, or alive here     refuses to start, and names the address
+    elsewhere                    waits `bucketTakeoverMs`, and takes over if the log has no new object
+
+Rules
+- Segments are offloaded to the bucket of the store when they are sealed.
+- A fenced broker leaves a mark in the local directory and exits with status 0, so that its supervisor does not restart
+  the broker. After any other end of the log the supervisor restarts the broker.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from pyspark_ledger.ledger import disk
+from pyspark_ledger.ledger.bucket_store.collector import CollectorLimits
+from pyspark_ledger.ledger.bucket_store.creation import found_or_created
+from pyspark_ledger.ledger.bucket_store.home import BucketLimits, BucketStore
+from pyspark_ledger.ledger.clock import monotonic_ms, pause, system_clock_ms
+from pyspark_ledger.ledger.errors import Fenced, LedgerError, Refused
+from pyspark_ledger.ledger.location import FENCED
+from pyspark_ledger.ledger.ownership import is_gone, machine_id, process_identity
+from pyspark_ledger.ledger.settings.broker import Settings
+from pyspark_ledger.ledger.wal.bucket import LOG_PREFIX, Bucket, log_key
+from pyspark_ledger.ledger.wal.manifest import BrokerAddress
+from pyspark_ledger.ledger.wal.requests import FoundManifest, RequestLimits, look
+
+_REACH_SECONDS = 2.0
+_STEP_MS = 1_000
+_log = logging.getLogger(__name__)
+
+
+def limits_of(settings: Settings) -> BucketLimits:
+    """Return the limits that the settings state."""
+    requests = RequestLimits(flush_interval_ms=settings.bucketFlushIntervalMs)
+    collector = CollectorLimits(snapshot_bytes=settings.bucketSnapshotBytes)
+    return BucketLimits(requests, collector, settings.bucketPutsInFlight)
+
+
+def settings_of(settings: Settings, address: str) -> Settings:
+    """Return the settings with the bucket of the store as the target of all offloads."""
+    return replace(
+        settings,
+        managedLedgerOffloadBucket=f"{address}/segments",
+        managedLedgerOffloadAutoTriggerSizeThresholdBytes=0,
+    )
+
+
+def open_in_bucket(
+    bucket: Bucket, directory: Path, settings: Settings, *, create: bool, take_over: bool, **options: Any
+) -> BucketStore:
+    """Take the store in a bucket over and open it. `options` are those of `Store.open`.
+
+    Raises NotFound if there is no store and `create` is false, and Refused if another broker serves the store.
+    """
+    disk.skip_syncs()
+    limits = limits_of(settings)
+    found = found_or_created(bucket, system_clock_ms, limits.requests, create=create, window=limits.window)
+    if not take_over:
+        found = _unserved(bucket, found, limits.requests, settings.bucketTakeoverMs)
+    lost: Callable[[LedgerError], None] = lambda error: _leave(directory, error)  # noqa: E731 — the type is stated
+    return BucketStore(bucket, directory, found, system_clock_ms, limits, lost, settings=settings, **options)
+
+
+def address_of(address: str, remote: str) -> BrokerAddress:
+    """Return what the manifest says of this broker. `remote` is its address for other hosts, or empty."""
+    return BrokerAddress(remote or address, process_identity())
+
+
+def _leave(directory: Path, error: LedgerError) -> None:
+    """End the process: nothing may be acknowledged or answered after the end of the log."""
+    status = 1
+    if isinstance(error, Fenced):
+        (directory / FENCED).write_text(error.message, encoding="utf-8")
+        status = 0
+    _log.error("the broker exits: %s", error)
+    logging.shutdown()
+    os._exit(status)
+
+
+def _unserved(bucket: Bucket, found: FoundManifest, limits: RequestLimits, takeover_ms: int) -> FoundManifest:
+    """Return the manifest of a store that no other broker serves. Waits for a broker elsewhere to show a sign of life.
+
+    Raises Refused if another broker serves the store.
+    """
+    broker = found.manifest.broker
+    if broker is None or is_gone(broker.process):
+        return found
+    hint = "Use the store from there, stop that broker, or run once: ledger serve --take-over"
+    if broker.process.split("/")[0] == machine_id() or _answers(broker.address):
+        raise Refused(f"the store {bucket.address} is served at {broker.address} by {broker.process}", hint=hint)
+    _log.info("waiting %d ms for a sign of the broker %s at %s", takeover_ms, broker.process, broker.address)
+    before, until = _newest(bucket, found), monotonic_ms() + takeover_ms
+    while monotonic_ms() < until:
+        pause(min(_STEP_MS, takeover_ms))
+        now = look(bucket, limits)
+        if now.etag != found.etag or _newest(bucket, now) != before:
+            raise Refused(
+                f"the store {bucket.address} is in use by {broker.process} at {broker.address}, which this host "
+                "cannot reach",
+                hint=hint,
+            )
+    return found
+
+
+def _newest(bucket: Bucket, found: FoundManifest) -> str:
+    """Return the key of the newest log object, empty if there is none."""
+    newest = ""
+    after = log_key(found.manifest.first - 1) if found.manifest.first else ""
+    for listed in bucket.objects(LOG_PREFIX, after=after):
+        newest = listed.key
+    return newest
+
+
+def _answers(address: str) -> bool:
+    """Return whether a broker's address on the network accepts connections."""
+    parts = urlsplit(address)
+    if not parts.hostname or not parts.port:
+        return False
+    try:
+        socket.create_connection((parts.hostname, parts.port), _REACH_SECONDS).close()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,25 @@
+"""Bucket of a store whose home is a bucket, as the broker loads it by name.
+
+Rules
+- Its access has the options of the offload settings: endpoint, region, profile, role, encryption.
+- boto3 repeats no request of the write-ahead log: the log repeats them itself, and knows which may be repeated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pyspark_ledger.ledger.settings.broker import Settings
+from pyspark_ledger.offload.offloader import s3_options_of
+from pyspark_ledger.offload.storage.factory import open_object_store
+from pyspark_ledger.offload.storage.object_store import ObjectStore
+
+_READ_MS = 20_000
+
+
+def home_bucket(settings: Settings) -> ObjectStore:
+    """Return the bucket. The target of offloads is the folder `segments` in it."""
+    address = settings.managedLedgerOffloadBucket.removesuffix("/segments")
+    options = s3_options_of(settings)
+    connections = options.connections + 2 * settings.bucketPutsInFlight
+    return open_object_store(address, replace(options, connections=connections, attempts=1, read_timeout_ms=_READ_MS))

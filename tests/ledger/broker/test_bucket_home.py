@@ -1,0 +1,94 @@
+"""Goal: `connect("s3://…")` works as with a directory, and survives its disk. Method: broker processes, a real S3."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pyspark_ledger.ledger.api.store import connect
+from pyspark_ledger.ledger.bucket_store.creation import found_or_created
+from pyspark_ledger.ledger.client.connect import stop_broker
+from pyspark_ledger.ledger.clock import system_clock_ms
+from pyspark_ledger.ledger.errors import LedgerError, NotFound, Refused
+from pyspark_ledger.ledger.location import bucket_directory, bucket_of, store_location
+from pyspark_ledger.ledger.transport.discovery import BrokerRecord
+from pyspark_ledger.ledger.wal.requests import RequestLimits
+from pyspark_ledger.offload.storage.factory import open_object_store
+from streaming_examples.s3_server import S3Server
+
+
+@pytest.fixture
+def address(bucket: str, s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A bucket, in the environment of a user whose caches are in `tmp_path`."""
+    for name, value in s3_server.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("LEDGER_CACHE", str(tmp_path / "one"))
+    yield bucket
+    for root in tmp_path.iterdir():
+        monkeypatch.setenv("LEDGER_CACHE", str(root))
+        stop_broker(bucket_directory(bucket))
+
+
+def ids(address: str, name: str = "orders") -> list[int]:
+    found: list[int] = connect(address).ledger(name).read().column("id").to_pylist()
+    return found
+
+
+def create_in(address: str) -> None:
+    """Make the store with a short probe. Thousands of racing puts are tried in their own test."""
+    bucket = open_object_store(address)
+    found_or_created(bucket, system_clock_ms, RequestLimits(), create=True, window=8, probe=lambda _: None)
+    bucket.close()
+
+
+def rows(count: int, first: int = 0) -> list[dict[str, int]]:
+    return [{"id": number} for number in range(first, first + count)]
+
+
+def test_the_directory_of_a_bucket_is_named_by_its_address(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LEDGER_CACHE", str(tmp_path))
+    location = Path(store_location("s3://lake/some/prefix/"))
+    assert location == tmp_path / "s3%3A%2F%2Flake%2Fsome%2Fprefix"
+    assert (bucket_of(location), bucket_of(tmp_path)) == ("s3://lake/some/prefix", "")
+    with pytest.raises(Refused, match="1 to 240 are allowed"):
+        store_location("s3://")
+
+
+def test_rows_survive_kills_and_the_disk(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(LedgerError, match="there is no ledger store at s3://"):
+        connect(address, create=False)
+    create_in(address)
+    store = connect(address)
+    orders = store.ledger("orders")
+    orders.append(rows(100))
+    reader = orders.cursor("printer")
+    seen, position = reader.read()
+    reader.acknowledge(position)
+    directory = Path(store_location(address))
+    record = BrokerRecord.read(directory)
+    assert record is not None
+    os.kill(record.pid, signal.SIGKILL)
+    orders.append(rows(10, 100))
+    assert ids(address) == list(range(110))
+    stop_broker(directory)
+    shutil.rmtree(directory)
+    monkeypatch.setenv("LEDGER_CACHE", str(tmp_path / "two"))
+    assert ids(address) == list(range(110))
+    left, _ = connect(address).ledger("orders").cursor("printer").read()
+    assert seen.num_rows == 100
+    assert left.column("id").to_pylist() == list(range(100, 110))
+    with pytest.raises(NotFound, match="nothing"):
+        connect(address).ledger("nothing").read()
+
+
+def test_a_served_store_is_not_taken_over(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    create_in(address)
+    connect(address).ledger("orders").append(rows(1))
+    monkeypatch.setenv("LEDGER_CACHE", str(tmp_path / "two"))
+    with pytest.raises(Refused, match=r"s3://.* is served at grpc\+unix://.* by "):
+        connect(address)
