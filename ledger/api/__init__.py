@@ -1,6 +1,6 @@
-"""Python API of the log: `connect()`, `open_read_only()`, and the store that they return.
+"""Python API without Spark: `connect()` and `open_read_only()` return a store, which returns ledgers and cursors.
 
-`pyspark_ledger` has the same names. They are loaded on first use.
+`pyspark_ledger` has the same names. They are imported on first use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Durable cursor of a ledger.
+"""Durable cursor: the position of one reader in a ledger, and the rows after it that the reader has acknowledged.
 
     billing = orders.cursor("billing")
     table, position = billing.read()
@@ -43,7 +43,10 @@ if TYPE_CHECKING:
 
 
 class Cursor:
-    """Durable cursor of a ledger. Acknowledgement is monotone. Retention keeps unacknowledged rows."""
+    """Durable cursor of a ledger. Retention keeps the rows that the cursor has not acknowledged.
+
+    An acknowledged row stays acknowledged, except after `reset` or `seek`.
+    """
 
     def __init__(self, ledger: LedgerAdmin, name: str) -> None:
         self.ledger = ledger
@@ -57,8 +60,9 @@ class Cursor:
         return cursor_html(cursor_view(self.ledger.client, self.ledger.name, self.name), self.name)
 
     def state(self, *, precise: bool = True) -> CursorState:
-        """Return the cursor's position and backlog. Not `precise`: estimate rows and bytes from averages, without
-        reading a file.
+        """Return the cursor's position and backlog.
+
+        Without `precise` the broker reads no file. It estimates the rows and bytes of the backlog from averages.
         """
         request = NameCursor(self.ledger.name, self.name, precise=precise)
         found: CursorState = self.ledger.client.call("cursor.describe", request)
@@ -70,15 +74,17 @@ class Cursor:
         return rows.table(), rows.end
 
     def read_between(self, start: Position, end: Position) -> tuple[pa.Table, Position]:
-        """Return the unacknowledged rows of a range, which may be read again, and the end of the range."""
+        """Return the unacknowledged rows of `[start, end)`, and the end of the range.
+
+        A repeated call returns the same rows, unless some were acknowledged since.
+        """
         require_positions(start=start, end=end)
         return OpenedRows(self.ledger.client, OpenRead(self.ledger.name, start, end, self.name)).table(), end
 
     def replay(self, positions: Iterable[Position]) -> tuple[pa.Table, set[Position]]:
-        """Return the rows of these entries again, and the entries that are left out because all of them is
-        acknowledged.
+        """Return the unacknowledged rows of these entries, and the set of entries without an unacknowledged row.
 
-        The cursor does not move. Of a partly acknowledged entry the other rows are returned.
+        The cursor does not move.
         """
         wanted = sorted(set(positions))
         require_positions(**{f"positions[{number}]": position for number, position in enumerate(wanted)})
@@ -104,10 +110,10 @@ class Cursor:
         self.ledger.client.call("cursor.mark_delete", MarkDelete(self.ledger.name, self.name, position))
 
     def acknowledge_rows(self, positions: Iterable[tuple[int, int] | tuple[int, int, int]]) -> CursorState:
-        """Acknowledge entries `(ledger, entry)` and rows of entries `(ledger, entry, row)`, in any order.
+        """Acknowledge entries `(segment id, entry)` and rows of entries `(segment id, entry, row)`, in any order.
 
-        Durable when it returns. Positions that are acknowledged already are ignored. A position outside of the log is
-        refused, and then nothing of the call is acknowledged.
+        The acknowledgements are durable when the call returns. A repeated acknowledgement has no effect. Raises Refused
+        for a position outside of the log, and then acknowledges nothing.
         """
         from pyspark_ledger.ledger.client.acknowledge import acknowledge
 
@@ -126,27 +132,27 @@ class Cursor:
         return state
 
     def set_properties(self, values: Mapping[str, str], remove: Iterable[str] = ()) -> dict[str, str]:
-        """Set and remove properties of the cursor. Return all of them."""
+        """Set and remove properties of the cursor. Return all its properties."""
         request = CursorProperties(self.ledger.name, self.name, dict(values), list(remove))
         state: CursorState = self.ledger.client.call("cursor.properties", request)
         return state.properties
 
     def reset(self, position: Position) -> None:
-        """Move the cursor to any position, also backwards. Refused before the log's start and beyond its end."""
+        """Move the cursor to a position, also backwards. Raises Refused before the log's start or after its end."""
         require_positions(position=position)
         self.ledger.client.call("cursor.reset", ResetCursor(self.ledger.name, self.name, position))
 
     def seek(self, time: Time) -> Position:
-        """Move the cursor to the first entry that the broker stored at or after a time. Return that position.
+        """Move the cursor to the first entry that the broker stored at or after a time. Return its position.
 
-        The time has a form of `Ledger.position_at`.
+        `Ledger.position_at` explains the forms of a time.
         """
         position = self.ledger.position_at(time)
         self.reset(position)
         return position
 
     def delete(self) -> None:
-        """Delete the cursor. Its backlog becomes subject to retention."""
+        """Delete the cursor. After that, retention can delete the rows that it had not acknowledged."""
         self.ledger.client.call("cursor.delete", NameCursor(self.ledger.name, self.name))
 
     def _table(self, batches: Iterable[pa.RecordBatch]) -> pa.Table:

@@ -1,10 +1,10 @@
-"""Managed ledger in Python: append, read, tail, producers, cursors.
+"""Managed ledger in Python: append, read, follow new rows, producers, cursors.
 
 Rules
-- The first append of rows registers their columns. Later ones must have the same columns.
-- A ledger whose first append was bytes holds Pulsar messages and nothing else.
+- The first append of rows registers their columns. Rows of later appends must have these columns.
+- If the first append is a message (bytes), the ledger accepts only messages.
 - An append returns when it is durable.
-- `repr` and a notebook's display ask the broker for the present state.
+- `repr` and a notebook's display show the present state, which they request from the broker.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 
 Rows: TypeAlias = "pa.Table | pa.RecordBatch | list[Mapping[str, object]]"
 
-_TAIL_MS = 10_000  # one call of a waiting reader
-_TABLE_BYTES = 32 * 1024 * 1024  # of a backlog, as they lie in segments
+_TAIL_MS = 10_000  # the maximum waiting time of one call
+_TABLE_BYTES = 32 * 1024 * 1024  # the size of the entries of one table, as stored
 
 
 class Ledger(LedgerAdmin):
@@ -67,11 +67,7 @@ class Ledger(LedgerAdmin):
         return ledger_html(ledger_view(self.client, self.name))
 
     def append(self, rows: pa.Table | pa.RecordBatch | Iterable[Mapping[str, object]] | bytes) -> Position:
-        """Append rows, or one message as bytes. Return the position after them, once they are durable.
-
-        The columns are read again if the rows have others, or after an idle time, because another writer may have
-        added columns.
-        """
+        """Append rows, or one message as bytes. Return the position after them, when they are durable."""
         if not isinstance(rows, (bytes, pa.Table, pa.RecordBatch)):
             rows = listed_rows(rows)
         while True:
@@ -83,7 +79,7 @@ class Ledger(LedgerAdmin):
             except (NothingAppended, NotFound) as error:
                 if idle is None and isinstance(error, NotFound):
                     raise
-                kept.end()  # the ledger may have been deleted
+                kept.end()  # the ledger may be deleted, so the next round creates a producer
             finally:
                 self.client.kept.give(kept)
 
@@ -98,9 +94,9 @@ class Ledger(LedgerAdmin):
         max_pending_bytes: int = 64 * 1024 * 1024,
         chunk_max_bytes: int | None = None,
     ) -> MessageProducer:
-        """Open a producer of messages, which batches them as a Pulsar client does. Close it, or use `with`.
+        """Open a producer of messages, which sends them in batches, as a Pulsar client does. Close it, or use `with`.
 
-        A message of more than `chunk_max_bytes` is sent as chunks. The default is what an entry of the ledger holds.
+        A message of more than `chunk_max_bytes` is sent in chunks. The default is the maximum size of an entry.
         """
         from pyspark_ledger.ledger.client.message_producer import open_producer
         from pyspark_ledger.ledger.message.outgoing.batching import Batching
@@ -120,19 +116,19 @@ class Ledger(LedgerAdmin):
     def read(self, start: Position = EARLIEST, end: Position | None = None) -> pa.Table:
         """Return the rows of `[start, end)` as one table.
 
-        Messages have the column `value` and metadata columns: `__key`, `__topic`, `__messageId`, `__publishTime`,
-        `__eventTime`, `__messageProperties`, `__position`.
+        The rows of a ledger of messages have the column `value` and the metadata columns `__key`, `__topic`,
+        `__messageId`, `__publishTime`, `__eventTime`, `__messageProperties` and `__position`.
         """
         return open_rows(self.client, self.name, start, end).table()
 
     def batches(self, start: Position = EARLIEST, end: Position | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of `[start, end)` in the order of the log; `end` defaults to the present end."""
+        """Yield the rows of `[start, end)` in the order of the log. Without `end`, read up to the present end."""
         yield from open_rows(self.client, self.name, start, end).batches()
 
     def tail(self, start: Position = EARLIEST, wait_ms: int | None = None) -> Iterator[pa.Table]:
-        """Yield the existing rows from `start` on, then new ones, as tables of a bounded size.
+        """Yield the existing rows from `start` on and then new rows, as tables of limited size.
 
-        Ends after `wait_ms` without a new row, if given, and at the end of a terminated ledger.
+        With `wait_ms`, ends after this time without a new row. Also ends at the end of a terminated ledger.
         """
         require_positions(start=start)
         at = start
@@ -149,7 +145,7 @@ class Ledger(LedgerAdmin):
             at = max(at, log.end)
 
     def cursor(self, name: str, start: Position = EARLIEST) -> Cursor:
-        """Return a durable cursor, created at `start` if there is none of that name."""
+        """Return the durable cursor of this name. Create it at `start` if it does not exist."""
         require_positions(start=start)
         state: CursorState = self.client.call("cursor.open", OpenCursor(self.name, name, start))
         return Cursor(self, state.cursor)
@@ -165,13 +161,13 @@ class Ledger(LedgerAdmin):
         return found
 
     def schema(self) -> pa.Schema | None:
-        """Return the registered columns; None for a ledger of messages, or one without a first append."""
+        """Return the registered columns; None for a ledger of messages, or before the first append."""
         return registered_columns(self.client, self.name)
 
     def register_payload_schemas(self, schemas: str | bytes) -> int:
         """Register the schemas of the messages' payloads, such as Pulsar's `schemas.json`. Return the newest version.
 
-        The ledger is created if it does not exist. Messages state the version of their encoding.
+        Creates the ledger if it does not exist. Each message names the schema version of its payload.
         """
         self.client.call("create", CreateLedger(self.name, exist_ok=True, lists=False))
         return register_payload_schemas(
@@ -179,7 +175,7 @@ class Ledger(LedgerAdmin):
         )
 
     def _tables(self, range_: PositionRange) -> Iterator[pa.Table]:
-        """Yield the rows of a range in parts: a whole backlog need not fit into memory."""
+        """Yield the rows of a range in several tables, so that a large backlog does not have to fit into memory."""
         parts = self.client.call("split", SplitRequest(self.name, range_, _TABLE_BYTES, SPLIT_PARTS_MAX)).parts
         for part in parts:
             if part.rows:
@@ -187,12 +183,15 @@ class Ledger(LedgerAdmin):
 
     def _registered(self, given: pa.Schema) -> tuple[pa.Schema, int]:
         if not given.names:
-            raise Refused(f"rows without columns cannot be appended to {self.name}", hint="Give at least one column")
+            raise Refused(f"rows without columns cannot be appended to {self.name}", hint="Add at least one column")
         found = self.client.call("schema.get", GetSchema(self.name))
         if found.version < 0:
-            held = self.client.describe(self.name, lists=False).entries
-            if held:
-                raise Refused(f"ledger {self.name} holds {held} messages, rows of {len(given)} columns were given")
+            entries = self.client.describe(self.name, lists=False).entries
+            if entries:
+                raise Refused(
+                    f"ledger {self.name} has messages ({entries} entries), rows with {len(given)} columns were given",
+                    hint="Append rows to another ledger",
+                )
             columns = pa.schema([field.with_nullable(True) for field in given])
             found = self.client.call("schema.register", RegisterSchema(self.name, schema_bytes(columns)))
         require_columns_registered(found, self.name)
@@ -213,7 +212,11 @@ class Ledger(LedgerAdmin):
         return [_entry(kept, piece, columns.version) for piece in pieces]
 
     def _given(self, kept: KeptProducer, rows: Rows) -> tuple[pa.Table, Columns]:
-        """Return rows as a table, and the ledger's columns, which are read again unless the rows have them."""
+        """Return rows as a table, and the ledger's columns.
+
+        If the rows have other columns than the kept producer, the broker is asked for the present columns. Reason:
+        another writer may have added columns.
+        """
         if kept.columns is not None:
             with suppress(Refused):
                 given = rows_table(rows, kept.columns.schema)
@@ -228,7 +231,7 @@ class Ledger(LedgerAdmin):
         if columns is not None:
             raise Refused(
                 f"ledger {self.name} has the columns {', '.join(columns.names)}, {len(value)} bytes were given",
-                hint="Append rows, or messages to a ledger of their own",
+                hint="Append rows, or append messages to another ledger",
             )
         kept.takes_messages = True
         metadata = MessageMetadata(

@@ -1,12 +1,15 @@
-"""Administration of a ledger: retention, properties, offload, termination.
+"""Administration of a ledger: policies, properties, offload, sealing and termination.
 
     orders.set_policy(retentionTimeInMinutes=7 * 24 * 60, retentionSizeInMB=10_240)
-    orders.trim()                                   # apply the retention now; the broker also does so in the background
+    orders.trim()                                   # delete segments by retention now, which the broker does regularly
     orders.change_properties({"owner": "billing"})
     orders.offload(seal=True)                       # to the store's object storage (`store.offload_to(…)`)
     orders.terminate()                              # readers see the end, and appends are refused
 
-Rules: every call is durable when it returns, and may be repeated.
+A *segment* is one file of a ledger. A sealed segment never changes. To *offload* is to copy sealed segments to object
+storage.
+
+Rule: a change is durable when the call returns. A repeated call has no second effect.
 """
 
 from __future__ import annotations
@@ -42,69 +45,78 @@ _ACTIVE = ("waiting", "running")
 
 
 class LedgerAdmin:
-    """Calls about one managed ledger that neither append nor read."""
+    """Calls that administrate one managed ledger. `Ledger` inherits them."""
 
     client: Client
     name: str
 
     def policy(self) -> Policies:
-        """Return the ledger's policies, those of its namespace, and the effective ones."""
+        """Return the policies of the ledger, the policies of its namespace, and the effective policies."""
         return change_policy(self.client, ChangePolicy(self.name))
 
     def set_policy(self, **values: int) -> Policies:
-        """Set policies by their names. They override the namespace's and the broker's from now on."""
+        """Set policies of the ledger by name. They override those of the namespace and the broker's settings."""
         return change_policy(self.client, ChangePolicy(self.name, values=values))
 
     def forget_policy(self, *names: str) -> Policies:
-        """Remove policies. The namespace's or the broker's apply again."""
+        """Remove policies of the ledger. The policies of the namespace or the broker's settings apply again."""
         return change_policy(self.client, ChangePolicy(self.name, forget=list(names)))
 
     def trim(self) -> TrimReply:
-        """Delete the segments that the retention allows and no cursor needs; none without a policy."""
+        """Delete the segments that no cursor needs and that retention does not keep. By default it keeps all."""
         done: TrimReply = self.client.call("trim", NameLedger(self.name))
         return done
 
     def offload(
         self, until: Position | None = None, *, seal: bool = False, wait: bool = True, progress: bool = False
     ) -> OffloadStatus:
-        """Copy sealed segments before a position to object storage, all without a position; with `seal` the open one
-        too. With `progress` a bar is shown while the call waits.
+        """Copy the sealed segments before `until` to object storage. Without `until`, copy all sealed segments.
 
-        Raises Refused if no bucket is configured, Unavailable if a segment could not be copied.
+        With `seal`, first seal the open segment, so that it is copied too. With `wait`, return when all segments are
+        copied. With `progress`, show a progress bar while the call waits.
+
+        Raises Refused if no bucket is configured, and Unavailable if the broker could not copy a segment.
         """
-        found: OffloadStatus = self.client.call("offload", OffloadPrefix(self.name, until, seal=seal))
+        status: OffloadStatus = self.client.call("offload", OffloadPrefix(self.name, until, seal=seal))
         if wait:
-            found = await_offload(self.client, found, progress=progress)
-        if wait and found.failure:
-            raise Unavailable(f"{self.name!r} is not offloaded from {found.first_left} on: {found.failure}")
-        return found
+            status = await_offload(self.client, status, progress=progress)
+        if wait and status.failure:
+            raise Unavailable(f"{self.name!r} is not offloaded from {status.first_left} on: {status.failure}")
+        return status
 
     def offload_status(self) -> OffloadStatus:
-        """Return the progress of the last offload, and what is in object storage."""
+        """Return the progress of the last offload, and the number of segments in object storage."""
         found: OffloadStatus = self.client.call("offload.status", NameLedger(self.name))
         return found
 
     def seal(self, older_than_ms: int = 0) -> bool:
-        """Seal the open segment if it is old enough. Return False if there is none. Appends continue."""
+        """Seal the open segment if it has an entry and is at least `older_than_ms` old. Return whether it was sealed.
+
+        The next append opens a new segment.
+        """
         found: SealReply = self.client.call("seal", SealLedger(self.name, older_than_ms))
         return found.sealed
 
     def terminate(self) -> Position:
-        """Terminate the ledger. Return the position of its last entry, `(-1, -1)` if it never had one."""
+        """Terminate the ledger: nobody can append to it any more. Return the position of its last entry.
+
+        Returns `(-1, -1)` if the ledger never had an entry.
+        """
         last: Position = self.client.call("terminate", NameLedger(self.name)).position
         return last
 
     def change_properties(self, values: Mapping[str, str], remove: Collection[str] = ()) -> dict[str, str]:
-        """Set properties and remove others. Return all of them."""
+        """Set and remove properties of the ledger. Return all its properties."""
         request = ChangeProperties(self.name, dict(values), list(remove))
-        kept: dict[str, str] = self.client.call("properties", request).properties
-        return kept
+        properties: dict[str, str] = self.client.call("properties", request).properties
+        return properties
 
     def position_at(self, time: Time) -> Position:
-        """Return the first position whose entry the broker stored at or after a time; the end if there is none.
+        """Return the position of the first entry that the broker stored at or after a time.
 
-        The time is milliseconds since 1970, a datetime, or text such as `2026-11-22T10:15:00Z`. Without a zone it is in
-        the host's local zone. Raises Refused for any other time.
+        Returns the end of the log if there is no such entry. A time is the number of milliseconds since 1970 (UTC), a
+        datetime, or a text such as `2026-11-22T10:15:00Z`. A time without a zone is in the host's local zone. Raises
+        Refused for any other time.
         """
         milliseconds = require_time("the time", time, HOST_ZONE)
         found: Position = self.client.call("seek", SeekTime(self.name, milliseconds)).position
@@ -112,7 +124,7 @@ class LedgerAdmin:
 
 
 def await_offload(client: Client, found: OffloadStatus, *, progress: bool) -> OffloadStatus:
-    """Wait until an offload is no more active. Return its status. With `progress` a bar is shown meanwhile."""
+    """Wait until an offload has ended. Return its status. With `progress`, show a progress bar while it waits."""
     if found.state not in _ACTIVE:
         return found
     with progress_bar(f"offload {short_name(found.name)}", shown=progress) as bar:
@@ -127,6 +139,6 @@ def await_offload(client: Client, found: OffloadStatus, *, progress: bool) -> Of
 
 
 def change_policy(client: Client, request: ChangePolicy) -> Policies:
-    """Set and remove policies of a ledger or namespace. Without either, return them."""
+    """Set and remove policies of a ledger or namespace, as the request says. Return the policies."""
     found: Policies = client.call("policy", request)
     return found

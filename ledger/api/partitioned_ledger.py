@@ -1,13 +1,13 @@
-"""Partitioned ledger in Python: written to all of its partitions, read as one.
+"""Partitioned ledger in Python: appends are distributed over its partitions, and a read returns all of them.
 
     clicks = connect().create_partitioned("clicks", 4)
     with clicks.producer() as producer:
         producer.send(b"home", key="alice")
-    for partition in clicks.partitions(): ...            # each is a ledger with positions and cursors of its own
+    for partition in clicks.partitions(): ...            # each partition is a ledger with its own positions and cursors
 
 Rules
-- Rows and messages of one partition keep their order. There is no order between partitions.
-- Positions and cursors belong to partitions. The partitioned ledger refuses calls about them.
+- Rows and messages of one partition keep their order. Rows of different partitions have no order.
+- A position or a cursor belongs to one partition. The partitioned ledger refuses calls that need one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class PartitionedLedger(Ledger):
-    """All partitions of a ledger."""
+    """Ledger with partitions. Its calls work on all partitions."""
 
     def __init__(self, client: Client, name: str) -> None:
         super().__init__(client, name)
@@ -49,23 +49,29 @@ class PartitionedLedger(Ledger):
         """Return the partitions that exist now. Raises NotFound if the partitioned ledger was deleted."""
         count = self.client.call("partitions", NameLedger(self.name)).partitions
         if not count:
-            hint = "It was deleted; create it again with `create_partitioned`"
+            hint = "The ledger was deleted: create it again with `create_partitioned`"
             raise NotFound(f"there is no partitioned ledger {short_name(self.name)!r}", hint=hint)
         return [Ledger(self.client, name) for name in partition_names(self.name, count)]
 
     def increase_partitions(self, partitions: int) -> None:
-        """Add partitions; fewer are refused. Producers that are created afterwards route keys over all of them."""
+        """Increase the number of partitions. Raises Refused for a lower number.
+
+        Producers that are created afterwards use all partitions. Earlier producers use the earlier partitions.
+        """
         self.client.call("partitions.extend", ChangePartitions(self.name, partitions))
 
     def seal(self, older_than_ms: int = 0) -> bool:
-        """Seal the open segment of each partition if it is old enough. Return False if there is none."""
+        """Seal the open segment of each partition if it has an entry and is at least `older_than_ms` old.
+
+        Returns whether a segment was sealed.
+        """
         sealed = [partition.seal(older_than_ms) for partition in self.partitions()]
         return any(sealed)
 
     def append(self, rows: pa.Table | pa.RecordBatch | Iterable[Mapping[str, object]] | bytes) -> Position:
-        """Append rows, or one message, to the next partition. Return the position after them in that partition.
+        """Append rows, or one message, to the next partition in rotation. Return the position after them there.
 
-        Added partitions are used after an idle time, or when a partition has no producer yet.
+        After partitions were added, a client may use them only after it was idle for some seconds.
         """
         if not isinstance(rows, (bytes, pa.Table, pa.RecordBatch)):
             rows = listed_rows(rows)
@@ -82,9 +88,10 @@ class PartitionedLedger(Ledger):
         return part.append(given)
 
     def _append_kept(self, rows: Rows | bytes) -> Position | None:
-        """Append by the idle producer of the next partition; None without one, or if the append did not begin.
+        """Append with the idle producer of the next partition. Return None if there is no such producer.
 
-        A partition that was deleted is not created again, because the producer's ledger must exist.
+        Also returns None if nothing was appended, for example because the partition was deleted. This method never
+        creates a deleted partition.
         """
         if not self._parts:
             return None
@@ -103,7 +110,7 @@ class PartitionedLedger(Ledger):
         finally:
             self.client.kept.give(kept)
 
-    def producer(  # type: ignore[override]  # the same calls, but that a column has an id per partition
+    def producer(  # type: ignore[override]  # the same methods, but `send_column` returns an id for each partition
         self,
         name: str | None = None,
         *,
@@ -115,17 +122,17 @@ class PartitionedLedger(Ledger):
         max_pending_bytes: int = 64 * 1024 * 1024,
         chunk_max_bytes: int | None = None,
     ) -> PartitionedProducer:
-        """Open a producer of messages to all partitions, by key or in rotation. Close it, or use `with`.
+        """Open a producer that sends messages to all partitions, by key or in rotation. Close it, or use `with`.
 
-        See `Ledger.producer` for `chunk_max_bytes`.
+        `Ledger.producer` explains `chunk_max_bytes`.
         """
         from pyspark_ledger.ledger.client.message_producer import open_producer
         from pyspark_ledger.ledger.client.partitioned_producer import PartitionedProducer
         from pyspark_ledger.ledger.message.outgoing.batching import Batching
 
-        require_hashing_scheme(hashing_scheme)  # before any stream is opened
+        require_hashing_scheme(hashing_scheme)  # checked before a stream is opened
         if self.schema() is not None:
-            raise Refused(f"ledger {self.name} holds rows with columns", hint="Send messages to a ledger of their own")
+            raise Refused(f"ledger {self.name} has rows with columns", hint="Send messages to another ledger")
         batching = Batching(batching_max_messages, batching_max_bytes, batching_max_publish_delay_ms)
         name = name or f"ledger-api-{new_id()}"
         parts = self.partitions()
@@ -145,12 +152,13 @@ class PartitionedLedger(Ledger):
         return PartitionedProducer(name, producers, batching, hashing_scheme)
 
     def read(self, start: Position = EARLIEST, end: Position | None = None) -> pa.Table:
-        """Return all rows as one table, partition after partition."""
+        """Return all rows as one table, one partition after the other."""
         return rows_as_table(self.batches(start, end), self.schema())
 
     def batches(self, start: Position = EARLIEST, end: Position | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield all rows, partition after partition. A partition gets new columns with its first rows that have
-        them.
+        """Yield all rows, one partition after the other.
+
+        All batches have the columns that are registered for the partitioned ledger.
         """
         if start != EARLIEST or end is not None:
             self._refuse("a range of positions")
@@ -161,19 +169,19 @@ class PartitionedLedger(Ledger):
                 yield batch if fit is None else fit.fit(batch, part.name)
 
     def tail(self, start: Position = EARLIEST, wait_ms: int | None = None) -> Iterator[pa.Table]:
-        """Raise Refused: tail each partition."""
-        self._refuse(f"what comes after {start} (waiting {wait_ms} ms)")
+        """Raise Refused, because a position belongs to one partition. Call `tail` of each partition."""
+        self._refuse(f"the rows after {start} (waiting {wait_ms} ms)")
 
     def cursor(self, name: str, start: Position = EARLIEST) -> Cursor:
-        """Raise Refused: each partition has its own cursors."""
+        """Raise Refused, because each partition has its own cursors."""
         self._refuse(f"a cursor {name!r} at {start}")
 
     def end(self) -> LedgerEnd:
-        """Raise Refused: each partition has its own end."""
+        """Raise Refused, because each partition has its own end."""
         self._refuse("an end")
 
     def _refuse(self, what: str) -> NoReturn:
         raise Refused(
-            f"{what} of {short_name(self.name)!r} was asked for, which is partitioned",
-            hint="Ask its partitions: `.partitions()` lists them",
+            f"{what} of {short_name(self.name)!r} was requested, but this ledger has partitions",
+            hint="Call the method of each partition: `.partitions()` returns them",
         )

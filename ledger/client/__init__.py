@@ -1,4 +1,4 @@
-"""Calls, reads and producers, from any process.
+"""Client of a broker: calls, reads and producers.
 
-No module here imports the broker or the server core.
+No module here imports the broker or the modules that only the broker uses.
 """

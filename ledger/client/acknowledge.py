@@ -1,7 +1,7 @@
-"""Acknowledgement of any number of entries and rows in one call, by record batches. The answer is the cursor's state.
+"""Acknowledgement of any number of entries and rows in one call, by record batches. The reply is the cursor's state.
 
-Rule: the broker takes all of it or, if any line is refused, nothing. A repeated call is harmless, so the call is
-retried until the deadline if the broker cannot be reached.
+Rule: if the broker refuses one line of a batch, it acknowledges nothing. The client repeats the call until its deadline
+if it cannot reach the broker. Reason: an acknowledgement that is repeated has no second effect.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _STATE = msgspec.msgpack.Decoder(CursorState)
 def acknowledge(
     client: Client, command: AcknowledgeCommand, batches: Sequence[pa.RecordBatch], *, deadline_ms: int = 30_000
 ) -> CursorState:
-    """Send batches of `ledger.positions.acknowledge_request`. Return the cursor's state after them, durable."""
+    """Send batches of `ledger.positions.acknowledge_request`. Return the cursor's state when they are durable."""
     until = monotonic_ms() + deadline_ms
     while True:
         try:
@@ -62,5 +62,7 @@ def _send(client: Client, command: AcknowledgeCommand, batches: Sequence[pa.Reco
             client.disconnect(connection)
         raise ours from None
     if reply is None:
-        raise Unavailable(f"the broker at {client.address} did not answer an acknowledgement", hint="Repeat it")
+        raise Unavailable(
+            f"the broker at {client.address} did not reply to an acknowledgement", hint="Send the acknowledgement again"
+        )
     return _STATE.decode(reply.to_pybytes())

@@ -1,11 +1,13 @@
-"""Transport of a producer's entries to the broker: through shared memory on one host, or by Flight from any host.
+"""Transport of a producer's entries to the broker: through shared memory on the broker's host, else over Flight.
 
-    to the broker     AppendCommand + descriptor of the ring, then packets of offsets; a packet with a descriptor is
-                      one entry, in a file of its own
-    from the broker   Appended …
+    to the broker     first packet: AppendCommand, and the file descriptor of the ring buffer
+                      next packets: offsets and lengths of entries in the ring buffer; or one file descriptor, of a file
+                      with one entry
+    from the broker   Appended, one packet for each packet with entries
 
-On the broker's host an entry is copied once, and only its offset crosses the socket. The broker chooses the abstract
-name of the socket and sends it in its welcome. Both ends check that the other is the same user.
+On the broker's host the producer copies an entry once, and sends only its offset over a Unix socket. The broker sends
+the abstract name of this socket in its `Welcome`. Client and broker each check that the other is the same user's
+process.
 """
 
 from __future__ import annotations
@@ -27,10 +29,10 @@ from pyspark_ledger.ledger.protocol.names import request_body
 from pyspark_ledger.ledger.transport.shared_ring import RingWriter, entry_batch, is_same_user, pack_places, sealed_file
 
 _log = logging.getLogger(__name__)
-# A kernel's answers to a call that a container's policy forbids.
+# Errors of a system call that a container's policy forbids.
 _FORBIDDEN = (errno.EPERM, errno.EACCES, errno.ENOSYS)
 _REPLY_BYTES_MAX = 64 * 1024
-# A ring larger than the data of a few syncs gains nothing, and the kernel must allocate each of its pages.
+# A ring buffer that is larger than the data of a few syncs is not faster, and the kernel must allocate all its pages.
 _RING_BYTES_MAX = 32 * 1024 * 1024
 
 # An entry until it is acknowledged: its bytes, or its offset in the ring.
@@ -38,42 +40,42 @@ SentEntry: TypeAlias = "Buffer | int"
 
 
 class EntryStream(Protocol):
-    """Producer's end of an append stream. `hold` and `release` are called with the producer's lock held."""
+    """Producer's end of an append stream. The caller of `hold` and `release` has the producer's lock."""
 
     def has_room(self, size: int) -> bool:
-        """Return whether an entry can be kept now. If not, it can be kept after a release."""
+        """Return whether `hold` has room for an entry now. If not, it has room after calls of `release`."""
 
     def hold(self, buffers: Sequence[Buffer], size: int) -> SentEntry:
-        """Keep an entry until it is acknowledged."""
+        """Store an entry until `release`."""
 
     def release(self, held: SentEntry) -> None:
-        """Release the oldest kept entry, which is settled."""
+        """Release the oldest stored entry, which was acknowledged or has failed."""
 
     def send(self, entries: Sequence[tuple[SentEntry, int]]) -> None:
-        """Send entries, each with its size. Blocks while the broker has no room."""
+        """Send stored entries, each with its size. Blocks while the broker does not read."""
 
     def finish(self) -> None:
-        """End the sending side."""
+        """Tell the broker that no more entries follow."""
 
     def read(self) -> bytes | None:
         """Return the next reply; None after the broker has ended the stream."""
 
     def close(self) -> None:
-        """Close a stream that the broker has ended too. No entry may be sent after it."""
+        """Close the stream after the broker has ended it too. The caller must send no entry afterwards."""
 
     def drop(self) -> None:
-        """Drop a broken stream."""
+        """Close a broken stream."""
 
     def free(self) -> None:
-        """Release the memory of entries: a producer may be referenced long after its end."""
+        """Release the memory of all entries. Reason: a caller can keep a closed producer for a long time."""
 
 
 def open_stream(
     client: BrokerConnection, welcome: Welcome, command: AppendCommand, max_in_flight_bytes: int
 ) -> EntryStream:
-    """Open a stream by shared memory if the broker is on this host and of this user, else by Flight.
+    """Open a stream through shared memory if the broker is on this host and of the same user. Otherwise use Flight.
 
-    A kernel that forbids such sockets or anonymous files is logged once for a process.
+    If the kernel forbids the socket or anonymous files, also use Flight, and log this once for a process.
     """
     try:
         local = _same_user_socket(welcome.append_socket)
@@ -82,7 +84,7 @@ def open_stream(
     except OSError as error:
         if error.errno not in _FORBIDDEN:
             raise
-        _warn_once(f"a producer's entries go over Flight, because this host forbids shared memory: {error}")
+        _warn_once(f"producers send entries over Flight, because this host forbids shared memory: {error}")
     return FlightStream(client, command)
 
 
@@ -92,7 +94,7 @@ def _warn_once(text: str) -> None:
 
 
 class RingStream:
-    """Stream by shared memory."""
+    """Stream through shared memory."""
 
     def __init__(self, local: socket.socket, command: AppendCommand, ring_bytes: int) -> None:
         self._socket = local
@@ -107,21 +109,21 @@ class RingStream:
             raise
 
     def has_room(self, size: int) -> bool:
-        """Return whether the ring has room. A larger entry needs none of it."""
+        """Return whether the ring has room. An entry larger than the ring is sent as a file and needs no room."""
         return size > self._ring.size or self._ring.has_room(size)
 
     def hold(self, buffers: Sequence[Buffer], size: int) -> SentEntry:
-        """Copy an entry into the ring, unless it is larger than the ring."""
+        """Copy an entry into the ring and return its offset. Return the bytes if the ring has no room."""
         offset = self._ring.write(buffers, size)
         return offset if offset >= 0 else _joined(buffers)
 
     def release(self, held: SentEntry) -> None:
-        """Free the entry's place in the ring."""
+        """Release the entry's space in the ring."""
         if isinstance(held, int):
             self._ring.release()
 
     def send(self, entries: Sequence[tuple[SentEntry, int]]) -> None:
-        """Send offsets; an entry outside of the ring is sent as a file."""
+        """Send the offsets of entries in the ring. Send any other entry as a file."""
         places: list[tuple[int, int]] = []
         for held, size in entries:
             if isinstance(held, int):
@@ -141,7 +143,11 @@ class RingStream:
         self._socket.shutdown(socket.SHUT_WR)
 
     def read(self) -> bytes | None:
-        """Return one packet. If a broker closes with unread packets, the reset comes first and its answer after it."""
+        """Return one packet.
+
+        If the broker closes the socket before it has read all packets, `recv` first raises ConnectionResetError. The
+        next call returns the broker's last reply.
+        """
         try:
             return self._socket.recv(_REPLY_BYTES_MAX) or None
         except ConnectionResetError:
@@ -165,18 +171,18 @@ class RingStream:
 
 
 class FlightStream:
-    """Stream by `DoPut`."""
+    """Stream over Flight's `DoPut`."""
 
     def __init__(self, client: BrokerConnection, command: AppendCommand) -> None:
         descriptor = flight.FlightDescriptor.for_command(request_body(command))
         self._writer, self._reader = client.connection().do_put(descriptor, ENTRY_SCHEMA, client.options())
 
     def has_room(self, size: int) -> bool:  # noqa: ARG002 — the ring needs it
-        """Return True: only the producer limits the kept entries."""
+        """Return True, because only the producer's own limit applies."""
         return True
 
     def hold(self, buffers: Sequence[Buffer], size: int) -> SentEntry:  # noqa: ARG002 — the ring needs it
-        """Return the entry's buffers, joined."""
+        """Return the bytes of the entry in one buffer."""
         return _joined(buffers)
 
     def release(self, held: SentEntry) -> None:
@@ -187,7 +193,7 @@ class FlightStream:
         self._writer.write_batch(entry_batch([held for held, _ in entries if not isinstance(held, int)]))
 
     def finish(self) -> None:
-        """Half-close the call."""
+        """End the client's side of the call."""
         self._writer.done_writing()
 
     def read(self) -> bytes | None:
@@ -206,7 +212,7 @@ class FlightStream:
         """Do nothing."""
 
     def drop(self) -> None:
-        """Do nothing: gRPC has ended the call, and must not end it twice."""
+        """Do nothing. gRPC has ended the call already, and a second end would crash."""
 
 
 def _same_user_socket(name: str) -> socket.socket | None:
@@ -215,13 +221,13 @@ def _same_user_socket(name: str) -> socket.socket | None:
     try:
         local = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     except PermissionError:
-        return None  # this host forbids such sockets
+        return None  # the host forbids Unix sockets of this kind
     try:
         local.connect(f"\0{name}")
         if is_same_user(local):
             return local
     except OSError:
-        pass  # the broker is on another host: this host has no such name
+        pass  # the broker is on another host, so this host has no socket of this name
     local.close()
     return None
 

@@ -1,14 +1,16 @@
-"""Blocks of one range or of many ranges on the reader's side: mapped from files of the store, or fetched over Flight.
+"""Reader of the blocks of one range or of many ranges. It maps files of the store, or fetches blocks over Flight.
+
+A *block* is a part of a segment file with whole entries. A *frame* is one entry in it, with its length and id.
 
 Rules
-- Blocks of a range come in order and without a gap. If the broker does not answer, the reader asks again from the next
-  entry on, until the deadline.
-- A mapped block is only the bytes that the broker named, all below its committed end. Its first frame must be the
-  promised entry. If the file of a location is gone, the reader asks again.
-- One call locates many ranges, so that small ledgers are cheap. Ranges come in the order of their requests, each with
-  the blocks that `read_blocks` returns for it alone.
-- If any location of a range fails, that range is read again alone, from the reached entry on.
-- Small blocks of many ranges are copied: to map a block costs more than to read it.
+- The blocks of a range are returned in order and without a gap. If the broker does not reply, the reader requests the
+  rest of the range again, until the deadline.
+- The reader maps exactly the bytes that the broker named. All of them are committed. The first frame must have the
+  entry id that the broker named. If the file was deleted since, the reader requests the locations again.
+- One call locates many ranges, so that a read of many small ledgers is cheap. The ranges keep the order of the
+  requests. Each range has the blocks that `read_blocks` would return.
+- If a location in a range is invalid, the reader reads the rest of that range by `read_blocks`.
+- `read_ranges` copies small blocks, because to map a small block takes longer than to read it.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ _RETRY_MS = 50
 
 @dataclass(frozen=True, slots=True)
 class FrameBlock:
-    """Block of `entries` frames from `first_entry` on. `frames` may be sliced; slices keep it alive."""
+    """Block of `entries` frames from `first_entry` on. The memory of `frames` exists as long as any slice of it."""
 
     ledger_id: int
     first_entry: int
@@ -72,9 +74,10 @@ def read_blocks(
                 request = msgspec.structs.replace(request, range=rest)
                 until = monotonic_ms() + client.deadline_ms
         except (Unavailable, NotFound) as error:
-            if monotonic_ms() >= until or not _worth_again(error):
+            if monotonic_ms() >= until or not _can_retry(error):
                 raise
-            # Shared memory that is gone already, or invisible to this process, is not requested again.
+            # The reader does not request shared memory again if the broker has freed the block, or if this process
+            # cannot see the file.
             mapping = mapping and not isinstance(error, _SharedGone)
             pause(0 if isinstance(error, _SharedGone) else _RETRY_MS)
         else:
@@ -83,14 +86,14 @@ def read_blocks(
 
 
 class _FileGone(NotFound):
-    """The file of a location was deleted after the broker's answer."""
+    """The file of a location was deleted after the broker's reply."""
 
 
 class _SharedGone(_FileGone):
-    """The shared memory of a location was freed after the broker's answer."""
+    """The shared memory of a location was freed after the broker's reply."""
 
 
-def _worth_again(error: Exception) -> bool:
+def _can_retry(error: Exception) -> bool:
     return isinstance(error, (Unavailable, _FileGone))
 
 
@@ -102,7 +105,7 @@ def _read_once(client: BrokerConnection, request: ReadRequest, places: Places | 
 
 
 def block_of(place: BlockPlace) -> FrameBlock:
-    """Map the block at a location. Raises NotFound if its file is gone."""
+    """Map the block at a location. Raises NotFound if its file was deleted."""
     return FrameBlock(place.ledger_id, place.first_entry, place.entries, _mapped(place), True)
 
 
@@ -121,7 +124,7 @@ def _mapped(place: BlockPlace) -> pa.Buffer:
         raise gone_kind(gone.message, hint=gone.hint) from gone
     _, first = FRAME.unpack_from(frames)
     if first != place.first_entry:
-        raise Corrupt(f"{place.path} at {place.offset} holds entry {first}, the broker promised {place.first_entry}")
+        raise Corrupt(f"{place.path} has entry {first} at offset {place.offset}, expected entry {place.first_entry}")
     return frames
 
 
@@ -150,13 +153,13 @@ def _blocks_of(batch: pa.RecordBatch) -> Iterator[FrameBlock]:
 
 
 def slices_of(column: pa.LargeBinaryArray) -> list[pa.Buffer]:
-    """Return the values as slices of the column's data. `column[i]` would copy: a scalar owns its bytes."""
+    """Return the values of a column as slices of its data. Reason: `column[i]` would copy the bytes of a value."""
     _, offsets, data = column.buffers()
     edges = np.frombuffer(offsets, dtype=np.int64)[column.offset : column.offset + len(column) + 1].tolist()
     return [data.slice(start, end - start) for start, end in pairwise(edges)]
 
 
-# Ranges located by one call: enough to make calls cheap, few enough to get the first rows soon.
+# Number of ranges that one call locates. With more ranges, the first rows would arrive later.
 _AT_ONCE = 512
 _COPIED_BYTES = 64 * 1024
 
@@ -164,7 +167,7 @@ _COPIED_BYTES = 64 * 1024
 def read_ranges(
     client: BrokerConnection, requests: Sequence[ReadRequest], *, mapping: bool = True
 ) -> Iterator[tuple[ReadRequest, Iterator[FrameBlock]]]:
-    """Yield each request with its blocks. Take those of a request before the next one."""
+    """Yield each request with its blocks. The caller must read all blocks of a request before the next request."""
     for start in range(0, len(requests), _AT_ONCE):
         group = requests[start : start + _AT_ONCE]
         places = _places(client, group) if mapping and len(group) > 1 else []
@@ -177,14 +180,14 @@ def read_ranges(
 
 
 def _places(client: BrokerConnection, requests: Sequence[ReadRequest]) -> list[list[BlockPlace]]:
-    """Return the locations of all requests; none if one of them must be located alone."""
+    """Return the locations for all requests. Return an empty list if each request must be located alone."""
     token = client.same_host_token()
     if not token:
         return []
     try:
         found: RangePlaces = client.call("locate.many", LocateRanges(list(requests), token))
     except (DataLoss, NotFound, Refused):
-        return []  # one range has changed since planning: located alone, it raises its own error
+        return []  # a ledger of one range has changed since planning; located alone, that range raises its own error
     return [places.blocks for places in found.ranges]
 
 
@@ -205,7 +208,7 @@ def _copied(place: BlockPlace) -> FrameBlock:
         frames = os.pread(fd, place.length, place.offset)
     if len(frames) < place.length or FRAME.unpack_from(frames)[1] != place.first_entry:
         raise Corrupt(
-            f"{place.path} at {place.offset} holds {len(frames)} of {place.length} bytes, or not entry "
-            f"{place.first_entry} that the broker promised"
+            f"{place.path} has {len(frames)} bytes at offset {place.offset}, expected {place.length} bytes that begin "
+            f"with entry {place.first_entry}"
         )
     return FrameBlock(place.ledger_id, place.first_entry, place.entries, pa.py_buffer(frames), True)

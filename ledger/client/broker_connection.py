@@ -1,13 +1,13 @@
-"""Connection to one broker from one process: calls of the protocol's table, retried until their deadline.
+"""Connection of one process to one broker. It makes the calls of the protocol, and retries them until their deadline.
 
 Rules
-- What pickles is the address, the store's id and the names of the credentials. The process that first uses the
-  connection creates it, never before a fork.
-- A call that finds no broker is retried on a new connection until its deadline. Reason: a killed broker restarts at the
-  same address within a second. Every action may be repeated.
-- A broker of another store at the address is an error of every call, which names both ids: see `store_id_header`.
-- gRPC does not work in a child that was forked from a process with gRPC. There a call is refused at once, where gRPC
-  would hang. Inherited connections are never touched, because their release aborts the process.
+- A pickled connection has the address, the store's id and the references to the credentials. The process that unpickles
+  it opens a connection of its own, at its first call.
+- A call that reaches no broker is retried on a new connection until its deadline. Reason: a killed broker is restarted
+  at the same address within a second. A repetition of an action has no second effect.
+- If the broker at the address has another store, every call fails. The error names both ids: see `store_id_header`.
+- gRPC does not work in a process that was forked from a process with gRPC: a call would never return. So the connection
+  refuses a call in such a process. It never closes an inherited gRPC connection, because that would abort the process.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from pyspark_ledger.ledger.transport.errors import from_flight
 from pyspark_ledger.ledger.transport.store_id_header import call_options
 
 _RETRY_MS = 50
-_GOING = {"delete", "cursor.delete"}  # a repeated call finds nothing to do
+_DELETIONS = {"delete", "cursor.delete"}  # if such a call is repeated, the object may be deleted already
 _CALL_SECONDS = 120.0
 _HELLO_MS_MIN = 1000
 _OPTIONS = [
@@ -54,12 +54,12 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 _alive: weakref.WeakSet[BrokerConnection] = weakref.WeakSet()
 _inherited: list[flight.FlightClient | None] = []
-_connected_in: set[int] = set()  # the process id, once the process has used gRPC
+_connected_in: set[int] = set()  # the id of this process, if it has used gRPC
 _forked_from: list[int] = []
 
 
 class BrokerConnection:
-    """Connection to one broker. Any thread may call it."""
+    """Connection to one broker. Any thread may call any method."""
 
     def __init__(
         self, address: str, store_id: str = "", *, credentials: Credentials | None = None, deadline_ms: int = 30_000
@@ -69,7 +69,7 @@ class BrokerConnection:
         self.credentials.require_usable(address)
         self.store_id = store_id
         self.deadline_ms = deadline_ms
-        # If set, restarts the broker of a directory, which exits when it is idle, and returns its address.
+        # If set, starts the broker of a directory again, which exits when it is idle. Returns the broker's address.
         self.revive: Callable[[], str] | None = None
         self._lock = threading.Lock()
         self._connection: flight.FlightClient | None = None
@@ -77,8 +77,8 @@ class BrokerConnection:
         _alive.add(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("address", "store_id", "credentials", "deadline_ms")
-        return {name: getattr(self, name) for name in kept}
+        pickled = ("address", "store_id", "credentials", "deadline_ms")
+        return {name: getattr(self, name) for name in pickled}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         address, store_id = state.pop("address"), state.pop("store_id")
@@ -95,9 +95,10 @@ class BrokerConnection:
         deadline_ms: int | None = None,
         attempt_seconds: float = _CALL_SECONDS,
     ) -> Any:
-        """Make one call of the protocol's table. Raises the broker's error, Unavailable after the deadline.
+        """Call an action of the protocol and return its reply. Raises the broker's error, or Unavailable.
 
-        The deadline is for finding a broker. A broker that has accepted the call has `attempt_seconds` to answer.
+        Until the deadline, the call is retried if no broker is reached. A broker that has accepted the call has
+        `attempt_seconds` to reply.
         """
         body = request_body(request)
         until = monotonic_ms() + (self.deadline_ms if deadline_ms is None else deadline_ms)
@@ -113,14 +114,17 @@ class BrokerConnection:
                 repeated = True
                 pause(_RETRY_MS)
             except NotFound:
-                if repeated and action in _GOING:
-                    return Empty()  # the attempt with the lost answer succeeded
+                if repeated and action in _DELETIONS:
+                    return Empty()  # an earlier attempt succeeded, and its reply was lost
                 raise
 
     def hello(self, *, deadline_ms: int | None = None) -> Welcome:
-        """Return the broker's identity, checked against the store's id that this client was created with or learned."""
+        """Return the broker's identity.
+
+        Raises Refused if the broker has another store than the id that was given, or that an earlier call returned.
+        """
         deadline_ms = self.deadline_ms if deadline_ms is None else deadline_ms
-        seconds = max(deadline_ms, _HELLO_MS_MIN) / 1000  # a suspended broker accepts calls and answers none
+        seconds = max(deadline_ms, _HELLO_MS_MIN) / 1000  # a suspended broker accepts a call and does not reply
         hello = Hello(store_id=self.store_id)
         welcome: Welcome = self.call("hello", hello, deadline_ms=deadline_ms, attempt_seconds=seconds)
         self.store_id = welcome.store_id
@@ -129,25 +133,25 @@ class BrokerConnection:
     def locate(self, request: ReadRequest) -> Places:
         """Return the locations of a range's blocks, if this process can map them."""
         token = self.same_host_token()
-        done: Places = self.call("locate", msgspec.structs.replace(request, token=token, partly=True))
-        if token and not done.mapped and (fresh := self.same_host_token(stale=token)) != token:
-            done = self.call("locate", msgspec.structs.replace(request, token=fresh, partly=True))
-        return done
+        places: Places = self.call("locate", msgspec.structs.replace(request, token=token, partly=True))
+        if token and not places.mapped and (fresh := self.same_host_token(stale=token)) != token:
+            places = self.call("locate", msgspec.structs.replace(request, token=fresh, partly=True))
+        return places
 
     def open_read(self, request: OpenRead) -> OpenedRead:
-        """Return what a read needs before its blocks, and their locations if this process can map them."""
+        """Return the range and the schema of a read, and the first blocks' locations if this process can map them."""
         token = self.same_host_token()
-        done: OpenedRead = self.call("read.open", msgspec.structs.replace(request, token=token))
-        if token and not done.same_host:
+        opened: OpenedRead = self.call("read.open", msgspec.structs.replace(request, token=token))
+        if token and not opened.same_host:
             fresh = self.same_host_token(stale=token)
-            done = self.call("read.open", msgspec.structs.replace(request, token=fresh))
-        return done
+            opened = self.call("read.open", msgspec.structs.replace(request, token=fresh))
+        return opened
 
     def same_host_token(self, *, stale: str | None = None) -> str:
-        """Return the broker's token if this process can read it; empty on another host.
+        """Return the broker's token if this process can read the file; empty on another host.
 
-        A restarted broker has a new token, and gRPC may reconnect silently: `stale` is the token that the broker did
-        not know.
+        `stale` is a token that the broker did not accept. The file is then read again. Reason: a restarted broker has a
+        new token, and gRPC reconnects without notice.
         """
         if self._token is None or self._token == stale:
             path = self.hello().token_path
@@ -158,13 +162,14 @@ class BrokerConnection:
         return self._token
 
     def connection(self) -> flight.FlightClient:
-        """Return this process's connection, created on first use. Raises Refused in a fork of a process that
-        had one.
+        """Return this process's gRPC connection, created on first use.
+
+        Raises Refused in a process that was forked from a process with a connection.
         """
         if _forked_from:
             raise Refused(
                 f"process {os.getpid()} was forked from {_forked_from[-1]}, which was connected to a broker",
-                hint="Start processes by 'spawn', or connect after the fork only",
+                hint="Start processes with the method 'spawn', or connect only after the fork",
             )
         with self._lock:
             if self._connection is None:
@@ -178,22 +183,22 @@ class BrokerConnection:
         """Return the options of every call of this client."""
         return call_options(self.store_id, timeout=timeout, headers=self.credentials.header())
 
-    def disconnect(self, seen: flight.FlightClient) -> None:
-        """Drop a failed connection and its token, unless another thread has replaced it."""
+    def disconnect(self, failed: flight.FlightClient) -> None:
+        """Forget a failed connection and its token, unless another thread has replaced the connection."""
         with self._lock:
-            if self._connection is seen:
+            if self._connection is failed:
                 self._connection = None
                 self._token = None
 
     def close(self) -> None:
-        """Drop the connection."""
+        """Close the connection. A later call opens another."""
         with self._lock:
             if self._connection is not None:
                 self._connection.close()
             self._connection = None
 
     def _leave_to_parent(self) -> None:
-        """In a forked child, leave inherited connections untouched and reset the lock."""
+        """Keep the inherited connection open and unused, and create a new lock. Called in a forked process."""
         _inherited.append(self._connection)
         self._connection = None
         self._token = None
@@ -214,8 +219,9 @@ class BrokerConnection:
             return DECODERS[answer].decode(result.body.to_pybytes())
         except JSON_FAULTS as wrong:
             raise Unsupported(
-                f"the broker at {self.address} answered {action!r} with no {answer.__name__}: {json_fault(wrong)}",
-                hint="Connect with the release of the broker",
+                f"the broker at {self.address} replied to {action!r} with no valid {answer.__name__}: "
+                f"{json_fault(wrong)}",
+                hint="Install the same release of pyspark-ledger as the broker's",
             ) from wrong
 
 
@@ -223,7 +229,7 @@ def _after_fork_in_child() -> None:
     _forked_from.extend(_connected_in)
     _connected_in.clear()
     for connection in list(_alive):
-        connection._leave_to_parent()  # noqa: SLF001 — the module's own
+        connection._leave_to_parent()  # noqa: SLF001 — a method of this module
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

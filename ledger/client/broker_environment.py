@@ -1,10 +1,12 @@
-"""Environment of a broker that a client's process starts.
+"""Environment variables of a broker that a client's process starts.
 
 Rules
-- A broker inherits its starter's environment, where boto3 finds credentials, region, endpoint, proxies and authorities.
-- Variables of Spark are left out, by name. They contain the secret of one Spark process, and a broker needs none.
-- Paths in boto3's variables become absolute, because a broker works in `/`. Paths that begin with `~` stay.
-- The path of Python's modules is the given one.
+- A broker gets the variables of the process that starts it. Reason: boto3 reads credentials, region, endpoint, proxies
+  and authorities from these variables.
+- Variables of Spark are removed, because they contain a secret of the Spark process, and a broker needs none of them.
+- A relative path in a variable of boto3 is made absolute, because the broker's working directory is `/`. A path that
+  begins with `~` is not changed.
+- `PYTHONPATH` has only the given directories.
 """
 
 from __future__ import annotations
@@ -40,9 +42,9 @@ _PATH_NAMES = (
 
 
 def broker_environment(environ: Mapping[str, str], packages: Iterable[str]) -> dict[str, str]:
-    """Return the environment for a broker; `packages` are the directories of the modules that it imports.
+    """Return the environment for a broker. `packages` are the directories of the modules that the broker imports.
 
-    Raises Refused if a variable holds a relative path and the working directory is gone.
+    Raises Refused if a variable has a relative path and the working directory was deleted.
     """
     kept = {name: value for name, value in environ.items() if not _is_spark(name)}
     paths = {name: _absolute(name, kept[name]) for name in _PATH_NAMES if kept.get(name)}
@@ -54,7 +56,7 @@ def _is_spark(name: str) -> bool:
 
 
 def _absolute(name: str, value: str) -> str:
-    """Resolve a path as boto3 would in the starter's directory."""
+    """Return the absolute path that boto3 would use in the working directory of this process."""
     if value.startswith("~") or Path(os.path.expandvars(value)).is_absolute():
         return value
     try:

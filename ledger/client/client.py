@@ -1,6 +1,6 @@
-"""Client of one broker: every action as a method, reads and writes through their own small classes.
+"""Client of one broker: methods for the common actions of the protocol, for reads and for producers.
 
-`ledger.client.broker_connection` makes the calls, retries them and keeps them out of forked processes.
+`ledger.client.broker_connection` makes and retries the calls, and refuses them in forked processes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class Client(BrokerConnection):
-    """Client of one broker, from one process or many. Any thread may call it."""
+    """Client of one broker. It can be pickled to another process. Any thread may call any method."""
 
     def __init__(
         self, address: str, store_id: str = "", *, credentials: Credentials | None = None, deadline_ms: int = 30_000
@@ -48,7 +48,7 @@ class Client(BrokerConnection):
         self.kept = KeptProducers()
 
     def close(self) -> None:
-        """End the kept producers and drop the connection."""
+        """End the producers that `append` has kept open, and close the connection."""
         self.kept.close()
         super().close()
 
@@ -63,7 +63,7 @@ class Client(BrokerConnection):
         return done
 
     def delete(self, name: str) -> None:
-        """Delete a managed ledger with all that belongs to it."""
+        """Delete a managed ledger with its entries, cursors and schemas."""
         self.call("delete", NameLedger(name))
 
     def names(self) -> list[str]:
@@ -72,7 +72,7 @@ class Client(BrokerConnection):
         return done.names
 
     def end(self, name: str, since: Position | None = None, wait_ms: int = 0) -> LedgerEnd:
-        """Return the end of the log; with `wait_ms`, as soon as the end is past `since`."""
+        """Return the end of the log. With `wait_ms`, wait up to that time until the end is after `since`."""
         done: LedgerEnd = self.call("end", AskEnd(name, since, wait_ms))
         return done
 
@@ -87,7 +87,7 @@ class Client(BrokerConnection):
         return done
 
     def register_schema(self, name: str, arrow_schema: bytes) -> SchemaVersion:
-        """Register a schema."""
+        """Register the first schema of a ledger. Return the newest schema, which can be that of another writer."""
         done: SchemaVersion = self.call("schema.register", RegisterSchema(name, arrow_schema))
         return done
 
@@ -102,12 +102,12 @@ class Client(BrokerConnection):
         return done.position
 
     def commit(self, request: CommitRun, *, deadline_ms: int | None = None) -> CommittedRun:
-        """Commit staged parts as one run, exactly once."""
+        """Commit staged parts (files of a batch's rows) as one run, which readers see completely or not at all."""
         done: CommittedRun = self.call("run.commit", request, deadline_ms=deadline_ms)
         return done
 
     def producer(self, ledger: str, name: str | None = None, *, max_in_flight_bytes: int = 64 << 20) -> Producer:
-        """Open a pipelined producer of one ledger."""
+        """Open a producer of one ledger, which sends further entries before earlier entries are acknowledged."""
         from pyspark_ledger.ledger.client.producer import Producer
 
         return Producer(self, ledger, name, max_in_flight_bytes=max_in_flight_bytes)
@@ -115,7 +115,7 @@ class Client(BrokerConnection):
     def read_blocks(
         self, request: ReadRequest, *, mapping: bool = True, places: Places | None = None
     ) -> Iterator[FrameBlock]:
-        """Yield the blocks of a range, in order, mapped if possible and allowed by `mapping`."""
+        """Yield the blocks of a range, in order. With `mapping`, blocks of the broker's host are mapped, not sent."""
         from pyspark_ledger.ledger.client.block_reader import read_blocks
 
         return read_blocks(self, request, mapping=mapping, places=places)
@@ -123,7 +123,7 @@ class Client(BrokerConnection):
     def read_ranges(
         self, requests: Sequence[ReadRequest], *, mapping: bool = True
     ) -> Iterator[tuple[ReadRequest, Iterator[FrameBlock]]]:
-        """Yield the blocks of many ranges, one range after the other. One call locates all of them."""
+        """Yield each request with the blocks of its range. One call locates many ranges."""
         from pyspark_ledger.ledger.client.block_reader import read_ranges
 
         return read_ranges(self, requests, mapping=mapping)
@@ -134,7 +134,7 @@ class Client(BrokerConnection):
         super()._leave_to_parent()
 
     def stage_part(self, query: str, batch: int) -> PartWriter:
-        """Open a new staged part of a run."""
+        """Open a new staged part: a file with the rows of one task of a batch."""
         from pyspark_ledger.ledger.client.part_writer import PartWriter
 
         return PartWriter(self, query, batch)
@@ -146,16 +146,17 @@ _clients_lock = threading.Lock()
 
 
 def client_for(address: str, store_id: str, credentials: Credentials | None = None) -> Client:
-    """Return this process's client of a broker, connected once, checked for the store's id, and kept.
+    """Return this process's client of a broker. The first call connects and checks the store's id.
 
-    Raises Unavailable or Refused, naming the address and the store, when the broker is not there.
+    Raises Unavailable if no broker answers, or Refused if the broker has another store. The error names the address and
+    the store.
     """
     credentials = credentials or Credentials()
     key = (address, store_id, credentials)
     with _clients_lock:
         client = _clients.get(key)
     if client is not None:
-        client.credentials = credentials  # of a task, perhaps with a newer token
+        client.credentials = credentials  # a later task can have a newer token
         return client
     client = Client(address, store_id, credentials=credentials)
     try:
@@ -171,7 +172,8 @@ def client_for(address: str, store_id: str, credentials: Credentials | None = No
 def _after_fork_in_child() -> None:
     global _clients_lock  # noqa: PLW0603 — a lock held by a thread that the child does not have
     _clients_lock = threading.Lock()
-    # After `broker_connection` has put connections aside: to free one waits for threads that the child does not have.
+    # The handler of `broker_connection` has run before, and still references all inherited connections. Reason: to free
+    # a connection waits for threads that the forked process does not have.
     _clients.clear()
 
 

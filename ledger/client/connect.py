@@ -1,18 +1,19 @@
-"""Finding the broker of a store, and starting a private one where there is none.
+"""Connection to the broker of a store. A client of a local directory starts a private broker if none runs.
 
 Rules
-- A client of a directory finds the broker by `<store>/broker.json`, or starts a broker under `spawn.lock`. So many
-  processes that start together start exactly one broker.
-- The broker runs in a session of its own, under a supervisor, with its output in `<store>/broker.log`. It outlives its
-  starter.
-- The broker finds its starter's packages, and nothing else on its starter's path: a script's own `queue.py` must not
-  become the broker's. It has its starter's environment: see `broker_environment`.
-- A store has one supervisor, which holds a lock that its children do not inherit. While it restarts a broker, a start
-  waits for that broker.
-- A start that finds a broker owning the store waits for that broker's answer. A failed start leaves a directory that is
-  no store unchanged.
-- A client that may start a broker starts it again after it has exited: idle brokers exit.
-- Only calls with that permission start a broker or create a store. All others connect, or fail with the store's path.
+- A client of a directory reads the broker's address in `<store>/broker.json`. If no broker answers, the client takes
+  the lock `spawn.lock` and starts one. So many clients that start at once start exactly one broker.
+- The broker and its supervisor run in a new session, with their output in `<store>/broker.log`. They continue after the
+  process that started them has ended.
+- The broker's `PYTHONPATH` has only the directories of the packages that it imports. Reason: a file `queue.py` beside a
+  user's script must not replace a module of the broker. `broker_environment` describes the other variables.
+- A store has at most one supervisor, which keeps the lock `supervisor.lock`. While the supervisor restarts a broker, a
+  client waits for that broker.
+- If a broker owns the store and does not answer yet, a client waits for it. If a start fails in a directory that is no
+  store, the client removes the files of the start.
+- An idle broker exits. A client that is allowed to start a broker then starts another at its next call.
+- Only a client that is allowed to do so starts a broker or creates a store. Any other client connects, or fails with an
+  error that names the store's path.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ _PROBE_MS = 2_000
 _ADDRESS_MS = 5_000
 _BUCKET_MS = 180_000  # a new bucket is probed, or a broker of another host gets time for a sign of life
 
-# SQLite opens no path of more than 512 bytes; the names of a store's own files are part of it.
+# SQLite opens no path of more than 512 bytes. The path of a file in the store is longer than that of the store.
 _PATH_BYTES_MAX = 448
-_PATH_HINT = "Correct the path, or choose a directory of yours"
-_START_HINT = "Start one, or let the driver start it"
+_PATH_HINT = "Correct the path, or choose a directory that you own"
+_START_HINT = "Start a broker with `ledger serve`, or connect on the driver first"
 _PACKAGES = ("pyspark_ledger", "boto3", "pyarrow", "msgspec", "numpy", "google_crc32c", "google.protobuf")
 
 
@@ -60,10 +61,11 @@ def connect_store(
 ) -> Client:
     """Return a client of the broker at an address, or of the store in a directory.
 
-    No broker is started at an address: if none answers within a few seconds, an operator must act.
+    For an address the function starts no broker. It waits a few seconds at most for the broker at the address.
 
-    Raises Unauthenticated if broker and client do not trust each other. Raises NotFound if the directory holds no store
-    and `create` is false. Raises Unavailable if no broker answers in time, Refused if the store cannot be served here.
+    Raises Unauthenticated if broker and client do not trust each other, and Unavailable if no broker answers in time.
+    Raises NotFound if the directory has no store and `create` is false. Raises Refused if the store cannot be used on
+    this host.
     """
     text = os.fspath(location)
     if text.startswith(_SCHEMES):
@@ -76,8 +78,8 @@ def connect_store(
         raise Refused(f"store {text!r} is neither a directory nor one of {', '.join(_SCHEMES)}")
     if credentials is not None and not credentials.empty:
         raise Refused(
-            f"credentials were given for the directory {text}, whose broker asks for none",
-            hint="Give the broker's address, grpc+tls://HOST:PORT",
+            f"credentials were given for the directory {text}, whose broker requires none",
+            hint="Remove them, or use the broker's address, grpc+tls://HOST:PORT",
         )
     store = Path(text).absolute()
     _require_directory(store)
@@ -109,20 +111,20 @@ def _revived(store: Path, deadline_ms: int) -> str:
 
 
 def serve_store(store: Path, arguments: Sequence[str], *, deadline_ms: int = 30_000) -> Client:
-    """Start a store's broker with these arguments, and stop its private broker.
+    """Start a store's broker with these arguments, after its private broker was stopped.
 
-    Clients of the private broker find the new one at the same private socket. Raises what `connect_store` raises, and
-    Refused if a broker with other arguments serves the store.
+    Clients of the private broker connect to the new broker at the same private socket. Raises the errors of
+    `connect_store`, and Refused if a broker with other arguments serves the store.
     """
     stop_broker(store, private_only=True, deadline_ms=deadline_ms)
     return _started(store, True, deadline_ms, arguments)
 
 
 def stop_broker(store: Path, *, private_only: bool = False, deadline_ms: int = 30_000) -> bool:
-    """Stop the broker of a store and wait for its end. Return False if none answered.
+    """Stop the broker of a store and wait for its end. Return False if no broker answered.
 
-    The next process that uses the store starts a broker. With `private_only`, raises Refused for a broker that also
-    listens elsewhere.
+    The next client of the store starts a broker. With `private_only`, raises Refused if the broker also listens at an
+    address for other clients.
     """
     _require_directory(store)
     until, found = monotonic_ms() + deadline_ms, False
@@ -130,37 +132,42 @@ def stop_broker(store: Path, *, private_only: bool = False, deadline_ms: int = 3
         record, found = BrokerRecord.read(store), True
         if private_only and record is not None and record.remote:
             raise Refused(
-                f"the store {store} is served at {record.remote} already",
+                f"a broker already serves the store {store} at {record.remote}",
                 hint="Use that address, or stop that broker first",
             )
         with suppress(LedgerError):
             client.call("shutdown", Empty(), deadline_ms=0)
         client.close()
         if monotonic_ms() >= until:
-            raise Unavailable(f"the broker of {store} does not leave", hint=f"See {store / 'broker.log'}")
+            raise Unavailable(
+                f"the broker of {store} did not stop within {deadline_ms} ms", hint=f"See {store / 'broker.log'}"
+            )
         pause(50)
     return found
 
 
 def _require_directory(store: Path) -> None:
-    """Refuse a path that cannot be a store: a file, a path below a file, a path that the system or SQLite rejects."""
+    """Raise Refused for a path that cannot be a store: a file, a path below a file, or a path that is too long."""
     size = len(os.fsencode(store))
     if size > _PATH_BYTES_MAX:
-        raise Refused(f"the path of store {store} has {size} bytes, at most {_PATH_BYTES_MAX} work", hint=_PATH_HINT)
+        raise Refused(
+            f"the path of store {store} has {size} bytes, at most {_PATH_BYTES_MAX} are allowed", hint=_PATH_HINT
+        )
     try:
-        found = store.stat().st_mode
+        mode = store.stat().st_mode
     except FileNotFoundError:
         return
     except OSError as error:
         raise Refused(f"the store {store} cannot be opened: {error.strerror}", hint=_PATH_HINT) from error
-    if not stat.S_ISDIR(found):
+    if not stat.S_ISDIR(mode):
         raise Refused(f"the store {store} is a file, expected a directory", hint=_PATH_HINT)
     require_open_to_us(store)
 
 
 def _awaited(store: Path, deadline_ms: int) -> Client:
-    """Return a client of the last known broker, which its supervisor restarts. Raises Unavailable after the
-    deadline.
+    """Return a client of the last broker of a store, which its supervisor may be restarting.
+
+    Raises Unavailable after the deadline.
     """
     record = BrokerRecord.read(store)
     if record is None:
@@ -179,9 +186,9 @@ def _awaited(store: Path, deadline_ms: int) -> Client:
 def _answering(store: Path, deadline_ms: int, *, of_any_version: bool = False) -> Client | None:
     record = BrokerRecord.read(store)
     if record is None or (record.guarded and not _alive(record.pid)):
-        return None  # the port of a dead broker may be another process's, which must not get the token
+        return None  # another process may use the port of a dead broker, and must not get the token
     client = _client_of(record, store, deadline_ms)
-    client.connection()  # refuse a forked process here: below it would wait for a broker that it cannot call
+    client.connection()  # raises Refused in a forked process, which would otherwise wait for a broker it cannot call
     try:
         client.hello(deadline_ms=_PROBE_MS if _alive(record.pid) else 0)
     except (Unavailable, Refused):
@@ -189,7 +196,8 @@ def _answering(store: Path, deadline_ms: int, *, of_any_version: bool = False) -
     except Unsupported as other:
         if not of_any_version:
             raise Unsupported(
-                f"the broker of {store} is of another version: {other.message}", hint=f"ledger stop --store {store}"
+                f"the broker of {store} has another version: {other.message}",
+                hint=f"Stop it: ledger stop --store {store}",
             ) from None
     return client
 
@@ -206,7 +214,7 @@ def _started(store: Path, create: bool, deadline_ms: int, arguments: Sequence[st
         store.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise Refused(
-            f"the store {store} cannot be made: {error.strerror}", hint="Choose a directory of yours"
+            f"the store {store} cannot be created: {error.strerror}", hint="Choose a directory that you own"
         ) from error
     with _spawning(store):
         client = _answering(store, deadline_ms)
@@ -224,7 +232,7 @@ def _started(store: Path, create: bool, deadline_ms: int, arguments: Sequence[st
             client = _answering(store, deadline_ms)
             if client is not None:
                 return client
-            if status is not None and not _held(store):
+            if status is not None and not _is_owned(store):
                 raise _start_error(store, log, offset, status, before)
             pause(20)
         raise Unavailable(
@@ -233,8 +241,8 @@ def _started(store: Path, create: bool, deadline_ms: int, arguments: Sequence[st
         )
 
 
-def _held(store: Path) -> bool:
-    """Return whether another broker owns the store: restarted by its supervisor just now, or not answering."""
+def _is_owned(store: Path) -> bool:
+    """Return whether a broker owns the store. It may not answer yet, because its supervisor has just restarted it."""
     try:
         holder = (store / "lock").read_text(encoding="ascii")
     except (OSError, UnicodeDecodeError):
@@ -243,7 +251,7 @@ def _held(store: Path) -> bool:
 
 
 def _spawn(store: Path, log: Path, arguments: Sequence[str]) -> subprocess.Popen[bytes] | None:
-    """Start a supervisor, which holds its lock as long as it lives; None if the store has one already."""
+    """Start a supervisor, which keeps its lock until it ends. Return None if the store has a supervisor already."""
     lock = os.open(store / "supervisor.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -266,7 +274,7 @@ def _supervisor(store: Path, log: Path, arguments: Sequence[str], lock: int) -> 
         str(store),
     ]
     with log.open("ab") as output:
-        return subprocess.Popen(  # noqa: S603 — our own module
+        return subprocess.Popen(  # noqa: S603 — a module of this project
             [*command, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -290,24 +298,27 @@ def _spawning(store: Path) -> Iterator[None]:
 
 
 def _package_paths() -> list[str]:
-    """Return the directories of the broker's packages, without those that its interpreter searches anyway."""
-    usual = {os.path.realpath(path) for path in site.getsitepackages()}
-    found: dict[str, None] = {}
+    """Return the directories of the broker's packages, without those that the interpreter searches by default."""
+    defaults = {os.path.realpath(path) for path in site.getsitepackages()}
+    directories: dict[str, None] = {}
     for name in _PACKAGES:
         spec = importlib.util.find_spec(name)
         if spec is None or spec.origin is None:
             continue
         depth = name.count(".") + (spec.submodule_search_locations is not None)
         root = str(Path(spec.origin).absolute().parents[depth])
-        if os.path.realpath(root) not in usual:
-            found[root] = None
-    return list(found)
+        if os.path.realpath(root) not in defaults:
+            directories[root] = None
+    return list(directories)
 
 
 def _start_error(store: Path, log: Path, offset: int, status: int, before: set[str] | None) -> LedgerError:
-    """Return the error of a failed start. `before` are the directory's names before it, None without a directory."""
-    said = _tail(log, offset)
-    hint = f"All it said is in {log}"
+    """Return the error of a failed start, and remove its files from a directory that is no store.
+
+    `before` are the names of the files in the directory before the start; None if there was no directory.
+    """
+    last_line = _tail(log, offset)
+    hint = f"Its complete output is in {log}"
     if not (store / "metadata.sqlite").exists():
         hint = ""
         for name in {log.name, "spawn.lock", "supervisor.lock"} - (before or set()):
@@ -315,14 +326,14 @@ def _start_error(store: Path, log: Path, offset: int, status: int, before: set[s
         if before is None:
             with suppress(OSError):  # not empty: the broker failed later
                 store.rmdir()
-    return Refused(f"the broker of {store} ended with status {status}: {said}", hint=hint)
+    return Refused(f"the broker of {store} ended with status {status}: {last_line}", hint=hint)
 
 
 def _tail(log: Path, offset: int) -> str:
     with log.open("rb") as file:
         file.seek(offset)
         lines = file.read().decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else "it said nothing"
+    return lines[-1] if lines else "it printed nothing"
 
 
 def _alive(pid: int) -> bool:

@@ -1,14 +1,13 @@
-"""Credentials of a client for a broker on another host, and the authorities that the client trusts, all by reference.
+"""Credentials of a client for a broker on another host: paths of certificate files, and a reference to a token.
 
     Credentials("/etc/ledger/ca.pem", "/etc/ledger/me.pem", "/etc/ledger/me.key", "file:/etc/ledger/token")
 
 Rules
-- These are names only, so they may be printed and pickled. The exception is the token of a task: it is pickled with its
-  partition, never printed, allows one operation and expires.
-- The connecting process reads the files at every new connection. Each process that uses the broker must have them at
-  the same paths.
-- gRPC gives no reason for a failed handshake. So after a failure at a TLS address the client repeats the handshake
-  alone, and raises the fault that TLS names. It raises at once, because a retry cannot mend a certificate.
+- A path or a reference is no secret, so it can be printed and pickled. The exception is the token of a Spark task. It
+  is pickled with the task's partition. It is never printed, it allows one operation, and it expires.
+- A process reads the files at every new connection. Each process that uses the broker must have them at the same paths.
+- gRPC gives no reason for a failed TLS handshake. The client therefore repeats the handshake without gRPC, and raises
+  the error of TLS. It does not retry the call, because a retry cannot correct a certificate.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ from pyspark_ledger.ledger.transport.tokens import (
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """References to the parts; an empty text means none. Without `ca` the system's authorities are used.
+    """Credentials, of which each can be empty. Without `ca` the client trusts the system's authorities.
 
-    A task has `task_token` instead of `token`, for the operation of `scope`. A newer token of the same scope counts as
-    equal credentials.
+    A Spark task has `task_token` instead of `token`. `scope` names the operation and the ledgers that the task token
+    allows. Two credentials that differ only in `task_token` are equal.
     """
 
     ca: str = ""
@@ -52,48 +51,47 @@ class Credentials:
 
     def __post_init__(self) -> None:
         if bool(self.certificate) != bool(self.key):
-            one, other = ("a certificate", "key") if self.certificate else ("a key", "certificate")
-            raise Refused(f"{one} was given without its {other}", hint="Give both files, or neither")
+            given, missing = ("a certificate", "key") if self.certificate else ("a key", "certificate")
+            raise Refused(f"{given} was given without its {missing}", hint="Set both files, or neither")
         if self.token:
             require_reference(self.token, "the token of the client")
 
     @property
     def empty(self) -> bool:
-        """Whether there is no credential, and the system's authorities are used."""
+        """Whether all credentials are empty."""
         return not (self.ca or self.certificate or self.key or self.token or self.task_token)
 
     def for_task(self, may: May, ledgers: Collection[str], clock: Clock, dead_letters: str = "") -> Credentials:
-        """Return the credentials of a task: a token of its own, for these ledgers. Without a token, the unchanged
-        parts.
+        """Return the credentials of a task, with a task token for these ledgers.
+
+        Returns these credentials unchanged if they have no token.
         """
         if not self.token:
             return self
         named = sorted(ledgers) if len(ledgers) <= LEDGERS_NAMED_MAX else []
         claims = TaskClaims(may, named, clock() + TASK_TOKEN_MS, dead_letters)
-        made = task_token(read_tokens(self.token)[0], claims)
-        return replace(self, token="", scope=" ".join([may, *named, dead_letters]), task_token=made)
+        derived = task_token(read_tokens(self.token)[0], claims)
+        return replace(self, token="", scope=" ".join([may, *named, dead_letters]), task_token=derived)
 
     def with_files(self, find: Callable[[str], str]) -> Credentials:
-        """Return the credentials with each file at its path on this host, by `find`."""
-        found = {part: find(path) for part in ("ca", "certificate", "key") if (path := getattr(self, part))}
-        return replace(self, **found) if found else self
+        """Return the credentials with the path on this host for each file. `find` returns this path."""
+        paths = {part: find(path) for part in ("ca", "certificate", "key") if (path := getattr(self, part))}
+        return replace(self, **paths) if paths else self
 
     def header(self) -> list[tuple[bytes, bytes]]:
-        """Return the headers of every call."""
+        """Return the headers of a call. Reads the token."""
         return token_header(self.token, self.task_token)
 
     def require_usable(self, address: str) -> None:
-        """Refuse credentials that would be unused, or would send a token in the clear."""
+        """Raise Refused if the address does not use the certificates, or if a token would be sent unencrypted."""
         if address.startswith(TLS_SCHEME):
             return
         if self.ca or self.certificate:
-            raise Refused(
-                f"certificates were given for {address}, which is not encrypted", hint=f"Connect to {TLS_SCHEME}…"
-            )
+            raise Refused(f"certificates were given for {address}, which has no TLS", hint=f"Connect to {TLS_SCHEME}…")
         host = urlsplit(address).hostname or ""
         if (self.token or self.task_token) and not (address.startswith("grpc+unix://") or is_loopback(host)):
             raise Refused(
-                f"a token was given for {address}, where everybody on the way could read it",
+                f"a token was given for {address}, which would send it unencrypted to another host",
                 hint=f"Connect to {TLS_SCHEME}…",
             )
 
@@ -101,15 +99,15 @@ class Credentials:
         """Return the arguments of Flight's client for an address. Raises NotFound for an unreadable file."""
         if not address.startswith(TLS_SCHEME):
             return {}
-        found: dict[str, Any] = {"tls_root_certs": read_pem(self.ca)} if self.ca else {}
+        arguments: dict[str, Any] = {"tls_root_certs": read_pem(self.ca)} if self.ca else {}
         if self.certificate:
-            found |= {"cert_chain": read_pem(self.certificate), "private_key": read_pem(self.key)}
-        return found
+            arguments |= {"cert_chain": read_pem(self.certificate), "private_key": read_pem(self.key)}
+        return arguments
 
     def failure(self, address: str) -> LedgerError | None:
-        """Return the TLS fault of a connection to an address; None without one, or if the host does not answer."""
+        """Return the TLS error of a connection to an address. None if TLS succeeds or the broker does not answer."""
         if not address.startswith(TLS_SCHEME):
             return None
-        from pyspark_ledger.ledger.transport.tls_handshake import handshake_failure  # most clients need no TLS
+        from pyspark_ledger.ledger.transport.tls_handshake import handshake_failure  # used seldom
 
         return handshake_failure(address, self.ca, self.certificate, self.key)

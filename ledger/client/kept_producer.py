@@ -1,13 +1,15 @@
-"""Producers that the appends of one client share, so that an append costs one round trip.
+"""Producers that a client keeps between calls of `Ledger.append`, so that an append needs only one round trip.
 
 Rules
-- An append has a producer for itself, with a name and sequence ids of its own. Concurrent appends share none.
-- An idle producer ends its stream after an idle timeout. A client keeps at most `_IDLE_MAX` of them, the newest.
-- A producer whose stream is over is not kept.
-- An append with a lost answer is settled by the log that the next broker recovered. Its entries in that log are
-  acknowledged, the rest is sent again: no row is lost or repeated.
-- While the same broker serves the same ledger, entries may still be in flight. The append then fails as unknown.
-- A ledger that was created again holds nothing of the append. The caller starts over, because columns may differ.
+- Each running append uses a producer alone. A producer has its own name and sequence ids.
+- An idle producer ends its stream after a timeout. A client keeps the newest `_IDLE_MAX` idle producers.
+- A producer whose stream has ended is not kept.
+- If the broker is killed during an append, the client reads the log that the next broker has recovered. The entries of
+  the append in that log count as acknowledged, and the client sends the others again. So no row is lost or repeated.
+- If the stream ends while the same broker serves the ledger, entries may still be in flight. The append then fails, and
+  its outcome is unknown.
+- If the ledger was deleted and created again, it has none of the append's entries. The caller then encodes the rows
+  again, because the columns may differ.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ Entry = Sequence[Buffer]
 
 
 class NothingAppended(Exception):
-    """The ledger holds nothing of an append. The rows must be prepared again, because the ledger may differ."""
+    """The ledger has no entry of an append. The caller must encode the rows again, because the columns may differ."""
 
 
 class Columns(NamedTuple):
@@ -51,16 +53,16 @@ class Columns(NamedTuple):
 
 
 class KeptProducer:
-    """Producer of one ledger, with the ledger's columns. Used by one thread at a time."""
+    """Producer of one ledger, with the ledger's columns. Only one thread at a time may use it."""
 
     def __init__(self, client: BrokerConnection, ledger: str) -> None:
-        """Create the ledger if there is none. The stream is opened by the first append."""
+        """Create the ledger if it does not exist. The first append opens the stream."""
         self.ledger = ledger
         self.name = f"ledger-api-{new_id()}"
         self.columns: Columns | None = None
         self.encoder = RowEncoder()
         self.takes_messages = False
-        """Whether the ledger was seen to have no columns."""
+        """Whether an earlier append found that the ledger has messages and no columns."""
         self._client = client
         self._sequence = 0
         self._producer: Producer | None = None
@@ -69,7 +71,7 @@ class KeptProducer:
 
     @property
     def is_over(self) -> bool:
-        """Whether there is no usable stream."""
+        """Whether the producer has no open stream."""
         return self._producer is None or self._producer.is_over
 
     def next_sequence_id(self) -> int:
@@ -78,9 +80,10 @@ class KeptProducer:
         return self._sequence - 1
 
     def append(self, entries: Sequence[Entry]) -> Position:
-        """Append entries with the last sequence ids. Return the position after the last once all are durable.
+        """Append the entries for which `next_sequence_id` was called last. Return the position after the last entry.
 
-        Raises NothingAppended if the stream was over before, or if the ledger was created again.
+        Returns when all entries are durable. Raises NothingAppended if the stream had ended before, or if the ledger
+        was deleted or created again.
         """
         first_id, appended = self._sequence - len(entries), 0
         while appended < len(entries):
@@ -101,7 +104,10 @@ class KeptProducer:
             self._producer.end()
 
     def _settled(self, sent: Sequence[Future[Position]], first_id: int) -> int:
-        """Return how many entries, sent in this order, are in the log. Raises the error if that is unknown."""
+        """Return how many of these entries, in the order of sending, are in the log.
+
+        Raises the broker's error if the number is unknown.
+        """
         from pyspark_ledger.ledger.client.producer import REFUSALS
 
         for count, future in enumerate(sent):
@@ -114,8 +120,9 @@ class KeptProducer:
         return len(sent)
 
     def _recovered(self, error: BaseException, first_id: int) -> int:
-        """Count the entries from a sequence id on in the next broker's log. Raises `error` if there is no next
-        broker.
+        """Return how many entries from a sequence id on are in the log that the next broker has recovered.
+
+        Raises `error` if the same broker still serves the store, or if no broker answers.
         """
         before, self._producer = self._producer, None
         try:
@@ -125,13 +132,13 @@ class KeptProducer:
         except LedgerError:
             raise error from None
         if made.incarnation != self._incarnation:
-            raise NothingAppended(f"ledger {self.ledger} was made anew") from error
+            raise NothingAppended(f"ledger {self.ledger} was deleted and created again") from error
         if before is None or epoch == before.epoch:
             raise error
         left = PositionRange(self._known, made.end)
         try:
             return self._count(ReadRequest(self.ledger, left, incarnation=made.incarnation), first_id)
-        except DataLoss:  # trimmed already
+        except DataLoss:  # retention has deleted the entries
             raise error from None
 
     def _count(self, request: ReadRequest, first_id: int) -> int:
@@ -155,20 +162,20 @@ class KeptProducer:
         return made
 
     def _opened(self) -> Producer:
-        from pyspark_ledger.ledger.client.producer import Producer  # which loads pyarrow.flight
+        from pyspark_ledger.ledger.client.producer import Producer  # imported here, because it loads pyarrow.flight
 
         return Producer(self._client, self.ledger, self.name, idle_timeout_ms=_IDLE_TIMEOUT_MS)
 
 
 class KeptProducers:
-    """Idle producers of one client. Any thread may call any method."""
+    """Idle producers that a client keeps. Any thread may call any method."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._idle: list[KeptProducer] = []
 
     def take(self, ledger: str) -> KeptProducer | None:
-        """Remove and return the newest idle producer of a ledger; None without one."""
+        """Remove the newest idle producer of a ledger and return it. Return None if there is none."""
         with self._lock:
             for at in range(len(self._idle) - 1, -1, -1):
                 if self._idle[at].ledger == ledger:
@@ -178,7 +185,7 @@ class KeptProducers:
         return None
 
     def give(self, kept: KeptProducer) -> None:
-        """Keep a producer for the next append, unless its stream is over. End the oldest if there are too many."""
+        """Keep a producer for the next append, unless its stream has ended. End the oldest producer at the limit."""
         if kept.is_over:
             return
         with self._lock:
@@ -188,7 +195,7 @@ class KeptProducers:
             gone.end()
 
     def close(self) -> None:
-        """End all idle producers, without waiting."""
+        """End the streams of all idle producers, without waiting."""
         with self._lock:
             gone, self._idle = self._idle, []
         for kept in gone:
@@ -196,11 +203,11 @@ class KeptProducers:
 
 
 def _sent(producer: Producer, entries: Sequence[Entry]) -> tuple[list[Future[Position]], LedgerError | None]:
-    """Send entries until the producer refuses one. Return the futures of the sent ones, and the error."""
+    """Send entries until the producer raises an error. Return the futures of the sent entries, and the error."""
     sent: list[Future[Position]] = []
     try:
         for entry in entries:
-            sent.append(producer.append(*entry))  # noqa: PERF401 — what was sent counts, whatever comes after it
+            sent.append(producer.append(*entry))  # noqa: PERF401 — the list needs the sent entries after an error
     except LedgerError as error:
         return sent, error
     return sent, None

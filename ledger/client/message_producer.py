@@ -1,16 +1,17 @@
-"""Producer of messages: collects them into batches, as a Pulsar client does, and sends these through the pipeline.
+"""Producer of messages. It collects messages into batches, as a Pulsar client does, and sends each batch as one entry.
 
     send ─▶ the open batch ─▶ an entry ─▶ ledger.client.producer ─▶ acknowledgement ─▶ every message of the batch
         └─▶ a large message ─▶ its chunks ─┘
 
 Invariants
-- The order of the messages in the log is the order of the calls. One lock covers the open batch and its sending.
-- A batch is sent when it is full (messages, bytes), and at `flush`.
-- A batch whose first message has waited for the delay is sent once nothing is in flight. Reason: the broker would sync
-  its entry after those in flight anyway.
-- Memory is bounded by one open batch and the pipeline's limit of bytes in flight. `send` waits for room.
-- A message that is too large for an entry is sent as chunks: behind the open batch, and one after another.
-- An error fails the messages of its batch. A message that cannot be sent is refused alone, before it has a number.
+- The log has the messages in the order of the calls. One lock covers the open batch and its sending.
+- The producer sends a batch when it has its maximum number of messages or bytes, and at `flush`.
+- It also sends a batch when the first message has waited for the delay and no entry is in flight. While an entry is in
+  flight it waits, because the broker would sync the batch after that entry anyway.
+- Memory is limited to one open batch and the limit of bytes in flight. `send` waits at this limit.
+- A message that is too large for an entry is sent in chunks, one after another, after the open batch.
+- If an entry fails, all messages of its batch fail. A message that is invalid is refused alone, and gets no sequence
+  id.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from pyspark_ledger.ledger.protocol.ledgers import AskSequence
 from pyspark_ledger.ledger.segment.format import entry_bytes_max
 
 _BLOCK_BYTES = "ledger.blockBytes"
-_COLUMN_BYTES = 8 * 1024 * 1024  # encoded at once: consecutive entries are sent and synced together
+_COLUMN_BYTES = 8 * 1024 * 1024  # encoded in one step, so that the broker gets and syncs many entries together
 
 _NO_PROPERTIES: Mapping[str, str] = {}
 
@@ -65,21 +66,22 @@ def open_producer(
     chunk_max_bytes: int | None = None,
     partition: int = -1,
 ) -> MessageProducer:
-    """Open a producer of messages for an existing ledger. Raises Refused if the ledger holds rows with columns.
+    """Open a producer of messages for an existing ledger. Raises Refused if the ledger has rows with columns.
 
-    If payload schemas are registered, messages state the newest version.
+    If the ledger has registered payload schemas, each message names the newest schema version.
     """
     described = client.describe(ledger, lists=False)
     version = described.schema_version
     if version >= 0 and not is_payload_schema(client.call("schema.get", GetSchema(ledger, version)).arrow_schema):
-        raise Refused(f"ledger {ledger} holds rows with columns", hint="Send messages to a ledger of their own")
+        raise Refused(f"ledger {ledger} has rows with columns", hint="Send messages to another ledger")
     require_at_least("max_pending_bytes", max_pending_bytes, 1)
     if chunk_max_bytes is not None:
         require_at_least("chunk_max_bytes", chunk_max_bytes, 1)
     if not isinstance(compression, str) or compression.upper() not in NAMES:  # type: ignore[redundant-expr]  # a user's
-        raise Refused(f"compression {compression!r} is not known", hint=f"Known are {', '.join(NAMES).lower()}")
+        raise Refused(f"compression {compression!r} is not known", hint=f"Use one of {', '.join(NAMES).lower()}")
     block_bytes = int(described.properties.get(_BLOCK_BYTES, 64 * 1024 * 1024))
-    # Ask for the known sequence ids first, then open the stream, which waits for entries in flight of this name.
+    # This call comes before the stream is opened. It waits until the entries in flight of this producer name are
+    # durable.
     known = client.call("producer.last", AskSequence(ledger, name)).sequence_id
     pipeline = client.producer(ledger, name, max_in_flight_bytes=max_pending_bytes)
     return MessageProducer(
@@ -115,7 +117,8 @@ class MessageProducer:
         self._chunk_bytes_max = entry_bytes_max if chunk_bytes_max is None else chunk_bytes_max
         self._partition = partition
         self._clock = clock
-        # Durable when the producer was created: repeated messages are sent in separate batches.
+        # Highest sequence id that was durable when the producer was created. Messages up to this id are repetitions,
+        # which are sent in separate batches.
         self._known = known_sequence_id
         self._next = known_sequence_id + 1
         self._last_repeated = -1
@@ -128,7 +131,7 @@ class MessageProducer:
         self._changed = threading.Condition(self._lock)
         self._open = OpenBatch(partition)
         self._began_ms = 0
-        self.batches = 0  # sent so far; the partitioned producer reads it
+        self.batches = 0  # the number of sent batches, which the partitioned producer reads
         self._closed = False
         self._closing = threading.Event()
         self._timer: threading.Thread | None = None
@@ -149,9 +152,9 @@ class MessageProducer:
 
     @property
     def last_sequence_id(self) -> int:
-        """Sequence id of the last sent message, acknowledged or not, or the known one from before; else -1.
+        """Sequence id of the last sent message, acknowledged or not. -1 if there is none.
 
-        If the ledger has de-duplication, a new producer of the same name continues after it.
+        If the ledger has de-duplication, a new producer continues after the last durable id of its name.
         """
         with self._changed:
             return self._next - 1
@@ -166,13 +169,14 @@ class MessageProducer:
         ordering_key: bytes | None = None,
         sequence_id: int | None = None,
     ) -> Future[MessageId]:
-        """Send a message. The future has its id once it is durable. A value of None is a tombstone for its key.
+        """Send a message. The future returns its id when it is durable. A value of None marks its key as deleted.
 
-        Sequence ids count up automatically; given ids must rise. If the ledger has de-duplication, a message whose
-        sequence id is known is not written again, and its id says `is_duplicate`.
+        Without `sequence_id` the message gets the next id. An explicit id must be higher than the id before. If
+        the ledger has de-duplication, a message with a known sequence id is not written again. Its id then has
+        `is_duplicate` set.
 
-        A message larger than an entry or `chunk_max_bytes` is sent as chunks, and has the id of its last chunk. If a
-        chunk fails, the message fails: no reader gets it. Sent again, it starts over with its first chunk.
+        A message larger than an entry or `chunk_max_bytes` is sent in chunks, and has the id of its last chunk. If a
+        chunk fails, the message fails, and no reader gets it. If you send the message again, all its chunks are sent.
         """
         if this_process.pid != self._process:
             self._pipeline.require_own_process()
@@ -209,14 +213,14 @@ class MessageProducer:
     def send_column(
         self, values: pa.Array, *, keys: pa.Array | None = None, event_times_ms: pa.Array | None = None
     ) -> Future[MessageId]:
-        """Send a message for each value, without a Python loop. The future has the last message's id.
+        """Send a message for each value of a column, without a Python loop. The future returns the last message's id.
 
-        `values` is binary or text, null for a tombstone. A column is not divided into chunks: if a value is larger
-        than an entry or `chunk_max_bytes`, nothing is sent. Send such values with `send`.
+        `values` is binary or text; a null marks its key as deleted. If a value is larger than an entry or
+        `chunk_max_bytes`, nothing is sent, because this method makes no chunks. Use `send` for such values.
         """
         values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
         if not len(values):
-            raise Refused("no value was given to be sent", hint="Give at least one")
+            raise Refused("the column to send has no value", hint="Send at least one value")
         self.require_columns(values, keys, event_times_ms)
         self._pipeline.require_own_process()
         with self._changed:
@@ -240,17 +244,17 @@ class MessageProducer:
                     self._next += count
                     self.batches += 1
             *before, last = entries
-            # The pipeline answers in order, and nothing after an error: if the last one is durable, all before it are.
+            # The pipeline acknowledges in order, and nothing after an error. So if the last entry is durable, all are.
             sent = SentBatch(self._partition)
             last.add_done_callback(partial(self._settle, sent, is_batch=count > 1, new=True, before=before))
             return MessageFuture(sent, count - 1)  # type: ignore[return-value]  # see its class
 
     def require_columns(self, values: pa.Array, keys: pa.Array | None, event_times_ms: pa.Array | None) -> None:
-        """Refuse the values that `send_column` would refuse."""
+        """Raise Refused for values that `send_column` would refuse."""
         require_columns(values, keys, event_times_ms, self._entry_bytes_max, self._chunk_bytes_max)
 
     def flush(self) -> None:
-        """Send the open batch and wait until everything sent so far is durable.
+        """Send the open batch, and wait until all messages sent so far are durable.
 
         Raises the error that ended the stream.
         """
@@ -260,7 +264,10 @@ class MessageProducer:
         self._pipeline.flush()
 
     def close(self) -> None:
-        """Send the open batch, wait for all messages and accept no more. Raises the error that ended the stream."""
+        """Send the open batch, wait until all messages are durable, and end the stream.
+
+        Raises the error that ended the stream.
+        """
         self._pipeline.require_own_process()
         with self._changed:
             self._closed = True
@@ -305,7 +312,7 @@ class MessageProducer:
         if sequence_id <= last:
             raise Refused(
                 f"sequence id {sequence_id} was given to the producer {self.name!r}, its last is {last}",
-                hint="Give a higher one",
+                hint="Use a higher id",
             )
         return sequence_id
 
@@ -369,11 +376,14 @@ class MessageProducer:
 
     def _start_timer(self) -> None:
         if self._timer is None:
-            self._timer = threading.Thread(target=self._send_what_waits, name=f"batch {self.name}", daemon=True)
+            self._timer = threading.Thread(target=self._send_due, name=f"batch {self.name}", daemon=True)
             self._timer.start()
 
-    def _send_what_waits(self) -> None:
-        """Send each batch that has waited for the delay. Takes the lock only then: a busy caller would wait for it."""
+    def _send_due(self) -> None:
+        """Send each batch that has waited for the delay. Runs on the timer thread.
+
+        Takes the lock only to send, because callers of `send` would wait for the lock.
+        """
         delay = self._batching.batching_max_publish_delay_ms
         while not self._closed:
             if not self._open:
@@ -397,9 +407,10 @@ class MessageProducer:
         new: bool,
         before: Sequence[Future[Position]] = (),
     ) -> None:
-        """Set the result of a batch, whose last entry is durable or failed. `new`: its numbers were not known.
+        """Set the result of a batch, whose last entry is durable or has failed. `new`: no message is a repetition.
 
-        `before` are entries that share the result: other batches of a column, or the other chunks of a message.
+        `before` are earlier entries with the same result: the other batches of a column, or the other chunks of a
+        message.
         """
         entries = (*before, entry)
         error = next((failed for future in entries if (failed := future.exception()) is not None), None)
@@ -410,9 +421,9 @@ class MessageProducer:
         if is_duplicate and new:
             sent.fail(
                 Refused(
-                    f"messages of {self.name!r} were not written: their sequence ids came to {self._pipeline.ledger} "
-                    "from another producer of that name",
-                    hint="Give each producer a name of its own, and a name to one process at a time",
+                    f"messages of {self.name!r} were not written: {self._pipeline.ledger} has their sequence ids from "
+                    "another producer of that name",
+                    hint="Use a different name for each producer, in one process at a time",
                 )
             )
             return

@@ -1,4 +1,7 @@
-"""Writer of a staged part: on the broker's host a file that the broker named, elsewhere a DoPut stream."""
+"""Writer of a staged part: the rows of one Spark task for one ledger, which no reader sees before the commit.
+
+On the broker's host the writer writes to a file in the store. On another host it sends the rows to the broker.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ _STAGED = msgspec.msgpack.Decoder(StagedPart)
 
 
 class PartWriter:
-    """Writer of one part. The result of `close` goes into the task's commit message."""
+    """Writer of one part. The task sends the result of `close` in its commit message."""
 
     def __init__(self, client: BrokerConnection, query: str, batch: int) -> None:
         token = client.same_host_token()
@@ -40,20 +43,23 @@ class PartWriter:
         self._sink.__exit__()
 
     def write(self, entry: Sequence[Buffer], rows: int) -> None:
-        """Write one entry of `rows` rows, given in its buffers."""
+        """Write one entry with `rows` rows. `entry` has its bytes as a list of buffers."""
         self._sink.write(entry, rows)
 
     def rest(self) -> None:
-        """Close the file until the next write."""
+        """Close the file until the next write, to free its descriptor."""
         self._sink.rest()
 
     def close(self) -> StagedPart:
-        """End the part and describe it."""
+        """End the part. Return its description."""
         return self._sink.close()
 
 
 def _place(client: BrokerConnection, query: str, batch: int, token: str) -> StagingPlace:
-    """Return the file to write. A token of the broker's predecessor is read again, once."""
+    """Return the file to write. If the broker refuses the token, read the token file again, and try once more.
+
+    Reason: a restarted broker has a new token.
+    """
     try:
         place: StagingPlace = client.call("stage.open", OpenStaging(query, batch, token))
     except Refused:
@@ -65,7 +71,11 @@ def _place(client: BrokerConnection, query: str, batch: int, token: str) -> Stag
 
 
 class _RemotePart:
-    """Part that is sent. The broker's description at the end must match the sent data."""
+    """Part that is sent to the broker, which writes the file.
+
+    The description has the client's own number of entries and checksum. So the commit fails if the broker's file
+    differs from the sent bytes.
+    """
 
     def __init__(self, client: BrokerConnection, query: str, batch: int) -> None:
         self._meant = client.address, client.store_id
@@ -81,7 +91,7 @@ class _RemotePart:
         self._writer.close()
 
     def rest(self) -> None:
-        """Do nothing: a stream has no file."""
+        """Do nothing, because there is no file to close."""
 
     def write(self, entry: Sequence[Buffer], _rows: int) -> None:
         data = entry[0] if len(entry) == 1 else b"".join(memoryview(buffer) for buffer in entry)

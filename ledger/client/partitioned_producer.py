@@ -1,12 +1,13 @@
-"""Producer of messages for a partitioned ledger: one producer for each partition, and a routing of every message.
+"""Producer of messages for a partitioned ledger. It has a producer for each partition, and routes every message.
 
 Rules, as in Pulsar's clients
-- A message with a key goes to the partition of its key (`ledger.partition_routing`). Order is kept for each key.
-- A message without a key goes to the present partition of a rotation. The rotation advances with each sent batch, so
-  batches stay full. It starts at a partition that follows from the producer's name.
-- Except that a given sequence id selects the partition of a message without a key: the id modulo the partitions.
-  Reason: each partition de-duplicates by itself, so a repeated message must go to the same one.
-- The number of partitions is fixed when the producer is created, so a key never changes its partition.
+- The key of a message selects its partition (`ledger.partition_routing`). So messages with the same key keep their
+  order.
+- Messages without a key are sent to the partitions in rotation. The next partition is used after each sent batch, so
+  that batches are full. The producer's name selects the first partition.
+- Exception: without a key, an explicit sequence id selects the partition, as the id modulo the number of partitions.
+  Reason: each partition has its own de-duplication, so a repeated message must go to the same partition.
+- The producer keeps the number of partitions with which it was created. So a key never changes its partition.
 """
 
 from __future__ import annotations
@@ -72,31 +73,32 @@ class PartitionedProducer:
         ordering_key: bytes | None = None,
         sequence_id: int | None = None,
     ) -> Future[MessageId]:
-        """Send a message to the partition of its key, or to the next one; see `MessageProducer.send`.
+        """Send a message to the partition of its key, or in rotation. See `MessageProducer.send`.
 
-        Without a key, a given sequence id selects the partition: the id modulo the number of partitions. A repeated
-        message therefore meets the de-duplication that knows it, unless partitions were added since. Given ids must
-        rise over all partitions.
+        Without a key, an explicit sequence id selects the partition: the id modulo the number of partitions. A repeated
+        message therefore goes to the partition that knows its id, unless partitions were added since. An explicit id
+        must be higher than the last explicit id of any partition.
         """
-        said = {"properties": properties, "event_time_ms": event_time_ms, "ordering_key": ordering_key}
+        options = {"properties": properties, "event_time_ms": event_time_ms, "ordering_key": ordering_key}
         if sequence_id is not None:
-            return self._send_numbered(value, key, sequence_id, said)
+            return self._send_numbered(value, key, sequence_id, options)
         if isinstance(key, str | bytes):
             part = self._parts[partition_for_key(key, len(self._parts), self._hashing_scheme)]
-            return part.send(value, key=key, **said)  # type: ignore[arg-type]  # each as it was given
+            return part.send(value, key=key, **options)  # type: ignore[arg-type]  # the types of the parameters
         with self._choosing:
-            return self._part_in_turn().send(value, key=key, **said)  # type: ignore[arg-type]  # see above
+            return self._part_in_turn().send(value, key=key, **options)  # type: ignore[arg-type]  # see above
 
     def send_column(
         self, values: pa.Array, *, keys: pa.Array | None = None, event_times_ms: pa.Array | None = None
     ) -> Future[list[MessageId]]:
-        """Send a message for each value, without a Python loop. The future has the last id of every partition's
-        part.
+        """Send a message for each value of a column, without a Python loop.
+
+        The future returns the id of the last message in each partition.
         """
         values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
         columns = [values, keys, event_times_ms]
         if not len(values):
-            raise Refused("no value was given to be sent", hint="Give at least one")
+            raise Refused("the column to send has no value", hint="Send at least one value")
         self._parts[0].require_columns(values, keys, event_times_ms)
         if keys is None:
             ranges = _ranges(values, self._batching)
@@ -109,15 +111,15 @@ class PartitionedProducer:
         return _all(sent)
 
     def flush(self) -> None:
-        """Wait until everything sent so far is durable in all partitions. Raises the first error."""
+        """Wait until all messages sent so far are durable in all partitions. Raises the first error."""
         _each([part.flush for part in self._parts])
 
     def close(self) -> None:
-        """Wait for all messages and accept no more. Raises the first error."""
+        """Wait until all messages are durable, and end the streams. Raises the first error."""
         _each([part.close for part in self._parts])
 
     def _send_numbered(
-        self, value: bytes | None, key: str | bytes | None, sequence_id: int, said: Mapping[str, object]
+        self, value: bytes | None, key: str | bytes | None, sequence_id: int, options: Mapping[str, object]
     ) -> Future[MessageId]:
         require_sequence_id(sequence_id)
         place = operator.index(sequence_id) % len(self._parts)
@@ -128,9 +130,9 @@ class PartitionedProducer:
                 raise Refused(
                     f"sequence id {sequence_id} was given to the producer {self.name!r}, its last is "
                     f"{self._last_given}",
-                    hint="Give a higher one",
+                    hint="Use a higher id",
                 )
-            sent = self._parts[place].send(value, key=key, sequence_id=sequence_id, **said)  # type: ignore[arg-type]  # see `send`
+            sent = self._parts[place].send(value, key=key, sequence_id=sequence_id, **options)  # type: ignore[arg-type]  # see `send`
             self._last_given = sequence_id
             return sent
 
@@ -160,7 +162,7 @@ def _ranges(values: pa.Array, batching: Batching) -> list[tuple[int, int]]:
 
 
 def _all(sent: Sequence[Future[MessageId]]) -> Future[list[MessageId]]:
-    """Combine futures into one, with the first error of any."""
+    """Return a future with the results of all futures, or with the error of the first failed future in the list."""
     done: Future[list[MessageId]] = Future()
     done.set_running_or_notify_cancel()
     left = [len(sent)]
@@ -183,7 +185,7 @@ def _all(sent: Sequence[Future[MessageId]]) -> Future[list[MessageId]]:
 
 
 def _each(calls: Sequence[Callable[[], None]]) -> None:
-    """Make all calls, also after an error. Raises the first error."""
+    """Run all calls, also after an error. Raises the first error."""
     first: LedgerError | None = None
     for call in calls:
         try:

@@ -1,18 +1,18 @@
-"""Pipelined producer: entries out, positions back, many in flight, in order.
+"""Pipelined producer: it sends further entries before earlier entries are acknowledged, and keeps their order.
 
-One thread sends. Entries that arrive while it sends form the next batch, so small entries are sent together. Another
-thread receives the acknowledgements, which come in the order of sending.
+One thread at a time sends. Entries that arrive while it sends form the next batch, so that small entries are sent
+together. The receiver thread reads the acknowledgements, which have the order of the entries.
 
 Invariants
 - The bytes of unacknowledged entries never exceed the limit: `append` waits until earlier entries are acknowledged.
-  Exception: with nothing in flight, an entry above the limit is sent alone.
-- One thread at a time uses the writing end of the stream, and none after it was closed: otherwise gRPC aborts the
-  process.
+  Exception: if nothing is in flight, an entry above the limit is sent alone.
+- One thread at a time uses the writing end of the stream, and no thread uses it after it was closed. Reason: otherwise
+  gRPC aborts the process.
 - With an idle timeout, the stream ends after one to two timeouts without an append.
 - Only the process that created a producer may use it. Reason: a forked child shares the stream and the ring buffer of
   entries (`ledger.transport.shared_ring`). The child would overwrite its parent's entries.
-- After an error nothing more is sent. The refused entry fails with the broker's error. All entries behind it fail with
-  `Unavailable`, because it is unknown whether the log has them. The producer never sends an entry twice.
+- After an error the producer sends nothing more. A refused entry fails with the broker's error. All later entries fail
+  with `Unavailable`, because it is unknown whether the log has them. The producer never sends an entry twice.
 """
 
 from __future__ import annotations
@@ -37,17 +37,18 @@ from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.protocol.actions import AppendCommand, Appended
 from pyspark_ledger.ledger.transport.errors import from_flight
 
-# While a batch is written and synced, the next one fills. Small enough that many small entries form several batches.
+# Limits of a batch. They are small, so that many small entries form several batches: while the broker syncs one batch,
+# the next one is filled.
 _BATCH_BYTES_MAX = 1024 * 1024
 _BATCH_ENTRIES_MAX = 1024
-# Errors with which the broker refuses one entry. It has acknowledged all earlier entries.
+# Errors with which the broker refuses one entry. Before such an error it has acknowledged all earlier entries.
 REFUSALS = (Refused, Corrupt, NotFound, Unsupported)
-_ENTRY_BYTES_MAX = 2**31 - 2**20  # gRPC counts a message in 31 bits, Arrow's frame around it included
+_ENTRY_BYTES_MAX = 2**31 - 2**20  # a message of gRPC has less than 2**31 bytes, with the bytes that Arrow adds
 _APPENDED = msgspec.msgpack.Decoder(Appended)
 
 
 class _Process:
-    """Id of this process without a system call, which each message would make."""
+    """Id of this process. It is stored, because a system call for each message would be slow."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -67,12 +68,14 @@ class _Sent:
     future: Future[Position] = field(default_factory=Future)
 
     def __post_init__(self) -> None:
-        # An entry in flight cannot be cancelled, so `cancel` of its future returns False.
+        # After this call, `cancel` returns False, because a caller cannot cancel an entry in flight.
         self.future.set_running_or_notify_cancel()
 
 
 class Producer:
-    """Producer of appends to one ledger through one stream. Any thread may append; order is the order of the calls."""
+    """Producer of entries for one ledger, over one stream. Any thread may append. The log has the order of the
+    calls.
+    """
 
     def __init__(
         self,
@@ -99,7 +102,7 @@ class Producer:
         self._send_error: LedgerError | None = None
         self._writing = threading.Lock()
         self._over = False
-        welcome = client.hello()  # waits for a restarting broker; a stream cannot be reopened
+        welcome = client.hello()  # waits for a broker that is being restarted, because opening a stream does not wait
         self.epoch = welcome.epoch
         try:
             self._stream = open_stream(client, welcome, AppendCommand(ledger, self.name), max_in_flight_bytes)
@@ -117,13 +120,15 @@ class Producer:
         self.close()
 
     def append(self, *entry: Buffer) -> Future[Position]:
-        """Send one entry, given in its buffers. The future has its position once it is durable."""
+        """Send one entry, whose bytes are in one or more buffers. The future returns its position when it is
+        durable.
+        """
         self.require_own_process()
         size = 0
         for buffer in entry:
             size += len(buffer) if isinstance(buffer, bytes) else memoryview(buffer).nbytes
         if size > _ENTRY_BYTES_MAX:
-            raise Refused(f"an entry of {size} bytes is too large to be sent, at most {_ENTRY_BYTES_MAX} are allowed")
+            raise Refused(f"an entry has {size} bytes, at most {_ENTRY_BYTES_MAX} can be sent")
         with self._changed:
             self._changed.wait_for(lambda: self._has_room(size) or self._error)
             if self._error is not None:
@@ -135,8 +140,9 @@ class Producer:
             self._bytes += size
             self._queued.append(sent)
             self._queued_bytes += size
-            # The caller sends if nothing is in flight or a batch is full. Reason: waking the sender thread takes longer
-            # than sending. A thread that computes can also keep the sender waiting for the GIL for milliseconds.
+            # The calling thread sends if nothing is in flight or a batch is full. Reason: to wake the sender thread
+            # takes longer than to send. Also, the sender could wait for the GIL for milliseconds while another thread
+            # computes.
             here = not self._in_flight or self._queued_bytes >= _BATCH_BYTES_MAX
             here = here and self._writing.acquire(blocking=False)
             if not here:
@@ -173,7 +179,7 @@ class Producer:
 
     @property
     def is_in_flight(self) -> bool:
-        """Whether an entry is not acknowledged yet."""
+        """Whether at least one entry is not acknowledged yet."""
         return self._bytes > 0
 
     @property
@@ -183,11 +189,11 @@ class Producer:
 
     @property
     def error(self) -> LedgerError | None:
-        """Error that ended the stream, if it is known."""
+        """Error that ended the stream; None if there is none yet."""
         return self._error
 
     def end(self) -> None:
-        """End the stream after the entries in flight, without waiting."""
+        """End the stream after all entries in flight. Does not wait."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -202,7 +208,7 @@ class Producer:
             raise self._error
 
     def _send(self) -> None:
-        """Send what the callers do not send themselves. Runs on the sender thread."""
+        """Send the entries that their callers do not send themselves. Runs on the sender thread."""
         while self._has_more():
             with self._writing:
                 self._send_batch()
@@ -220,12 +226,12 @@ class Producer:
             return bool(self._queued) and not self._ended
 
     def _send_batch(self) -> None:
-        """Send the waiting entries, up to the size of a batch. Called with `_writing` held."""
+        """Send the queued entries, up to the size of a batch. The caller has the lock `_writing`."""
         if batch := self._next_batch():
             self._write([(sent.held, sent.size) for sent in batch])
 
     def _write(self, entries: list[tuple[SentEntry, int]]) -> None:
-        """Send entries; an empty list ends the stream."""
+        """Send entries. An empty list ends the stream."""
         if self._over:
             return
         try:
@@ -234,13 +240,13 @@ class Producer:
             else:
                 self._stream.finish()
         except (flight.FlightError, OSError) as error:
-            # If the broker sent an error, the receiver thread reads it, and it takes precedence over this one.
+            # If the broker has sent an error, the receiver thread reads it. That error then replaces this one.
             self._send_failed(from_flight(error, self._address))
-        except Exception as error:  # noqa: BLE001 — whatever it is, it must not leave anybody waiting
+        except Exception as error:  # noqa: BLE001 — after any error the waiting callers must continue
             self._send_failed(Refused(f"entries of the producer {self.name!r} cannot be sent: {error!r}"))
 
     def _send_failed(self, error: LedgerError) -> None:
-        """Stop sending and end the stream, so that the receiver fails the waiting appends."""
+        """Stop sending and end the stream. The receiver thread then fails the appends in flight."""
         with self._changed:
             self._send_error = self._send_error or error
             self._changed.notify_all()
@@ -276,7 +282,7 @@ class Producer:
             with self._writing:
                 self._over = True
                 self._stream.close()
-        except Exception as raised:  # noqa: BLE001 — whatever it is, nobody may wait for ever
+        except Exception as raised:  # noqa: BLE001 — after any error the waiting callers must continue
             error = error or from_flight(raised, self._address)
             with self._writing:
                 self._over = True
@@ -289,7 +295,9 @@ class Producer:
     def _acknowledge(self, appended: Appended) -> None:
         with self._changed:
             if appended.entries > len(self._in_flight):
-                raise LedgerError(f"{appended.entries} entries were acknowledged, {len(self._in_flight)} are in flight")
+                raise LedgerError(
+                    f"the broker acknowledged {appended.entries} entries, {len(self._in_flight)} are in flight"
+                )
             done = [self._in_flight.popleft() for _ in range(appended.entries)]
             for sent in done:
                 self._bytes -= sent.size
@@ -300,13 +308,13 @@ class Producer:
             sent.future.set_result(Position(first.ledger_id, first.entry_id + i))
 
     def _settle(self, error: LedgerError | None) -> None:
-        """Fail the waiting appends at the end of the stream."""
+        """Fail all appends in flight. Called at the end of the stream."""
         with self._changed:
             left = [*self._in_flight, *self._queued]
             if error is None:
                 error = self._send_error
             if error is None and (left or not self._closing):
-                error = Unavailable(f"the broker at {self._address} ended the stream", hint="Make a new producer")
+                error = Unavailable(f"the broker at {self._address} ended the stream", hint="Create a new producer")
             self._error = error
             self._in_flight.clear()
             self._queued.clear()
@@ -317,9 +325,9 @@ class Producer:
         if left and isinstance(error, REFUSALS):
             left.pop(0).future.set_exception(error)
             error = Unavailable(
-                f"an entry before it failed: {error.message}",
-                hint="Make a new producer; look at the end of the log before appending these again",
+                f"an earlier entry failed: {error.message}",
+                hint="Create a new producer; check the end of the log before you append these entries again",
             )
-        unknown = f"{error.message}; whether {len(left)} entries in flight are in the log is not known"
+        unknown = f"{error.message}; it is unknown whether {len(left)} entries in flight are in the log"
         for sent in left:
             sent.future.set_exception(type(error)(unknown, hint=error.hint))

@@ -99,7 +99,7 @@ def run_without(forbidden: str, program: str, store: Path) -> tuple[str, str]:
 @pytest.mark.parametrize(
     ("forbidden", "said"),
     [
-        ("memfd", "a producer's entries go over Flight"),
+        ("memfd", "producers send entries over Flight"),
         ("packets", "producers send entries over Flight"),
         ("unix", "the broker listens at a loopback port"),
         ("shared-memory", "blocks in shared memory are not available"),

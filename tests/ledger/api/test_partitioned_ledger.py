@@ -58,11 +58,11 @@ def test_reading_the_whole_reads_all_partitions(store: LedgerStore) -> None:
     assert [part.read().num_rows for part in again.partitions()] != [7, 0, 0]
     with pytest.raises(Refused, match="column 'n'"):
         again.append([{"other": 1}])
-    with pytest.raises(Refused, match="an end of 'clicks' was asked for, which is partitioned"):
+    with pytest.raises(Refused, match="an end of 'clicks' was requested, but this ledger has partitions"):
         again.end()
     with pytest.raises(Refused, match="ledger 'clicks' has 3 partitions and no entries of its own"):
         store.client.end("clicks")
-    with pytest.raises(Refused, match="holds rows with columns"):
+    with pytest.raises(Refused, match="has rows with columns"):
         again.producer()
 
 

@@ -45,7 +45,7 @@ def test_entries_that_share_a_batch_with_a_bad_one_do_not_fail_for_it(
         futures[2].result(60)
     assert "not known" not in corrupt.value.message
     for future in futures[3:]:
-        with pytest.raises(Unavailable, match=r"an entry before it failed: .*CRC32C.* whether 2 entries in flight"):
+        with pytest.raises(Unavailable, match=r"an earlier entry failed: .*CRC32C.* whether 2 entries in flight"):
             future.result(60)
     with pytest.raises(Corrupt):
         producer.append(make_entry(b"late"))

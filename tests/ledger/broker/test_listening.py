@@ -189,7 +189,7 @@ def test_a_token_is_nowhere_to_be_seen(guarded: Guarded) -> None:
 
 
 def test_without_encryption_a_client_sends_no_token(guarded: Guarded) -> None:
-    with pytest.raises(Refused, match="everybody on the way"):
+    with pytest.raises(Refused, match="unencrypted to another host"):
         Client("grpc://10.0.0.1:6650", credentials=Credentials(token="env:LEDGER_TOKEN"))
     with pytest.raises(Refused, match="not encrypted"):
         Client("grpc://10.0.0.1:6650", credentials=Credentials(ca="/ca.pem"))

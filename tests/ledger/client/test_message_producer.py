@@ -233,7 +233,7 @@ def test_messages_sent_again_are_known_and_a_name_that_two_use_is_told(store: Le
 def test_settings_out_of_range_and_ledgers_of_rows_are_refused(store: LedgerStore) -> None:
     log = store.ledger("rows")
     log.append([{"id": 1}])
-    with pytest.raises(Refused, match="holds rows with columns"):
+    with pytest.raises(Refused, match="has rows with columns"):
         log.producer()
     with pytest.raises(Refused, match="batching_max_messages is 0, expected a whole number of at least 1"):
         store.ledger("log").producer(batching_max_messages=0)

@@ -145,7 +145,7 @@ def test_killed_broker_fails_appends_in_flight_and_nobody_waits_forever(
     assert not any(future.done() for future in flying)
     os.kill(rig.record().pid, signal.SIGKILL)
     for future in flying:
-        with pytest.raises(Unavailable, match="whether 3 entries in flight are in the log is not known"):
+        with pytest.raises(Unavailable, match="it is unknown whether 3 entries in flight are in the log"):
             future.result(60)
     thread.join(60)
     assert len(blocked) == 1
@@ -369,7 +369,7 @@ def test_a_forked_child_is_refused_and_its_parent_goes_on(
             try:
                 producer.append(entry) if call == "append" else getattr(producer, call)()
             except Refused as refused:
-                said = 0 if f"made by process {os.getppid()}, this is {os.getpid()}" in refused.message else 2
+                said = 0 if f"created by process {os.getppid()}, this is process {os.getpid()}" in refused.message else 2
             finally:
                 os._exit(said)
         assert os.waitpid(child, 0)[1] == 0
