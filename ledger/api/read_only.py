@@ -1,12 +1,13 @@
-"""Read-only store without a broker, for a process that neither owns nor changes the store.
+"""Read-only store: it reads the files of a store without a broker, and changes nothing.
 
-The class replaces a client behind `ledger.api.store`: it answers reads from the files and refuses changes. It takes no
-lock, no lease and no epoch. A broker may run meanwhile.
+`ledger.api.store` uses the class instead of a client. It refuses calls that would change the store. It takes no lock
+and no lease, and it does not raise the epoch. A broker can serve the store at the same time.
 
 Invariants
-- Nothing in the directory is changed: no recovery, no sweep, no index rebuilt on disk.
-- Of an open segment, also one that a dead broker left, only the acknowledged entries are visible.
-- Every answer is of the last committed state of the metadata. A reader that meets a change in between asks again.
+- No file in the directory is changed. In particular, no segment is repaired, and no file is deleted.
+- Of the open segment, also of a killed broker, a reader gets only the acknowledged entries.
+- Each call reads the last committed state of the metadata. If a broker changes the store during a call, the call is
+  repeated.
 """
 
 from __future__ import annotations
@@ -67,11 +68,11 @@ T = TypeVar("T")
 
 
 class ReadOnlyStore:
-    """Answers to the calls of the protocol that change nothing."""
+    """Substitute for a client, with the calls of the protocol that change nothing."""
 
     def __init__(self, path: Path) -> None:
         self.address = str(path)
-        self.kept = KeptProducers()  # none: calls that need a producer are refused
+        self.kept = KeptProducers()  # always empty, because calls that need a producer are refused
         self._directory = path / "ledgers"
         self._metadata = Metadata(MetadataView(path / "metadata.sqlite", TABLES), system_clock_ms)
         self._context = LogContext(
@@ -83,8 +84,8 @@ class ReadOnlyStore:
             system_clock_ms,
             ThreadPoolExecutor(1, thread_name_prefix="none"),
             SyncPool(1, lambda: None),
-            lambda name: None,  # noqa: ARG005 — nothing is ever sealed here
-            lambda ledger_ids: None,  # noqa: ARG005 — nor deleted
+            lambda name: None,  # noqa: ARG005 — a read-only store seals no segment
+            lambda ledger_ids: None,  # noqa: ARG005 — a read-only store deletes no segment
         )
         store_id, settings = self._context.store_id, self._context.settings
         form = cursor_log_form(settings)
@@ -108,14 +109,14 @@ class ReadOnlyStore:
         return f"ReadOnlyStore({self.address!r})"
 
     def call(self, action: str, request: msgspec.Struct, **_: object) -> Any:
-        """Answer a call, or refuse it because it would change the store."""
+        """Return the reply to a call. Raises Refused for a call that would change the store."""
         answer = self._answers.get(action)
         if answer is None:
             raise Refused(
                 f"the store at {self.address} is opened for reading only, {action!r} was called",
-                hint="Use connect() to change anything",
+                hint="Use connect() to change the store",
             )
-        return _again(lambda: answer(request))
+        return _retried(lambda: answer(request))
 
     def names(self) -> list[str]:
         """Return the canonical names of all ledgers."""
@@ -128,14 +129,14 @@ class ReadOnlyStore:
         return described
 
     def open_read(self, request: OpenRead) -> OpenedRead:
-        """Return what a read needs before its blocks."""
+        """Return the range, the schema and the skipped positions of a read."""
         opened: OpenedRead = self.call("read.open", request)
         return opened
 
     def read_blocks(self, request: ReadRequest, **_: object) -> Iterator[FrameBlock]:
-        """Yield the blocks of a range, mapped."""
+        """Yield the blocks of a range. Local files are mapped."""
         snapshot = self._list(request.name)[1]
-        for block in _again(lambda: snapshot.blocks(request.range, request.max_block_bytes)):
+        for block in _retried(lambda: snapshot.blocks(request.range, request.max_block_bytes)):
             yield FrameBlock(block.ledger_id, block.first_entry, block.entries, read_block(block), True)
 
     def _list(self, name: str) -> tuple[SegmentList, LogSnapshot]:
@@ -150,7 +151,10 @@ class ReadOnlyStore:
         return listed, LogSnapshot(name, LogSegments.of(segments), snapshot.trimmed, snapshot.terminated)
 
     def _acknowledged(self, kept: SegmentRecord) -> LogSegment:
-        """Return the open segment up to its acknowledged end; without its sidecar, up to the last sound entry."""
+        """Return the open segment up to its acknowledged end, which its sidecar (a small file beside it) has.
+
+        Without a sidecar, return the segment up to the last undamaged entry.
+        """
         ledger_id = kept.ledger_id
         path = data_path(self._directory, ledger_id)
         found = recover_segment(
@@ -208,13 +212,13 @@ class ReadOnlyStore:
         return SchemaVersion(name, *self._metadata.schema(name, request.version))
 
 
-def _again(question: Callable[[], T]) -> T:
-    """Ask once more if a broker sealed or trimmed the data meanwhile."""
+def _retried(query: Callable[[], T]) -> T:
+    """Run a query. Repeat it after an error, because a broker may have sealed or deleted a segment meanwhile."""
     for _ in range(_ATTEMPTS - 1):
         try:
-            return question()
+            return query()
         except (Refused, NotFound):
             raise
         except LedgerError:
             continue
-    return question()
+    return query()

@@ -1,15 +1,17 @@
-"""Rows of the Python API: entries of a ledger read as record batches, and conversion of a user's rows to a table.
+"""Rows of the Python API: conversion of a ledger's entries to record batches, and of a user's rows to a table.
 
 Rules of reading
-- A ledger with columns returns its columns, entry by entry. A ledger of messages returns the column `value` and the
-  metadata columns of Spark's reads. Batches of messages span entries.
-- Markers have no rows. A chunked message is one row at the position of its last chunk.
-- An entry of the wrong kind is an error that names the entry.
+- The rows of a ledger with columns have these columns. Each entry has its own record batches.
+- The rows of a ledger of messages have the column `value` and the metadata columns of Spark's reads. A record batch can
+  have the messages of several entries.
+- A marker (the entry that closes a batch) has no rows. A message in chunks is one row, at the position of its last
+  chunk.
+- An entry with messages in a ledger with columns is an error, which names the entry.
 
 Rules of appended rows
-- Rows are mappings, or Arrow tables and batches. No value is guessed or truncated.
-- A row that is no mapping is refused by its number, a value that its column cannot hold by the column's name.
-- The conversion is pure.
+- Rows are mappings, or Arrow tables and batches. A conversion never changes a value.
+- The error for a row that is no mapping names the row's number. The error for a value that does not fit the type of its
+  column names the column.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ _BLOCK_BYTES = 4 * 1024 * 1024
 
 
 class OpenedRows:
-    """Rows of one read: its columns, its end and its batches. One call returned all except the blocks."""
+    """Rows of one read. Construction makes one call, which returns the columns, the range and the first locations."""
 
     def __init__(self, client: Client, request: OpenRead, selection: RowSelection | None = None) -> None:
         found = client.open_read(msgspec.structs.replace(request, max_block_bytes=_BLOCK_BYTES))
@@ -72,7 +74,7 @@ class OpenedRows:
             yield from batches if selection is None else selection.taken(position, batches)
 
     def _entries(self, blocks: Iterator[FrameBlock]) -> Iterator[Entry]:
-        """Yield the entries of blocks, without the entries that are left out completely."""
+        """Yield the entries of blocks, without the entries of which the selection has no row."""
         for block in blocks:
             for entry_id, frame in iter_frames(block.frames, block.ledger_id, block.first_entry, block.entries):
                 position = Position(block.ledger_id, entry_id)
@@ -80,7 +82,7 @@ class OpenedRows:
                     yield position, parse_entry(frame, self._where(position))
 
     def _entries_before(self, position: Position) -> Iterator[Entry]:
-        """Yield the entries before a position in reverse order, for the first chunks of a message."""
+        """Yield the entries before a position in reverse order. The first chunks of a message can be among them."""
         for range_ in earlier_ranges(self._client.describe(self._name).segments, position):
             request = msgspec.structs.replace(self._request, range=range_)
             yield from reversed(list(self._entries(self._client.read_blocks(request))))
@@ -89,23 +91,23 @@ class OpenedRows:
         return f"entry {position} of {self._name}"
 
     def table(self) -> pa.Table:
-        """Return the rows as one table, which has the ledger's columns even without rows."""
+        """Return the rows as one table. It has the ledger's columns even if it has no row."""
         return rows_as_table(self.batches(), self.columns)
 
 
 def open_rows(client: Client, name: str, start: Position, end: Position | None) -> OpenedRows:
-    """Open a read of `[start, end)`; `end` defaults to the present end."""
+    """Open a read of `[start, end)`. Without `end`, read up to the present end."""
     require_positions(start=start, **({} if end is None else {"end": end}))
     return OpenedRows(client, OpenRead(name, start, end))
 
 
 def rows_as_table(batches: Iterable[pa.RecordBatch], columns: pa.Schema | None) -> pa.Table:
-    """Return batches of a ledger as one table; without `columns` the ledger holds messages."""
+    """Return batches of a ledger as one table. `columns` is None for a ledger of messages."""
     return pa.Table.from_batches(batches, columns or MESSAGES)
 
 
 def require_positions(**given: object) -> None:
-    """Refuse an argument that is no position, by its name."""
+    """Raise Refused for an argument that is no position. The error has the argument's name."""
     for name, value in given.items():
         if not isinstance(value, Position):
             raise Refused(
@@ -115,9 +117,10 @@ def require_positions(**given: object) -> None:
 
 
 def _copied(payload: memoryview) -> pa.Buffer:
-    """Return an aligned copy of the payload, which Arrow's joins and sums need: in a segment it begins at any byte.
+    """Return a copy of the payload that begins at an aligned address, because Arrow's joins and sums need this.
 
-    An aligned payload is copied, too. Reason: a table that keeps one payload of a block would keep the block mapped.
+    The function copies an aligned payload too. Reason: a table with one payload of a block would keep the whole block
+    mapped.
     """
     copy = pa.allocate_buffer(len(payload))
     np.frombuffer(copy, dtype=np.uint8)[:] = np.frombuffer(payload, dtype=np.uint8)
@@ -128,7 +131,7 @@ def _rows(entry: ParsedEntry, fit: ColumnFit, where: str) -> Iterator[pa.RecordB
     if is_marker(entry.metadata):
         return
     if not is_arrow(entry.metadata):
-        raise Refused(f"{where} holds Pulsar messages, the ledger is one of Arrow columns")
+        raise Refused(f"{where} has Pulsar messages, but the ledger has rows with columns")
     for batch in decode_rows(_copied(entry.payload), where):
         yield fit.fit(batch, where)
 
@@ -137,7 +140,7 @@ _ENTRY_BYTES = 4 * 1024 * 1024
 
 
 def rows_table(rows: pa.Table | pa.RecordBatch | Iterable[Mapping[str, object]], schema: pa.Schema | None) -> pa.Table:
-    """Return the rows as a table whose columns are all keys of all rows; a row without a key has null there."""
+    """Return the rows as a table with a column for each key of any row. A row without a key has null in its column."""
     if isinstance(rows, pa.Table):
         return rows
     if isinstance(rows, pa.RecordBatch):
@@ -151,35 +154,38 @@ def rows_table(rows: pa.Table | pa.RecordBatch | Iterable[Mapping[str, object]],
 
 
 def listed_rows(rows: Iterable[Mapping[str, object]]) -> list[Mapping[str, object]]:
-    """Return the rows as a list, because an iterator yields them once. Refused for a row that is no mapping, by
-    number.
+    """Return the rows as a list, because an iterator yields them only once.
+
+    Raises Refused for a row that is no mapping. The error has the row's number.
     """
     if isinstance(rows, (str, Mapping)) or not isinstance(rows, Iterable):
-        raise Refused(f"rows are {type(rows).__name__}, expected mappings", hint='Give a list, as [{"id": 1}]')
+        raise Refused(
+            f"rows are {type(rows).__name__}, expected a list of mappings", hint='Use a form like [{"id": 1}]'
+        )
     listed = list(rows)
     for number, row in enumerate(listed):
         if not isinstance(row, Mapping):
-            raise Refused(f"row {number} is {type(row).__name__}, expected a mapping", hint='Give rows as {"id": 1}')
+            raise Refused(f"row {number} is {type(row).__name__}, expected a mapping", hint='Use a form like {"id": 1}')
         for name in row:
             if not isinstance(name, str):
-                raise Refused(f"row {number} has the column {name!r}, expected text", hint='Give rows as {"id": 1}')
+                raise Refused(f"row {number} has the column {name!r}, expected text", hint='Use a form like {"id": 1}')
     return listed
 
 
 def _column(values: list[object], name: str, field: pa.Field | None) -> pa.Array:
-    """Return the values of a column, in the ledger's type if it has one. Refused if a value does not fit."""
+    """Return the values of a column, in the type of `field` if it is given. Raises Refused if a value does not fit."""
     wanted = None if field is None else field.type
     try:
         if wanted is not None and pa.types.is_integer(wanted) and any(isinstance(value, float) for value in values):
             pa.array(values).cast(wanted)  # this cast refuses 1.5; the conversion below would make it 1
         return pa.array(values, wanted)
     except (pa.ArrowException, OverflowError) as wrong:
-        text = f"column {name!r} of what is appended cannot be {wanted or 'of one type'}: {wrong}"
+        text = f"the values of column {name!r} cannot have {f'type {wanted}' if wanted else 'one type'}: {wrong}"
         raise Refused(text, hint="Correct the value; nothing was appended") from wrong
 
 
 def entry_pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Yield slices of about one entry's bytes."""
+    """Yield slices of a batch, each with about the bytes of one entry."""
     rows = max(1, batch.num_rows * _ENTRY_BYTES // max(batch.nbytes, 1))
     for at in range(0, batch.num_rows, rows):
         yield batch.slice(at, rows)

@@ -1,10 +1,10 @@
-"""Registered schemas of a ledger: its columns, the schemas of its payloads, or none.
+"""Registered schemas of a ledger: the columns of its rows, or the schemas of its messages' payloads.
 
     a registered schema:   an Arrow IPC schema message (its first byte is ff)   or   a payload schema as JSON ({)
 
 Rules
-- A ledger is of one kind or the other, from its first schema on.
-- Versions of payload schemas are those that messages state, from 0 on without a gap. A read needs all of them.
+- The first registered schema decides whether a ledger has rows with columns or messages.
+- A message names the version of its payload's schema. Versions count from 0 without a gap. A read needs all versions.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 
 def columns_of(version: int, schema: bytes) -> pa.Schema | None:
-    """Return the columns of a registered schema; None for a payload schema, and for version -1."""
+    """Return the columns of a registered schema; None for a payload schema, and for version -1 (no schema)."""
     return None if version < 0 or is_payload_schema(schema) else schema_from_bytes(schema)
 
 
 def registered_columns(client: Client, ledger: str) -> pa.Schema | None:
-    """Return the columns of a ledger; None for a ledger of messages, or one without a first append."""
+    """Return the columns of a ledger; None for a ledger of messages, or before the first append."""
     newest: SchemaVersion = client.call("schema.get", GetSchema(ledger))
     return columns_of(newest.version, newest.arrow_schema)
 
@@ -54,20 +54,23 @@ def registered_rows(client: Client, ledger: str) -> tuple[pa.Schema | None, Topi
 
 
 def require_columns_registered(found: SchemaVersion, ledger: str) -> None:
-    """Refuse a ledger of messages with a payload schema where columns are required."""
+    """Raise Refused if the ledger has messages with a payload schema, and so no columns."""
     if found.version >= 0 and is_payload_schema(found.arrow_schema):
         raise Refused(
-            f"ledger {ledger} holds messages of a payload schema (version {found.version}), rows were given",
-            hint="Write rows to a ledger of their own",
+            f"ledger {ledger} has messages with a payload schema (version {found.version}), rows were given",
+            hint="Write rows to another ledger",
         )
 
 
 def register_payload_schemas(client: Client, ledger: str, schemas: TopicSchemas) -> int:
-    """Register the missing versions. Return the newest. Refused if one differs from the registered version."""
+    """Register the missing versions of a topic's schemas. Return the newest version.
+
+    Raises Refused if one differs from the registered version.
+    """
     wanted = sorted(schemas.versions)
     if wanted != list(range(len(wanted))):
         raise Refused(
-            f"schema versions {', '.join(map(str, wanted))} were given for ledger {ledger}, they count from 0 on",
+            f"schema versions {', '.join(map(str, wanted))} were given for ledger {ledger}, expected all from 0 on",
             hint="Register all versions of the topic, or read with option 'payloadSchema'",
         )
     for version in wanted:
@@ -77,7 +80,7 @@ def register_payload_schemas(client: Client, ledger: str, schemas: TopicSchemas)
             found = client.call("schema.get", GetSchema(ledger, version))
         if found.version != version or found.arrow_schema != body:
             raise Refused(
-                f"schema version {version} of ledger {ledger} is registered already, and differs from what was given",
-                hint="A version never changes: give the registered one, or register the next",
+                f"schema version {version} of ledger {ledger} differs from the version that is registered already",
+                hint="Use the registered schema for this version, or register yours as the next version",
             )
     return wanted[-1]

@@ -1,10 +1,10 @@
-"""Stores without Spark: connect to one, create and list its ledgers, set its policies and its bucket.
+"""Store without Spark: connect to it, create and list its ledgers, set policies and the bucket for offloads.
 
     store = connect("./ledger-store")
     orders = store.ledger("orders")
     orders.append([{"id": 1, "total": 9.5}])
-    orders.read()                               # a pyarrow.Table of everything
-    for table in orders.tail(): ...             # the existing rows, then new ones
+    orders.read()                               # a pyarrow.Table of all rows
+    for table in orders.tail(): ...             # the existing rows, then new rows
     billing = orders.cursor("billing")
     table, position = billing.read()
     billing.acknowledge(position)
@@ -14,8 +14,8 @@
     store.offload_to("s3://history", endpoint="http://127.0.0.1:9000", credential_provider="mine:credentials")
 
 Rules of `offload_to`
-- All settings of one bucket are set together. A setting that is not given returns to the broker's configuration.
-- No setting is a secret. Credentials are named by reference, and the broker finds them.
+- A call sets all settings of the bucket. A setting without an argument gets the value of the broker's configuration.
+- No argument is a secret. The broker itself reads the credentials, for example from the files of AWS.
 - The broker tries the address first: it writes, reads, lists and deletes a small object. `check=False` skips the trial.
 """
 
@@ -56,16 +56,16 @@ _SETTINGS = {
 
 
 def offload_to(client: Client, address: str | os.PathLike[str], *, check: bool = True, **options: str) -> None:
-    """Set the address to which a broker offloads; `options` are named as in `_SETTINGS`.
+    """Set the address to which a broker offloads segments. `options` have the names in `_SETTINGS`.
 
-    Raises the error of a trial that fails, and then changes no setting.
+    If the trial fails, raises its error and changes no setting.
     """
     unknown = sorted(set(options) - set(_SETTINGS))
     if unknown:
-        message = f"offload_to() knows no {unknown}, only {sorted(set(_SETTINGS) - {'address'})}"
+        message = f"offload_to() has no options {unknown}, only {sorted(set(_SETTINGS) - {'address'})}"
         raise TypeError(message)
     place = os.fspath(address)
-    # A relative directory is the caller's: the broker works in another one.
+    # A relative path is made absolute, because the broker has another working directory.
     given = {**options, "address": place if "://" in place or not place else str(Path(place).absolute())}
     settings: dict[str, int | str | None] = {setting: given.get(name) or None for name, setting in _SETTINGS.items()}
     address_setting = _SETTINGS["address"]
@@ -84,11 +84,11 @@ def connect(
 ) -> LedgerStore:
     """Connect to a store without Spark: `connect().ledger("orders").append([{"id": 1}])`.
 
-    `store` is a directory or a broker's address. A directory's broker is started if none runs; with `create` the
-    directory is created too.
+    `store` is a directory or a broker's address. For a directory, the call starts a broker if none runs. With `create`
+    it also creates a missing store.
 
-    With an address `grpc+tls://…`, `ca` is the file of the authority that verifies the broker's certificate.
-    `certificate` and `key` are the client's files. `token` is `file:/path` or `env:NAME`.
+    For an address `grpc+tls://…`, `ca` is the file of the authority that has signed the broker's certificate.
+    `certificate` and `key` are the client's files. `token` is a reference: `file:/path` or `env:NAME`.
     """
     from pyspark_ledger.ledger.client.connect import connect_store
     from pyspark_ledger.ledger.client.credentials import Credentials
@@ -99,12 +99,12 @@ def connect(
 
 
 def open_read_only(store: str | os.PathLike[str] | None = None) -> LedgerStore:
-    """Open a store's directory on this host for reading. No broker is needed or started, and nothing is changed."""
+    """Open a store's directory on this host for reading. The call needs and starts no broker, and changes nothing."""
     from pyspark_ledger.ledger.api.read_only import ReadOnlyStore
 
     location = store_location(store)
     if is_address(location):
-        raise Refused(f"{location!r} is a broker's address", hint="Name the store's directory to read it without one")
+        raise Refused(f"{location!r} is a broker's address, expected a directory", hint="Use the store's directory")
     return LedgerStore(ReadOnlyStore(Path(location)))  # type: ignore[arg-type]  # the calls that read, no others
 
 
@@ -128,28 +128,29 @@ class LedgerStore:
         return names
 
     def offload_to(self, address: str | os.PathLike[str], *, check: bool = True, **options: str) -> None:
-        """Set the bucket or directory for the offload of sealed segments; see docs/tiered-storage.md.
+        """Set the bucket or directory to which the broker copies sealed segments. See docs/tiered-storage.md.
 
         `options` are `endpoint`, `region`, `profile`, `role`, `credential_provider`, `encryption`, `kms_key` and
-        `bucket_owner`. An option that is not given returns to the broker's configuration. None of them is a secret.
+        `bucket_owner`. A missing option gets the value of the broker's configuration. No option is a secret.
 
-        With `check` the broker tries the address first. A trial that fails raises its error and changes no setting:
-        Refused if no server answers, NotFound without the bucket, Unauthenticated without the rights.
+        With `check` the broker tries the address first. If the trial fails, no setting is changed. It raises Refused if
+        no server answers, NotFound if there is no such bucket, and Unauthenticated if rights are missing.
         """
         offload_to(self.client, address, check=check, **options)
 
     def ledger(self, name: str) -> Ledger:
-        """Return a ledger, all partitions of it if it is partitioned. Nothing is created before its first append."""
+        """Return a ledger, or a `PartitionedLedger` if it has partitions. The first append creates a missing ledger."""
         name = canonical_name(name)
         if self.client.call("partitions", NameLedger(name)).partitions:
             return PartitionedLedger(self.client, name)
         return Ledger(self.client, name)
 
     def create(self, name: str, *, deduplication: bool = False, durability: Literal["fsync", "os"] = "fsync") -> Ledger:
-        """Create a ledger with options that an append cannot set. Refused if there is one of the name.
+        """Create a ledger with options that an append cannot set. Raises AlreadyExists if the name is in use.
 
-        With `deduplication`, a message that a producer of the same name sends again is not written again. With a
-        `durability` of "os", an append returns before the device has it: a loss of power loses what is not sealed.
+        With `deduplication`, a message that a producer of the same name sends again is not written again. With
+        `durability="os"`, an append returns before it is synced to the device. A loss of power can then lose the
+        entries of the open segment.
         """
         name = canonical_name(name)
         self.client.call("create", CreateLedger(name, deduplication=deduplication, durability=durability))
@@ -163,7 +164,10 @@ class LedgerStore:
         deduplication: bool = False,
         durability: Literal["fsync", "os"] = "fsync",
     ) -> PartitionedLedger:
-        """Create a ledger with partitions. Return an existing one; Refused if its number of partitions differs."""
+        """Create a ledger with partitions, or return the existing ledger with this number of partitions.
+
+        Raises AlreadyExists if a ledger of this name has another number of partitions.
+        """
         name = canonical_name(name)
         require_partitions(partitions)
         request = CreateLedger(
@@ -177,6 +181,6 @@ class LedgerStore:
         self.client.call("delete", NameLedger(canonical_name(name)))
 
     def namespace_policy(self, namespace: str, forget: Iterable[str] = (), **values: int) -> Policies:
-        """Set and remove policies of a namespace, `tenant/namespace`. Without either, return them."""
+        """Set and remove policies of a namespace, `tenant/namespace`. Return all its policies."""
         request = ChangePolicy(namespace, namespace=True, values=values, forget=list(forget))
         return change_policy(self.client, request)

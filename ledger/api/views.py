@@ -1,10 +1,11 @@
-"""Collection of the values for displays: a store, a ledger or a cursor as `_repr_html_` and `repr` show it.
+"""Values that `repr` and a notebook show of a store, a ledger or a cursor.
 
 Rules
-- A display never raises. A failure is a part of the view, and the calls end with the first failure of the broker.
-- A call waits at most `_SECONDS` for its answer. A private broker that exited because it was idle is started again.
-- The number of calls is bounded: at most `_LEDGERS` ledgers, `_PARTITIONS` partitions and `_CURSORS` cursors each.
-- Backlogs are estimated, so no file is read.
+- A display never raises an error. It shows the error instead. After the first failed call no further call is made.
+- A call waits at most `_SECONDS` for its reply. A private broker that exited because it was idle is started again.
+- The number of calls is limited. A view has at most `_LEDGERS` ledgers, or `_PARTITIONS` partitions of a ledger with
+  `_CURSORS` cursors each.
+- Backlogs are estimated, so that the broker reads no file.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ if TYPE_CHECKING:
     from pyspark_ledger.ledger.client.client import Client
 
 _SECONDS = 3.0
-_DEADLINE_MS = 1_000  # a suspended broker takes longer, and is not asked again
+_DEADLINE_MS = 1_000  # after this time a call is not retried
 _LEDGERS, _PARTITIONS, _CURSORS = 20, 16, 12
-_SEGMENTS = 1_000  # the list of a store has no strip for a ledger with more
+_SEGMENTS = 1_000  # the view of a store does not show the segments of a ledger with more segments
 
 
 def ledger_view(client: Client, name: str) -> LedgerView:
-    """Return a ledger, with its partitions and cursors."""
+    """Return the view of a ledger with its partitions and cursors."""
     described = None
     try:
         described = _described(client, name)
@@ -44,7 +45,7 @@ def ledger_view(client: Client, name: str) -> LedgerView:
 
 
 def cursor_view(client: Client, ledger: str, cursor: str) -> LedgerView:
-    """Return the ledger of a cursor, with this cursor only."""
+    """Return the view of a cursor's ledger with only this cursor."""
     try:
         described = msgspec.structs.replace(_described(client, ledger), cursors=[cursor])
         return LedgerView(ledger, described, (_cursor(client, ledger, cursor),))
@@ -53,7 +54,7 @@ def cursor_view(client: Client, ledger: str, cursor: str) -> LedgerView:
 
 
 def store_view(client: Client, location: str) -> StoreView:
-    """Return the first ledgers of a store, without their cursors."""
+    """Return the view of a store with its first ledgers, without their cursors."""
     ledgers: list[LedgerView] = []
     count = 0
     try:
@@ -75,7 +76,7 @@ def _log_view(client: Client, described: LedgerDescription) -> LedgerView:
         return LedgerView(described.name, described, tuple(_cursor(client, described.name, name) for name in names))
     except Unavailable:
         raise
-    except LedgerError as error:  # a damaged cursor hides neither the ledger nor other partitions
+    except LedgerError as error:  # after the error of a damaged cursor, the ledger and other partitions are still shown
         return LedgerView(described.name, described, problem=_reason(error))
 
 

@@ -165,9 +165,9 @@ def test_payload_schemas_that_are_registered_make_columns(place: Place) -> None:
     assert ledger.register_payload_schemas(first) == 0
     assert ledger.describe().schema_version == 1
     assert ledger.schema() is None
-    with pytest.raises(Refused, match=r"schema version 0 of ledger .* is registered already, and differs"):
+    with pytest.raises(Refused, match=r"schema version 0 of ledger .* differs from the version"):
         ledger.register_payload_schemas("INT64")
-    with pytest.raises(Refused, match=r"schema versions 3 were given .* they count from 0 on"):
+    with pytest.raises(Refused, match=r"schema versions 3 were given .* expected all from 0 on"):
         ledger.register_payload_schemas(json.dumps([{"version": 3, "type": "JSON", "data": avro}]))
     with ledger.producer() as producer:
         producer.send(b'{"id": 1}', key="a")
