@@ -135,7 +135,7 @@ def test_a_place_with_another_entry_than_promised_is_corrupt(client: Client, mon
         return msgspec.structs.replace(places, blocks=[wrong])
 
     monkeypatch.setattr(client, "locate", promise_another)
-    with pytest.raises(Corrupt, match="has entry 0 at offset .*, expected entry 5"):
+    with pytest.raises(Corrupt, match=r"has entry 0 at offset .*, expected entry 5"):
         list(client.read_blocks(EVERYTHING))
 
 
