@@ -95,7 +95,7 @@ def test_served_in_the_place_of_a_private_broker(store: Path, tmp_path: Path) ->
         assert "tlskeyfilepath" not in {
             name.lower() for name in LedgerSource({"path": "o", "store": "/x"}, "0")._option_texts
         }
-        with pytest.raises(Refused, match="already serves the store .* at grpc"):
+        with pytest.raises(Refused, match=r"already serves the store .* at grpc"):
             _start(store, f"grpc+tls://localhost:{_free_port('localhost')}", tls)
     finally:
         served.stop()
