@@ -1,7 +1,7 @@
-"""The bounded read, `spark.read.format("ledger")`: Spark's reader over a planner.
+"""Batch reads, `spark.read.format("ledger")`: Spark's reader, which uses the planner of a source.
 
-Filters are not pushed down: the class does not override `pushFilters`. Reason: in Spark 4.2 the pushed filters of one
-scan leak into later scans of the same DataFrame. Options such as `startingTimestamp` limit a read.
+Filters are not pushed down: the class does not override `pushFilters`. Reason: Spark 4.2 applies the pushed filters of
+one scan also to later scans of the same DataFrame. Options such as `startingTimestamp` limit a read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyspark_ledger.connector.spark_errors import plain_errors
 
 @plain_errors
 class LedgerBatchReader(DataSourceReader):
-    """Spark's reader of a bounded read: plans on the driver, reads tasks on executors."""
+    """Spark's reader of a batch read. It plans on the driver, and reads tasks on executors."""
 
     def __init__(self, planner: BatchPlanner) -> None:
         self._planner = planner
@@ -26,7 +26,7 @@ class LedgerBatchReader(DataSourceReader):
         return {}  # a task has all that an executor needs
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return the tasks of the range by the current state of the ledgers; none for an empty range."""
+        """Return the tasks of the read for the current state of the ledgers; none for an empty range."""
         return partitions_of(self._planner.tasks())
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:

@@ -2,16 +2,16 @@
 
 Rules
 - The start of a ledger is the first of these that is set. The end of a ledger follows the same order.
-  1. The ledger's entry in `startingPositions` or `startingTimestamps`. A partition's entry precedes the entry of the
-     partitioned ledger.
+  1. The ledger's value in `startingPositions` or `startingTimestamps`. A value under a partition's own name takes
+     precedence over the value under the name of its partitioned ledger.
   2. `startingPosition` or `startingTimestamp`, for all ledgers.
-  3. The default of the read: earliest for a bounded read, latest for a stream.
-- A query starts at its checkpoint, else at its subscription's position, else at the bound that the options set. An
-  ignored start option is logged once per run of a query.
-- Spark asks a source for its initial offset only if there is no checkpoint. A run that gets a start offset before the
-  initial offset was asked for therefore continues from a checkpoint.
+  3. The default of the read: earliest for a batch read, latest for a stream.
+- A query starts at its checkpoint, else at its subscription's position, else at the bound that the options set. If a
+  start option is ignored, a warning is logged once per run of a query.
+- Spark asks a source for its initial offset only if there is no checkpoint. So if Spark passes a start offset before it
+  asked for the initial offset, the query continues from a checkpoint.
 - The log level is WARNING. Reason: Python shows no lower level in the process where Spark runs a source.
-- Bounds are values, and computing them has no side effects. Only `IgnoredStart` logs.
+- Bounds are values, and their computation has no side effects. Only `IgnoredStart` logs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Bound of a read in one ledger: a position or a time. `option` is the option that set it; empty for a default."""
+    """Bound of a read in one ledger: a position or a time. `option` is the option that set it; empty: the default."""
 
     position: Position | None = None
     timestamp_ms: int | None = None
@@ -39,7 +39,7 @@ class Bound:
 
     @property
     def is_entry(self) -> bool:
-        """Whether the bound is the position of a certain entry."""
+        """Whether the bound is the position of an entry, and not earliest, latest or a time."""
         return self.position not in (None, EARLIEST, LATEST)
 
 
@@ -47,7 +47,7 @@ UNBOUNDED = Bound()
 
 
 class ReadBounds:
-    """Both bounds of a read. A stream starts at the latest position by default, and may end after the current end."""
+    """Start and end bounds of a read. A stream starts at the latest position by default, and may end in the future."""
 
     def __init__(self, options: LedgerOptions, *, stream: bool) -> None:
         self._stream = stream
@@ -81,7 +81,7 @@ class ReadBounds:
         return {name: self._initial_progress(name) for name in {*names, *(name for place in places for name in place)}}
 
     def _initial_progress(self, log: str) -> ReadProgress:
-        """Return the progress for the bounds of a ledger. `start_position` applies an entry's position later."""
+        """Return the progress that asks for the bounds of a ledger. `start_position` applies an entry's position."""
         start, end = self.start(log), self.end(log)
         return ReadProgress(
             position=None if start.is_entry else start.position,
@@ -92,7 +92,7 @@ class ReadBounds:
         )
 
     def start_position(self, log: LogStatus, logs: int) -> Position:
-        """Return the start of a ledger by its first status. `logs` is the number of ledgers in the read.
+        """Return the start of a ledger from its first status. `logs` is the number of ledgers in the read.
 
         Raises Refused if a bound does not fit the ledgers, and DataLoss if a bound is outside of the ledger.
         """
@@ -135,7 +135,8 @@ def _default_bound(position: Position | None, timestamp_ms: int | None, side: st
 def _require_one_ledger(bound: Bound, log: str, logs: int) -> None:
     if logs > 1 and not bound.option.endswith("s"):
         raise Refused(
-            f"option {bound.option!r} is {bound.position}, a place in one ledger; {log} is one of {logs} that are read",
+            f"option {bound.option!r} is {bound.position}, a position in one ledger; {log} is one of {logs} that are "
+            "read",
             hint=f"Name the ledger, or the partition, in '{bound.option}s'",
         )
 
@@ -145,7 +146,7 @@ def _require_within(bound: Bound, log: LogStatus) -> None:
         raise DataLoss(
             f"option {bound.option!r} is {bound.position}, ledger {log.name} begins at {log.start} "
             f"and ends at {log.end}",
-            hint="Give a position within, or earliest or latest",
+            hint="Give a position in this range, or earliest or latest",
         )
 
 
@@ -166,12 +167,15 @@ class IgnoredStart:
         """Log a warning if a start option is set. Called when Spark passes a start offset."""
         names = self._options.starting
         if not self._reported and names:
-            _log.warning("the query goes on from its checkpoint: %s ignored", _options_text(names))
+            _log.warning("the query continues from its checkpoint: %s ignored", _options_text(names))
         self._reported = True
 
 
 def subscription_warning(subscription: str, cursors: Mapping[str, Position], bounds: ReadBounds) -> str:
-    """Return the warning about start options ignored for existing cursors, given by ledger; empty if there are none."""
+    """Return the warning about start options that existing cursors override; empty without such options.
+
+    `cursors` has the positions of the existing cursors, by ledger.
+    """
     options = {name: bounds.start(name).option for name in cursors}
     ledgers = [name for name, option in options.items() if option]
     if not ledgers:

@@ -1,7 +1,7 @@
-"""Entries that a reader can no more read: ledger, range, counts, cause, and the hint for the user.
+"""Entries that a reader needs and that are lost: ledger, range, counts, cause, and the hint for the user.
 
 Causes
-- *trimmed*: retention trimmed the entries. Counts are exact if the broker recorded them when it trimmed.
+- *trimmed*: retention deleted the entries. Counts are exact if the broker recorded them at that time.
 - *deleted*: the ledger was deleted. Counts are unknown.
 - *made again*: the ledger was deleted and created again under the same name.
 - *missing file*: a file or object that the ledger's metadata lists does not exist.
@@ -19,20 +19,20 @@ from pyspark_ledger.ledger.protocol.reads import LogStatus, LogStatuses, Trimmed
 
 Cause = Literal["trimmed", "deleted", "made again", "missing file"]
 _CAUSES: dict[Cause, str] = {
-    "trimmed": "its retention trimmed them",
+    "trimmed": "its retention deleted them",
     "deleted": "the ledger was deleted",
     "made again": "the ledger was deleted and created again",
     "missing file": "their file is missing",
 }
 _HINTS: dict[Cause, str] = {
-    "trimmed": "A subscription, or a longer retention, keeps what is not read yet. ",
+    "trimmed": "A subscription, or a longer retention, keeps unread entries. ",
     "deleted": "",
     "made again": "",
-    "missing file": "Bring the file back from a copy of the store. ",
+    "missing file": "Restore the file from a copy of the store. ",
 }
 _CONTINUE_HINT = (
-    "To go on without them, set option 'failOnDataLoss' to false; to read what there is from its beginning, start with "
-    "a new checkpoint and subscription"
+    "To continue without them, set option 'failOnDataLoss' to false. To read the existing entries from the beginning, "
+    "start with a new checkpoint and a new subscription"
 )
 
 
@@ -49,7 +49,7 @@ class DataLossRange:
     detail: str = ""
 
     def __str__(self) -> str:
-        counts = "how many is not known"
+        counts = "their number is unknown"
         if self.entries is not None:
             counts = f"{self.entries} entries, {self.rows} rows, {self.size_bytes} bytes"
         more = f" ({self.detail})" if self.detail else ""
@@ -71,7 +71,7 @@ class DataLossRange:
 
     @classmethod
     def of_trimmed(cls, ledger: str, trimmed: TrimmedEntries) -> DataLossRange:
-        """Return the loss of entries that retention trimmed."""
+        """Return the loss of entries that retention deleted."""
         if not trimmed.known:
             return cls(ledger, "trimmed", trimmed.range)
         return cls(ledger, "trimmed", trimmed.range, trimmed.entries, trimmed.rows, trimmed.size_bytes)
@@ -84,7 +84,7 @@ class DataLossRange:
 
 
 def find_loss(ledger: str, incarnation: str, left: PositionRange, statuses: LogStatuses) -> DataLossRange | None:
-    """Return the lost entries of `left`; None if all exist. `statuses` were asked with `left` as read progress."""
+    """Return the lost entries of `left`; None if all exist. `statuses` are those of a read of `left`."""
     status = next((log for log in statuses.logs if log.name == ledger), None)
     if status is None:
         return DataLossRange(ledger, "deleted", left)
@@ -92,7 +92,7 @@ def find_loss(ledger: str, incarnation: str, left: PositionRange, statuses: LogS
 
 
 def loss_of(log: LogStatus, incarnation: str, left: PositionRange) -> DataLossRange | None:
-    """Return the lost entries of `left` by the status of its ledger; None if all exist."""
+    """Return the lost entries of `left`, from the status of the ledger; None if all exist."""
     if log.incarnation != incarnation:
         return recreated_loss(log, incarnation, left)
     return None if log.trimmed is None else DataLossRange.of_trimmed(log.name, log.trimmed)

@@ -1,13 +1,13 @@
 """Size of one batch: how many entries of each ledger fit into `maxRowsPerTrigger` and `maxBytesPerTrigger`.
 
 Rules
-- A batch always contains the oldest unread entry of all ledgers, even if this entry alone exceeds the limits. A batch
-  therefore makes progress, and no entry starves: only older entries precede it.
-- The remaining limit is split by max-min fairness (`fair_shares`). A ledger with a small backlog is therefore read to
-  its end in every batch.
+- A batch always contains the oldest unread entry of all ledgers, even if this entry alone exceeds the limits. So every
+  batch makes progress, and an entry waits only for older entries.
+- The remaining limit is split by max-min fairness (`fair_shares`). So a ledger with a small backlog is read to its end
+  in every batch.
 - If shares are smaller than entries, ledgers take turns with one whole entry each, the oldest entry first.
 - The limits of rows and bytes apply together. Ranges are split between entries, never inside an entry.
-- These are values and functions without side effects. Except for `ask`, which asks the broker where limited ranges end.
+- Values and functions have no side effects. Exception: the argument `ask` asks the broker where limited ranges end.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Limits:
         return " or ".join(name for name, limit in limits.items() if limit is not None)
 
     def allow(self, rows: int, size_bytes: int) -> bool:
-        """Return whether so many rows and bytes are within the limits."""
+        """Return whether these numbers of rows and bytes are within the limits."""
         return rows <= self.rows_max and size_bytes <= self.bytes_max
 
     @property
@@ -78,7 +78,7 @@ class LedgerBacklog:
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """Wait for `rows_min` rows, at most until the oldest row is `delay_ms` old by the broker's clock."""
+    """Wait for `rows_min` rows. It ends at the latest when the oldest row is `delay_ms` old by the broker's clock."""
 
     rows_min: int = 0
     delay_ms: int = 0
@@ -117,9 +117,9 @@ def admit_rows(
 def share_limits(
     sources: Sequence[_Source], limits: Limits, take: Callable[[_Source, int, int], tuple[_Part, int, int]]
 ) -> list[tuple[_Part, int, int]]:
-    """Return the part that `take` takes of each source within its share of the limits, with rows and bytes.
+    """Return the part that `take` selects from each source within its share of the limits, with rows and bytes.
 
-    The limit that a source does not use is shared by the sources after it.
+    If a source does not use its whole share, the sources after it share the rest.
     """
     rows, size, parts = limits.rows_max, limits.bytes_max, []
     for number, source in enumerate(sources):
@@ -143,7 +143,7 @@ def fair_shares(needs: Sequence[int], budget: int) -> list[int]:
 
 
 def _fair_parts(queue: Sequence[LedgerBacklog], limits: Limits, ask: AskLimitedRanges) -> dict[str, SplitPart]:
-    """Return the part of each ledger by its fair share. The oldest ledger also gets its head."""
+    """Return the part of each ledger within its fair share. The ledger with the oldest entry also gets its head."""
     oldest = queue[0]
     rows = fair_shares(
         [log.rows - (log.head_rows if log is oldest else 0) for log in queue],

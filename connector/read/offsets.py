@@ -5,16 +5,17 @@
 Rules
 - `ledger` and `entry` are the position after the last entry read. `id` is the ledger's incarnation, which changes if
   the ledger is deleted and created again. Each partition is a ledger in the map.
-- Spark compares offsets as JSON text. Keys are therefore sorted, and an unchanged offset is returned unchanged.
+- Spark compares offsets as JSON text. So keys are sorted, and an unchanged offset is returned unchanged.
 - If a batch skips acknowledged rows or redelivers rows, its end offset has `"delivery": n`. The broker's delivery
   record n lists the rows of the batch.
 - Spark's checkpoint has only the ends of batches. If a ledger of a batch does not start at the start offset, the end
-  offset has the start: `"from": {name: [ledger, entry]}`. `from` precedes the start offset. There are three such cases:
-  - the first batch of a query. Its initial offset has `"initial": true`. A new process computes the initial offset
-    again, and `latest` has ends by then.
-  - a ledger found while the query runs.
-  - a ledger that has lost entries.
-- A ledger in the start offset, but not in the end offset, was deleted.
+  offset has the start: `"from": {name: [ledger, entry]}`. `from` takes precedence over the start offset. There are
+  three such cases:
+  - the first batch of a query, whose initial offset has `"initial": true`. Reason: if this batch is repeated, a new
+    process computes the initial offset again, and `latest` may be a later position by then.
+  - a ledger that is found while the query runs
+  - a ledger that has lost entries
+- If a ledger is in the start offset, but not in the end offset, it was deleted.
 - If a batch reads a published table, the end offset has the table, its version and the last segment of each ledger:
   `"history": {"id": …, "upTo": {name: ledger}, "version": …}`. Rows up to that segment are read from the table, later
   rows from the log. The position of a row is the same in both. If a batch reads only the log, `history` has only the
@@ -57,7 +58,10 @@ class LedgerRange:
 
 @dataclass(frozen=True, slots=True)
 class HistoryPin:
-    """Version of a published table (-1: the batch reads nothing of it), and the last segment of each ledger in it."""
+    """Version of a published table, and the last segment of each ledger in this version.
+
+    Version -1 means that the batch does not read the table.
+    """
 
     table_id: str
     version: int = -1
@@ -159,14 +163,14 @@ class StreamOffset:
         deliveries = {
             name: at.delivery
             for name, at in self.ledgers.items()
-            # A new incarnation of a ledger numbers its records from 1 again.
+            # In a new incarnation of a ledger, the numbers of delivery records restart at 1.
             if name in starts and at.delivery and at.incarnation == ledgers[name].incarnation
         }
         return StreamOffset(ledgers, False, starts, deliveries)
 
 
 def delivered(start: StreamOffset, end: StreamOffset) -> dict[str, LedgerOffset]:
-    """Return the ledgers whose rows in the batch from `start` to `end` are listed by a delivery record."""
+    """Return the ledgers for which a delivery record lists the rows of the batch from `start` to `end`."""
     if end.initial or start == end:
         return {}
     recorded = {}
@@ -222,7 +226,7 @@ def _range(name: str, start: StreamOffset, end: StreamOffset) -> LedgerRange:
 
 
 def require_addressed(offset: StreamOffset, names: Collection[str], reads: str) -> None:
-    """Raise Refused if the offset has a ledger that is not in `names`: the checkpoint is of another query.
+    """Raise Refused if the offset has a ledger that is not in `names`. Then the checkpoint is of another query.
 
     `reads` is the text of the ledgers that the query reads.
     """
@@ -230,7 +234,7 @@ def require_addressed(offset: StreamOffset, names: Collection[str], reads: str) 
     if others:
         raise Refused(
             f"the checkpoint is of ledger {', '.join(others[:5])}, the query reads {reads}",
-            hint="Use a checkpoint of its own for each query",
+            hint="Use a separate checkpoint for each query",
         )
 
 
@@ -238,16 +242,16 @@ def require_no_table(end: StreamOffset) -> None:
     """Raise Refused if the batch reads a published table. Called by queries without option `history`."""
     if end.history is not None and end.history.version >= 0:
         raise Refused(
-            f"the batch that is run again reads version {end.history.version} of table {end.history.table_id}, and the "
-            "query names no table",
-            hint="Give option 'history' as before, at least until this batch is done",
+            f"the repeated batch reads version {end.history.version} of table {end.history.table_id}, and the query "
+            "names no table",
+            hint="Set option 'history' as before, at least until this batch is done",
         )
 
 
 def require_subscription(recorded: Mapping[str, LedgerOffset], name: str | None) -> None:
-    """Raise Refused if a batch has delivery records (`recorded`, of `delivered`) and the query has no subscription."""
+    """Raise Refused if a batch has delivery records (the result of `delivered`), but the query has no subscription."""
     if recorded and name is None:
         raise Refused(
-            f"the batch that is run again was decided for a subscription of {min(recorded)}, and the query names none",
-            hint="Give options 'subscription' and 'ackMode' as before, at least until this batch is done",
+            f"the repeated batch was planned for a subscription of {min(recorded)}, and the query names none",
+            hint="Set options 'subscription' and 'ackMode' as before, at least until this batch is done",
         )

@@ -1,4 +1,4 @@
-"""Interfaces between Spark's two readers and the sources: planners plan on the driver, tasks read on executors.
+"""Interfaces between Spark's two readers and the sources. Planners plan on the driver, and tasks read on executors.
 
     planner                     source                               tasks
     LedgerScan, LedgerStream    ledgers of a store, by its broker    ledger.task.LedgerTask
@@ -39,7 +39,7 @@ class Task(Protocol):
 
 
 class BatchPlanner(Protocol):
-    """Plan of a bounded read."""
+    """Plan of a batch read."""
 
     def schema(self) -> StructType:
         """Return the columns for Spark. Raises Refused if the user's schema differs."""
@@ -50,7 +50,7 @@ class BatchPlanner(Protocol):
         ...
 
     def findings(self) -> Any:
-        """Return state to pass to the process that plans the read, or None."""
+        """Return results, such as a listing, for the process that plans the read; or None."""
         return None
 
 
@@ -58,14 +58,14 @@ class StreamPlanner(Protocol):
     """Plan of one run of one query."""
 
     start_warning: str = ""
-    """Warning about a start option that is ignored because a cursor exists; empty if none is ignored."""
+    """Warning that a start option is ignored because a cursor exists; empty if no option is ignored."""
 
     def initial(self) -> StreamOffset:
         """Return the start of a query without a checkpoint. Every call returns the same offset."""
         ...
 
     def latest(self, start: StreamOffset, *, limited: bool) -> StreamOffset | None:
-        """Return the end of the next batch from `start`; None if no batch is due. `limited` applies the limits."""
+        """Return the end of the next batch from `start`; None if there is no batch. `limited` applies the limits."""
         ...
 
     def tasks(self, start: StreamOffset, end: StreamOffset) -> Sequence[Task]:

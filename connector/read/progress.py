@@ -1,7 +1,7 @@
 """Progress report of a stream: the value that Spark copies into `sources[i].latestOffset` of its progress.
 
-Spark before 4.2 asks a Python source for no report. There the end offset of a batch carries the report, as its member
-`report`, with the figures of the last batch. A Python source can write to no other field of the progress.
+Spark before 4.2 does not ask a Python source for a report. There the end offset of a batch has the report, as its
+member `report`. A Python source cannot set another field of the progress.
 
     {"v": 1, "store": "/data/store", "storeId": "<uuid>", "subscription": "billing", "credentials": {…},
      "batch": {"endedBy": "maxRowsPerTrigger"},
@@ -13,13 +13,14 @@ Spark before 4.2 asks a Python source for no report. There the end offset of a b
      "columnsAdded": 1, "columnsNotRead": ["name"]}               only if columns were added (`with_added_columns`)
 
 Rules
-- Keys are sorted. The lag is the backlog behind this batch, by the state of the ledger when the batch was planned.
-- `lagMs` is the age of the oldest unread entry by the broker's clock; 0 if there is none.
+- Keys are sorted. The lag is the backlog after this batch, in the state of the ledger when the batch was planned.
+- `lagMs` is the age of the oldest unread entry by the broker's clock; 0 without a backlog.
 - `reads` counts the data that the broker served to all readers since the last report: mapped ranges and sent blocks.
   `cacheHitRate` is the share of entries not read from storage. The same bytes by source are `memoryBytes`,
   `pageCacheBytes`, `localFileBytes` and `objectStorageBytes` (`ledger.protocol.cache.ReadSources`).
 - `cache` is the broker's cache of all ledgers: counters since the last report, and current sizes.
-- Of more than `LEDGERS_MAX` ledgers, the report lists those with the largest lag. `ledgersInAll` has the sums of all.
+- If there are more than `LEDGERS_MAX` ledgers, the report lists the ledgers with the largest lag. `ledgersInAll` has
+  the sums over all ledgers.
 - `dataLoss` has the lost and skipped ranges, the newest last. `dataLosses` is their number.
 - Credentials are references, never secrets. The session's listener (`connector.session.commit_listener`) parses the
   report and uses the store, the subscription and the credentials to acknowledge.
@@ -184,7 +185,7 @@ def _sums(ledgers: Sequence[LedgerLag]) -> dict[str, int]:
 
 
 def source_report(source: Mapping[str, Any]) -> Any:
-    """Return the report in one source of a progress: its latest offset, or in an end offset; None without one."""
+    """Return the report in one source of a progress: its latest offset, or a part of its end offset; else None."""
     for name in ("latestOffset", "endOffset"):
         value = parse_report(source.get(name))
         report = value.get(REPORT_KEY, value) if isinstance(value, Mapping) else None
@@ -194,7 +195,7 @@ def source_report(source: Mapping[str, Any]) -> Any:
 
 
 def parse_report(report: Any) -> Any:
-    """Return a report that may be JSON text as a value; None for other text, which other sources report."""
+    """Return a report as a value. It may be JSON text. Returns None for other text, which other sources report."""
     if not isinstance(report, str):
         return report
     try:

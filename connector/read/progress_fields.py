@@ -14,7 +14,7 @@ PROGRESS_FIELDS: Mapping[str, Mapping[str, str]] = {
     "Batch": {
         "batch.endedBy": "Reason for the end of the batch: `all there was`, `availableNow`, `the end of the read`, or "
         "the name of the option that limited the batch.",
-        "columnsAdded": "Number of columns that ledgers got after the query was planned. Absent without such columns.",
+        "columnsAdded": "Number of columns that were added after Spark planned the query. Absent without such columns.",
         "columnsNotRead": "The first 20 names of these columns. A restart of the query reads them.",
         "dataLoss": "The newest 20 lost ranges, each with `ledger`, `cause`, `from`, `to`, `entries`, `rows` and "
         "`bytes`. A count is null if it is unknown. Absent without a loss.",
@@ -24,7 +24,7 @@ PROGRESS_FIELDS: Mapping[str, Mapping[str, str]] = {
         f"{LEDGER}.lagEntries": "Entries after the end of the batch.",
         f"{LEDGER}.lagRows": "Rows after the end of the batch.",
         f"{LEDGER}.lagBytes": "Bytes after the end of the batch.",
-        f"{LEDGER}.lagMs": "Waiting time of the oldest unread entry, in milliseconds; 0 if there is none.",
+        f"{LEDGER}.lagMs": "Age of the oldest unread entry, in milliseconds; 0 without an unread entry.",
         f"{LEDGER}.ledger": "End of the log: the segment id, which Pulsar calls ledger id.",
         f"{LEDGER}.entry": "End of the log: the entry number in that segment.",
         f"{LEDGER}.id": "Incarnation of the ledger. It changes if the ledger is deleted and created again.",
@@ -35,28 +35,28 @@ PROGRESS_FIELDS: Mapping[str, Mapping[str, str]] = {
     "Reads of all readers since the last trigger": {
         "reads.mappedBytes": "Bytes that readers on the broker's host mapped.",
         "reads.sentBytes": "Bytes that the broker sent.",
-        "reads.cacheHitRate": "Share of served entries that needed no read from storage; null if none was served.",
+        "reads.cacheHitRate": "Share of served entries that needed no read from storage; null if no entry was served.",
         "reads.memoryBytes": "Bytes from the cache's memory.",
-        "reads.pageCacheBytes": "Bytes of local files that the system's page cache should have.",
+        "reads.pageCacheBytes": "Bytes of recently used local files, whose data are in the system's page cache.",
         "reads.localFileBytes": "Bytes of other local files.",
         "reads.objectStorageBytes": "Bytes from object storage.",
     },
     "Cache of the broker, for all readers and ledgers": {
         "cache.hits": "Entries served without a read from storage, since the last trigger.",
-        "cache.hitBytes": "Their bytes.",
+        "cache.hitBytes": "Bytes of these entries.",
         "cache.misses": "Entries read from storage and served, since the last trigger.",
-        "cache.missBytes": "Their bytes.",
+        "cache.missBytes": "Bytes of these entries.",
         "cache.inserted": "Entries inserted since the last trigger.",
         "cache.evicted": "Entries evicted since the last trigger.",
-        "cache.evictions": "Eviction passes since the last trigger.",
-        "cache.evictionMs": "Time of these passes, in milliseconds.",
+        "cache.evictions": "Runs of the eviction since the last trigger.",
+        "cache.evictionMs": "Time of these runs, in milliseconds.",
         "cache.requeues": "Entries that the policy kept for a later reader, since the last trigger.",
         "cache.sizeBytes": "Memory in use now.",
-        "cache.lingeringBytes": "The part of this memory that is evicted and still referenced by readers.",
+        "cache.lingeringBytes": "Memory of evicted blocks that readers still use; a part of `cache.sizeBytes`.",
         "cache.limitBytes": "Limit of the memory.",
-        "cache.inflightReadBytes": "Bytes of the reads from storage that run now.",
-        "cache.localFileBytes": "Bytes of recently read or written local files that the cache counts. They take none "
-        "of its memory.",
+        "cache.inflightReadBytes": "Bytes that are being read from storage.",
+        "cache.localFileBytes": "Bytes of recently read or written local files that the cache counts. They are not in "
+        "the cache's memory.",
         "cache.localFileLimitBytes": "Limit of that sum.",
         "cache.expectedReads": "Reads of cached entries that are still expected, updated once a second.",
         "cache.nonEvictableBytes": "Bytes of these entries, updated once a second.",
@@ -64,7 +64,7 @@ PROGRESS_FIELDS: Mapping[str, Mapping[str, str]] = {
     "Source": {
         "store": "Directory or address of the store.",
         "storeId": "Id of the store.",
-        "subscription": "Name of the subscription. Absent without one, and in `ackMode` `explicit`.",
+        "subscription": "Name of the subscription. Absent without a subscription, and in `ackMode` = `explicit`.",
         "credentials": "References to the credentials: paths and names of variables, never secrets. Absent without "
         "credentials.",
         "v": "Version of the report, 1.",

@@ -1,11 +1,11 @@
 """Split of a batch's limits between new rows and redelivered rows. Pure functions.
 
 Rules
-- New rows and redelivered rows get equal shares. A share that one side does not need goes to the other side. Rows that
-  are never acknowledged therefore cannot block new rows, and new rows cannot block redelivered rows.
+- New rows and redelivered rows get equal shares. If one side needs less than its share, the other side gets the rest.
+  So rows that are never acknowledged cannot block new rows, and new rows cannot block redelivered rows.
 - A share is never smaller than the first entry of its side. If the first entries of both sides do not fit together, the
-  sides alternate between batches, and one side gets the whole limit. A batch therefore exceeds its limits only by one
-  entry that is larger than the limits.
+  sides alternate between batches, and one side gets the whole limit. So a batch exceeds its limits only if one entry is
+  larger than the limits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from pyspark_ledger.ledger.protocol.cursors import Due
 
 
 class SplitLimits(NamedTuple):
-    """Limits of both sides of a batch; None: no rows of this side. `alternates`: the sides do not fit together."""
+    """Limits of both sides of a batch. None means no rows of this side.
+
+    `alternates` is set if the first entries of both sides do not fit together.
+    """
 
     new: Limits | None
     redelivered: Limits | None
@@ -28,7 +31,7 @@ class SplitLimits(NamedTuple):
 def split_limits(
     limits: Limits, backlogs: Sequence[LedgerBacklog], due: Mapping[str, Due], *, new_first: bool
 ) -> SplitLimits:
-    """Return the limits of both sides of one batch. `new_first` gives the batch to new rows if the sides alternate."""
+    """Return the limits of both sides of one batch. If the sides alternate, `new_first` gives the batch to new rows."""
     fresh = [backlog for backlog in backlogs if backlog.rows]
     redelivered = [ledger for ledger in due.values() if ledger.rows]
     if not limits or not fresh or not redelivered:

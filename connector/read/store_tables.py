@@ -3,14 +3,14 @@
     ledgers    one row for each ledger of the store, or for the loaded ledger
     segments   the segments of the ledgers
     cursors    the durable cursors: positions, backlogs, counts of individual acknowledgements
-    holes      ranges acknowledged behind the mark-delete position, and entries with unacknowledged rows
+    holes      ranges that are acknowledged after the mark-delete position, and partly acknowledged entries
     cache      the counters of the broker's cache
 
 Rules
-- The driver asks the broker once, when the read is planned. No entry is read. Without a ledger in `load()`, a table
+- The driver asks the broker once, when Spark plans the read. No entry is read. If `load()` names no ledger, a table
   covers all ledgers of the store.
-- A cursor can have millions of acknowledged ranges. The task therefore gets them in their encoded form and decodes
-  them into rows.
+- A cursor can have millions of acknowledged ranges. So the task gets the ranges in their encoded form, and decodes them
+  into rows.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class AckedRangesTask:
 
 
 class StoreTable(BatchPlanner):
-    """Plan of a read of one table of one store."""
+    """Plan of a read of a table about a store."""
 
     def __init__(self, options: LedgerOptions) -> None:
         self._options = options

@@ -1,16 +1,16 @@
-"""The stream, `spark.readStream.format("ledger")`: Spark's reader over a planner.
+"""Streams, `spark.readStream.format("ledger")`: Spark's reader, which uses the planner of a source.
 
 Spark keeps one reader on the driver for each run of a query. For each trigger Spark calls `latestOffset(start)`,
 `reportLatestOffset`, `commit(previous end)` and `partitions(start, end)`. After a failure it calls `partitions` first.
 
 Spark without admission control calls `latestOffset()` without a start. The start is then the newest offset of the run,
 else the initial offset (`connector.spark_features` has the order of calls). Such a Spark does not call
-`reportLatestOffset` either, so the end of a batch carries its report.
+`reportLatestOffset` either. So the end offset of a batch contains the batch's report.
 
 Rules
 - Offsets are JSON values. An unchanged offset is returned exactly as it was passed.
-- The planner is created at the first call. Reason: Spark also creates readers only to pickle them.
-- Executors get a copy without a planner, and therefore without a connection, lease or thread.
+- The planner is created at the first call. Reason: Spark creates some readers only to pickle them.
+- Executors get a copy without a planner, so the copy has no connection, lease or thread.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ class LedgerStreamReader(*stream_reader_classes()):  # type: ignore[misc]  # the
         return initial.to_json()
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: object = None) -> dict[str, Any]:  # noqa: N802
-        """Return the end of the next batch; the start itself if there is nothing to deliver.
+        """Return the end of the next batch; the start itself if there are no rows to deliver.
 
-        Spark without admission control passes no arguments. The limits apply to its batches, too.
+        Spark without admission control passes no arguments. The limits apply to its batches too.
         """
         if start is not None:
             self._ignored_start.on_start_offset()
@@ -77,7 +77,7 @@ class LedgerStreamReader(*stream_reader_classes()):  # type: ignore[misc]  # the
         return self._last_end
 
     def _end_after(self, start: dict[str, Any], *, limited: bool) -> dict[str, Any]:
-        """Return the end of the batch after `start`; with the progress report if Spark asks for none."""
+        """Return the end of the batch after `start`. It contains the progress report if Spark asks for no report."""
         end = self._planner.latest(StreamOffset.from_json(start), limited=limited)
         if end is None:
             return start
@@ -85,7 +85,7 @@ class LedgerStreamReader(*stream_reader_classes()):  # type: ignore[misc]  # the
         return end.to_json() if report is None else end.to_json() | {REPORT_KEY: report}
 
     def _start_without_admission_control(self) -> dict[str, Any]:
-        """Return the start of the next batch. Warn in the first call of a run that limits end Trigger.AvailableNow."""
+        """Return the start of the next batch. In the first call of a run, warn that limits end Trigger.AvailableNow."""
         options = self._options
         if not self._limits_reported and (options.max_rows_per_trigger or options.max_bytes_per_trigger):
             _log.warning(
@@ -96,7 +96,7 @@ class LedgerStreamReader(*stream_reader_classes()):  # type: ignore[misc]  # the
         return self._last_end or self._planner.initial().to_json()
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
-        """Return one of the set limits as Spark's token. `latestOffset` applies all limits."""
+        """Return one of the set limits as Spark's object. `latestOffset` applies all limits."""
         if self._options.max_bytes_per_trigger is not None:
             return admission.ReadMaxBytes(self._options.max_bytes_per_trigger)
         if self._options.max_rows_per_trigger is not None:

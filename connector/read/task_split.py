@@ -1,9 +1,9 @@
 """Assignment of ranges to tasks: large ranges are split by size, small ranges of many ledgers share a task.
 
 Rules
-- A plan depends only on the ranges and on immutable entries. A repeated batch therefore has the same tasks.
-- A task costs tens of milliseconds, however little it reads. A small read therefore has few tasks, and a large read
-  has tasks of about equal size.
+- A plan depends only on the ranges and on stored entries, which never change. So a repeated batch has the same tasks.
+- A task costs tens of milliseconds, even if it reads few rows. So a small read has few tasks, and a large read has
+  tasks of about equal size.
 """
 
 from __future__ import annotations
@@ -32,14 +32,17 @@ class SizedRange:
 
 
 def part_bytes(total_bytes: int, least: int, target: int) -> int:
-    """Return the bytes that one task should read of ranges of `total_bytes`."""
+    """Return the number of bytes that one task should read, for a read of `total_bytes`."""
     if total_bytes <= least:
         return max(total_bytes, 1)
     return max(least, min(target, -(-total_bytes // _PARTS_OF_MEDIUM_READ)))
 
 
 def plan_tasks(ranges: Iterable[SizedRange], least: int, target: int, split: SplitRangesOf) -> list[list[LedgerRange]]:
-    """Return the ranges of each task, in order. Up to `least` bytes are one task, else about `target` bytes."""
+    """Return the ranges of each task, in order.
+
+    A read of up to `least` bytes is one task. A larger read has tasks of up to about `target` bytes.
+    """
     filled_ranges = [sized for sized in ranges if sized.entries]
     size = part_bytes(sum(sized.size_bytes for sized in filled_ranges), least, target)
     large = [sized.range for sized in filled_ranges if sized.size_bytes > size]

@@ -156,7 +156,7 @@ def test_trimmed_or_recreated_ledger_ends_the_query_or_is_skipped(
     assert api.ledger("in-0").trim().ledgers
     api.delete("in-1")
     fill(api, 2000, 1000)
-    for words in (r"LEDGER_DATA_LOSS.*'in-[01]' has lost", "To go on without them, set option 'failOnDataLoss'"):
+    for words in (r"LEDGER_DATA_LOSS.*'in-[01]' has lost", "To continue without them, set option 'failOnDataLoss'"):
         with pytest.raises(StreamingQueryException, match=words):
             story.run()
     story.options["failOnDataLoss"] = "false"

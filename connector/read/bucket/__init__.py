@@ -1,1 +1,1 @@
-"""Reads of offloaded ledgers in a bucket, without a broker: bounded read, stream, tasks, listing."""
+"""Reads of offloaded ledgers in a bucket, without a broker: batch reads, streams, tasks, listing."""

@@ -1,6 +1,6 @@
 """The listing of a bucket, `spark.read.format("ledger").option("offload", "s3://bucket").load()`.
 
-The listing has one row per offload attempt of a segment. The driver creates the rows when the read is planned.
+The listing has one row for each upload of a segment (*attempt*). The driver creates the rows when Spark plans the read.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class ListingScan(BatchPlanner):
 
 
 def listing(options: LedgerOptions) -> pa.RecordBatch:
-    """Return one row per offload attempt in the bucket of `options`."""
+    """Return a row for each offload attempt in the bucket of `options`."""
     catalogue = read_catalogue(require_bucket(options).store())
     return pa.RecordBatch.from_pylist([_row(attempt) for attempt in catalogue.attempts], schema=LISTING)
 

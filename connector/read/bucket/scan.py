@@ -1,15 +1,15 @@
-"""Reads of a bucket's topic on the driver: columns, range and tasks; and the bounded read.
+"""Reads of a bucket's topic on the driver: columns, range and tasks; and the planner of batch reads.
 
 Rules
-- The catalogue and the entry heads are read once and kept. Reason: objects are immutable. A stream lists the bucket
-  again when it has read all known objects.
-- The catalogue and columns found by `load()` are pickled with the source (`BucketTopic`). The process that plans the
-  read does not read them again.
-- A topic has columns if its entries have columns. The columns are read from the first and the last entries of its
-  segments. Otherwise its entries are messages, and their heads are read before the read is planned.
-- An entry with columns starts with its schema. The first bytes of a block are therefore enough, unless the block
-  starts with other entries. The task that reads the rows verifies the checksum.
-- Payload schemas are those of option `payloadSchema`, else those that the newest segment was offloaded with.
+- The *catalogue* (the listing of the bucket) and the headers of entries (*heads*) are read once and kept. Reason: an
+  object never changes. A stream lists the bucket again when it has read all known objects.
+- The catalogue and the columns that `load()` found are pickled with the source (`BucketTopic`). So the process that
+  plans the read does not read them again.
+- A topic has columns if its entries have columns. They are read from two entries of each segment: the first entry, and
+  the first entry of the last block. Otherwise the entries are messages, and all heads are read before planning.
+- An entry with columns starts with its schema. So the first bytes of a block are enough, unless the block starts with
+  an entry without rows. The task that reads the rows verifies the checksum.
+- Payload schemas come from option `payloadSchema`, else from the newest segment that was offloaded with schemas.
 - A partitioned topic is read as its partitions. Each partition has its own range.
 """
 
@@ -101,7 +101,7 @@ class BucketTopic:
 
 
 class BucketRead:
-    """Read of a topic or its partitions, on the driver. `findings` are those of the process that found the columns."""
+    """Read of a topic or its partitions, on the driver. `findings` come from the process that found the columns."""
 
     def __init__(
         self, options: LedgerOptions, user_schema: StructType | None = None, findings: BucketTopic | None = None
@@ -140,9 +140,9 @@ class BucketRead:
             if self.options.history is None:
                 raise
             raise NotFound(
-                f"{nothing.message}; its columns are only in objects",
-                hint="Read the table alone, by format('delta'), where all that was offloaded is published and gone; "
-                f"else: {nothing.hint or 'name the topic as it is in the bucket'}",
+                f"{nothing.message}; the read needs an object of the topic to know its columns",
+                hint="If all offloaded segments are published and deleted, read only the table, with format('delta'). "
+                f"Else: {nothing.hint or 'name the topic as it is in the bucket'}",
             ) from nothing
         for fault in catalogue.topicless_faults:
             _log.warning("%s may be incomplete, because an object without a topic cannot be read: %s", self.name, fault)
@@ -150,14 +150,14 @@ class BucketRead:
 
     @property
     def logs(self) -> list[BucketLog]:
-        """Topics as logs. Logs of messages have the heads of all entries, unless option `offloadScan` disables that."""
+        """Topics as logs. Logs of messages have the heads of all entries, unless option `offloadScan` is `none`."""
         if self._logs is None:
             scan = self.columns is None and self.bucket.offload_scan == "auto"
             self._logs = [BucketLog(topic, self._entry_heads(topic) if scan else {}) for topic in self.topics]
         return self._logs
 
     def refresh(self, *, for_columns: bool = False) -> None:
-        """Discard the listing and, with `for_columns`, the columns. Entry heads and columns of objects are kept."""
+        """Drop the listing and, with `for_columns`, the topic's columns. Heads and columns of objects are kept."""
         self._topics = self._logs = None
         if for_columns:
             self.__dict__.pop("columns", None)
@@ -249,7 +249,7 @@ class BucketRead:
         if len(self.topics) > 1:
             raise Refused(
                 f"option {option!r} is {position}, and {self.name} has {len(self.topics)} partitions here",
-                hint="A position is of one partition: load that one, or give a timestamp",
+                hint="A position belongs to one partition: load this partition, or give a timestamp",
             )
 
     def _require_position(self, log: BucketLog, position: Position, option: str) -> Position:
@@ -277,7 +277,7 @@ class BucketRead:
 
 
 class BucketScan(BatchPlanner):
-    """Plan of a bounded read of a topic. `findings` are those of the process that found the columns."""
+    """Plan of a batch read of a topic. `findings` come from the process that found the columns."""
 
     def __init__(
         self, options: LedgerOptions, user_schema: StructType | None = None, findings: BucketTopic | None = None
@@ -304,7 +304,7 @@ class BucketScan(BatchPlanner):
 def require_bucket(options: LedgerOptions) -> BucketOptions:
     """Return the bucket's options. Raises Refused if option `offload` is not set."""
     if options.bucket is None:
-        raise Refused("no bucket is named", hint="Name it by option 'offload'")
+        raise Refused("no bucket is named", hint="Name it with option 'offload'")
     return options.bucket
 
 

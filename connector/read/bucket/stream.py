@@ -1,9 +1,9 @@
-"""The stream of a bucket, `spark.readStream.format("ledger").option("offload", …)`: offloaded segments in batches.
+"""Streams of a bucket, `spark.readStream.format("ledger").option("offload", …)`: offloaded segments in batches.
 
 Rules
 - The stream starts at the first entry, unless an option sets another start. Segments that are offloaded later follow in
   later batches.
-- `tasks(start, end)` depends only on its arguments and on immutable objects.
+- `tasks(start, end)` depends only on its arguments and on objects, which never change.
 - The limits apply to all partitions of a topic together and are split evenly. Each batch has at least one entry.
 - Nothing is acknowledged, because no broker is involved.
 """
@@ -115,10 +115,10 @@ class BucketStream(StreamPlanner):
 def require_stream(options: LedgerOptions) -> None:
     """Raise Refused or Unsupported for options that a stream of a bucket cannot have."""
     if not options.ledger:
-        raise Refused("no ledger is named, and a stream reads one", hint="Name it in load()")
+        raise Refused("no ledger is named, and a stream needs a ledger", hint="Name it in load()")
     if options.history is not None:
         raise Unsupported(
-            "a stream of option 'history' goes on in the log, and option 'offload' asks no broker for it",
-            hint="Stream through the ledger's store, without 'offload'; or read table and bucket in a batch, and "
-            "stream the bucket alone from a startingPosition behind that",
+            "a stream with option 'history' continues in the log, and with 'offload' it has no broker to read the log",
+            hint="Stream from the ledger's store, without 'offload'. Or read table and bucket in a batch, and stream "
+            "only the bucket from a startingPosition after that",
         )

@@ -1,9 +1,9 @@
 """Tasks that read a part of a bucket's topic from its objects, without a broker.
 
 Rules
-- The executor opens the object store and keeps it for later tasks.
-- The executor resolves the credentials and the keys of encrypted messages. A task has only references to them.
-- With a rescue column, a message that no key decrypts is rescued in its encrypted form.
+- The executor opens the object store, and later tasks use it again.
+- The executor reads the credentials and the keys of encrypted messages. A task has only references to them.
+- If no key decrypts a message, the rescue column contains the encrypted message. Without that column the read fails.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BucketObjects:
-    """Parameters that all tasks of a read share. Pickled; contains no secret."""
+    """Parameters that all tasks of a read share. They are pickled, and contain no secret."""
 
     address: str
     s3: S3Options

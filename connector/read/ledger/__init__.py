@@ -1,1 +1,1 @@
-"""Reads of ledgers through their broker: bounded read, stream, tasks, subscriptions, deliveries."""
+"""Reads of ledgers through their broker: batch reads, streams, tasks, subscriptions, deliveries."""

@@ -1,12 +1,12 @@
-"""Delivery records of a query's batches: skipped, redelivered and dead-letter rows. The driver's side.
+"""Delivery records of a query's batches, on the driver: skipped rows, redelivered rows and dead letters.
 
 Rules
-- The broker decides the rows of a batch and stores them as a delivery record. The query only asks for the record.
-  Spark's checkpoint has the record's number.
-- Dead letters are appended to `<ledger>-<subscription>-DLQ` as one commit with a number of its own. The rows are
-  acknowledged after that. A repeated attempt therefore writes no row twice. All partitions of a ledger share one dead
-  letter ledger.
-- Columns that were added to the ledger since its first dead letter are added to the dead letter ledger.
+- The broker chooses the rows of a batch and stores the choice as a *delivery record*. The query only asks for the
+  record. Spark's checkpoint has the record's number.
+- Dead letters are appended to `<ledger>-<subscription>-DLQ` as one commit with its own number. The rows are
+  acknowledged after that. So a repeated attempt writes no row twice. All partitions of a ledger share one dead-letter
+  ledger.
+- If columns are added to the ledger after its first dead letter, they are also added to the dead-letter ledger.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Deliveries:
         self.explicit = read.options.ack_mode == "explicit"
 
     def newest(self) -> Delivery:
-        """Return the newest delivery record, where a query without a checkpoint continues."""
+        """Return the newest delivery record. A query without a checkpoint continues after this record."""
         return self._get(0)
 
     def due(self, delivery: int) -> Due:
@@ -85,9 +85,9 @@ class Deliveries:
         return due
 
     def next(self, offset: LedgerOffset, end: Position, limits: RedeliveryLimits = NO_LIMIT) -> DecidedDelivery:
-        """Let the broker decide the batch from `offset` to `end`, with redelivered rows within `limits`.
+        """Let the broker choose the rows of the batch from `offset` to `end`, with redelivered rows within `limits`.
 
-        Also sends the dead letters of the decision.
+        Also writes the dead letters that the broker has chosen.
         """
         timeout_ms, redeliveries, before_ms = self._redelivery_policy()
         request = NextDelivery(
@@ -131,7 +131,7 @@ class Deliveries:
             return [LedgerTask(source, (part,), b"", count) for part in parts]
         skipped = decode_info(delivered.skip, "a range of a delivery record").acknowledged
         return [
-            # A task gets the skipped rows of its own part only: those of the whole range may be megabytes.
+            # A task gets only the skipped rows of its own part. The skipped rows of the whole range may have megabytes.
             LedgerTask(source, (part,), encode_skipped(skipped.within(part.range)), count)
             for part in parts
             if not _is_skipped(part, skipped)
@@ -146,7 +146,7 @@ class Deliveries:
 
         read = self._read
         delivery = self._get(_DEAD_LETTERS)
-        # Messages are read as bytes, not decoded by their schema. Reason: no dead letter may be lost by an error.
+        # Messages are read as bytes, not decoded by their schema. Reason: a decoding error must not lose a dead letter.
         shape = dead_letter_shape(read.ledgers.columns, self._ledger)
         columns, source = dead_letter_columns(shape), read.source(shape)
         options = read.options
@@ -186,6 +186,6 @@ class Deliveries:
 
 
 def _is_skipped(part: LedgerRange, skipped: Any) -> bool:
-    """Return whether all rows of a part are skipped. True for most parts of a redelivered range."""
+    """Return whether all rows of a part are skipped, which is true for most parts of a redelivered range."""
     start, end = part.range.start, part.range.end
     return start.ledger_id == end.ledger_id and skipped.next_missing(start) >= end

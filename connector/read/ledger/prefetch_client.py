@@ -1,12 +1,12 @@
 """Prefetch requests: the driver sends the ranges of the next batch to the broker before the tasks read them.
 
-The broker can throttle a leading query: it answers with a wait time, so that queries close behind share one read of
-object storage. The driver waits, because waiting tasks would block executor cores. The broker limits the delay
-(`managedLedgerCachePacingPercent`). Option `pacing` disables it.
+The broker can throttle a leading query, so that queries close behind share one read of object storage. Then its answer
+has a wait time. The driver waits, because waiting tasks would occupy cores of executors. The broker limits the sum of
+the waits (`managedLedgerCachePacingPercent`). `pacing` = `false` switches throttling off.
 
 Rules
-- A prefetch request is optional. An error is logged, and the batch does not change.
-- Ranges with a small backlog are not requested (`WORTH_BYTES`). Reason: they are in memory or quickly read.
+- If a prefetch request fails, the error is logged, and the batch continues.
+- Ranges with a small backlog (`WORTH_BYTES`) are not requested. Reason: they are in memory, or quickly read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pyspark_ledger.ledger.errors import LedgerError
 from pyspark_ledger.ledger.position import PositionRange
 from pyspark_ledger.ledger.protocol.reads import PrefetchRange, PrefetchReply, PrefetchRequest
 
-WORTH_BYTES = 1024 * 1024  # least backlog of a request; of one ledger: a sixteenth
+WORTH_BYTES = 1024 * 1024  # smallest backlog of a request; for a single ledger a sixteenth of this
 _log = logging.getLogger(__name__)
 
 

@@ -1,12 +1,12 @@
-"""Reads of ledgers on the driver: existing ledgers, columns, statuses and tasks; and the bounded read.
+"""Reads of ledgers on the driver: existing ledgers, columns, statuses and tasks; and the planner of batch reads.
 
 Rules
-- A missing ledger raises NotFound with the nearest name. Except with option `waitForLedger`, which waits for it.
-- The ledgers of a read all have columns, or all have messages.
+- A missing ledger raises NotFound with the nearest name. With option `waitForLedger` the read waits for the ledger.
+- The ledgers of a read all contain rows, or all contain messages.
 - Each request covers all ledgers of the read in one call.
-- A query keeps its columns until it is restarted. Columns that were added after planning are not read. The progress of
-  the query reports their number and names.
-- The start and the end of a bounded read are pinned when the read is planned.
+- A query keeps its columns until it is restarted. It does not read columns that were added after planning. The progress
+  of the query reports their number and names.
+- The start and the end of a batch read are fixed when Spark plans the read.
 """
 
 from __future__ import annotations
@@ -87,12 +87,12 @@ class LedgerRead:
 
     @property
     def name(self) -> str:
-        """The addressed ledgers as text, for messages."""
+        """The ledgers of the read as text, for errors."""
         return str(self.addressing)
 
     @property
     def ledgers(self) -> FoundLedgers:
-        """Ledgers of the read, found at the first access. Raises NotFound if none exists before the wait timeout."""
+        """Ledgers of the read, found at the first access. Raises NotFound if a ledger is missing after the wait."""
         if self._ledgers is None:
             self._ledgers = self._wait() if self.options.wait_for_ledger else self._find()[0]
         return self._ledgers
@@ -119,10 +119,10 @@ class LedgerRead:
         return shape if self._user_schema is None else shape.for_schema(self._user_schema, self.name)
 
     def names(self) -> list[str]:
-        """Return the names of the addressed ledgers, with partitioned ledgers under their common name.
+        """Return the names of the ledgers to read. A partitioned ledger is under its common name.
 
-        A pattern matches the existing ledgers. In ack mode `explicit` the query's own dead letter ledgers are left out.
-        Reason: a query must not read its own dead letters as new rows.
+        A pattern selects from the existing ledgers. In ack mode `explicit` the query's own dead-letter ledgers are left
+        out. Reason: a query must not read its own dead letters as new rows.
         """
         if not self.addressing.pattern:
             return self._with_dead_letters(list(self.addressing.names))
@@ -161,11 +161,12 @@ class LedgerRead:
             self.connection.call(
                 lambda client: client.call("schema.get", GetSchema(name))
             )  # raises NotFound with the nearest name
-            raise NotFound(f"there was no ledger {name} a moment ago", hint="Try again")
+            raise NotFound(f"ledger {name} did not exist when the read was planned, and exists now", hint="Try again")
         if not statuses.logs:
             raise NotFound(
                 f"no ledger of the store matches {self.addressing.pattern!r}",
-                hint="The whole name is compared, such as 'orders-.*'. Option 'waitForLedger' waits for the first",
+                hint="The pattern must match the whole name, such as 'orders-.*'. Option 'waitForLedger' waits for the "
+                "first ledger",
             )
 
     def split_by_limits(self, ranges: Sequence[LimitedRange]) -> list[SplitPart]:
@@ -217,7 +218,7 @@ class LedgerRead:
         )
 
     def _find(self) -> tuple[FoundLedgers, bool]:
-        """Return the ledgers, and whether they have columns or entries (also trimmed entries)."""
+        """Return the ledgers, and whether one of them has columns or has ever had entries."""
         statuses = self.statuses({})
         self.require_found(statuses)
         written = [log.name for log in statuses.logs if log.last_publish_ms or log.end.ledger_id >= 0]
@@ -252,7 +253,7 @@ class LedgerRead:
 
 
 class LedgerScan(BatchPlanner):
-    """Plan of a bounded read of ledgers."""
+    """Plan of a batch read of ledgers."""
 
     def __init__(self, options: LedgerOptions, user_schema: StructType | None = None) -> None:
         self._read = LedgerRead(options, user_schema)
@@ -273,7 +274,7 @@ class LedgerScan(BatchPlanner):
 
 
 def measure_ranges(read: LedgerRead, progress: Mapping[str, ReadProgress], *, strict: bool) -> list[SizedRange]:
-    """Return the unread ranges of `progress` with sizes. Lost entries raise DataLoss if `strict`, else are logged."""
+    """Return the unread ranges of `progress` with sizes. If entries are lost: raise DataLoss if `strict`, else log."""
     statuses = read.statuses(progress, of=list(progress))
     for name, current in progress.items():
         unread = PositionRange(current.position or EARLIEST, current.until or LATEST)
@@ -292,11 +293,11 @@ def measure_ranges(read: LedgerRead, progress: Mapping[str, ReadProgress], *, st
 
 
 def sized_range(ledger: str, incarnation: str, part: SplitPart) -> SizedRange:
-    """Return a part of a ledger with its size, as `plan_tasks` takes it."""
+    """Return a part of a ledger with its size, for `plan_tasks`."""
     return SizedRange(LedgerRange(ledger, incarnation, part.range), part.entries, part.size_bytes)
 
 
-_LEDGERS_MAX = 8  # ledgers asked at each trigger; columns added to other ledgers are not reported
+_LEDGERS_MAX = 8  # ledgers whose columns are compared at each trigger; columns added to others are not reported
 _NAMES_MAX = 20
 
 

@@ -1,11 +1,11 @@
 """Streams of ledgers: the driver's planner of batches, with the query's ledgers, subscription and last batch.
 
 Invariants
-- The start of a query is decided once: by its checkpoint, else by its subscription's cursors, else by the options.
-  With a subscription, the cursors have the start before batch 0 exists. Otherwise the end offset of batch 0 has it.
-- `tasks(start, end)` depends only on its arguments and on immutable entries. Sizes that were measured when the batch
-  was planned are reused, and do not change the result.
-- If there is nothing to deliver, `latest` returns None and the start offset does not change. New or deleted ledgers
+- The start of a query is determined once: by its checkpoint, else by its subscription's cursors, else by the options.
+  With a subscription, the cursors store the start before batch 0 exists. Otherwise the end offset of batch 0 stores it.
+- `tasks(start, end)` depends only on its arguments and on stored entries, which never change. Sizes that were measured
+  when the batch was planned are reused, and do not change the result.
+- If there are no rows to deliver, `latest` returns None and the start offset does not change. New or deleted ledgers
   are recorded with the next batch.
 - A ledger found while the query runs is read from its beginning. Trigger.AvailableNow reads only the ledgers that
   existed at its start.
@@ -128,7 +128,7 @@ class LedgerStream(StreamPlanner):
         must_wait = (
             limited and self.pinned_ends is None and self.delay.must_wait(states.backlogs, states.statuses.now_ms)
         )
-        # Redelivered rows are not delayed: they have waited for their timeout.
+        # Redelivered rows are not delayed, because they have waited for their timeout already.
         if must_wait and not (self._explicit and any(due.rows for due in self._due(start, states).values())):
             return None
         new_limits: Limits | None = self.limits if limited else Limits()
@@ -196,8 +196,8 @@ class LedgerStream(StreamPlanner):
         )
         self._last_cache_reads = cache_reads
         options = self.read.options
-        # The commit listener acknowledges a reported subscription up to the committed end. In ack mode `explicit` that
-        # would lose the batch's unacknowledged rows, so the subscription is not reported.
+        # The commit listener acknowledges a reported subscription up to the committed end. In ack mode `explicit` this
+        # would acknowledge rows that the sink did not acknowledge, so the subscription is not reported.
         subscription = None if self._explicit else options.subscription
         identity = SourceIdentity.of(
             connection.location, connection.client.store_id, subscription, options.credentials()
@@ -206,9 +206,9 @@ class LedgerStream(StreamPlanner):
         return with_added_columns(report, self.read)
 
     def pin_end(self) -> None:
-        """Pin the current ends for Trigger.AvailableNow. Later ledgers are not read.
+        """Pin the current ends for Trigger.AvailableNow. Ledgers that are created later are not read.
 
-        Rows that this run delivers are not redelivered in it.
+        The run delivers each row at most once: rows that it has delivered are redelivered in a later run.
         """
         statuses = self.read.statuses({})
         self.pinned_ends = {log.name: log.end for log in statuses.logs}
@@ -235,7 +235,7 @@ class LedgerStream(StreamPlanner):
         return starts
 
     def _refresh(self, start: StreamOffset) -> LogStates:
-        """Return the states of the ledgers for a batch from `start`. Raises DataLoss, or records the loss."""
+        """Return the states of the ledgers for a batch from `start`. Raises or records DataLoss for lost entries."""
         self._require_addressed(start)
         names = self.read.names()
         progress = {name: self._read_progress(name, None) for name in names}
@@ -289,7 +289,7 @@ class LedgerStream(StreamPlanner):
         }
 
     def _decide(self, start: StreamOffset, states: LogStates, limits: RedeliveryLimits) -> dict[str, LedgerOffset]:
-        """Let the broker decide the batch of each ledger, and return the ends. Called with a subscription."""
+        """Let the broker choose the rows of the batch in each ledger, and return the ends. Needs a subscription."""
         ends = {}
         for name, log in states.logs.items():
             if name not in self._parts and not self._explicit:

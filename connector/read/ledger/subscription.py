@@ -1,22 +1,23 @@
-"""Subscriptions of a running query: lease and acknowledgements in each ledger, or an anonymous reader of the cache.
+"""Subscriptions of a running query: leases and acknowledgements, or without a subscription an anonymous reader.
 
 Rules of leases
-- A lease excludes a second query from a cursor. A query acquires the leases of all its ledgers or fails. This includes
-  ledgers that it finds while it runs.
-- Spark kills the source's process at stop, possibly without a call of `stop()`. A lease therefore expires by itself.
-  The broker frees a lease at once if its holder was a process on the broker's host that has ended.
-- If a lease is held, a query waits until the lease expires. It is refused as soon as the holder renews the lease:
-  another query is running.
+- A *lease* is the right of one query to use a cursor. A query acquires the leases of all its ledgers or fails. This
+  includes ledgers that it finds while it runs.
+- When a query stops, Spark may kill the source's process without a call of `stop()`. So a lease expires unless it is
+  renewed. If the holder was a process on the broker's host that has ended, the broker releases the lease at once.
+- If another process holds a lease, a query waits until the lease expires. If the holder renews the lease, another query
+  is running, and the waiting query is refused.
 - One thread renews all leases. The renewals also keep a private broker from its idle shutdown.
 
 Rules of acknowledgements
 - A query acknowledges only entries in Spark's commit log: up to the start of the next batch, or up to a committed end.
-- The replay floor is set before the first batch. A batch can therefore be repeated after it acknowledged rows itself.
+- The *replay floor* is the end of the last batch that Spark is known to have committed. It is set before the first
+  batch. So a batch can be repeated even if the batch itself acknowledged rows.
 - Each ledger is acknowledged separately. A deleted ledger is skipped.
 
 Rules of a query without a subscription (`AnonymousReader`)
-- The broker's cache has the query's reader name and its position in each ledger. The query does not prevent retention
-  from trimming, and no state of it is durable.
+- The broker's cache has the query's reader name and its position in each ledger. Retention may delete rows that the
+  query has not read, and no state of the query is durable.
 - The query registers every 30 seconds, and at every trigger that moves its position. The cache removes the query 90
   seconds after its last registration. The registrations also keep a private broker from its idle shutdown.
 """
@@ -154,7 +155,7 @@ class Subscription:
             )
 
     def acknowledge(self, position: Position) -> None:
-        """Acknowledge all entries before `position`, which are in Spark's commit log. Retention may then trim them."""
+        """Acknowledge all entries before `position`. They are in Spark's commit log. Retention may delete them now."""
         if self._acknowledged is not None and position <= self._acknowledged:
             return
         request = MarkDelete(self._ledger, self._name, position, replay_floor=position)
@@ -175,7 +176,7 @@ class Subscription:
         return Refused(
             f"subscription {self._name!r} of {self._ledger} is read by {reply.holder} until "
             f"{iso_text(reply.until_ms)}, this query is {self._holder}",
-            hint="Stop that query, or give this one a subscription of its own",
+            hint="Stop that query, or set another subscription for this query",
         )
 
 

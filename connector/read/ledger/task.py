@@ -1,12 +1,12 @@
-"""Tasks that read ranges of one or many ledgers from their broker, as record batches.
+"""Tasks that read ranges of one or several ledgers from their broker, as record batches.
 
 Rules
-- A task is pickled. It has no connection or other state of a process. If the broker requires a token, the task has its
-  own token, which can only read and expires.
+- Spark pickles a task. So a task has no connection and no other state of a process. If the broker requires a token, the
+  task has a separate token, which only allows reads, and expires.
 - A task connects to the broker at its address and checks the store id. It never starts a broker.
-- Blocks are mapped if task and broker run on the same host. Otherwise they are sent over Flight.
-- Lost entries raise DataLoss with their range and counts. Without `fail_on_data_loss` they are skipped and the loss is
-  logged.
+- If task and broker run on the same host, the task maps blocks. Otherwise the broker sends blocks over Arrow Flight.
+- If entries are lost, the task raises DataLoss with their range and counts. Without `fail_on_data_loss` it skips them
+  and logs the loss.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class LedgerTask:
     redelivered: int = -1
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows. Raises errors of the broker; Unavailable only after the client's retries."""
+        """Yield the rows. Raises errors of the broker, and Unavailable after the client's retries."""
         source = self.source
         return read_rows(task_client(source.address, source.store_id, source.credentials), self)
 
@@ -198,7 +198,7 @@ def _entries(
 
 
 def _find_loss(client: Client, request: ReadRequest, left: PositionRange, error: DataLoss | NotFound) -> DataLossRange:
-    """Return the lost entries of `left`, by the current status of the ledger."""
+    """Return the lost entries of `left`, from the current status of the ledger."""
     progress = ReadProgress(left.start, request.incarnation, until=left.end)
     statuses = client.call("survey", AskLogStatuses([request.name], {request.name: progress}))
     return find_loss(request.name, request.incarnation, left, statuses) or DataLossRange.of_missing_file(

@@ -1,9 +1,9 @@
 """Start and end bounds of a read of a published table and its ledgers.
 
 Rules
-- A position means the same in table and ledger. A position before the ledger's start is valid if the table has it.
-- A time within the ledger is the broker's time, as in every read. For rows that are only in the table, the position is
-  the first one with a publish time at or after the given time.
+- A row has the same position in table and ledger. A position before the ledger's start is valid if the table has it.
+- In the ledger, a time is compared with the broker's time, as in every read. For rows that are only in the table, it is
+  compared with the publish time. The read starts at the first row at or after the time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pyspark_ledger.offload.table.rows import LogRows
 
 
 class TableBounds(ReadBounds):
-    """Both bounds of a read of a table. A stream also starts at the earliest position by default."""
+    """Start and end bounds of a read of a table. The default start is the earliest position, also for a stream."""
 
     def __init__(self, options: LedgerOptions, *, stream: bool) -> None:
         super().__init__(options, stream=stream)
@@ -41,8 +41,8 @@ class TableBounds(ReadBounds):
         if begin < log.start and start.is_entry and not table.contains_from(log.name, begin):
             raise DataLoss(
                 f"option {start.option!r} is {begin}, ledger {log.name} begins at {log.start}, and {table.snapshot} "
-                "does not reach back to it",
-                hint="Give a position within, or earliest",
+                "begins later, too",
+                hint="Give a position that the table has, or earliest",
             )
         return PositionRange(begin, max(begin, stop))
 

@@ -1,10 +1,10 @@
 """Published table of a read on the driver: version, last published segment of each ledger, and tasks.
 
 Rules
-- A batch reads one version. A table with another id than before raises an error with both ids.
-- A column in the table must have the ledger's type; else Refused is raised with both types. A column that the table
-  does not have yet is null. A table without any column of the ledger is refused.
-- A ledger that ends before its last published segment is not the published ledger, and raises DataLoss.
+- A batch reads one version. If the table's id has changed, an error names both ids.
+- A column in the table must have the ledger's type or a narrower type. Else Refused names both types. If the table does
+  not have a column yet, the column is null. A table without any column of the ledger is refused.
+- If a ledger ends before its last published segment, it is not the ledger that was published, and DataLoss is raised.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from pyspark_ledger.offload.table.rows import FileShare, LogRows, TablePart
 from pyspark_ledger.offload.table.snapshot import TableSnapshot, open_table, require_same_table
 
 BEGINNING = Position(-1, 0)
-"""Position before every entry. Used as read progress, a trimmed ledger reports its trimmed entries."""
+"""Position before every entry. With this read progress, the status of a ledger includes its trimmed entries."""
 FROM_BEGINNING = ReadProgress(position=BEGINNING, count=False)
 
 
@@ -85,7 +85,7 @@ class HistoryTable:
         return HistoryPin(self.snapshot.table_id, self.snapshot.version, self.up_to)
 
     def after(self, log: LogStatus) -> Position:
-        """Return the first position of a ledger after the table; BEGINNING if the table has nothing of it."""
+        """Return the first position of a ledger after the table; BEGINNING if the table has no rows of the ledger."""
         if log.name not in self.up_to:
             return BEGINNING
         return min(Position(self.up_to[log.name] + 1, 0), log.end)
@@ -134,7 +134,7 @@ class HistoryRead:
     def __init__(self, log: RowsRead) -> None:
         history = log.options.history
         if history is None:
-            raise Refused("no table is named", hint="Name it by option 'history'")
+            raise Refused("no table is named", hint="Name it with option 'history'")
         self._log = log
         self._address = history.address()
         self.table_id = ""
@@ -160,14 +160,14 @@ class HistoryRead:
         if trimmed and table.snapshot.files and not table.up_to:
             log = trimmed[0]
             raise Refused(
-                f"{table.snapshot} has nothing of ledger {log.name}, incarnation {log.incarnation}, and the log has "
-                f"nothing before {log.start}",
+                f"{table.snapshot} has no rows of ledger {log.name}, incarnation {log.incarnation}, and the log begins "
+                f"at {log.start}",
                 hint="Name the table that the ledger is published to, or leave 'history' out",
             )
         return table
 
     def pinned(self, pin: HistoryPin, incarnations: Mapping[str, str]) -> HistoryTable:
-        """Return the version in an offset. Raises DataLoss if the version is removed, and Refused for another table."""
+        """Return the version in an offset. Raises DataLoss for a removed version, and Refused for another table."""
         return HistoryTable(self._open(pin.version), pin.up_to, incarnations)
 
     def tasks(self, table: HistoryTable, rows_by_log: Mapping[str, LogRows]) -> list[TableTask]:
@@ -198,7 +198,7 @@ class HistoryRead:
 
 
 def require_columns(snapshot: TableSnapshot, shape: RowShape, ledger: str) -> None:
-    """Raise Refused for a column that does not become the ledger's type, and for a table without any column of it."""
+    """Raise Refused if a column of the table cannot be cast to the ledger's type, or if no column is the ledger's."""
     table_columns = StructType.fromJson(json.loads(snapshot.columns))
     for column in shape.spark_schema(ledger):
         if column.name not in table_columns.names or isinstance(column.dataType, NullType):
@@ -208,7 +208,7 @@ def require_columns(snapshot: TableSnapshot, shape: RowShape, ledger: str) -> No
             raise Refused(
                 f"column {column.name!r} is {actual.simpleString()} in {snapshot} and {column.dataType.simpleString()} "
                 f"in ledger {ledger!r}",
-                hint="A ledger's types only become wider: this is not the table that it is published to",
+                hint="A ledger's types only become wider, so the ledger is not published to this table",
             )
     if not set(shape.known) & set(table_columns.names):
         raise Refused(

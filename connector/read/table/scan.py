@@ -1,14 +1,15 @@
-"""Bounded reads of a published table and of the entries after it, in a ledger or in a bucket (option `history`).
+"""Batch reads of a published table and of the entries after it, in a ledger or in a bucket (option `history`).
 
     spark.read.format("ledger").option("history", table)                        after the table: the ledger
     spark.read.format("ledger").option("history", table).option("offload", …)   after the table: a bucket, no broker
 
 Rules
 - Every row is read once: up to the last published segment from the table, later rows from the ledger or the bucket.
-- Ledger: the table's version is pinned before the ledgers' statuses are read. Entries that are published after that are
-  read from the ledger. If entries are published and trimmed after that, the read is planned with the next version.
-- Bucket: the bucket is listed before the newest version of the table is opened. Entries that are published and deleted
-  from the bucket in between are in that version.
+- With a ledger, the version of the table is fixed before the statuses of the ledgers are read. Entries that are
+  published later are read from the ledger. If they are also deleted from the ledger, the read is planned again with
+  the next version.
+- With a bucket, the bucket is listed before the newest version of the table is opened. If entries are published and
+  deleted from the bucket in between, they are in that version.
 - The table may end after the bucket: a sealed segment can be published before it is offloaded.
 - A table that has rows, but none of the topic, is refused. Reason: the bucket alone cannot show that no entry is
   missing.
@@ -41,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 class TableScan(BatchPlanner):
-    """Plan of a bounded read of a table and of the ledgers that are published to it."""
+    """Plan of a batch read of a table and of the ledgers that are published to it."""
 
     def __init__(self, options: LedgerOptions, user_schema: StructType | None = None) -> None:
         self._read = LedgerRead(options, user_schema)
@@ -84,7 +85,7 @@ class TableScan(BatchPlanner):
 
 
 class BucketTableScan(BucketScan):
-    """Plan of a bounded read of a table and of the topic of a bucket that is published to it."""
+    """Plan of a batch read of a table and of the topic of a bucket that is published to it."""
 
     def tasks(self) -> list[Task]:
         read = self._read
@@ -127,7 +128,7 @@ def _require_own_table(table: HistoryTable, logs: Sequence[_Topic]) -> None:
 
 
 def _table_end(topic: _Topic, table: HistoryTable) -> Position:
-    """Return the first position of a topic after the table; BEGINNING if the table has nothing of it."""
+    """Return the first position of a topic after the table; BEGINNING if the table has no rows of the topic."""
     return Position(table.up_to[topic.name] + 1, 0) if topic.name in table.up_to else BEGINNING
 
 
@@ -163,7 +164,7 @@ def _require_position(
 
 
 def _time_position(read: BucketRead, topic: _Topic, table: HistoryTable, timestamp_ms: int) -> Position:
-    """Return the first position of a time: by the broker's time in the bucket, by the publish time in the table."""
+    """Return the first position at or after a time: the broker's time in the bucket, the publish time in the table."""
     log, table_end = topic.log, _table_end(topic, table)
     found = read.with_heads(log).find_time(timestamp_ms)
     if log.start < found < log.end:

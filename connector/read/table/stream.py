@@ -1,9 +1,8 @@
 """Streams that start in a published table and continue in the ledgers (option `history`).
 
 Invariants
-- An offset is a position, as in every stream. The same position can be read from the table or the ledger.
-- The end offset of a batch has the version of the table that the batch reads. A repeated batch therefore has the same
-  rows.
+- An offset is a position, as in every stream. A row has the same position in the table and in the ledger.
+- The end offset of a batch has the version of the table that the batch reads. So a repeated batch has the same rows.
 - Batches read the table in the order of positions and within the limits, up to the end of the pinned version. Without
   limits, the first batch reads the rest of the table and the ledger.
 - Later batches read the ledger. If entries are trimmed from the ledger, the newest version of the table is opened

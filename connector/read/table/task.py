@@ -45,7 +45,7 @@ class TableTask:
 
 
 def _message_ids(batch: pa.RecordBatch, partition: int) -> pa.Array:
-    """Return the message ids of rows by their positions. Rows of the same entry share the encoded head."""
+    """Return the message ids of rows from their positions. Rows of one entry share the encoded segment and entry id."""
     ledgers, entries = positions(batch)
     new = np.ones(batch.num_rows, dtype=bool)
     new[1:] = (ledgers[1:] != ledgers[:-1]) | (entries[1:] != entries[:-1])

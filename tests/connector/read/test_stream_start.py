@@ -17,7 +17,7 @@ from pyspark_ledger.ledger.protocol.cursors import CursorState, NameCursor
 from tests.rigs.stream import append, reader, rows, text
 
 ALL = ReadAllAvailable()
-FROM_CHECKPOINT = "the query goes on from its checkpoint: option startingPosition is ignored"
+FROM_CHECKPOINT = "the query continues from its checkpoint: option startingPosition is ignored"
 
 
 def placed(ledger: Ledger, subscription: str) -> Position:

@@ -270,7 +270,7 @@ def test_without_a_name_the_bucket_is_listed(tmp_path: Path) -> None:
     assert lines[3]["state"] == "complete"
     assert (lines[3]["topic"], lines[3]["entries"], lines[3]["blocks"]) == ("public/default/persistent/t", 2, 1)
     assert "has no index object" in lines[4]["state"]
-    with pytest.raises(Refused, match="a stream reads one"):
+    with pytest.raises(Refused, match="a stream needs a ledger"):
         source.stream_reader(source.schema())
     with pytest.raises(Refused, match="a bucket is read and never written"):
         source.batch_writer(source.schema(), overwrite=False)
@@ -330,7 +330,7 @@ def test_a_stream_admits_batches_and_goes_on_with_what_is_offloaded_later(
     later = stream(tmp_path, startingPosition="latest")
     assert batches(later, end)[0] == []
     assert [record.getMessage() for record in caplog.records] == [
-        "the query goes on from its checkpoint: option startingPosition is ignored"
+        "the query continues from its checkpoint: option startingPosition is ignored"
     ]
     later = stream(tmp_path, startingPosition="earliest")
     assert batches(later, later.initialOffset())[0] == [values]

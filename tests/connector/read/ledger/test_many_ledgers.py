@@ -197,7 +197,7 @@ def test_starts_and_ends_by_ledger_and_time(store: Path, api: LedgerStore) -> No
         with pytest.raises((Refused, DataLoss), match=words):
             read(store, path="a", **options)
     api.create_partitioned("clicks", 2)
-    with pytest.raises(Refused, match=r"a place in one ledger; .* is one of 2 that are read"):
+    with pytest.raises(Refused, match=r"a position in one ledger; .* is one of 2 that are read"):
         read(store, path="clicks", startingPosition="1:0")
     with pytest.raises(Refused, match=r"'startingPositions' is 1:0 for .*/clicks, which is partitioned"):
         read(store, path="clicks", startingPositions='{"clicks": "1:0"}')
@@ -334,7 +334,7 @@ def test_trimmed_entries_fail_the_query_or_are_skipped_and_counted(
         DataLoss, match=r"ledger 'a' has lost \[\d+:1, \d+:1\), 3 entries, 3 rows, \d+ bytes: its"
     ) as lost:
         stream.batch()
-    assert "retention trimmed them" in str(lost.value)
+    assert "retention deleted them" in str(lost.value)
     assert "failOnDataLoss" in str(lost.value)
     stream.killed()
     lossy = Stream(store, **options, failOnDataLoss="false").resumed(at)
@@ -407,7 +407,7 @@ def test_a_ledger_deleted_or_made_again_is_noticed(store: Path, api: LedgerStore
         append(api.ledger("a-1"), 7)
     append(api.ledger("a-2"), 3)
     words = r"deleted and created again" if again else r"the ledger was deleted"
-    with pytest.raises(DataLoss, match=rf"ledger 'a-1' has lost .*, how many is not known: .*{words}"):
+    with pytest.raises(DataLoss, match=rf"ledger 'a-1' has lost .*, their number is unknown: .*{words}"):
         stream.batch()
     with pytest.raises(DataLoss, match=words):
         Stream(store, **options).rows(start, stream.at)
@@ -428,7 +428,7 @@ def test_a_ledger_that_comes_later_is_delivered_row_by_row_too(store: Path, api:
     append(api.ledger("a-2"), 2)
     at = stream.at
     assert stream.batch() == [2]
-    with pytest.raises(Refused, match=r"was decided for a subscription of .*a-2, and the query names none"):
+    with pytest.raises(Refused, match=r"was planned for a subscription of .*a-2, and the query names none"):
         Stream(store, ledgersPattern="a-.*").rows(at, stream.at)
     api.delete("a-2")
     append(api.ledger("a-2"), 3)
@@ -453,7 +453,7 @@ def test_a_file_that_is_missing_is_told_by_the_task(
     monkeypatch.setattr(client_for(source.address, source.store_id, source.credentials), "deadline_ms", 300)
     first = min((store / "ledgers").glob("*.ledger"), key=lambda path: int(path.stem))
     first.unlink()
-    with pytest.raises(DataLoss, match=r"'a' has lost .*their file is missing \(.*Bring the file back"):
+    with pytest.raises(DataLoss, match=r"'a' has lost .*their file is missing \(.*Restore the file"):
         stream.rows(start, end)
     stream.killed()
     lossy = Stream(store, path="a", failOnDataLoss="false")

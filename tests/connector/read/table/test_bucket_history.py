@@ -136,7 +136,7 @@ def test_what_only_a_broker_could_say_is_refused(store: Path, orders: Ledger, bu
     orders.offload(seal=True)
     publish_sealed(store, table, most=1)
     source = LedgerSource({"offload": str(bucket), "path": "orders", "history": str(table)}, "0.1.0")
-    with pytest.raises(Unsupported, match="'history' goes on in the log, and option 'offload' asks no broker"):
+    with pytest.raises(Unsupported, match="'history' continues in the log, and with 'offload' it has no broker"):
         source.stream_reader(source.schema())
     with pytest.raises(Refused, match=r"'history' has no meaning for a read that lists a bucket.*Name the ledger"):
         LedgerSource({"offload": str(bucket), "history": str(table)}, "0.1.0")
@@ -153,5 +153,5 @@ def test_what_only_a_broker_could_say_is_refused(store: Path, orders: Ledger, bu
         joined(bucket, table.parent / "clicks")
     for path in bucket.iterdir():
         path.unlink() if path.is_file() else shutil.rmtree(path)
-    with pytest.raises(NotFound, match=r"holds no offloaded ledger.*Read the table alone, by format\('delta'\)"):
+    with pytest.raises(NotFound, match=r"holds no offloaded ledger.*read only the table, with format\('delta'\)"):
         joined(bucket, table)

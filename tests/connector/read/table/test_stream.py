@@ -133,7 +133,7 @@ def test_what_the_log_let_go_of_while_nobody_read_is_in_the_table(store: Path, o
     assert sorted(rows(again, end, text(again.latestOffset(end, ALL)))) == list(range(22, 32))
     append_pairs(orders, 16, 20)
     trim(store)  # not published
-    with pytest.raises(DataLoss, match="retention trimmed them"):
+    with pytest.raises(DataLoss, match="retention deleted them"):
         reader(store, table).latestOffset(after, ALL)
 
 
