@@ -272,7 +272,7 @@ def test_without_a_name_the_bucket_is_listed(tmp_path: Path) -> None:
     assert "has no index object" in lines[4]["state"]
     with pytest.raises(Refused, match="a stream needs a ledger"):
         source.stream_reader(source.schema())
-    with pytest.raises(Refused, match="a bucket is read and never written"):
+    with pytest.raises(Refused, match="a bucket can only be read"):
         source.batch_writer(source.schema(), overwrite=False)
 
 
