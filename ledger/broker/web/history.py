@@ -1,9 +1,10 @@
 """Samples of a broker's metrics over the last ten minutes, for the status page.
 
 Rules
-- A thread samples every `SECONDS`, but only while someone has looked in the last `_LOOKED_SECONDS`. Reason: a page that
-  nobody watches costs nothing.
-- A rate is a difference of counters over the time between two samples. A ledger that was listed later has no rate yet.
+- A thread takes a sample every `SECONDS`, but only if the page was requested in the last `_LOOKED_SECONDS`. So a page
+  that nobody watches costs nothing.
+- A rate is the difference of a counter between two samples, divided by the time between them. A ledger that is not in
+  the earlier sample has no rate.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Point(msgspec.Struct, frozen=True):
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """Metrics of one moment, with the traffic of each listed ledger and of all."""
+    """Metrics of one moment, with the counters of each listed ledger and their sums over all ledgers."""
 
     metrics: BrokerMetrics
     ledgers: dict[str, Traffic]
@@ -51,7 +52,7 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 class History:
-    """Samples of the last ten minutes. Any thread may call."""
+    """Samples of the last ten minutes. Any thread may call any method."""
 
     def __init__(self, collect: Callable[[], BrokerMetrics], monotonic_ms: Clock) -> None:
         self._collect = collect
@@ -74,7 +75,7 @@ class History:
         return self._sample()
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the next sample. Return whether there was one."""
+        """Wait for the next sample. Return False if there was none within `seconds`."""
         with self._changed:
             self._looked_ms = self._clock()
             before = self._count

@@ -1,12 +1,13 @@
-"""Rows of the status page: one ledger each, with its segments as a strip and its cursors on the strip.
+"""Rows of the status page. Each row shows one ledger: its segments as a strip, and its cursors on the strip.
 
     strip    ▇▇▇ table │ ▆▆ bucket │ ▅ bucket and local │ ▃ local │ ░ open      shares of the ledger's entries
     cursor            ▲ 0.62 of the entries are behind the cursor, ▪ acknowledged ranges beyond
 
 Rules
-- Consecutive segments in one place are one part of the strip. So a ledger of 10,000 segments is a short row.
-- Nothing here reads a segment file.
-- A ledger that is not listed by the metrics is shown by its name only.
+- Consecutive segments in the same place are one part of the strip. So the row of a ledger with 10,000 segments is
+  short.
+- This module reads no segment file.
+- Of a ledger without metrics of its own, the page shows only the name.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Status page of a broker: its files, and the live data that it shows.
+"""Status page of a broker: its files, and the stream of the data that it shows.
 
     /               the page: HTML, with /page.css and /page.js
     /events         server-sent events: one `status` at once, one every `SECONDS`; the query has filter, sort and page
 
 Rules
-- The page needs no other host and no build step. Its files are in the folder `assets`.
-- One event has all that the page shows: the numbers of the broker, the rates of ten minutes, and one page of ledgers.
-- At most `_STREAMS` pages are live at once. Another page tries again every ten seconds.
+- The page loads files of this broker only, and needs no build step. Its files are in the folder `assets`.
+- One event has all data of the page: the broker's metrics, the rates of ten minutes, and one page of ledgers.
+- At most `_STREAMS` pages get events at once. A further page tries again every ten seconds.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ASSETS = {
 
 
 class Status(msgspec.Struct, frozen=True):
-    """Event of the page. `broker` has no ledgers: those of the page are in `ledgers`."""
+    """Event for the page. `broker` lists no ledgers, because `ledgers` has the ledgers that the page shows."""
 
     broker: BrokerMetrics
     write_p50: float

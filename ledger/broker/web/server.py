@@ -6,11 +6,11 @@
     /            the status page, see `ledger.broker.web.page`
 
 Rules
-- A request never counts as a call of the broker: a scraped broker still exits when it is idle.
-- A request has `_SECONDS` to arrive. At most `_REQUESTS` are served at once; others get 503. Connections beyond
-  `_CONNECTIONS` are closed.
-- An answer contains neither rows nor credentials.
-- A handler's error is logged, and answered with 500 without its text.
+- A request does not count as a call of the broker. So a broker exits when it is idle, even if a monitor reads metrics.
+- A client has `_SECONDS` to send its request. At most `_REQUESTS` are served at once; further requests get status 503.
+  Connections above `_CONNECTIONS` are closed.
+- A response contains neither rows nor credentials.
+- If a handler fails, the broker logs the error and responds with status 500, without the error's text.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Answer to a request. `body` is the whole body, or a function that writes an endless one to a sink."""
+    """Response to a request. `body` is the whole body, or a function that writes an endless body by its argument."""
 
     body: bytes | Callable[[Callable[[bytes], None]], None]
     content_type: str = "application/json"
@@ -92,7 +92,7 @@ class WebServer(ThreadingHTTPServer):
         self.server_close()
 
     def get_request(self) -> tuple[socket, Any]:
-        """Accept a connection. The handshake of TLS is left to the request's thread."""
+        """Accept a connection. The thread of the connection does the TLS handshake later."""
         connection, peer = super().get_request()
         connection.settimeout(_SECONDS)
         if self.address.tls is not None:
@@ -100,7 +100,7 @@ class WebServer(ThreadingHTTPServer):
         return connection, peer
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a connection on a thread of its own, if there is room for the connection."""
+        """Serve a connection on a new thread. Close it if there are `_CONNECTIONS` already."""
         if self._connections.acquire(blocking=False):
             super().process_request(request, client_address)
         else:
@@ -114,7 +114,7 @@ class WebServer(ThreadingHTTPServer):
             self._connections.release()
 
     def handle_error(self, _request: Any, client_address: Any) -> None:
-        """Log a connection that broke off. A client that leaves, or speaks no TLS, is no error of the broker."""
+        """Log a connection that ended early. It is no error of the broker if a client disconnects or uses no TLS."""
         level = logging.DEBUG if isinstance(sys.exception(), OSError) else logging.ERROR
         _log.log(level, "a request from %s ended", client_address, exc_info=True)
 
@@ -134,7 +134,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(with_body=False)
 
     def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002
-        """Log a request for debugging only: a scrape comes every few seconds."""
+        """Log a request at level DEBUG, because a monitor sends a request every few seconds."""
         _log.debug(format, *arguments)
 
     def _answer(self, *, with_body: bool) -> None:

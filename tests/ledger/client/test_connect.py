@@ -90,7 +90,7 @@ def test_a_broker_of_another_version_can_be_stopped(rig: Rig) -> None:
     with subprocess.Popen(command, stdin=subprocess.DEVNULL) as broker:
         try:
             wait_until(lambda: BrokerRecord.read(rig.store) is not None, "the broker is there")
-            with pytest.raises(Unsupported, match=f"of another version.*ledger stop --store {rig.store}"):
+            with pytest.raises(Unsupported, match=f"has another version.*ledger stop --store {rig.store}"):
                 connect_store(rig.store)
             assert stop_broker(rig.store)
             assert broker.wait(30) == 0
