@@ -241,7 +241,7 @@ def test_a_tab_of_the_quickstart_runs(tab: str, tmp_path: Path) -> None:
         assert re.search(line, ran.stdout), ran.stdout
 
 
-@pytest.mark.docs
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(PAGE_SECONDS)
 def test_the_notebook_tab_runs_in_a_notebook(tmp_path: Path) -> None:
