@@ -22,6 +22,7 @@ from pyspark_ledger.connector.options.option import Use
 from pyspark_ledger.connector.options.options import LedgerOptions, read_options
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.location import store_location
+from pyspark_ledger.ledger.logs.json_lines import log_connector_by
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -46,6 +47,7 @@ class LedgerSource:
         default_store: str | None = None,
         default_options: Mapping[str, str] | None = None,
     ) -> None:
+        log_connector_by()
         self._option_texts = dict(option_texts)
         self._version = version
         self._store: str | None = None

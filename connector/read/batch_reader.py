@@ -13,6 +13,10 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pyspark_ledger.connector.read.planner import BatchPlanner, partitions_of, read_partition
 from pyspark_ledger.connector.spark_errors import plain_errors
+from pyspark_ledger.ledger.clock import new_id
+from pyspark_ledger.ledger.logs.batch import BatchId, in_batch
+from pyspark_ledger.ledger.logs.json_lines import log_connector_by
+from pyspark_ledger.ledger.logs.steps import timed_step
 
 
 @plain_errors
@@ -27,7 +31,12 @@ class LedgerBatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the tasks of the read for the current state of the ledgers; none for an empty range."""
-        return partitions_of(self._planner.tasks())
+        log_connector_by()
+        batch = new_id()
+        with in_batch(BatchId(batch)), timed_step("plan") as figures:
+            tasks = self._planner.tasks()
+            figures["tasks"] = len(tasks)
+        return partitions_of(tasks, batch)
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         return read_partition(partition)

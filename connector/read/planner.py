@@ -16,7 +16,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
@@ -24,6 +24,10 @@ from pyspark.sql.datasource import InputPartition
 
 from pyspark_ledger.connector.read.offsets import StreamOffset
 from pyspark_ledger.connector.task_client import require_release
+from pyspark_ledger.connector.triggers import task_batch
+from pyspark_ledger.ledger.logs.batch import each_in_batch, in_batch
+from pyspark_ledger.ledger.logs.json_lines import log_connector_by
+from pyspark_ledger.ledger.logs.steps import timed_step
 from pyspark_ledger.ledger.version import __version__
 
 if TYPE_CHECKING:
@@ -93,11 +97,13 @@ class TaskPartition(InputPartition):
 
     value: Task
     release: str = __version__
+    batch: str = field(default="", compare=False)
+    """Id of the batch of the task, for logs."""
 
 
-def partitions_of(tasks: Sequence[Task]) -> list[InputPartition]:
+def partitions_of(tasks: Sequence[Task], batch: str = "") -> list[InputPartition]:
     """Return a partition for each task."""
-    return [TaskPartition(task) for task in tasks]
+    return [TaskPartition(task, batch=batch) for task in tasks]
 
 
 def read_partition(partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
@@ -108,4 +114,18 @@ def read_partition(partition: InputPartition | None) -> Iterator[pa.RecordBatch]
     if not isinstance(partition, TaskPartition):
         return iter(())
     require_release(partition.release)
-    return partition.value.read()
+    log_connector_by()
+    batch = task_batch(partition.batch)
+    with in_batch(batch):
+        rows = partition.value.read()
+    return each_in_batch(batch, _counted(rows))
+
+
+def _counted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of a task, and log their rows at the end."""
+    rows = 0
+    with timed_step("read") as figures:
+        for batch in batches:
+            rows += batch.num_rows
+            yield batch
+        figures["rows"] = rows

@@ -4,7 +4,7 @@ Spark before 4.2 does not ask a Python source for a report. There the end offset
 member `report`. A Python source cannot set another field of the progress.
 
     {"v": 1, "store": "/data/store", "storeId": "<uuid>", "subscription": "billing", "credentials": {…},
-     "batch": {"endedBy": "maxRowsPerTrigger"},
+     "batch": {"endedBy": "maxRowsPerTrigger", "id": "7f3a9c01-12"},
      "reads": {"mappedBytes": …, "sentBytes": …, "cacheHitRate": …, "memoryBytes": …, "pageCacheBytes": …, …},
      "cache": {"hits": …, "misses": …, "sizeBytes": …, …},
      "ledgers": {"public/default/persistent/orders":
@@ -18,6 +18,7 @@ Rules
 - `reads` counts the data that the broker served to all readers since the last report: mapped ranges and sent blocks.
   `cacheHitRate` is the share of entries not read from storage. The same bytes by source are `memoryBytes`,
   `pageCacheBytes`, `localFileBytes` and `objectStorageBytes` (`ledger.protocol.cache.ReadSources`).
+- `batch.id` is the id of the batch in logs (`connector.read.read_batches`).
 - `cache` is the broker's cache of all ledgers: counters since the last report, and current sizes.
 - If there are more than `LEDGERS_MAX` ledgers, the report lists the ledgers with the largest lag. `ledgersInAll` has
   the sums over all ledgers.
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from pyspark_ledger.ledger.client.credentials import Credentials
 
 REPORT_VERSION = 1
+BATCH_ID_KEY = "id"
 # Values of `endedBy` if no limit ended the batch.
 ALL_AVAILABLE, AVAILABLE_NOW, ENDING, WAITING = (
     "all there was",

@@ -14,6 +14,7 @@ PROGRESS_FIELDS: Mapping[str, Mapping[str, str]] = {
     "Batch": {
         "batch.endedBy": "Reason for the end of the batch: `all there was`, `availableNow`, `the end of the read`, or "
         "the name of the option that limited the batch.",
+        "batch.id": "Id of the batch in log lines: see [logs.md](logs.md).",
         "columnsAdded": "Number of columns that were added after Spark planned the query. Absent without such columns.",
         "columnsNotRead": "The first 20 names of these columns. A restart of the query reads them.",
         "dataLoss": "The newest 20 lost ranges, each with `ledger`, `cause`, `from`, `to`, `entries`, `rows` and "

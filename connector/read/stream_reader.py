@@ -26,9 +26,14 @@ from pyspark_ledger.connector.options.options import LedgerOptions
 from pyspark_ledger.connector.read.bounds import IgnoredStart
 from pyspark_ledger.connector.read.offsets import REPORT_KEY, StreamOffset
 from pyspark_ledger.connector.read.planner import StreamPlanner, partitions_of, read_partition
+from pyspark_ledger.connector.read.progress import BATCH_ID_KEY
+from pyspark_ledger.connector.read.read_batches import ReadBatches
 from pyspark_ledger.connector.spark_errors import plain_errors
 from pyspark_ledger.connector.spark_features import admission, spark_features, stream_reader_classes
 from pyspark_ledger.ledger.errors import LedgerError, Unsupported
+from pyspark_ledger.ledger.logs.batch import in_batch
+from pyspark_ledger.ledger.logs.json_lines import log_connector_by
+from pyspark_ledger.ledger.logs.steps import timed_step
 
 _log = logging.getLogger(__name__)
 
@@ -38,11 +43,13 @@ class LedgerStreamReader(*stream_reader_classes()):  # type: ignore[misc]  # the
     """Spark's reader of a stream: plans batches on the driver with the planner of `plan`, reads tasks on executors."""
 
     def __init__(self, options: LedgerOptions, plan: Callable[[], StreamPlanner]) -> None:
+        log_connector_by()
         self._options = options
         self._plan = plan
         self._running: StreamPlanner | None = None
         self._ignored_start = IgnoredStart(options)
         self._features = spark_features()
+        self._batches = ReadBatches()
         # Without admission control: the newest offset, and the end of a batch that starts at the initial offset.
         self._last_end: dict[str, Any] | None = None
         self._first_end: dict[str, Any] | None = None
@@ -78,11 +85,21 @@ class LedgerStreamReader(*stream_reader_classes()):  # type: ignore[misc]  # the
 
     def _end_after(self, start: dict[str, Any], *, limited: bool) -> dict[str, Any]:
         """Return the end of the batch after `start`. It contains the progress report if Spark asks for no report."""
-        end = self._planner.latest(StreamOffset.from_json(start), limited=limited)
-        if end is None:
-            return start
-        report = None if self._features.progress_report else self._planner.report()
+        with in_batch(self._batches.after(start)):
+            with timed_step("plan") as figures:
+                end = self._planner.latest(StreamOffset.from_json(start), limited=limited)
+                figures["found"] = end is not None
+            if end is None:
+                return start
+            report = None if self._features.progress_report else self._report()
         return end.to_json() if report is None else end.to_json() | {REPORT_KEY: report}
+
+    def _report(self) -> dict[str, Any] | None:
+        """Return the planner's report with the id of the batch, by which the listener logs."""
+        report, batch = self._planner.report(), self._batches.newest
+        if report is None or batch is None:
+            return report
+        return {**report, "batch": {**report.get("batch", {}), BATCH_ID_KEY: batch.batch}}
 
     def _start_without_admission_control(self) -> dict[str, Any]:
         """Return the start of the next batch. In the first call of a run, warn that limits end Trigger.AvailableNow."""
@@ -109,7 +126,8 @@ class LedgerStreamReader(*stream_reader_classes()):  # type: ignore[misc]  # the
         self._planner.pin_end()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        return self._planner.report()
+        with in_batch(self._batches.newest):
+            return self._report()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of a batch: the same tasks for the same arguments, in any process."""
@@ -122,13 +140,18 @@ class LedgerStreamReader(*stream_reader_classes()):  # type: ignore[misc]  # the
                 "this Spark asked for the end of a batch before it stated the newest offset of the checkpoint",
                 hint="Nothing was read. Run the query on Spark 4.0.5, 4.1.4 or newer",
             )
-        return partitions_of(self._planner.tasks(from_offset, StreamOffset.from_json(end)))
+        batch = self._batches.between(start, end)
+        with in_batch(batch), timed_step("split") as figures:
+            tasks = self._planner.tasks(from_offset, StreamOffset.from_json(end))
+            figures["tasks"] = len(tasks)
+        return partitions_of(tasks, batch.batch)
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         return read_partition(partition)
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        self._planner.acknowledge(StreamOffset.from_json(end))
+        with in_batch(self._batches.ending_at(end)), timed_step("acknowledge"):
+            self._planner.acknowledge(StreamOffset.from_json(end))
 
     def stop(self) -> None:
         """Release the leases of the run at once. Otherwise they expire."""

@@ -26,10 +26,19 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from pyspark_ledger.connector.connection import DriverConnection
 from pyspark_ledger.connector.read.offsets import StreamOffset
-from pyspark_ledger.connector.read.progress import SourceIdentity, parse_report, parse_source_identity, source_report
+from pyspark_ledger.connector.read.progress import (
+    BATCH_ID_KEY,
+    SourceIdentity,
+    parse_report,
+    parse_source_identity,
+    source_report,
+)
 from pyspark_ledger.connector.session.listeners import add_listener
 from pyspark_ledger.ledger.clock import monotonic_ms
 from pyspark_ledger.ledger.errors import LedgerError, NotFound, Refused
+from pyspark_ledger.ledger.logs.batch import BatchId, current_batch, in_batch
+from pyspark_ledger.ledger.logs.json_lines import log_connector_by
+from pyspark_ledger.ledger.logs.steps import timed_step
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.protocol.cursors import MarkDelete
 
@@ -51,7 +60,7 @@ class CursorMover:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         # By store, ledger and subscription.
-        self._wanted: dict[tuple[str, str, str], tuple[SourceIdentity, Position]] = {}
+        self._wanted: dict[tuple[str, str, str], tuple[SourceIdentity, Position, BatchId | None]] = {}
         self._busy = False
         self._thread: threading.Thread | None = None
         self._connections: dict[str, DriverConnection] = {}
@@ -59,7 +68,7 @@ class CursorMover:
     def put(self, origin: SourceIdentity, ledger: str, position: Position) -> None:
         """Record that everything before `position` is in Spark's commit log."""
         with self._changed:
-            self._wanted[origin.store_id, ledger, origin.subscription] = (origin, position)
+            self._wanted[origin.store_id, ledger, origin.subscription] = (origin, position, current_batch())
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="ledger-acknowledging", daemon=True)
                 self._thread.start()
@@ -83,10 +92,11 @@ class CursorMover:
             with self._changed:
                 while not self._wanted:
                     self._changed.wait()
-                (_, ledger, _), (origin, position) = self._wanted.popitem()
+                (_, ledger, _), (origin, position, batch) = self._wanted.popitem()
                 self._busy = True
             try:
-                self._acknowledge(origin, ledger, position)
+                with in_batch(batch), timed_step("acknowledge", ledger=ledger, position=str(position)):
+                    self._acknowledge(origin, ledger, position)
             finally:
                 with self._changed:
                     self._busy = False
@@ -131,9 +141,12 @@ class CommitListener(StreamingQueryListener):
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         """Acknowledge the end of a committed batch."""
-        for source in json.loads(event.progress.json).get("sources", []):
-            for origin, ledger, position in committed(source):
-                self._put(origin, ledger, position)
+        progress = json.loads(event.progress.json)
+        trigger = f"{progress.get('id')}:{progress.get('batchId')}"
+        for source in progress.get("sources", []):
+            with in_batch(_batch_of(source, trigger)):
+                for origin, ledger, position in committed(source):
+                    self._put(origin, ledger, position)
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802
         """Do nothing: no batch was committed."""
@@ -152,6 +165,14 @@ class CommitListener(StreamingQueryListener):
                     return False
                 self._changed.wait(min(left, 100) / 1000)
         return True
+
+
+def _batch_of(source: Mapping[str, Any], trigger: str) -> BatchId:
+    """Return the id of the batch that one source of a progress has read."""
+    report = source_report(source)
+    batch = report.get("batch") if isinstance(report, Mapping) else None
+    known = batch.get(BATCH_ID_KEY) if isinstance(batch, Mapping) else None
+    return BatchId(str(known or trigger), trigger)
 
 
 def committed(source: Mapping[str, Any]) -> list[tuple[SourceIdentity, str, Position]]:
@@ -176,6 +197,7 @@ def install(spark: SparkSession) -> None:
     """Let a session acknowledge the commits of its queries. A repeated call changes nothing."""
     if is_installed(spark):
         return
+    log_connector_by()
     listener, name = CommitListener(_acknowledger.put), str(uuid.uuid4())
     # The last acknowledgements are sent before the process ends.
     add_listener(spark, listener, lambda: _settled(spark, listener, monotonic_ms() + int(SETTLE_SECONDS * 1000)))

@@ -44,9 +44,14 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark_ledger.connector.connection import DriverConnection
 from pyspark_ledger.connector.options.options import LedgerOptions, require_ledger
 from pyspark_ledger.connector.spark_errors import plain_errors
+from pyspark_ledger.connector.triggers import running_trigger
 from pyspark_ledger.ledger.client.acknowledge import acknowledge
+from pyspark_ledger.ledger.clock import new_id
 from pyspark_ledger.ledger.errors import Corrupt, Refused
 from pyspark_ledger.ledger.location import store_location
+from pyspark_ledger.ledger.logs.batch import BatchId, in_batch
+from pyspark_ledger.ledger.logs.json_lines import log_connector_by
+from pyspark_ledger.ledger.logs.steps import timed_step
 from pyspark_ledger.ledger.message.varints import gather
 from pyspark_ledger.ledger.names import canonical_name, partition_names
 from pyspark_ledger.ledger.positions.acknowledge_request import acknowledge_batches
@@ -151,6 +156,8 @@ class PositionsMessage(WriterCommitMessage):
     """Message of a task to the committer: an Arrow IPC stream of `ledger.positions.acknowledge_request`."""
 
     positions: bytes
+    trigger: str = ""
+    """Spark's trigger of the task, for logs."""
 
 
 @plain_errors
@@ -183,7 +190,7 @@ class LedgerAcknowledgeWriter(DataSourceArrowWriter):
         if stream is None:
             return PositionsMessage(b"")
         stream.close()
-        return PositionsMessage(sink.getvalue().to_pybytes())
+        return PositionsMessage(sink.getvalue().to_pybytes(), running_trigger())
 
     def commit(self, messages: list[PositionsMessage | None]) -> None:  # type: ignore[override]
         """Acknowledge the positions of all messages in one call. They are durable on return. Runs on the driver."""
@@ -198,9 +205,12 @@ class LedgerAcknowledgeWriter(DataSourceArrowWriter):
             self._ledger, self._options.subscription or "", self._incarnation, self._options.action or "ack"
         )
         connection = self._connection()
-        connection.call(
-            lambda client: acknowledge(client, command, batches, deadline_ms=self._options.commit_timeout_ms)
-        )
+        log_connector_by()
+        trigger = next((message.trigger for message in messages if message is not None and message.trigger), "")
+        with in_batch(BatchId(trigger or new_id(), trigger)), timed_step("acknowledge", ledger=self._ledger):
+            connection.call(
+                lambda client: acknowledge(client, command, batches, deadline_ms=self._options.commit_timeout_ms)
+            )
 
     def abort(self, messages: list[PositionsMessage | None]) -> None:  # type: ignore[override]
         """Do nothing, because nothing was acknowledged."""

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -37,9 +37,13 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from pyspark_ledger.connector.connection import DRIVER_DEADLINE_MS, DriverConnection
 from pyspark_ledger.connector.task_client import require_release, task_client
+from pyspark_ledger.connector.triggers import running_trigger
 from pyspark_ledger.connector.write.staging import StagingTask, staged_parts
 from pyspark_ledger.connector.write.target import SinkTarget
 from pyspark_ledger.ledger.errors import Refused, Unavailable
+from pyspark_ledger.ledger.logs.batch import BatchId, in_batch
+from pyspark_ledger.ledger.logs.json_lines import log_connector_by
+from pyspark_ledger.ledger.logs.steps import Figure, log_step, timed_step
 from pyspark_ledger.ledger.message.run_marker import RunId
 from pyspark_ledger.ledger.protocol.commits import (
     AbortRun,
@@ -95,6 +99,8 @@ class PartMessage(WriterCommitMessage):
     store_id: str
     version: str
     staged: tuple[LedgerParts, ...]
+    trigger: str = field(default="", kw_only=True)
+    """Spark's trigger of the task, for logs."""
     repeated: bool = False
     """Whether the task found that the batch is a repetition, and consumed no rows."""
 
@@ -137,13 +143,32 @@ def stage_rows(
     target: SinkTarget, version: str, query: str, batch: int, rows: Iterable[pa.RecordBatch], task: int = 0
 ) -> PartMessage:
     """Write the rows of one task to staged parts, and return the message to the committer."""
-    client = sink_client(target)
-    staged = staged_parts(client, target, StagingTask(query, batch, run_of(query, batch), task), rows)
-    return PartMessage(query, batch, target.store_id, version, tuple(staged))
+    log_connector_by()
+    trigger = running_trigger()
+    with in_batch(BatchId.of_write(query, batch, trigger)), timed_step("stage", task=task) as figures:
+        client = sink_client(target)
+        staged = staged_parts(client, target, StagingTask(query, batch, run_of(query, batch), task), rows)
+        message = PartMessage(query, batch, target.store_id, version, tuple(staged), trigger=trigger)
+        figures.update(_sums(message.parts))
+    return message
+
+
+def _sums(parts: Sequence[StagedPart]) -> dict[str, Figure]:
+    """Return the number, entries, rows and bytes of parts."""
+    return {
+        "parts": len(parts),
+        "entries": sum(part.entries for part in parts),
+        "rows": sum(part.rows for part in parts),
+        "bytes": sum(part.length for part in parts),
+    }
 
 
 def nothing_staged(target: SinkTarget, version: str, query: str, batch: int) -> PartMessage:
-    return PartMessage(query, batch, target.store_id, version, (), repeated=True)
+    log_connector_by()
+    trigger = running_trigger()
+    with in_batch(BatchId.of_write(query, batch, trigger)):
+        log_step("stage", repeated=True)
+    return PartMessage(query, batch, target.store_id, version, (), trigger=trigger, repeated=True)
 
 
 def is_written(target: SinkTarget, query: str, batch: int) -> bool:
@@ -160,6 +185,17 @@ def commit_parts(
     `once` is set if the query has only this batch.
     """
     agreed = _agreed(target, version, messages, batch)
+    log_connector_by()
+    first = agreed[0] if agreed else None
+    identity = None if first is None else BatchId.of_write(first.query, batch, first.trigger)
+    with in_batch(identity), timed_step("commit") as figures:
+        figures.update(_sums([part for message in agreed for part in message.parts]))
+        return _commit(target, agreed, batch, once=once)
+
+
+def _commit(
+    target: SinkTarget, agreed: Sequence[PartMessage], batch: int, *, once: bool
+) -> CommittedRun | CommittedRuns | None:
     if any(message.repeated for message in agreed):
         _drop_repeated(target, agreed, batch)
         return None

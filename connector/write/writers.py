@@ -25,6 +25,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter
 
 from pyspark_ledger.connector.spark_errors import plain_errors
 from pyspark_ledger.connector.spark_features import stream_writer_classes
+from pyspark_ledger.connector.triggers import running_query
 from pyspark_ledger.connector.write.commit import (
     PartMessage,
     abort_parts,
@@ -43,8 +44,6 @@ from pyspark_ledger.ledger.errors import Unsupported
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import WriterCommitMessage
-
-QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 
 
 @plain_errors
@@ -98,11 +97,7 @@ class LedgerStreamWriter(*stream_writer_classes()):  # type: ignore[misc]  # the
 
 def running_batch() -> tuple[str, int]:
     """Return the query and batch of the running task."""
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    query = context.getLocalProperty(QUERY_ID) if context else None
-    batch = context.getLocalProperty(BATCH_ID) if context else None
+    query, batch = running_query()
     if not query or batch is None:
         raise Unsupported(
             f"this task of a streaming write has query {query!r} and batch {batch!r} in its Spark context",

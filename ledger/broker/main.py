@@ -46,6 +46,7 @@ from pyspark_ledger.ledger.cache.shared_memory import SharedBlocks
 from pyspark_ledger.ledger.clock import monotonic_ms, system_clock_ms
 from pyspark_ledger.ledger.errors import Fenced, LedgerError
 from pyspark_ledger.ledger.location import bucket_of
+from pyspark_ledger.ledger.logs.json_lines import log_broker_as
 from pyspark_ledger.ledger.metrics.calls import CallMetrics
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.store.store import Store
@@ -74,8 +75,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     os.umask(0o077)  # only this user may use sockets, logs and other new files
     sys.setswitchinterval(_SWITCH_SECONDS)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    _raise_descriptors()
+    log_broker_as("text")
     try:
         store, cache, live, listening, home = _opened(options)
     except (LedgerError, OSError) as error:
@@ -117,6 +117,9 @@ def _opened(
     if in_bucket:
         settings = settings_of(settings, in_bucket)
     live = LiveSettings.load(options.store, settings)
+    log_broker_as(live.now.logFormat)
+    live.on_change(lambda changed: log_broker_as(changed.logFormat))
+    _raise_descriptors()
     address = options.address or settings.bindAddress
     listening = Listening.of(address, settings) if address else None
     offloader = OffloaderChoice(made_by(_OFFLOADER), live.now)

@@ -34,6 +34,8 @@ from pyspark_ledger.ledger.broker.reads.cached_reads import CachedReads
 from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.errors import LedgerError, NotFound, Refused, Unavailable, Unsupported
 from pyspark_ledger.ledger.json_errors import JSON_FAULTS, json_fault
+from pyspark_ledger.ledger.logs.batch import in_batch
+from pyspark_ledger.ledger.logs.steps import timed_step
 from pyspark_ledger.ledger.message.entry import entry_rows, parse_entry
 from pyspark_ledger.ledger.metrics.calls import CallMetrics
 from pyspark_ledger.ledger.protocol.actions import (
@@ -58,7 +60,8 @@ from pyspark_ledger.ledger.protocol.reads import ReadRequest
 from pyspark_ledger.ledger.segment.reader import SegmentBlock
 from pyspark_ledger.ledger.store.partition_acknowledgement import parts_of, whole_state
 from pyspark_ledger.ledger.store.store import Store
-from pyspark_ledger.ledger.transport import tokens
+from pyspark_ledger.ledger.transport import batch_header, tokens
+from pyspark_ledger.ledger.transport.batch_header import BatchHeaderFactory, batch_of
 from pyspark_ledger.ledger.transport.errors import to_flight
 from pyspark_ledger.ledger.transport.part_file import PartFile
 from pyspark_ledger.ledger.transport.store_id_header import MIDDLEWARE, StoreIdHeaderFactory, require_store
@@ -92,7 +95,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         metrics: MetricsCollector,
         stopping: threading.Event,
     ) -> None:
-        middleware = {MIDDLEWARE: StoreIdHeaderFactory()}
+        middleware = {MIDDLEWARE: StoreIdHeaderFactory(), batch_header.MIDDLEWARE: BatchHeaderFactory()}
         if listening.tokens:
             middleware[tokens.MIDDLEWARE] = BearerTokenFactory(listening.tokens)
         self.stopping = stopping
@@ -111,22 +114,26 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         super().__init__(listening.address, middleware=middleware, **listening.tls)
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[flight.Result]:
-        with self._activity.call(), _errors_crossing(self._calls):
+        with self._activity.call(), in_batch(batch_of(context)), _errors_crossing(self._calls):
             self._require_welcome(context)
             if action.type not in self._handlers:
                 raise Unsupported(f"this broker has no action {action.type[:80]!r}", hint="Upgrade the broker")
             request = self._decoded(action.body, ACTIONS[action.type][0], f"action {action.type!r}")
             require_allowed(context, system_clock_ms, action.type, request)
             room = nullcontext() if action.type in _ALWAYS else self._admission.requests.one()
-            with room, self._calls.timed(action.type):
-                return [flight.Result(msgspec.json.encode(self._answer(action.type, request)))]
+            with room, self._calls.timed(action.type), timed_step(action.type, ledger=_ledger_of(request)) as figures:
+                answer = self._answer(action.type, request)
+                figures["repeated"] = getattr(answer, "repeated", None)
+                return [flight.Result(msgspec.json.encode(answer))]
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.GeneratorStream:
-        with _errors_crossing(self._calls):
+        with in_batch(batch_of(context)), _errors_crossing(self._calls):
             self._require_welcome(context)
             request = self._decoded(ticket.ticket, ReadRequest, "a read")
             require_allowed(context, system_clock_ms, "DoGet", request)
-            return flight.GeneratorStream(BLOCK_SCHEMA, self._blocks(request, self._actions.located(request)))
+            with timed_step("send", ledger=request.name):
+                located = self._actions.located(request)
+            return flight.GeneratorStream(BLOCK_SCHEMA, self._blocks(request, located))
 
     def do_put(
         self,
@@ -135,11 +142,12 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         reader: flight.MetadataRecordBatchReader,
         writer: flight.FlightMetadataWriter,
     ) -> None:
-        with self._activity.call(), _errors_crossing(self._calls):
+        with self._activity.call(), in_batch(batch_of(context)), _errors_crossing(self._calls):
             self._require_welcome(context)
             command = self._decoded(descriptor.command, PutCommand, "a write")
             require_allowed(context, system_clock_ms, type(command).__name__, command)
-            with self._admission.requests.one():
+            step = type(command).__struct_config__.tag
+            with self._admission.requests.one(), timed_step(str(step), ledger=_ledger_of(command)):
                 if isinstance(command, AppendCommand):
                     self._append(
                         command, _MetadataReplies(writer), (entries_of(batch) for batch in self._batches(reader))
@@ -343,6 +351,11 @@ class _errors_crossing:  # noqa: N801 — reads as a statement where it is used
             raise to_flight(error) from error
         _log.error("unexpected error of a call", exc_info=error)
         raise to_flight(LedgerError(f"the broker failed: {error!r}", hint="See broker.log in the store")) from error
+
+
+def _ledger_of(request: Any) -> str:
+    """Return the ledger that a request names, for logs; empty if it names none or several."""
+    return getattr(request, "name", "") or getattr(request, "ledger", "")
 
 
 def _block_batch(block: SegmentBlock, frames: pa.Buffer) -> pa.RecordBatch:

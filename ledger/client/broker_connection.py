@@ -27,6 +27,7 @@ from pyspark_ledger.ledger.client.credentials import Credentials
 from pyspark_ledger.ledger.clock import monotonic_ms, pause
 from pyspark_ledger.ledger.errors import NotFound, Refused, Unavailable, Unsupported
 from pyspark_ledger.ledger.json_errors import JSON_FAULTS, json_fault
+from pyspark_ledger.ledger.logs.batch import batch_header
 from pyspark_ledger.ledger.protocol.actions import (
     ACTIONS,
     DECODERS,
@@ -181,7 +182,7 @@ class BrokerConnection:
 
     def options(self, timeout: float | None = None) -> flight.FlightCallOptions:
         """Return the options of every call of this client."""
-        return call_options(self.store_id, timeout=timeout, headers=self.credentials.header())
+        return call_options(self.store_id, timeout=timeout, headers=[*self.credentials.header(), *batch_header()])
 
     def disconnect(self, failed: flight.FlightClient) -> None:
         """Forget a failed connection and its token, unless another thread has replaced the connection."""

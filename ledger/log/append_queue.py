@@ -36,6 +36,7 @@ from pyspark_ledger.ledger.checksum import Buffer
 from pyspark_ledger.ledger.errors import LedgerError, Unavailable
 from pyspark_ledger.ledger.log.deduplication import SequenceClaim
 from pyspark_ledger.ledger.log.sync_pool import LogPool, SyncedFile
+from pyspark_ledger.ledger.logs.batch import BatchId, current_batch
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.protocol.commits import CommitRun, CommittedRun
 
@@ -86,12 +87,14 @@ class PendingAppend(Pending[Position]):
 class PendingRun(Pending[CommittedRun]):
     """Run: the verified entries of a batch. The writer adds the marker, the entry that ends a run.
 
-    `size` is in bytes and includes the header of each entry in the file.
+    `size` is in bytes and includes the header of each entry in the file. `batch` is the batch of the call that commits
+    the run, for logs: another thread writes the run.
     """
 
     request: CommitRun
     entries: Sequence[CheckedEntry]
     size: int
+    batch: BatchId | None = field(default_factory=current_batch)
 
 
 @dataclass(slots=True, eq=False)

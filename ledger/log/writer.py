@@ -37,6 +37,8 @@ from pyspark_ledger.ledger.log.open_segment import OpenSegment
 from pyspark_ledger.ledger.log.segment_list import LogContext, SegmentList
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot
 from pyspark_ledger.ledger.log.sync_pool import SyncedFile
+from pyspark_ledger.ledger.logs.batch import BatchId, in_batch
+from pyspark_ledger.ledger.logs.steps import log_step
 from pyspark_ledger.ledger.message.entry import BrokerStamp
 from pyspark_ledger.ledger.message.run_marker import CommittedBatch, RunId, RunSummary, encode_marker
 from pyspark_ledger.ledger.metrics.append_counter import AppendCounter
@@ -198,7 +200,9 @@ class LogWriter:
     def commit_run(self, run: PendingRun) -> None:
         """Append a run, unless the log contains its batch already. No other group is in flight."""
         try:
-            run.future.set_result(self._run_or_move_on(run))
+            with in_batch(run.batch or BatchId.of_write(run.request.query, run.request.batch)):
+                committed = self._run_or_move_on(run)
+            run.future.set_result(committed)
         except LedgerError as error:
             run.fail(error)
         except Exception as error:  # noqa: BLE001 — reported to the waiting future
@@ -384,15 +388,18 @@ class LogWriter:
             end = Position(log.ledger_id, log.written)
             now = self._context.clock()
             batch = CommittedBatch(request.query, request.batch, first, end, entries, rows, now, request.once)
-            self._make_durable(log, log.written, batch)
+            seconds = self._make_durable(log, log.written, batch)
             self.appended.add(1, entries, run.size)
         except BaseException:
             # A later sync must not acknowledge the entries of this incomplete run.
             log.given_up = True
             raise
+        places = {"first": str(first), "end": str(end)}
+        log_step("sync", ledger=self.name, entries=entries, rows=rows, seconds=round(seconds, 6), **places)
         return CommittedRun(False, first, end, entries, rows)
 
-    def _make_durable(self, log: OpenSegment, end: int, batch: CommittedBatch | None = None) -> None:
+    def _make_durable(self, log: OpenSegment, end: int, batch: CommittedBatch | None = None) -> float:
+        """Sync the segment and acknowledge the entries before `end`. Return the seconds of the sync."""
         started_s = perf_counter()
         log.file.sync()
         seconds = perf_counter() - started_s
@@ -403,6 +410,7 @@ class LogWriter:
         if batch is not None:
             self.list.remember(batch)
         self._publish(self.list.snapshot(log))
+        return seconds
 
     def _give_up(self, error: BaseException) -> None:
         if self._open is not None:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from pyspark_ledger.ledger.settings.setting import AT_ONCE, MIB, TEN_YEARS_SECONDS, text, whole
 
+LOG_FORMATS = ("text", "json")
+
 
 @dataclass(frozen=True)
 class ServiceSettings:
@@ -125,6 +127,13 @@ class ServiceSettings:
         100_000,
         "Maximum number of cursors of one ledger with their own metrics. The metrics of all other cursors are summed.",
         AT_ONCE,
+    )
+    logFormat: str = text(
+        "one of " + ", ".join(LOG_FORMATS),
+        "Format of broker.log. `json` is one JSON object a line, and adds a line for each step of a batch.",
+        AT_ONCE,
+        default="text",
+        choices=LOG_FORMATS,
     )
     openTelemetryEndpoint: str = text(
         "address",

@@ -21,8 +21,8 @@ from pyspark_ledger.ledger.protocol.reads import LogStatus
 
 # Fields whose members the page explains in their own text.
 WHOLE = {"credentials", "dataLoss", "ledgersInAll"}
-# Added to a report that is built already (`connector.read.ledger.scan.with_added_columns`).
-ADDED = {"columnsAdded", "columnsNotRead"}
+# Added to a report that is built already (`connector.read.ledger.scan.with_added_columns`, the stream reader).
+ADDED = {"columnsAdded", "columnsNotRead", "batch.id"}
 
 
 def lag(number: int) -> LedgerLag:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from pyspark_ledger.connector.write.writers import LedgerBatchWriter, LedgerStre
 from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.client.client import Client
 from pyspark_ledger.ledger.errors import LedgerError, Refused
+from pyspark_ledger.ledger.protocol.actions import ChangeSetting
 from tests.rigs import broker_process as fixtures
 
 SCHEMA = StructType().add("n", LongType()).add("s", StringType())
@@ -217,3 +219,21 @@ def test_commit_of_a_missing_batch_fails_and_appends_nothing(store: Path) -> Non
     ):
         again.commit(messages)
     assert connect(store).ledger("out").describe().entries == 0
+
+
+def test_the_log_of_the_broker_follows_a_batch_with_and_without_a_header(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = target(store)
+    connect(store).client.call("settings.change", ChangeSetting("logFormat", "json"))
+    commit_parts(sink, "1", [stage(sink, 0, 0, 2), stage(sink, 0, 2, 5)], 0)
+    commit_parts(sink, "1", [stage(sink, 0, 0, 5)], 0)
+    monkeypatch.setattr("pyspark_ledger.ledger.client.broker_connection.batch_header", list)  # an earlier client
+    commit_parts(sink, "1", [stage(sink, 1, 5, 6)], 1)
+    lines = [json.loads(line) for line in (store / "broker.log").read_text().splitlines() if line.startswith("{")]
+    steps = [(line["batch"], line["step"], line.get("rows")) for line in lines if "step" in line]
+    first, second = f"{QUERY}:0", f"{QUERY}:1"
+    assert [step for step in steps if step[1] == "sync"] == [(first, "sync", 5), (second, "sync", 1)]
+    assert {step for batch, step, _ in steps if batch == first} >= {"stage.open", "run.commit", "sync"}
+    assert [line["repeated"] for line in lines if line.get("step") == "run.commit"] == [False, True]
+    assert {step for batch, step, _ in steps if batch == second} == {"sync"}, "calls without a header are not logged"

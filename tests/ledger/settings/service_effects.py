@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import ssl
 import threading
@@ -18,6 +19,8 @@ from pyspark_ledger.ledger.client.client import Client
 from pyspark_ledger.ledger.client.credentials import Credentials
 from pyspark_ledger.ledger.errors import LedgerError, Refused
 from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
+from pyspark_ledger.ledger.logs.json_lines import JsonLines, log_broker_as
+from pyspark_ledger.ledger.logs.steps import STEPS
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, PositionRange
 from pyspark_ledger.ledger.protocol.actions import PROTOCOL_VERSION, AppendCommand, AskEnd, CreateLedger, Empty, Hello
 from pyspark_ledger.ledger.protocol.cursors import OpenCursor
@@ -205,6 +208,16 @@ def pushed_to(broker: DrivenBroker) -> str:
     return str(push._exporter._endpoint)
 
 
+def logged(broker: DrivenBroker) -> str:
+    """The format of a line that the broker logs."""
+    root = logging.getLogger()
+    with broker.patch.context() as patch:
+        patch.setattr(root, "handlers", [logging.NullHandler()])
+        patch.setattr(STEPS, "level", STEPS.level)
+        log_broker_as(broker.opened[2].now.logFormat)
+        return "json" if isinstance(root.handlers[0].formatter, JsonLines) else "text"
+
+
 DRIVES: Drives = {
     "maxInFlightAppendBytes": [Drive(in_flight_max, [64 << 20], {2 << 20: [2 << 20]})],
     "maxMessagePublishBufferSizeInMB": [Drive(waits_for_room, False, {1: True})],
@@ -232,6 +245,7 @@ DRIVES: Drives = {
         Drive(served_certificate, "one", {"{one_key}": "refused"}, tls("tlsCertificateFilePath", "tlsKeyFilePath")),
     ],
     "webServiceAddress": [Drive(web_scheme, "", {"http://127.0.0.1:0": "http", "http://0.0.0.0:0": "refused"})],
+    "logFormat": [Drive(logged, "text", {"json": "json"})],
     "openTelemetryEndpoint": [
         Drive(pushed_to, "", {"http://127.0.0.1:9": "http://127.0.0.1:9/v1/metrics", "127.0.0.1:9": "refused"})
     ],

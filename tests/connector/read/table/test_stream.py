@@ -71,7 +71,7 @@ def test_limits_split_a_backfill_at_entries_and_batches_are_repeatable(
         assert sorted(rows(reader(store, table, maxRowsPerTrigger="3"), start, end)) == sorted(batch)
         assert len(batch) == 2
         ended = "all there was" if 21 in batch else "maxRowsPerTrigger"
-        assert stream.reportLatestOffset()["batch"] == {"endedBy": ended}
+        assert stream.reportLatestOffset()["batch"]["endedBy"] == ended
         start, found, batches = end, found + batch, batches + 1
     assert sorted(found) == list(range(22))
     assert batches == 11

@@ -1,0 +1,57 @@
+"""Ids of the batches that one run of a query reads, for logs: see `ledger.logs.batch`.
+
+    latestOffset(start)      start ──▶ the next id, or the id that the start had at the last trigger
+    partitions(start, end)   the same id, also for the end
+    commit(end)              the id of that end
+
+Rules
+- A trigger that finds nothing leaves its id to the next trigger, because the start is the same.
+- Only the newest `_KEPT` ends are known. Spark commits a batch before it plans the one after the next.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark_ledger.connector.read.offsets import REPORT_KEY
+from pyspark_ledger.ledger.clock import new_id
+from pyspark_ledger.ledger.logs.batch import BatchId
+
+_KEPT = 8
+
+
+class ReadBatches:
+    """Ids of the batches of one run."""
+
+    def __init__(self) -> None:
+        self._run = new_id().partition("-")[0]
+        self._count = 0
+        self._start = ""
+        self._ends: dict[str, BatchId] = {}
+        self.newest: BatchId | None = None
+
+    def after(self, start: Mapping[str, Any]) -> BatchId:
+        """Return the id of the batch that begins at `start`."""
+        key = _text(start)
+        if self.newest is None or key != self._start:
+            self._start, self.newest = key, BatchId(f"{self._run}-{self._count}")
+            self._count += 1
+        return self.newest
+
+    def between(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> BatchId:
+        """Return the id of the batch from `start` to `end`."""
+        batch = self.after(start)
+        self._ends[_text(end)] = batch
+        while len(self._ends) > _KEPT:
+            del self._ends[next(iter(self._ends))]
+        return batch
+
+    def ending_at(self, end: Mapping[str, Any]) -> BatchId | None:
+        """Return the id of the batch that ended at `end`, None for a batch of an earlier run."""
+        return self._ends.get(_text(end))
+
+
+def _text(offset: Mapping[str, Any]) -> str:
+    return json.dumps({name: value for name, value in offset.items() if name != REPORT_KEY}, sort_keys=True)

@@ -1,0 +1,89 @@
+"""Id of a batch of a query, for logs. Client calls carry it in a header, so the broker logs the same id.
+
+    ledger-batch: BATCH TRIGGER            both percent-encoded; TRIGGER may be missing
+
+    write    BATCH is QUERY:NUMBER, the query and the number of its batch
+    read     BATCH is RUN-NUMBER, made by the reader that plans the batch: Spark tells a reader neither query nor number
+    both     TRIGGER is QUERY:NUMBER of Spark, where a process knows it: in tasks, and in listeners
+
+Rules
+- The id is for people who read logs. No decision depends on it, and a call without it is served the same.
+- The id belongs to a context (`contextvars`): a thread that works for another thread's batch gets it explicitly.
+- A text from a header has at most `_LENGTH_MAX` characters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TypeVar
+from urllib.parse import quote, unquote
+
+HEADER = "ledger-batch"
+_LENGTH_MAX = 256
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class BatchId:
+    """Id of a batch, and the trigger of Spark that it belongs to; empty if that is not known."""
+
+    batch: str
+    trigger: str = ""
+
+    @classmethod
+    def of_write(cls, query: str, number: int, trigger: str = "") -> BatchId:
+        """Return the id of a batch that is written. Without another trigger, the batch is that of Spark's trigger."""
+        batch = f"{query}:{number}"
+        return cls(batch, trigger or batch)
+
+
+_current: ContextVar[BatchId | None] = ContextVar("ledger-batch", default=None)
+
+
+def current_batch() -> BatchId | None:
+    """Return the batch of this context, None outside of a batch."""
+    return _current.get()
+
+
+@contextmanager
+def in_batch(batch: BatchId | None) -> Iterator[None]:
+    """Run the block as a part of a batch; None leaves the context as it is."""
+    if batch is None:
+        yield
+        return
+    token = _current.set(batch)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def each_in_batch(batch: BatchId | None, items: Iterable[T]) -> Iterator[T]:
+    """Yield items. The code that makes them runs as a part of a batch, the code that takes them does not."""
+    iterator = iter(items)
+    while True:
+        with in_batch(batch):
+            try:
+                item = next(iterator)
+            except StopIteration:
+                return
+        yield item
+
+
+def batch_header() -> list[tuple[bytes, bytes]]:
+    """Return the header of a call in this context; none outside of a batch."""
+    batch = current_batch()
+    if batch is None:
+        return []
+    texts = [text for text in (batch.batch, batch.trigger) if text]
+    return [(HEADER.encode(), " ".join(quote(text[:_LENGTH_MAX], safe=":") for text in texts).encode())]
+
+
+def batch_of_header(value: str) -> BatchId | None:
+    """Return the batch of a header, None for an empty one."""
+    batch, _, trigger = value.partition(" ")
+    texts = [unquote(text)[:_LENGTH_MAX] for text in (batch, trigger)]
+    return BatchId(*texts) if texts[0] else None
