@@ -50,7 +50,7 @@ def current_batch() -> BatchId | None:
 
 @contextmanager
 def in_batch(batch: BatchId | None) -> Iterator[None]:
-    """Run the block as a part of a batch; None leaves the context as it is."""
+    """Run the block as a part of a batch; None changes nothing."""
     if batch is None:
         yield
         return
