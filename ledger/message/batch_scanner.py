@@ -108,7 +108,7 @@ def walk(data: npt.NDArray[np.uint8], starts: Integers, ends: Integers, counts: 
     """Scan the batches at `[starts, ends)` of `data`. `counts` are the stated numbers of messages."""
     owner, sound = np.repeat(np.arange(len(counts)), counts), np.ones(len(counts), dtype=np.bool_)
     heads = _heads(data, starts, counts, owner)
-    number = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
+    number = _numbers(counts)
     found = _Fields(data, heads, owner, sound)
     found.read()
     begin, end = found.ends, found.ends + found.size
@@ -120,6 +120,11 @@ def walk(data: npt.NDArray[np.uint8], starts: Integers, ends: Integers, counts: 
         sound, owner, number, begin, end, found.null, found.event_time, found.sequence, *found.key, *found.ordering,
         *found.properties(),
     )  # fmt: skip
+
+
+def _numbers(counts: Integers) -> Integers:
+    """Return the number of each message in its batch."""
+    return np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 def _heads(data: npt.NDArray[np.uint8], starts: Integers, counts: Integers, owner: Integers) -> Integers:
@@ -144,16 +149,35 @@ def _heads(data: npt.NDArray[np.uint8], starts: Integers, counts: Integers, owne
 
 
 def _bare_heads(data: npt.NDArray[np.uint8], starts: Integers, counts: Integers) -> Integers:
-    """Return the start of each message in batches whose messages are all bare."""
+    """Return the start of each message in batches whose messages are all bare.
+
+    If the first two messages have the same size, the batch is first read as if all its messages had that size. If a
+    message has another size, its batch is read again.
+    """
     windows: npt.NDArray[np.uint32] = np.ndarray((len(data) - 3,), dtype="<u4", buffer=data, strides=(1,))
     limit = len(data) - ROOM
 
-    def after(at: Integers) -> Integers:  # `at` is the last byte of the metadata's size; the value's size follows
+    def step(at: Integers) -> Integers:  # `at` is the last byte of the metadata's size; the value's size follows
         window = windows[at]
-        following: Integers = np.minimum(at + (window & 0xFF) + _BARE_STEP[window >> 16], limit)
-        return following
+        size: Integers = (window & 0xFF) + _BARE_STEP[window >> 16]
+        return size
 
-    return _follow(starts + 3, counts, after) - 3
+    firsts = starts + 3
+    sizes = step(firsts)
+    even = step(np.minimum(firsts + sizes, limit)) == sizes
+    heads = np.empty(int(counts.sum()), dtype=np.int64)
+    if even.any():
+        batch, number = np.repeat(np.arange(int(even.sum())), counts[even]), _numbers(counts[even])
+        found = np.minimum(firsts[even][batch] + number * sizes[even][batch], limit)
+        same = np.logical_and.reduceat(step(found) == sizes[even][batch], np.flatnonzero(number == 0))
+        heads[np.repeat(even, counts)] = found
+        even[even] = same
+    if not even.all():
+        rest = ~even
+        heads[np.repeat(rest, counts)] = _follow(
+            firsts[rest], counts[rest], lambda at: np.minimum(at + step(at), limit)
+        )
+    return heads - 3
 
 
 def _any_heads(data: npt.NDArray[np.uint8], starts: Integers, counts: Integers) -> Integers:

@@ -186,3 +186,24 @@ def test_long_reads_come_in_parts() -> None:
     assert sum(part.num_rows for part in parts) == 40_000
     assert max(part.num_rows for part in parts) <= 16 * 1024
     assert max(part.nbytes for part in parts) < 8 * 1024 * 1024
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    st.lists(st.lists(st.sampled_from([0, 5, 5, 5, 127, 128]), min_size=1, max_size=5), min_size=1, max_size=4),
+    st.lists(st.sampled_from([5, 300]), max_size=1),
+    st.integers(0, 7),
+    st.integers(0, 40),
+)
+def test_messages_of_one_size_or_several_are_the_same_both_ways(
+    sizes: list[list[int]], last: list[int], stated_more: int, flipped: int
+) -> None:
+    values = [[bytes([65 + number]) * size for number, size in enumerate(one * 3 + last)] for one in sizes]
+    plain = [b"".join(packed({}, value, b"") for value in one) for one in values]
+    entries = placed([batch(data, len(one)) for data, one in zip(plain, values, strict=True)])
+    assert read(entries)["value"].to_pylist() == [value for one in values for value in one]
+    assert [all(columns_of([entry for _, entry in entries])[1])] == [True]
+    damaged = bytearray(plain[0])
+    damaged[min(flipped, len(damaged) - 1)] ^= 1 << stated_more
+    wrong = placed([batch(bytes(damaged), len(values[0]) + stated_more % 2), *(entry for _, entry in entries)])
+    assert outcome(read, wrong) == outcome(one_by_one, wrong)
