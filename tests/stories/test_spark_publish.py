@@ -346,7 +346,7 @@ def test_segments_that_went_unpublished_are_a_loss(orders: Published) -> None:
     assert len(orders.ledger.trim().ledgers) > 1
     orders.ledger.forget_policy("retentionTimeInMinutes", "retentionSizeInMB")
     orders.append(5, 6)
-    with pytest.raises(DataLoss, match="retention trimmed"):
+    with pytest.raises(DataLoss, match="retention deleted"):
         orders.publish()
 
 

@@ -45,7 +45,7 @@ def test_what_is_gone_and_what_is_wrong(store: Path) -> None:
     orders.set_policy(retentionTimeInMinutes=0, retentionSizeInMB=0)
     assert orders.trim().ledgers == [first, second, third]
     source.require_whole(log, NO_SEGMENT)
-    with pytest.raises(DataLoss, match="retention trimmed"):
+    with pytest.raises(DataLoss, match="retention deleted"):
         source.require_whole(log, first)
 
 
