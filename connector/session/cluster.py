@@ -29,7 +29,7 @@ from pyspark_ledger.connector.session.certificates import EphemeralCertificates
 from pyspark_ledger.connector.session.ephemeral_disk import dies_with_its_machine
 from pyspark_ledger.connector.session.listeners import is_connect
 from pyspark_ledger.ledger.errors import LedgerError, Refused
-from pyspark_ledger.ledger.location import store_location
+from pyspark_ledger.ledger.location import bucket_of, store_location
 from pyspark_ledger.ledger.ownership import run_directory
 from pyspark_ledger.ledger.protocol.actions import Empty
 
@@ -108,7 +108,8 @@ def serve_session(
     location = store_location(store)
     if "://" in location:
         raise Refused(f"{location} is a broker's address already", hint="register(spark, store=…) makes it the default")
-    warn_of_short_life(Path(location))
+    if not bucket_of(Path(location)):
+        warn_of_short_life(Path(location))
     context: Any = spark.sparkContext
     called = host or context.getConf().get("spark.driver.host") or socket.getfqdn()
     directory = Path(tempfile.mkdtemp(prefix="tls-", dir=run_directory()))

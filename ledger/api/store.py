@@ -32,7 +32,7 @@ from pyspark_ledger.ledger.api.partitioned_ledger import PartitionedLedger
 from pyspark_ledger.ledger.api.views import store_view
 from pyspark_ledger.ledger.display.ledger_picture import store_html, store_text
 from pyspark_ledger.ledger.errors import Refused
-from pyspark_ledger.ledger.location import is_address, store_location
+from pyspark_ledger.ledger.location import bucket_of, is_address, store_location
 from pyspark_ledger.ledger.names import canonical_name, require_partitions
 from pyspark_ledger.ledger.protocol.actions import ChangeSetting, CreateLedger, Empty, NameLedger
 from pyspark_ledger.ledger.protocol.ledgers import ChangePolicy
@@ -105,6 +105,10 @@ def open_read_only(store: str | os.PathLike[str] | None = None) -> LedgerStore:
     location = store_location(store)
     if is_address(location):
         raise Refused(f"{location!r} is a broker's address, expected a directory", hint="Use the store's directory")
+    if bucket_of(Path(location)):
+        raise Refused(
+            f"the store in {bucket_of(Path(location))} is read through its broker only", hint="Use connect() instead"
+        )
     return LedgerStore(ReadOnlyStore(Path(location)))  # type: ignore[arg-type]  # the calls that read, no others
 
 

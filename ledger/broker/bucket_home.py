@@ -57,6 +57,20 @@ def settings_of(settings: Settings, address: str) -> Settings:
     )
 
 
+def only_target(address: str) -> Callable[[Settings], None]:
+    """Return a check that refuses another target of offloads than the bucket of the store."""
+
+    def check(settings: Settings) -> None:
+        wanted = settings_of(settings, address).managedLedgerOffloadBucket
+        if settings.managedLedgerOffloadBucket != wanted:
+            raise Refused(
+                f"the store in {address} offloads to {wanted}, and not to {settings.managedLedgerOffloadBucket!r}",
+                hint="Sealed segments of a store in a bucket are a part of the store",
+            )
+
+    return check
+
+
 def open_in_bucket(
     bucket: Bucket, directory: Path, settings: Settings, *, create: bool, take_over: bool, **options: Any
 ) -> BucketStore:

@@ -31,7 +31,7 @@ from msgspec.structs import replace
 
 from pyspark_ledger.ledger import disk
 from pyspark_ledger.ledger.broker.append_socket import AppendSocketListener
-from pyspark_ledger.ledger.broker.bucket_home import address_of, open_in_bucket, settings_of
+from pyspark_ledger.ledger.broker.bucket_home import address_of, only_target, open_in_bucket, settings_of
 from pyspark_ledger.ledger.broker.error_log import ErrorLog
 from pyspark_ledger.ledger.broker.limits import Activity, BrokerLimits
 from pyspark_ledger.ledger.broker.listening import Listening
@@ -124,6 +124,8 @@ def _opened(
     listening = Listening.of(address, settings) if address else None
     offloader = OffloaderChoice(made_by(_OFFLOADER), live.now)
     live.before_change(address_checked_by(_ADDRESS))
+    if in_bucket:
+        live.before_change(only_target(in_bucket))
     live.on_trial(tried_by(_TRIAL))
     live.on_change(offloader.change)
     made: list[CachedReads] = []

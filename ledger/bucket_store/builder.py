@@ -38,7 +38,7 @@ from pyspark_ledger.ledger.tiering.sealed_index import entry_traits
 from pyspark_ledger.ledger.wal.log_object import RECORDS, WalPart
 from pyspark_ledger.ledger.wal.scan import Batch
 
-KEPT = frozenset(["broker.log", "broker.log.old", "bucket.json", "lock", "spawn.lock", "supervisor.lock"])
+KEPT = frozenset(["broker.log", "broker.log.old", "settings.json", "lock", "spawn.lock", "supervisor.lock"])
 _FOLDERS = ("ledgers", "staging")
 
 

@@ -10,14 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_ledger.ledger.api.store import connect
+from pyspark_ledger.ledger.api.store import connect, open_read_only
 from pyspark_ledger.ledger.bucket_store.creation import found_or_created
+from pyspark_ledger.ledger.bucket_store.home import BucketLimits, BucketStore
 from pyspark_ledger.ledger.client.connect import stop_broker
 from pyspark_ledger.ledger.clock import system_clock_ms
-from pyspark_ledger.ledger.errors import LedgerError, NotFound, Refused
+from pyspark_ledger.ledger.errors import Fenced, LedgerError, NotFound, Refused
 from pyspark_ledger.ledger.location import bucket_directory, bucket_of, store_location
+from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.transport.discovery import BrokerRecord
-from pyspark_ledger.ledger.wal.requests import RequestLimits
+from pyspark_ledger.ledger.wal.requests import RequestLimits, look
 from pyspark_ledger.offload.storage.factory import open_object_store
 from streaming_examples.s3_server import S3Server
 
@@ -92,3 +94,37 @@ def test_a_served_store_is_not_taken_over(address: str, tmp_path: Path, monkeypa
     monkeypatch.setenv("LEDGER_CACHE", str(tmp_path / "two"))
     with pytest.raises(Refused, match=r"s3://.* is served at grpc\+unix://.* by "):
         connect(address)
+
+
+def test_a_fenced_broker_is_not_started_again_by_itself(address: str, tmp_path: Path) -> None:
+    create_in(address)
+    orders = connect(address).ledger("orders")
+    orders.append(rows(3))
+    directory = Path(store_location(address))
+    bucket = open_object_store(address)
+    taker = BucketStore(
+        bucket,
+        tmp_path / "taker",
+        look(bucket, RequestLimits()),
+        system_clock_ms,
+        BucketLimits(),
+        lambda _: None,
+        settings=Settings(),
+    )
+    taker.close()
+    shutil.rmtree(tmp_path / "taker")
+    with pytest.raises(LedgerError):
+        orders.append(rows(1, 3))
+    with pytest.raises(Fenced, match=r"was taken over: .*epoch"):
+        orders.append(rows(1, 3))
+    assert (directory / "fenced").exists()
+    assert ids(address) in (list(range(3)), list(range(4))), "a new connection takes the store back"
+
+
+def test_what_a_store_in_a_bucket_refuses(address: str) -> None:
+    create_in(address)
+    store = connect(address)
+    with pytest.raises(Refused, match=r"offloads to s3://.*/segments, and not to '/elsewhere'"):
+        store.offload_to("/elsewhere", check=False)
+    with pytest.raises(Refused, match="is read through its broker only"):
+        open_read_only(address)
