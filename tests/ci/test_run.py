@@ -12,7 +12,7 @@ import pytest
 RUN = Path(__file__).resolve().parents[2] / ".ci" / "run"
 GOOD = "=== 3 passed, 1 skipped in 61.02s (0:01:01) ==="
 DOCS = 2
-OTHER_STEPS = 7  # set-up, check, demo, notebooks, three wheels
+OTHER_STEPS = 8  # set-up, check, site, demo, notebooks, three wheels
 
 
 def run_with(directory: Path, **steps: str) -> tuple[int, str]:
@@ -22,6 +22,7 @@ def run_with(directory: Path, **steps: str) -> tuple[int, str]:
     targets = [
         "setup",
         "check",
+        "docs",
         "test",
         "test-docs",
         "test-tables",

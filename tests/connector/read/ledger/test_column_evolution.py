@@ -177,7 +177,7 @@ def test_payload_schemas_that_are_registered_make_columns(place: Place) -> None:
     assert sorted(set(states(place))) == [0, 1]
     with pytest.raises(Corrupt, match=r"schema version 1 is not among those given \(0\)"):
         read(place, payloadSchema="STRING")
-    with pytest.raises(Refused, match="holds messages of a payload schema"):
+    with pytest.raises(Refused, match="has messages with a payload schema"):
         write(place, ONE, [{"id": 1}])
-    with pytest.raises(Refused, match="holds messages of a payload schema"):
+    with pytest.raises(Refused, match="has messages with a payload schema"):
         ledger.append([{"id": 1}])
