@@ -3,7 +3,8 @@
 Rules
 - The manifest is put last, with `If-None-Match: *`. Of two creators one succeeds, and the other opens its store.
 - A prefix with objects and without a manifest is refused: it is another program's, or a store that lost its manifest.
-- A crash before the manifest leaves one snapshot, which makes the prefix look used. The error says so.
+- Exception: objects of a probe and snapshots alone are those of other creators, or of one that crashed. The next sweep
+  deletes them.
 """
 
 from __future__ import annotations
@@ -14,15 +15,17 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from pyspark_ledger.ledger.bucket_store.probe import probe_bucket
+from pyspark_ledger.ledger.bucket_store.probe import PROBE_PREFIX, probe_bucket
 from pyspark_ledger.ledger.bucket_store.snapshots import put_snapshot, snapshot_of
 from pyspark_ledger.ledger.clock import Clock
 from pyspark_ledger.ledger.database.record_tables import connect
 from pyspark_ledger.ledger.errors import AlreadyExists, NotFound, Refused
 from pyspark_ledger.ledger.metadata.records import Metadata
-from pyspark_ledger.ledger.wal.bucket import MANIFEST, Bucket
+from pyspark_ledger.ledger.wal.bucket import MANIFEST, SNAPSHOT_PREFIX, Bucket
 from pyspark_ledger.ledger.wal.manifest import StoreManifest, encode_manifest
 from pyspark_ledger.ledger.wal.requests import FoundManifest, RequestLimits, look
+
+_OF_CREATORS = (PROBE_PREFIX, SNAPSHOT_PREFIX)
 
 
 def found_or_created(
@@ -45,10 +48,10 @@ def found_or_created(
             raise NotFound(
                 f"there is no ledger store at {bucket.address}", hint="Write to it once, or correct the address"
             ) from None
-    used = next(iter(bucket.objects()), None)
+    used = next((found.key for found in bucket.objects() if not found.key.startswith(_OF_CREATORS)), None)
     if used is not None:
         raise Refused(
-            f"{bucket.address} has objects and no manifest, the first is {used.key}",
+            f"{bucket.address} has objects and no manifest, the first is {used}",
             hint="Choose an empty prefix. If a store was here, restore its object 'manifest'",
         )
     probe(bucket)

@@ -20,13 +20,14 @@ from pyspark_ledger.ledger.errors import AlreadyExists, LedgerError, NotFound, R
 from pyspark_ledger.ledger.wal.bucket import Bucket
 
 _RACERS, _LANES = 8, 4
+PROBE_PREFIX = "probe-"
 CREATE_ROUNDS, REPLACE_ROUNDS = 300, 50
 _UNSOUND = "A store needs a bucket with atomic conditional puts. docs/bucket-store.md lists servers that have them"
 
 
 def probe_bucket(bucket: Bucket, *, create_rounds: int = CREATE_ROUNDS, replace_rounds: int = REPLACE_ROUNDS) -> None:
     """Try what a store relies on. Raises Refused with the broken promise, or the error of a request."""
-    prefix = f"probe-{new_id()}"
+    prefix = f"{PROBE_PREFIX}{new_id()}"
     try:
         _try_requests(bucket, f"{prefix}/object")
         with ThreadPoolExecutor(_LANES, thread_name_prefix="probe") as lanes:
