@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from pyspark_ledger.ledger.bucket_store.live_files import LiveFile, LiveFiles, oldest, to_carry
 from pyspark_ledger.ledger.bucket_store.manifest_holder import ManifestHolder
+from pyspark_ledger.ledger.bucket_store.probe import PROBE_PREFIX
 from pyspark_ledger.ledger.bucket_store.snapshots import put_snapshot
 from pyspark_ledger.ledger.clock import Clock
 from pyspark_ledger.ledger.errors import Fenced, LedgerError
@@ -134,7 +135,7 @@ class Collector:
         self._delete([*map(log_key, range(manifest.first, after.first)), *old])
 
     def sweep(self) -> None:
-        """Delete what crashes left: objects below the first live number, and snapshots that no manifest names."""
+        """Delete what crashes left: objects below the first live number, unnamed snapshots, objects of a probe."""
         manifest, now_ms = self._holder.manifest, self._clock()
         gone = []
         for found in self._bucket.objects(LOG_PREFIX):
@@ -146,6 +147,8 @@ class Collector:
             age_ms = now_ms - found.modified_ms
             if not named and may_sweep(epoch_of(found.key), manifest.epoch, age_ms, self._limits.age_min_ms):
                 gone.append(found.key)
+        old_ms = now_ms - self._limits.age_min_ms
+        gone += [found.key for found in self._bucket.objects(PROBE_PREFIX) if found.modified_ms < old_ms]
         self._delete(gone)
 
     def _carry(self, end: int, size: int) -> None:

@@ -95,7 +95,9 @@ def test_a_sweep_deletes_what_crashes_left(rig: BucketRig) -> None:
     for key in (lower, own):
         rig.bucket.put(key, b"left by a crash")
     named = rig.manifest().snapshot.key
+    rig.bucket.put("probe-1/create-0001", b"left by a probe")
     first.collector.sweep()
+    assert rig.keys("probe-") == []
     assert rig.keys("snapshot/") == sorted([named, own])
 
 
