@@ -100,10 +100,11 @@ def encode_object(header: Header, parts: Sequence[tuple[WalPart, Buffer]]) -> by
         header.time_ms,
         len(directory),
     )
-    body = b"".join(
-        [head, _CRC.pack(crc32c(head)), directory, _CRC.pack(crc32c(directory)), *[payload for _, payload in parts]]
-    )
-    return b"".join([body, _CRC.pack(crc32c(body))])
+    prefix = b"".join([head, _CRC.pack(crc32c(head)), directory, _CRC.pack(crc32c(directory))])
+    whole = crc32c(prefix)
+    for _, payload in parts:
+        whole = crc32c(payload, whole)
+    return b"".join([prefix, *[payload for _, payload in parts], _CRC.pack(whole)])
 
 
 def decode_header(data: Buffer, where: str) -> tuple[Header, int]:
