@@ -35,8 +35,10 @@ def test_where_the_store_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     monkeypatch.setenv("LEDGER_STORE", "grpc://broker:6650")
     assert store_location() == "grpc://broker:6650"
     assert store_location("elsewhere") == str(tmp_path / "elsewhere")
-    with pytest.raises(Refused, match="'s3://bucket' is neither a directory"):
-        store_location("s3://bucket")
+    monkeypatch.setenv("LEDGER_CACHE", str(tmp_path / "caches"))
+    assert store_location("s3://bucket/store") == str(tmp_path / "caches" / "s3%3A%2F%2Fbucket%2Fstore")
+    with pytest.raises(Refused, match="'gs://bucket' is neither a directory"):
+        store_location("gs://bucket")
     for address in ("grpc+tls://me:S3CRET@broker:6650", "s3://S3CRET@bucket"):
         with pytest.raises(Refused, match="contains a user or a password") as refused:
             store_location(address)

@@ -105,7 +105,7 @@ def test_the_command_offloads_tells_and_sweeps(store: LedgerStore, tmp_path: Pat
     assert "0 unreferenced" not in run("offload", "clicks", "--sweep")
     assert "done" in run("offload", "clicks", "--cancel")
     assert "SEGMENT:ENTRY" in run("offload", "clicks", "--until", "x", status=1)
-    assert "different things" in run("offload", "clicks", "--cancel", "--sweep", status=1)
+    assert "exclude each other" in run("offload", "clicks", "--cancel", "--sweep", status=1)
     assert clicks.offload(Position(0, 1)).done == []
     run("settings", "set", "managedLedgerOffloadDeletionLagMs", "1", status=1)
     assert "expected a whole number" in run("settings", "set", "maxWaitMillis", "x", status=1)

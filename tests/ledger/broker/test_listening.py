@@ -191,7 +191,7 @@ def test_a_token_is_nowhere_to_be_seen(guarded: Guarded) -> None:
 def test_without_encryption_a_client_sends_no_token(guarded: Guarded) -> None:
     with pytest.raises(Refused, match="unencrypted to another host"):
         Client("grpc://10.0.0.1:6650", credentials=Credentials(token="env:LEDGER_TOKEN"))
-    with pytest.raises(Refused, match="not encrypted"):
+    with pytest.raises(Refused, match="has no TLS"):
         Client("grpc://10.0.0.1:6650", credentials=Credentials(ca="/ca.pem"))
     with pytest.raises(Refused, match="without its key"):
         Credentials(certificate="/me.pem")

@@ -90,7 +90,7 @@ def test_a_block_is_exactly_its_bytes(shared: SharedBlocks) -> None:
 def test_another_block_of_the_name_is_gone_as_well_as_none(shared: SharedBlocks) -> None:
     storage, other = put(shared), put(shared, b"x" * len(BYTES))
     os.replace(other.place.path, storage.place.path)  # noqa: PTH105 — one call of the system is meant
-    with pytest.raises(NotFound, match="another block"):
+    with pytest.raises(NotFound, match="does not contain the requested block"):
         map_shared(storage.place, 0, len(BYTES))
     with pytest.raises(NotFound):
         map_shared(other.place, 0, len(BYTES))

@@ -369,9 +369,7 @@ def test_a_forked_child_is_refused_and_its_parent_goes_on(
             try:
                 producer.append(entry) if call == "append" else getattr(producer, call)()
             except Refused as refused:
-                said = (
-                    0 if f"created by process {os.getppid()}, this is process {os.getpid()}" in refused.message else 2
-                )
+                said = 0 if f"made by process {os.getppid()}, this is {os.getpid()}" in refused.message else 2
             finally:
                 os._exit(said)
         assert os.waitpid(child, 0)[1] == 0
