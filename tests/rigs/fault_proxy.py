@@ -3,7 +3,7 @@
     proxy.on("PUT", "partNumber", "lost", times=1)      the request arrives, its answer does not
 
 Faults
-- `error`: 503, the request does not arrive.
+- `error`: 503, the request does not arrive. `forbidden`: 403.
 - `lost`: the request arrives, and the connection breaks instead of an answer.
 - `cut`: half of the body.
 - `slow`: a tenth of a second before the answer.
@@ -23,6 +23,7 @@ from typing import Self
 from urllib.parse import urlsplit
 
 _HANG_SECONDS = 1.5
+_REFUSALS = {"error": 503, "forbidden": 403}
 _HELD_SECONDS = 60.0
 _wait = threading.Event().wait  # tests take the sleep out of retries
 
@@ -91,8 +92,8 @@ class _Handler(BaseHTTPRequestHandler):
     def handle_any(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         fault = self.owner.fault_of(self.command, self.path)
-        if fault == "error":
-            self.answer(503, [], b"")
+        if fault in _REFUSALS:
+            self.answer(_REFUSALS[fault], [], b"")
             return
         if fault in ("hang", "before"):
             _wait(_HANG_SECONDS) if fault == "hang" else self.held()
