@@ -31,8 +31,9 @@ class AddressOptions:
     ledgers_pattern: str | None = option(
         pattern,
         READS,
-        "All ledgers whose whole short name matches this regular expression, instead of one ledger. If a matching "
-        "ledger is created while a query runs, the query reads it from its beginning.",
+        "All ledgers whose whole short name matches this regular expression, instead of one ledger. The short name is "
+        "`orders` in the namespace `public/default`, and `tenant/namespace/orders` elsewhere. If a matching ledger is "
+        "created while a query runs, the query reads it from its beginning.",
     )
     store: str | None = option(
         text,

@@ -67,9 +67,9 @@ class BucketOptions(EveryReadOptions):
     offload_scan: str = option(
         one_of("auto", "none"),
         READS,
-        "With `offload`, for topics of messages: `auto` first scans all entries for transactions, chunked "
-        "messages, times and rows. `none` skips the scan. It declares that there are no transactions and no chunks: if "
-        "the read finds one, it fails.",
+        "With `offload`, for topics of messages: `auto` first scans all entries. The scan finds transactions "
+        "and chunked messages, and the time and number of rows of each entry. `none` skips the scan. It declares that "
+        "there are no transactions and no chunks: if the read finds one, it fails.",
         default="auto",
     )
     crypto_keys: KeyReferences = option(

@@ -145,7 +145,7 @@ class ReadOptions(EveryReadOptions):
         READS,
         "Add a text column of this name. As JSON the column contains undecodable payloads with reason and position, "
         "and the values of columns that were added after Spark planned the query. Without this option, an undecodable "
-        "payload fails the read, and later columns are left out.",
+        "payload fails the read, and the values of added columns are left out.",
     )
     dead_letter_ledger: str = option(
         ledger,
@@ -212,7 +212,8 @@ class ReadOptions(EveryReadOptions):
     mapping: str = option(
         one_of("auto", "off"),
         READS,
-        "`auto` maps the store's files when reader and broker share a host. `off` always reads over Flight.",
+        "`auto` maps the store's files when reader and broker share a host. `off` always reads over "
+        "the network protocol Arrow Flight.",
         default="auto",
     )
     pacing: bool = option(

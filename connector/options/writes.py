@@ -47,8 +47,8 @@ class WriteOptions:
         _compression,
         WRITES,
         "Encoding of an entry's columns. `lz4` and `zstd` compress them, and a column whose values repeat gets a "
-        "dictionary. `auto` does the same with LZ4 if this makes the first rows a fifth smaller. `none` stores plain "
-        "columns, so that mapped reads copy nothing.",
+        "dictionary. `auto` encodes a sample of the rows like `lz4`. If the sample shrinks by a fifth, the entries are "
+        "encoded so, else stored plain. `none` stores plain columns, so that mapped reads copy nothing.",
         default="auto",
     )
     create_ledgers: bool = option(

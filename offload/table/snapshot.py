@@ -4,9 +4,11 @@ The library `deltalake` reads Delta's log. `offload.table.rows` reads the data f
 
 Rules
 - A version never changes. Repeated reads return the same rows or raise an error.
-- A publisher's commit contains one whole segment of one log, in the order of segments. It has the segment's id as the
-  transaction version of the log's application id. So the newest transaction version is the last published segment.
-- If Delta's log has dropped the transaction version, the highest ledger id of the rows is used instead.
+- A publisher's commit contains one whole segment of one log, in the order of segments. Delta's log
+  stores a transaction version for each application id. Each log has an application id, and the commit's version is the
+  segment id. So the newest transaction version is the last published segment.
+- If Delta's log has dropped the transaction version, the highest segment id of the rows is used instead. The column
+  `ledgerId` contains the segment id, by Pulsar's name.
 - If a later operation removed many rows at once (RESTORE, an overwrite), the read is refused. The error names it.
 - A table that needs an unsupported reader feature is refused with a hint.
 """
@@ -38,8 +40,8 @@ _SUPPORTED_FEATURES = frozenset(
 )
 _DELETIONS = "deletionVectors"
 _SQL = (
-    "Read the table with Spark instead: union spark.read.format('delta') up to the last published ledger with the log "
-    "after it"
+    "Read the table with Spark instead: union the rows of spark.read.format('delta') with the ledger's rows after the "
+    "last published segment"
 )
 
 
@@ -67,7 +69,7 @@ class TableSnapshot:
         return [field["name"] for field in json.loads(self.columns)["fields"]]
 
     def published_up_to(self, incarnation: str, application: str) -> int:
-        """Return the ledger id of a log's last published segment, -1 if no segment is published.
+        """Return the id of a log's last published segment, -1 if no segment is published.
 
         `application` is Delta's application id of the log. Raises Refused if published rows were removed afterwards.
         """
@@ -77,7 +79,7 @@ class TableSnapshot:
         removal = self._commits.find_removal(incarnation) if newest >= 0 else ""
         if removal:
             raise Refused(
-                f"table {self.address.location} was changed by {removal} after ledger {newest} was published to it: "
+                f"table {self.address.location} was changed by {removal} after segment {newest} was published to it: "
                 "published rows may be missing",
                 hint="Restore the version before this change, or publish to a new table",
             )

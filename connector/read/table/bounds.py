@@ -2,8 +2,9 @@
 
 Rules
 - A row has the same position in table and ledger. A position before the ledger's start is valid if the table has it.
-- In the ledger, a time is compared with the broker's time, as in every read. For rows that are only in the table, it is
-  compared with the publish time. The read starts at the first row at or after the time.
+- For rows of the ledger, a start or end time is compared with the time at which the broker stored the entry. For rows
+  that only the table has, a start or end time is compared with the publish time. The read starts at the
+  first row at or after the time.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ class TableBounds(ReadBounds):
         self._default = Bound(EARLIEST)
 
     def read_range(self, log: LogStatus, logs: int, table: HistoryTable) -> PositionRange:
-        """Return the range of a ledger by its first status. `logs` is the number of ledgers in the read.
+        """Return the range of a ledger that is read. `log` is the first status that the read fetched of it.
+
+        `logs` is the number of ledgers in the read.
 
         Raises DataLoss if neither ledger nor table has the start position.
         """
@@ -53,7 +56,7 @@ class TableBounds(ReadBounds):
 
 
 def _time_position(log: LogStatus, timestamp_ms: int, log_position: Position, table: HistoryTable) -> Position:
-    """Return the position of a time: the table's position if it is before the ledger's start, else `log_position`."""
+    """Return the position of a time. A position that only the table has takes precedence over `log_position`."""
     if log_position > log.start:
         return log_position
     before = PositionRange(BEGINNING, min(log.start, table.after(log)))

@@ -191,7 +191,7 @@ def test_a_table_that_was_changed_by_others_is_refused(store: Path, api: LedgerS
     DeltaTable(str(table)).optimize.compact()
     assert numbers(store, history=str(table)) == list(range(12))
     DeltaTable(str(table)).restore(0)
-    with pytest.raises(Refused, match=r"changed by RESTORE in version \d+ after ledger \d+ was published"):
+    with pytest.raises(Refused, match=r"changed by RESTORE in version \d+ after segment \d+ was published"):
         read_rows(store, history=str(table))
     other = table.parent / "other"
     publish_sealed(store, other)
@@ -207,7 +207,7 @@ def test_a_change_while_a_publisher_worked_is_refused_until_one_has_looked(
     publish_sealed(store, table, most=2, after=-1)
     DeltaTable(str(table)).restore(0)  # version 2, written without the publisher
     publish_sealed(store, table, most=1, after=-1)
-    with pytest.raises(Refused, match=r"changed by RESTORE in version 2 after ledger \d+ was published"):
+    with pytest.raises(Refused, match=r"changed by RESTORE in version 2 after segment \d+ was published"):
         read_rows(store, history=str(table))
     publish_sealed(store, table, most=1, after=3)  # with the option that accepts the change
     assert numbers(store, history=str(table)) == [n for n in range(18) if n not in range(4, 8)]
