@@ -1,0 +1,63 @@
+"""Goal: a stream goes on where its cluster's disk was lost. Method: Spark, a store in a real S3, the cache deleted."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pyspark_ledger.ledger.api.store import connect
+from pyspark_ledger.ledger.bucket_store.creation import found_or_created
+from pyspark_ledger.ledger.client.connect import stop_broker
+from pyspark_ledger.ledger.clock import system_clock_ms
+from pyspark_ledger.ledger.location import bucket_directory
+from pyspark_ledger.ledger.wal.requests import RequestLimits
+from pyspark_ledger.offload.storage.factory import open_object_store
+from streaming_examples.s3_server import S3Server
+
+
+@pytest.fixture
+def directory(bucket: str, s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The cache of a store in a bucket. Its broker is started by this process, which has the credentials."""
+    for name, value in s3_server.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("LEDGER_CACHE", str(tmp_path / "cache"))
+    place = open_object_store(bucket)
+    found_or_created(place, system_clock_ms, RequestLimits(), create=True, window=8, probe=lambda _: None)
+    connect(bucket)
+    yield bucket_directory(bucket)
+    stop_broker(bucket_directory(bucket))
+
+
+def test_a_stream_continues_after_the_disk_is_lost(
+    spark_session: SparkSession, directory: Path, bucket: str, tmp_path: Path
+) -> None:
+    options = {"store": str(directory)}
+
+    def write(first: int, count: int) -> None:
+        rows = spark_session.range(first, first + count).selectExpr("id", "id % 7 AS day")
+        rows.write.format("ledger").options(**options).mode("append").save("flights")
+
+    def run() -> None:
+        source = spark_session.readStream.format("ledger").options(**options)
+        rows = source.option("subscription", "copy").option("startingPosition", "earliest").load("flights")
+        sink = rows.where("day < 5").writeStream.format("ledger").options(**options)
+        query = sink.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start("some")
+        query.awaitTermination()
+
+    def ids(name: str) -> list[int]:
+        found = spark_session.read.format("ledger").options(**options).load(name).select("id").collect()
+        return sorted(row.id for row in found)
+
+    write(0, 1_000)
+    run()
+    stop_broker(directory)
+    shutil.rmtree(directory)
+    connect(bucket)
+    write(1_000, 500)
+    run()
+    assert ids("flights") == list(range(1_500))
+    assert ids("some") == [number for number in range(1_500) if number % 7 < 5]
