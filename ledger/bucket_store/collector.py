@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from pyspark_ledger.ledger.bucket_store.live_files import LiveFile, LiveFiles, oldest, to_carry
@@ -60,8 +60,8 @@ class CollectedLog:
     """Returns a snapshot, and the first object whose records it lacks."""
     needed_files: Callable[[], Collection[str]]
     """Returns the names of all files whose bytes are needed in the log."""
-    carry: Callable[[str, LiveFile], int | None]
-    """Writes the bytes of a file to the log again. Returns the first object that has them; None if not possible."""
+    carry: Callable[[Mapping[str, LiveFile]], Mapping[str, int]]
+    """Writes the bytes of files to the log again. Returns the first object of each; deleted files are left out."""
     roll_over: Callable[[Iterable[str]], None]
     """Seals the segments of these files, so that they are uploaded."""
     fail: Callable[[LedgerError], None]
@@ -160,10 +160,9 @@ class Collector:
             wanted = max(wanted, self._collected_end)
         if wanted <= first:
             return
-        for name in to_carry(files, wanted, limits.carry_bytes):
-            number = self._log.carry(name, files[name])
-            if number is not None:
-                self._files.carried(name, number)
+        slow = {name: files[name] for name in to_carry(files, wanted, limits.carry_bytes)}
+        for name, number in self._log.carry(slow).items():
+            self._files.carried(name, number)
         large = [name for name, file in files.items() if file.first < wanted and file.length > limits.carry_bytes]
         self._log.roll_over(large)
 

@@ -55,7 +55,7 @@ class BucketDurability:
         """Make whole files durable as one batch: staged parts, before the manifest of their commit is recorded."""
         opened = [(name, disk.open_file(path)) for name, path in paths]
         try:
-            items = [self._whole(name, fd) for name, fd in opened]
+            items = [whole_file(name, fd, os.fstat(fd).st_size) for name, fd in opened]
             if items:
                 self.append(items).result()
         finally:
@@ -86,10 +86,10 @@ class BucketDurability:
             lambda offset, length: disk.read_exact(fd, length, offset),
         )
 
-    @staticmethod
-    def _whole(name: str, fd: int) -> FileBytes:
-        length = os.fstat(fd).st_size
-        return FileBytes(name, 0, length, lambda offset, size: disk.read_exact(fd, size, offset))
+
+def whole_file(name: str, fd: int, length: int) -> FileBytes:
+    """Return the first `length` bytes of a file, which stays open until they are in the log."""
+    return FileBytes(name, 0, length, lambda offset, size: disk.read_exact(fd, size, offset))
 
 
 def segment_name(ledger_id: int) -> str:

@@ -10,9 +10,9 @@ Rules
 
 from __future__ import annotations
 
-import os
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,21 +20,22 @@ from typing import Any
 from pyspark_ledger.ledger import disk
 from pyspark_ledger.ledger.bucket_store.builder import Builder
 from pyspark_ledger.ledger.bucket_store.collector import CollectedLog, Collector, CollectorLimits
-from pyspark_ledger.ledger.bucket_store.durability import BucketDurability, segment_name
+from pyspark_ledger.ledger.bucket_store.durability import BucketDurability, segment_name, whole_file
 from pyspark_ledger.ledger.bucket_store.live_files import LiveFile
 from pyspark_ledger.ledger.bucket_store.manifest_holder import ManifestHolder
 from pyspark_ledger.ledger.bucket_store.snapshots import read_snapshot, snapshot_of
 from pyspark_ledger.ledger.clock import Clock
 from pyspark_ledger.ledger.database.changed_rows import encode_rows
-from pyspark_ledger.ledger.errors import AlreadyExists, Corrupt, LedgerError, Unavailable
+from pyspark_ledger.ledger.errors import AlreadyExists, Corrupt, LedgerError, NotFound, Unavailable
 from pyspark_ledger.ledger.ownership import StoreLock, host_identity
 from pyspark_ledger.ledger.store.store import Store
 from pyspark_ledger.ledger.wal.bucket import Bucket, log_key
 from pyspark_ledger.ledger.wal.manifest import BrokerAddress
-from pyspark_ledger.ledger.wal.packing import FileBytes
 from pyspark_ledger.ledger.wal.requests import FoundManifest, RequestLimits
 from pyspark_ledger.ledger.wal.take_over import TakeOver, identity_of
 from pyspark_ledger.ledger.wal.writer import WalWriter
+
+_CARRIED_AT_ONCE = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,16 +137,18 @@ class BucketStore:
         staged = (path for path in (self._directory / "staging").rglob("*.part"))
         return {*map(segment_name, ids), *(str(path.relative_to(self._directory)) for path in staged)}
 
-    def _carry(self, name: str, file: LiveFile) -> int | None:
-        try:
-            fd = disk.open_file(self._directory / name)
-        except LedgerError:
-            return None  # deleted meanwhile
-        try:
-            whole = FileBytes(name, 0, file.length, lambda offset, length: disk.read_exact(fd, length, offset))
-            return self._durability.append([whole]).result().first
-        finally:
-            os.close(fd)
+    def _carry(self, files: Mapping[str, LiveFile]) -> dict[str, int]:
+        numbers: dict[str, int] = {}
+        names = list(files)
+        for at in range(0, len(names), _CARRIED_AT_ONCE):
+            with ExitStack() as opened:
+                places = {}
+                for name in names[at : at + _CARRIED_AT_ONCE]:
+                    with suppress(NotFound):  # deleted meanwhile
+                        fd = opened.enter_context(disk.opened(self._directory / name))
+                        places[name] = self._durability.append([whole_file(name, fd, files[name].length)])
+                numbers |= {name: place.result().first for name, place in places.items()}
+        return numbers
 
     def _roll_over(self, names: Iterable[str]) -> None:
         for name in names:
