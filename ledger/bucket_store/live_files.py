@@ -41,14 +41,17 @@ class LiveFiles:
             if known is not None:
                 self._files[name] = known._replace(first=number)
 
+    def names(self) -> set[str]:
+        """Return the names of all live files."""
+        with self._lock:
+            return set(self._files)
+
     def keep(self, needed: Callable[[], Collection[str]]) -> dict[str, LiveFile]:
         """Forget the files that are not among those that `needed` returns. Return the others.
 
         A file that is recorded during the call is kept: `needed` may not know the file yet.
         """
-        with self._lock:
-            known = set(self._files)
-        gone = known - set(needed())
+        gone = self.names() - set(needed())
         with self._lock:
             for name in gone:
                 del self._files[name]
