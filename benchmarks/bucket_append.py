@@ -16,7 +16,7 @@ from pyspark_ledger.ledger.clock import pause
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.protocol.ledgers import OffloadPrefix
 
-TOTAL_BYTES = 128 * 1024 * 1024
+TOTAL_BYTES = 384 * 1024 * 1024
 SEGMENT_BYTES = 32 * 1024 * 1024
 WINDOW, UPLOADS = 8, 2
 
