@@ -290,6 +290,7 @@ class Store:
         An existing ledger is returned if `exist_ok` is set, and refused otherwise.
         """
         name = canonical_name(request.name)
+        self._require_durability(request)
         policy = LedgerPolicy.properties(request, self._settings)
         require_properties(request.properties, (), name)
         if request.block_bytes:
@@ -300,6 +301,15 @@ class Store:
         )
         return self.ledger(name)
 
+    def _require_durability(self, request: CreateLedger) -> None:
+        """Raise Refused if a ledger of a store in a bucket is to be acknowledged before its object is stored."""
+        if request.durability != "fsync" and self._context.sync_through is not None:
+            raise Refused(
+                f"ledger {request.name!r} has durability {request.durability!r}, a store in a bucket acknowledges "
+                "nothing before it is in the bucket",
+                hint="Leave the durability out",
+            )
+
     def create_partitioned(self, request: CreateLedger) -> LedgerDescription:
         """Create and describe a ledger with partitions.
 
@@ -307,6 +317,7 @@ class Store:
         is refused.
         """
         name = canonical_name(request.name)
+        self._require_durability(request)
         require_partitions(request.partitions)
         require_properties(request.properties, (), name)
         properties = {**request.properties, **LedgerPolicy.properties(request, self._settings), **_switches(request)}

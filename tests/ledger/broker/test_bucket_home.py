@@ -126,5 +126,7 @@ def test_what_a_store_in_a_bucket_refuses(address: str) -> None:
     store = connect(address)
     with pytest.raises(Refused, match=r"offloads to s3://.*/segments, and not to '/elsewhere'"):
         store.offload_to("/elsewhere", check=False)
+    with pytest.raises(Refused, match="has durability 'os', a store in a bucket acknowledges nothing before"):
+        store.create("fast", durability="os")
     with pytest.raises(Refused, match="is read through its broker only"):
         open_read_only(address)
