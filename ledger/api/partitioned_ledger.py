@@ -38,7 +38,10 @@ if TYPE_CHECKING:
 
 
 class PartitionedLedger(Ledger):
-    """Ledger with partitions. Its calls work on all partitions."""
+    """Ledger with partitions. Appends and whole reads work on all partitions.
+
+    A position, a cursor or an end belongs to one partition, so the calls about them are refused.
+    """
 
     def __init__(self, client: Client, name: str) -> None:
         super().__init__(client, name)
