@@ -32,10 +32,12 @@ from pyspark_ledger.connector.cli.ledgers import (
 )
 from pyspark_ledger.connector.cli.wording import counted, time_words
 from pyspark_ledger.ledger.api.store import LedgerStore
+from pyspark_ledger.ledger.broker.bucket_home import settings_of
+from pyspark_ledger.ledger.bucket_store.verification import verify_log
 from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.display.progress_bar import progress_bar
 from pyspark_ledger.ledger.errors import Corrupt, DataLoss, NotFound, Refused
-from pyspark_ledger.ledger.location import store_location
+from pyspark_ledger.ledger.location import bucket_of, store_location
 from pyspark_ledger.ledger.message.entry import ParsedEntry, entry_rows, is_arrow, is_marker, parse_entry
 from pyspark_ledger.ledger.metadata.cursor_records import cursor_info
 from pyspark_ledger.ledger.metadata.offload_records import OffloadAttempt
@@ -53,7 +55,11 @@ from pyspark_ledger.ledger.segment.index import EntryIndex, load_index
 from pyspark_ledger.ledger.segment.reader import iter_frames, walk_segment
 from pyspark_ledger.ledger.segment.verification import verify_segment
 from pyspark_ledger.ledger.segment.writer import data_path
+from pyspark_ledger.ledger.settings.broker import Settings
+from pyspark_ledger.ledger.tiering.loader import called
 from pyspark_ledger.ledger.tiering.sealed_index import entry_traits
+from pyspark_ledger.ledger.wal.bucket import Bucket
+from pyspark_ledger.ledger.wal.requests import RequestLimits
 from pyspark_ledger.offload.format.block_index import parse_index
 
 dump = typer.Typer(no_args_is_help=True, help="Print the content of a file of this project or of Pulsar.")
@@ -176,8 +182,18 @@ def verify(
                     bar.update(entries / max(total, entries, 1), words)
 
             _verify(found, directory, records, described, advance)
-    show(output, checked, lambda console: console.print(_held(sum(checked.values()))))
+    log = verify_log(_home_of(directory), RequestLimits()).objects if bucket_of(directory) and not name else 0
+    objects = f", {counted(log, 'object')} of the log verified" if log else ""
+    show(output, checked, lambda console: console.print(_held(sum(checked.values())) + objects))
     fail(*([] if name else _unknown(directory, records)))
+
+
+def _home_of(directory: Path) -> Bucket:
+    """Return the bucket of the store with this local directory, with the credentials of this process."""
+    bucket: Bucket = called(
+        "pyspark_ledger.offload.home_bucket:home_bucket", settings_of(Settings(), bucket_of(directory))
+    )
+    return bucket
 
 
 def _held(entries: int) -> str:

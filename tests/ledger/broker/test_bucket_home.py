@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from pyspark_ledger.ledger.transport.discovery import BrokerRecord
 from pyspark_ledger.ledger.wal.requests import RequestLimits, look
 from pyspark_ledger.offload.storage.factory import open_object_store
 from streaming_examples.s3_server import S3Server
+from tests.rigs.command import run
 
 
 @pytest.fixture
@@ -77,6 +79,7 @@ def test_rows_survive_kills_and_the_disk(address: str, tmp_path: Path, monkeypat
     os.kill(record.pid, signal.SIGKILL)
     orders.append(rows(10, 100))
     assert ids(address) == list(range(110))
+    assert re.search(r"2 entries hold, \d+ objects of the log verified", run("verify", "--store", address))
     stop_broker(directory)
     shutil.rmtree(directory)
     monkeypatch.setenv("LEDGER_CACHE", str(tmp_path / "two"))
