@@ -86,9 +86,11 @@ def bucket_directory(address: str) -> Path:
             f"the store's bucket {address!r} has {len(name)} characters with escapes, 1 to {_NAME_MAX} are allowed",
             hint="Write s3://BUCKET/PREFIX",
         )
-    root = os.environ.get("LEDGER_CACHE") or os.path.join(  # noqa: PTH118 — a text, like the variable
-        os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache"), "pyspark-ledger"
-    )
+    try:
+        cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    except RuntimeError:  # the user has no home
+        cache = "/var/tmp"  # noqa: S108 — the store's directory below is private
+    root = os.environ.get("LEDGER_CACHE") or f"{cache}/pyspark-ledger"
     return Path(root).expanduser().absolute() / name
 
 
