@@ -20,7 +20,10 @@ _TEXT_WIDTH = 40
 
 @dataclass(frozen=True, slots=True)
 class _Panel:
-    """Line of the chart: a value of each sample, the value in words, and the value at the top; None: the largest."""
+    """Line of the chart. `value` is the number of a sample, `words` is its text.
+
+    `top` is the number at the upper edge. If it is None, the edge is the largest number of the samples, at least 1.
+    """
 
     title: str
     value: Callable[[QuerySample], float | None]

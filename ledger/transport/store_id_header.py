@@ -29,7 +29,7 @@ class StoreIdHeaderFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc
     """Factory that reads the header of each call."""
 
     def start_call(self, _info: flight.CallInfo, headers: dict[str, list[str | bytes]]) -> StoreIdHeader:
-        """Read the header without a check, so that the call itself can answer with an error of this project."""
+        """Read the header. The call itself checks it later, so that its reply is a `Refused` with a hint."""
         values = headers.get(HEADER) or [""]
         return StoreIdHeader(str(values[0]))
 

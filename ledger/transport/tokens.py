@@ -197,7 +197,7 @@ class BearerTokenFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc]
         self._tokens = [token.encode() for token in tokens]
 
     def start_call(self, _info: flight.CallInfo, headers: dict[str, list[str | bytes]]) -> BearerToken:
-        """Check the token without raising, so that the call itself can answer with an error of this project."""
+        """Check the token, and raise nothing. The call raises later, so that its reply is an `Unauthenticated`."""
         values = headers.get(HEADER)
         if not values:
             return BearerToken(None)

@@ -1,10 +1,13 @@
-"""Reader of the write-ahead log, from the first live number to the first missing number.
+"""Reader of the write-ahead log of a store in a bucket. docs/decisions/bucket-store.md describes the log.
+
+The log consists of numbered objects. The *first live number* is the lowest number that is still needed; the manifest
+of the store has it. The log ends at the first missing number.
 
 Rules
-- Objects are asked for by number, several at once, and applied in order.
-- If the object at the first live number is missing, the reader reads the manifest again: a collector may have been
-  faster. The same first live number means an empty log.
-- A number behind the window after the end proves a lost object: Corrupt.
+- The reader requests several objects at once, and applies them in the order of their numbers.
+- A running broker deletes objects below the first live number. A caller that reads at the same time therefore reads
+  the manifest again if an object is missing. It continues at the present first live number.
+- A broker puts no object at or beyond `end + window`. An object there proves that an earlier object is lost: Corrupt.
 """
 
 from __future__ import annotations
@@ -47,7 +50,7 @@ class WalReader:
                 yield from self.apply(found)
 
     def apply(self, found: LogObject) -> Iterator[Batch]:
-        """Return the batches that are whole with the next object."""
+        """Apply the next object, and return the batches that it completes."""
         return self.scan.feed(found, self._where(found.header.number))
 
     def fetch(self, number: int) -> LogObject | None:

@@ -42,7 +42,7 @@ class LogScan:
         self._began = first
 
     def feed(self, found: LogObject, where: str) -> Iterator[Batch]:
-        """Yield the batches that are whole with this object, which has the next number."""
+        """Yield the batches that this object completes. The object must have the next number."""
         header = found.header
         if header.number != self.next:
             raise Corrupt(f"{where} states number {header.number}, expected {self.next}")
