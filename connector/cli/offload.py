@@ -31,7 +31,7 @@ def offload(
     status: Annotated[bool, typer.Option("--status", help="Only print the progress.")] = False,
     cancel: Annotated[bool, typer.Option("--cancel", help="Stop a running offload.")] = False,
     sweep: Annotated[
-        bool, typer.Option("--sweep", help="Delete objects of this store that its metadata do not name.")
+        bool, typer.Option("--sweep", help="Delete objects of this store that no offloaded segment uses.")
     ] = False,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the offload is done.")] = True,
     store: StoreOption = None,

@@ -22,9 +22,9 @@ _SLOW_SECONDS = 3.0
 _LIMIT_SECONDS = 60
 _CODE = "import pyspark.sql.streaming.python_streaming_source_runner"
 _DO = (
-    "Leave a processor free (spark.master local[N] with fewer than all), start fewer queries at once, and keep Python "
-    "on a local disk with its bytecode (PYTHONDONTWRITEBYTECODE unset). A query that failed with this error has lost "
-    "nothing: start it again"
+    "Leave a processor free (spark.master local[N] with N below the number of processors), start fewer queries at "
+    "once, and keep Python on a local disk with its bytecode (PYTHONDONTWRITEBYTECODE unset). A query that failed with "
+    "this error has lost nothing: start it again"
 )
 
 
@@ -64,7 +64,7 @@ def check_start(start: WorkerStart, conf: Mapping[str, str]) -> Iterator[Diagnos
     check = "start of a worker"
     waits = f"Spark waits {SPARK_WAITS_SECONDS} s, then says '{MESSAGE}'"
     if start.error:
-        do = "Install what is missing for that interpreter, or set PYSPARK_PYTHON to another"
+        do = "Install what is missing for that interpreter, or set PYSPARK_PYTHON to an interpreter that has it"
         yield Diagnosis(check, "problem", f"it ends before it connects: {start.error}; {waits}", do)
         return
     took = f"ready after {start.seconds:.1f} s, {start.processor_seconds:.1f} s of them processor time; {waits}"

@@ -45,7 +45,7 @@ class Replies(Protocol):
 
 
 class AppendResponses:
-    """Replies of one append stream. A *part* is the entries that one queued append has.
+    """Replies of one append stream. A *part* is a group of entries that is queued as one append.
 
     Calls `on_answered` with the size of each part after its reply, also if the append failed.
     """

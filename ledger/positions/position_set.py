@@ -8,7 +8,7 @@ Invariants
   for each entry of which some rows are in the set.
 - An entry whose bit is set has no remaining rows.
 - Addition is a union: it is idempotent, and the order has no effect. Only `trim_below` removes positions.
-- A range never crosses the end of a ledger. `split_range` splits the ranges that do, which Pulsar before 2.4 wrote.
+- A range never crosses the end of a ledger. Pulsar before 2.4 wrote ranges that cross it. `split_range` splits them.
 - The number of positions and their distance have no limit. Entry ids are at most 2**31 - 1, as in Pulsar, because an
   untrusted number must not exhaust the memory.
 
@@ -97,7 +97,7 @@ class PositionSet:
             self._absorb_rows(ledger_id)
 
     def add_rows(self, ledger_id: int, left: BatchRows) -> None:
-        """Add all rows of the entries in `left` except the rows in `left`, which remain.
+        """Add rows of the entries in `left`: all rows except those that `left` has for the entry.
 
         An entry without remaining rows is added as a whole.
         """
@@ -117,8 +117,8 @@ class PositionSet:
     def difference(self, other: PositionSet) -> PositionSet:
         """Return the positions of this set that `other` lacks.
 
-        For a partly acknowledged entry the result may have more rows. If `other` lacks one of this set's rows of the
-        entry, the result has all of them.
+        A partly acknowledged entry is not divided. If `other` lacks one of its rows, the result has all rows of the
+        entry that this set has.
         """
         difference = PositionSet()
         for ledger_id in self.ledgers():
