@@ -30,8 +30,9 @@ PROGRESS_FIELDS: Mapping[str, Mapping[str, str]] = {
         f"{LEDGER}.entry": "End of the log: the entry number in that segment.",
         f"{LEDGER}.id": "Incarnation of the ledger. It changes if the ledger is deleted and created again.",
         f"{LEDGER}.lastPublishMs": "Time of the last entry, in milliseconds since 1970.",
-        "ledgersInAll": "Sums `lagEntries`, `lagRows`, `lagBytes` and the number `ledgers`. Present if the query reads "
-        "more than 50 ledgers; then `ledgers` has the 50 with the largest lag.",
+        "ledgersInAll": "Sums of `lagEntries`, `lagRows` and `lagBytes` over all ledgers, and `ledgers`, the number of "
+        "ledgers. Present if the query reads more than 50 ledgers. Then `ledgers.<name>` exists only for the 50 with "
+        "the largest lag.",
     },
     "Reads of all readers since the last trigger": {
         "reads.mappedBytes": "Bytes that readers on the broker's host mapped.",
@@ -51,14 +52,14 @@ PROGRESS_FIELDS: Mapping[str, Mapping[str, str]] = {
         "cache.evicted": "Entries evicted since the last trigger.",
         "cache.evictions": "Runs of the eviction since the last trigger.",
         "cache.evictionMs": "Time of these runs, in milliseconds.",
-        "cache.requeues": "Entries that the policy kept for a later reader, since the last trigger.",
+        "cache.requeues": "Entries that the eviction policy kept for a later reader, since the last trigger.",
         "cache.sizeBytes": "Memory in use now.",
         "cache.lingeringBytes": "Memory of evicted blocks that readers still use; a part of `cache.sizeBytes`.",
         "cache.limitBytes": "Limit of the memory.",
         "cache.inflightReadBytes": "Bytes that are being read from storage.",
         "cache.localFileBytes": "Bytes of recently read or written local files that the cache counts. They are not in "
         "the cache's memory.",
-        "cache.localFileLimitBytes": "Limit of that sum.",
+        "cache.localFileLimitBytes": "Limit of `cache.localFileBytes`.",
         "cache.expectedReads": "Reads of cached entries that are still expected, updated once a second.",
         "cache.nonEvictableBytes": "Bytes of these entries, updated once a second.",
     },

@@ -8,7 +8,7 @@ Rules
 - The user metadata of an object state its topic. If they lack the topic, the custom metadata in the index state it.
 - Objects of one topic are grouped by cluster and by incarnation, the id that changes when a ledger is created again.
 - Older versions of Pulsar state neither cluster nor incarnation. Their objects join the topic's other group. Exception:
-  if there are several other groups, or that group has a lower segment id, the objects are a group of their own.
+  they stay a group of their own if there are several other groups, or if the other group has an earlier segment.
 - An attempt is valid if its index is readable and its data object is at least as long as the index states.
 - Valid attempts of one segment must agree in last entry id and length. The attempt with the most entries is read.
 - A missing segment is a gap only if later segments of the topic exist, because the last segments may still be uploaded.
@@ -227,7 +227,10 @@ def _merge_unstated_cluster(groups: Mapping[tuple[str, str], list[Attempt]]) -> 
 def _attempts_by_record(
     name: str, topicless: Sequence[Attempt], records: Sequence[PulsarRecord]
 ) -> Iterator[tuple[list[Attempt], PulsarRecord]]:
-    """Yield each record of this topic or its partitions, with the attempts of `topicless` for the record's segments."""
+    """Yield each record of this topic or its partitions, with the attempts of its segments.
+
+    `topicless` are the attempts that state no topic.
+    """
     wanted = spellings(name)[0]
     for record in records:
         # A single record without a topic is that of the wanted topic.

@@ -3,7 +3,7 @@
 Rules
 - Rows are ordered by position, because a compaction of the table may have mixed them in the files.
 - Files that fit into the limit as a whole are not opened.
-- A row has the file's bytes divided by the file's rows.
+- The size of a row is the size of its file divided by the file's number of rows.
 - A split contains at least one entry, unless the range is empty.
 """
 
