@@ -78,6 +78,11 @@ class WebAddress:
 
 
 def _parts(address: str) -> tuple[str, int, bool]:
+    if "@" in address:
+        raise Refused(
+            "the address of the status page contains a user or a password, which is not shown here",
+            hint=f"{_FORMS}. Clients send a token of authenticationTokens",
+        )
     try:
         parts = urlsplit(address)
         host, port = parts.hostname, parts.port

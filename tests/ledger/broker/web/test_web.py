@@ -131,10 +131,12 @@ def test_an_address_that_others_reach_requires_tls_and_a_token(rig: Rig, tmp_pat
         ("https://127.0.0.1:0", "tlsCertificateFilePath"),
         ("ftp://127.0.0.1:0", "no address of a status page"),
         ("http://127.0.0.1", "no address of a status page"),
+        ("http://me:S3CRET@127.0.0.1:0", "contains a user or a password"),
     ):
         broker = rig.spawn("--create", "--web", web)
         assert broker.wait(60) == 2
         assert named in rig.log()
+    assert "S3CRET" not in rig.log()
     files = certificates()
     config = tmp_path / "broker.toml"
     settings = {
