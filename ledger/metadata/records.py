@@ -1,17 +1,19 @@
 """Records of a store: its ledgers, their segments, their readers.
 
     store         one row: id, host, epoch, next segment id
-    ledger        name, name in lower case, incarnation (id of this creation), version, ManagedLedgerInfo without
-    segments segment       one row for each segment: Pulsar's `LedgerInfo` and more (ledger.metadata.segment_records)
-    run           the newest batch of each query whose entries are in a sealed segment manifest      the newest batch of
-    each query that writes to several ledgers (ledger.metadata.manifest_records) sequence      the highest sequence id
-    of each producer in sealed segments, for ledgers with de-duplication schema        Arrow schemas of a ledger,
-    versions from 0 cursor        ManagedCursorInfo, replay floor, lease (ledger.metadata.cursor_records) delivery
-    the rows of a batch of a cursor, if they are more than a range (ledger.metadata.delivery_records) delivery_chunk
-    the parts of large `delivery` rows policy        policies of a ledger or a namespace, by its name
-    (ledger.metadata.policy_records) unwanted      objects in object storage that must be deleted
-    (ledger.metadata.unwanted_files) trimmed       the segments that retention deleted (ledger.metadata.segment_records)
-    unwanted_file files of segments that must be deleted (ledger.metadata.unwanted_files)
+    ledger        name, name in lower case, incarnation (id of the creation), version, `ManagedLedgerInfo`
+    segment       one row for each segment: Pulsar's `LedgerInfo` and more (ledger.metadata.segment_records)
+    run           the newest batch of each query whose entries are in a sealed segment
+    manifest      the newest batch of each query that writes to several ledgers (ledger.metadata.manifest_records)
+    sequence      the highest sequence id of each producer in sealed segments, for ledgers with de-duplication
+    schema        Arrow schemas of a ledger, versions from 0
+    cursor        ManagedCursorInfo, replay floor, lease (ledger.metadata.cursor_records)
+    delivery      the rows of a batch of a cursor, if they are more than a range (ledger.metadata.delivery_records)
+    delivery_chunk  the parts of large `delivery` rows
+    policy        policies of a ledger or a namespace, by its name (ledger.metadata.policy_records)
+    unwanted      objects in object storage that must be deleted (ledger.metadata.unwanted_files)
+    trimmed       the segments that retention deleted (ledger.metadata.segment_records)
+    unwanted_file  files of segments that must be deleted (ledger.metadata.unwanted_files)
 
 Rules
 - Every change compares the record's version and the broker's epoch. It is durable when the call returns. The epoch
