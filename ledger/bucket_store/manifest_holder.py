@@ -2,7 +2,8 @@
 
 Invariants
 - A change that succeeds proves that this broker still owns the store: nobody replaced the manifest in between.
-- A change that finds another manifest raises Fenced.
+- A change that finds the manifest of another broker raises Fenced.
+- A change whose answers were lost until the deadline may have succeeded. The next change finds it, and builds on it.
 """
 
 from __future__ import annotations
@@ -35,11 +36,16 @@ class ManifestHolder:
     def change(self, **values: Any) -> StoreManifest:
         """Replace fields of the manifest. Raises Fenced if another broker replaced the manifest."""
         with self._lock:
-            before = self._found
-            after = replace(before.manifest, revision=before.manifest.revision + 1, **values)
-            try:
-                self._found = replace_manifest(self._bucket, before, after, self._limits)
-            except AlreadyExists:
-                require_epoch(look(self._bucket, self._limits).manifest, before.manifest.epoch, self._bucket.address)
-                raise
-            return after
+            while True:
+                before = self._found
+                after = replace(before.manifest, revision=before.manifest.revision + 1, **values)
+                try:
+                    self._found = replace_manifest(self._bucket, before, after, self._limits)
+                except AlreadyExists:
+                    found = look(self._bucket, self._limits)
+                    require_epoch(found.manifest, before.manifest.epoch, self._bucket.address)
+                    if found.manifest.revision != after.revision:
+                        raise
+                    self._found = found
+                else:
+                    return after

@@ -113,8 +113,12 @@ def taken_over(before: StoreManifest, nonce: uuid.UUID, window: int) -> StoreMan
 
 
 def is_own_replacement(found: StoreManifest, wanted: StoreManifest) -> bool:
-    """Return whether the bucket has the manifest that a broker put, after the answer to the put was lost."""
-    return (found.nonce, found.revision) == (wanted.nonce, wanted.revision)
+    """Return whether the bucket has the manifest that a broker put, after the answer to the put was lost.
+
+    All fields count: an earlier change of this broker, whose answers were lost until the deadline, has the same nonce
+    and revision.
+    """
+    return found == wanted
 
 
 def first_live(records_from: int, oldest_bytes: Iterable[int], unfinished: int | None, end: int) -> int:

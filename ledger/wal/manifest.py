@@ -1,9 +1,11 @@
 """Manifest of a store in a bucket: the only object that changes.
 
     {"format": 1, "store_id": …, "epoch": 3, "revision": 17, "nonce": …, "snapshot": {…}, "first": 1200, "window": 8,
-     "broker": {"address": …, "host": …, "secret": …} }
+     "broker": {"address": …, "process": …, "secret": …},
+     "crc32c": 305419896}
 
 Invariants
+- `crc32c` is the checksum of all bytes before its comma. A manifest with a flipped bit is `Corrupt`.
 - Every replacement states the etag of the manifest that it replaces, and raises `revision` by one.
 - `epoch`, `first` and `window` never fall. `window` changes only together with `epoch`.
 - The pair of `nonce` and `revision` identifies a replacement, so a broker recognizes its own after a lost answer.
@@ -16,6 +18,7 @@ from typing import Literal
 
 import msgspec
 
+from pyspark_ledger.ledger.checksum import crc32c
 from pyspark_ledger.ledger.errors import Corrupt, Unsupported
 
 FORMAT: Literal[1] = 1
@@ -53,6 +56,10 @@ class StoreManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     broker: BrokerAddress | None = None
 
 
+_SUM = b',"crc32c":'
+_RESTORE = "Restore the newest sound version of the object"
+
+
 class _Format(msgspec.Struct):
     format: int
 
@@ -62,21 +69,27 @@ _decode_format = msgspec.json.Decoder(_Format).decode
 
 
 def encode_manifest(manifest: StoreManifest) -> bytes:
-    return msgspec.json.encode(manifest)
+    body = msgspec.json.encode(manifest)[:-1]
+    return body + _SUM + b"%d}" % crc32c(body)
 
 
 def decode_manifest(data: bytes, where: str) -> StoreManifest:
-    """Return the manifest. Raises Corrupt, and Unsupported for a newer format."""
+    """Return the manifest. Raises Corrupt, and Unsupported for a newer format. All formats end with the checksum."""
+    body, _, stated = data.rpartition(_SUM)
+    found = crc32c(body)
+    if stated != b"%d}" % found:
+        shown = stated[:20].decode(errors="replace")
+        raise Corrupt(f"{where}: CRC32C {found} of {len(body)} bytes, stated is {shown!r}", hint=_RESTORE)
     try:
-        found = _decode_format(data).format
-        if found > FORMAT:
+        number = _decode_format(data).format
+        if number > FORMAT:
             raise Unsupported(
-                f"{where} has format {found}, this version reads format {FORMAT}",
+                f"{where} has format {number}, this version reads format {FORMAT}",
                 hint="Use a newer version of this package",
             )
-        return _decode(data)
+        return _decode(body + b"}")
     except msgspec.MsgspecError as error:
-        raise Corrupt(f"{where} is not a manifest: {error}", hint="Restore an older version of the object") from error
+        raise Corrupt(f"{where} is not a manifest: {error}", hint=_RESTORE) from error
 
 
 def require_successor(before: StoreManifest, after: StoreManifest, where: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,16 @@ class _Target(OffloaderChoice):
 class BucketRig:
     """Hosts of one store. `host` opens the store there, as a new broker that takes over."""
 
-    def __init__(self, directory: Path, address: str, options: S3Options, through: S3Options | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        address: str,
+        options: S3Options,
+        through: S3Options | None = None,
+        wrap: Callable[[ObjectStore], Bucket] = lambda place: place,
+    ) -> None:
+        """`wrap` puts something between the brokers and the bucket, for example faults at given keys."""
+        self.wrap = wrap
         self.directory = directory
         self.address = address
         self.options = options
@@ -59,7 +68,7 @@ class BucketRig:
     def host(
         self, name: str = "a", *, limits: CollectorLimits = SMALL, window: int = 4, **settings: Any
     ) -> BucketStore:
-        bucket = open_object_store(self.address, self.through)
+        bucket = self.wrap(open_object_store(self.address, self.through))
         found = found_or_created(bucket, system_clock_ms, REQUESTS, create=True, window=window, probe=_probe)
         offloader = ObjectStoreOffloader(f"{self.address}/segments", self.options, window_bytes=4096, cache_bytes=65536)
         values = Settings.of(settings)

@@ -1,0 +1,58 @@
+"""Goal: a manifest that is not as its broker wrote it is refused. Method: golden bytes, every bit flipped."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyspark_ledger.ledger.checksum import crc32c
+from pyspark_ledger.ledger.errors import Corrupt, LedgerError, Unsupported
+from pyspark_ledger.ledger.wal.manifest import (
+    BrokerAddress,
+    SnapshotName,
+    StoreManifest,
+    decode_manifest,
+    encode_manifest,
+)
+
+WHOLE = StoreManifest(
+    "5e2c8a9e-5d5f-4f4b-8d8e-0f1e2d3c4b5a",
+    "nonce",
+    epoch=3,
+    revision=17,
+    first=1200,
+    window=8,
+    snapshot=SnapshotName("snapshot/1", 1200, 5383, 99),
+    broker=BrokerAddress("grpc://host:1", "machine/1/2"),
+)
+GOLDEN = (
+    b'{"store_id":"5e2c8a9e-5d5f-4f4b-8d8e-0f1e2d3c4b5a","nonce":"nonce","format":1,"epoch":3,"revision":17,'
+    b'"first":1200,"window":8,"snapshot":{"key":"snapshot/1","records_from":1200,"size":5383,"crc32c":99},'
+    b'"broker":{"address":"grpc://host:1","process":"machine/1/2","secret":""},"crc32c":1882603198}'
+)
+
+
+def test_a_manifest_is_decoded_as_it_was_encoded() -> None:
+    assert decode_manifest(encode_manifest(WHOLE), "manifest") == WHOLE
+    assert encode_manifest(WHOLE) == GOLDEN
+
+
+def test_every_flipped_bit_of_a_manifest_is_refused() -> None:
+    data = encode_manifest(WHOLE)
+    for bit in range(8 * len(data)):
+        damaged = bytearray(data)
+        damaged[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(Corrupt, match="manifest of s3://lake"):
+            decode_manifest(bytes(damaged), "manifest of s3://lake")
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"[]", b'{"format":1}', b"\xff" * 20])
+def test_other_bytes_are_no_manifest(data: bytes) -> None:
+    with pytest.raises(LedgerError, match="manifest of s3://lake"):
+        decode_manifest(data, "manifest of s3://lake")
+
+
+def test_a_newer_format_is_unsupported() -> None:
+    newer = encode_manifest(WHOLE).rpartition(b",")[0].replace(b'"format":1', b'"format":2')
+    data = newer + b',"crc32c":%d}' % crc32c(newer)
+    with pytest.raises(Unsupported, match="has format 2, this version reads format 1"):
+        decode_manifest(data, "manifest")
