@@ -76,10 +76,11 @@ class WalRange(NamedTuple):
 
 
 class LogObject(NamedTuple):
-    """Decoded object: its header and its parts with their payloads."""
+    """Decoded object: its header, its parts with their payloads, and the offset of the first payload."""
 
     header: Header
     parts: list[tuple[WalPart, memoryview]]
+    start: int = 0
 
 
 _decode_parts = msgspec.msgpack.Decoder(list[WalPart]).decode
@@ -152,7 +153,7 @@ def decode_object(data: Buffer, where: str) -> LogObject:
     _require_sum(view[:end], end, view, where)
     if header.claim and parts:
         raise Corrupt(f"{where} is a claim with {len(parts)} parts, expected none")
-    return LogObject(header, parts)
+    return LogObject(header, parts, start)
 
 
 def _require_sum(covered: memoryview, at: int, view: memoryview, where: str) -> None:

@@ -4,6 +4,7 @@ Rules
 - A batch of `records` is never split.
 - A batch of `bytes` is split at any byte: a reader applies a batch only as a whole.
 - An object has at least one part. It exceeds `bytes_max` only by one part of records.
+- A file that is shorter than its batch is `Corrupt`. Nothing is packed: readers would refuse the whole object.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pyspark_ledger.ledger.checksum import Buffer, crc32c
+from pyspark_ledger.ledger.errors import Corrupt
 from pyspark_ledger.ledger.wal.log_object import BYTES, RECORDS, WalPart
 
 
@@ -104,4 +106,7 @@ def _part(item: Item, start: int, length: int, *, last: bool) -> tuple[WalPart, 
         return WalPart(RECORDS, length, crc32c(item.data), last), item.data
     offset = item.offset + start
     data = item.read(offset, length)
+    found = len(memoryview(data))
+    if found != length:
+        raise Corrupt(f"{item.file} has {found} bytes from {offset} on, the log needs {length}: the file was changed")
     return WalPart(BYTES, length, crc32c(data), last, item.file, offset), data

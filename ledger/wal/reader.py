@@ -13,17 +13,26 @@ Rules
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
 
+from pyspark_ledger.ledger.checksum import crc32c
 from pyspark_ledger.ledger.errors import Corrupt, NotFound
 from pyspark_ledger.ledger.wal.bucket import LOG_PREFIX, Bucket, log_key, number_of
-from pyspark_ledger.ledger.wal.log_object import LogObject, decode_object
+from pyspark_ledger.ledger.wal.log_object import LogObject, WalPart, WalRange, decode_object
 from pyspark_ledger.ledger.wal.requests import RequestLimits, repeated
-from pyspark_ledger.ledger.wal.scan import Batch, LogScan
+from pyspark_ledger.ledger.wal.scan import Later, LogScan, Part
 
 OBJECT_BYTES_MAX = 1024 * 1024 * 1024
 _AHEAD = 8
+
+
+class Batch(NamedTuple):
+    """Whole batch: the objects that have its parts, and the parts with their payloads, to be read once."""
+
+    place: WalRange
+    parts: Iterable[Part]
 
 
 class WalReader:
@@ -51,7 +60,23 @@ class WalReader:
 
     def apply(self, found: LogObject) -> Iterator[Batch]:
         """Apply the next object, and return the batches that it completes."""
-        return self.scan.feed(found, self._where(found.header.number))
+        for place, parts in self.scan.feed(found, self._where(found.header.number)):
+            yield Batch(place, self._with_payloads(parts))
+
+    def _with_payloads(self, parts: Iterable[tuple[WalPart, memoryview | Later]]) -> Iterator[Part]:
+        """Yield the parts. A payload that the scan does not hold is read again."""
+        for part, found in parts:
+            yield part, self._payload(part, found) if isinstance(found, Later) else found
+
+    def _payload(self, part: WalPart, place: Later) -> memoryview:
+        key, length = log_key(place.number), part.length
+        data = repeated(lambda: self._bucket.get_range(key, place.offset, length), self._limits)
+        if crc32c(data) != part.crc32c:
+            raise Corrupt(
+                f"{self._where(place.number)} at {place.offset}: CRC32C {crc32c(data):#010x} of {length} bytes, "
+                f"stated is {part.crc32c:#010x}"
+            )
+        return memoryview(data)
 
     def fetch(self, number: int) -> LogObject | None:
         """Return the object of a number, None if there is none. Raises Corrupt if it is of another store."""

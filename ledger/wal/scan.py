@@ -10,6 +10,8 @@ Invariants
 - Objects are fed in the order of their numbers, each once.
 - A batch is returned once, when its last part is there, with all of its parts in order.
 - A batch that has no last part when the epoch rises is dropped. Its broker was fenced and never acknowledged the batch.
+- Payloads of `held_max` bytes are held for a batch that is not whole. The places of the others are kept. So a batch may
+  be larger than the memory.
 """
 
 from __future__ import annotations
@@ -21,12 +23,24 @@ from pyspark_ledger.ledger.errors import Corrupt
 from pyspark_ledger.ledger.wal.fence import is_void
 from pyspark_ledger.ledger.wal.log_object import LogObject, WalPart, WalRange
 
+HELD_BYTES_MAX = 64 * 1024 * 1024
 
-class Batch(NamedTuple):
-    """Whole batch: the objects that have its parts, and the parts with their payloads."""
+
+class Later(NamedTuple):
+    """Place of a payload that is not held: the number of its object, and the offset in the object."""
+
+    number: int
+    offset: int
+
+
+Part = tuple[WalPart, memoryview]
+
+
+class ScannedBatch(NamedTuple):
+    """Whole batch: the objects that have its parts, and the parts with their payloads or the places of these."""
 
     place: WalRange
-    parts: list[tuple[WalPart, memoryview]]
+    parts: list[tuple[WalPart, memoryview | Later]]
 
 
 class LogScan:
@@ -35,13 +49,15 @@ class LogScan:
     The first live object is never void: a void object lies in a claimed window, and first live numbers do not.
     """
 
-    def __init__(self, first: int, epoch: int = 0) -> None:
+    def __init__(self, first: int, epoch: int = 0, held_max: int = HELD_BYTES_MAX) -> None:
         self.next = first
         self.epoch = epoch
-        self._parts: list[tuple[WalPart, memoryview]] = []
+        self._held_max = held_max
+        self._held = 0
+        self._parts: list[tuple[WalPart, memoryview | Later]] = []
         self._began = first
 
-    def feed(self, found: LogObject, where: str) -> Iterator[Batch]:
+    def feed(self, found: LogObject, where: str) -> Iterator[ScannedBatch]:
         """Yield the batches that this object completes. The object must have the next number."""
         header = found.header
         if header.number != self.next:
@@ -51,10 +67,13 @@ class LogScan:
             return
         if header.epoch > self.epoch:
             self.epoch, self._parts = header.epoch, []
+        at = found.start
         for part, payload in found.parts:
             if not self._parts:
-                self._began = header.number
-            self._parts.append((part, payload))
+                self._began, self._held = header.number, 0
+            self._held += part.length
+            self._parts.append((part, payload if self._held <= self._held_max else Later(header.number, at)))
+            at += part.length
             if part.last:
                 parts, self._parts = self._parts, []
-                yield Batch(WalRange(self._began, header.number), parts)
+                yield ScannedBatch(WalRange(self._began, header.number), parts)

@@ -17,11 +17,11 @@ from collections.abc import Iterator
 from pyspark_ledger.ledger.clock import Clock
 from pyspark_ledger.ledger.errors import Corrupt, Unavailable
 from pyspark_ledger.ledger.wal.bucket import MANIFEST, Bucket, log_key
-from pyspark_ledger.ledger.wal.fence import Slot, claimed_slots, require_not_superseded, taken_over
+from pyspark_ledger.ledger.wal.fence import Slot, claimed_slots, require_epoch, require_not_superseded, taken_over
 from pyspark_ledger.ledger.wal.log_object import Header, encode_object
-from pyspark_ledger.ledger.wal.reader import WalReader
-from pyspark_ledger.ledger.wal.requests import FoundManifest, RequestLimits, replace_manifest, store_object
-from pyspark_ledger.ledger.wal.scan import Batch, LogScan
+from pyspark_ledger.ledger.wal.reader import Batch, WalReader
+from pyspark_ledger.ledger.wal.requests import FoundManifest, RequestLimits, look, replace_manifest, store_object
+from pyspark_ledger.ledger.wal.scan import LogScan
 
 
 class TakeOver:
@@ -67,11 +67,19 @@ class TakeOver:
                 raise Unavailable(f"{log_key(scan.next)} of {self._bucket.address} is deleted while it is read")
             yield from reader.apply(found)
             yield from reader.batches()
-        reader.require_end(scan.next, manifest.window)
+        self._require_end(reader, scan.next)
         claims = claimed_slots(scan.next, manifest.window)
         for number in claims[1:]:
             self._claim(number)
         self._first_number = claims.stop
+
+    def _require_end(self, reader: WalReader, number: int) -> None:
+        """Raise Corrupt if objects of the log are lost, and Fenced if a later taker wrote objects behind the window."""
+        try:
+            reader.require_end(number, self.found.manifest.window)
+        except Corrupt:
+            require_epoch(look(self._bucket, self._limits).manifest, self.found.manifest.epoch, self._bucket.address)
+            raise
 
     def _claim_first(self, scan: LogScan) -> Slot:
         """Claim the first free slot. Raises Fenced after a later taker, and Corrupt if the manifest is an old one."""

@@ -143,6 +143,8 @@ class WalWriter:
 
     def _submit(self, packed: Packed) -> None:
         with self._changed:
+            if self.failed is not None:
+                return  # files of failed batches may be closed, so the parts may have bytes of another file
             number = self._slots.take()
             done, self._packed = self._packed[: packed.ended], self._packed[packed.ended :]
             began = number if self._continued is None else self._continued

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pyspark_ledger.ledger.wal.log_object import Header, LogObject
 from pyspark_ledger.ledger.wal.packing import FileBytes, Item, MetadataRows, Packer
-from pyspark_ledger.ledger.wal.scan import Batch, LogScan
+from pyspark_ledger.ledger.wal.scan import LogScan, ScannedBatch
 
 FILE = bytes(range(256)) * 4
 
@@ -30,7 +30,7 @@ def content(items: tuple[Item, ...]) -> list[bytes]:
     ]
 
 
-def joined(batch: Batch) -> list[bytes]:
+def joined(batch: ScannedBatch) -> list[bytes]:
     """The payloads of a batch; neighbouring pieces of one item are joined."""
     found: list[bytes] = []
     end = None

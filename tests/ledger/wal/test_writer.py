@@ -9,7 +9,10 @@ import pytest
 
 from pyspark_ledger.ledger.errors import Fenced, LedgerError, Unavailable
 from pyspark_ledger.ledger.wal.bucket import log_key
+from pyspark_ledger.ledger.wal.fence import Slot
 from pyspark_ledger.ledger.wal.packing import FileBytes
+from pyspark_ledger.ledger.wal.scan import LogScan
+from pyspark_ledger.ledger.wal.take_over import TakeOver
 from tests.rigs.fault_proxy import FaultProxy
 from tests.rigs.wal import LIMITS, WalRig, text
 
@@ -130,6 +133,25 @@ def test_a_put_that_is_overtaken_by_a_claim_is_lost(rig: WalRig, proxy: FaultPro
         late.result(WAIT)
     new.append(text(2)).result(WAIT)
     assert rig.read() == [b"0", b"2"]
+
+
+def test_a_taker_that_was_overtaken_reports_no_loss(rig: WalRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later taker has objects behind the window of a slow one, which has claimed one slot so far."""
+    old, _ = rig.take_over()
+    old.append(text(0)).result(WAIT)
+    claim_first = TakeOver._claim_first
+
+    def overtaken(taking: TakeOver, scan: LogScan) -> Slot:
+        monkeypatch.undo()
+        claimed = claim_first(taking, scan)
+        new, _ = rig.take_over()
+        for number in range(3):
+            new.append(text(number)).result(WAIT)
+        return claimed
+
+    monkeypatch.setattr(TakeOver, "_claim_first", overtaken)
+    with pytest.raises(Fenced, match="epoch 3, this broker has 2"):
+        rig.take_over()
 
 
 def test_close_acknowledges_what_waits(rig: WalRig) -> None:
