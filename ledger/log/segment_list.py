@@ -329,6 +329,8 @@ class SegmentList:
             describe=entry_traits,
             synced=self._is_synced,
         )
+        if context.sync_through is not None:
+            recovered = recovered.acknowledged_part()  # the log of the store may lack the other entries
         self._learn(recovered)
         sealed, index = seal_recovered(recovered), recovered.index
         del recovered  # otherwise the traceback of an error keeps the index file mapped

@@ -125,17 +125,24 @@ class LogWriter:
         segment of a store in a bucket stays open, too, and the next broker continues it.
         """
         self._queue.close(f"{self.name!r} is closed")
+        self._end_open()
+
+    def _end_open(self) -> None:
         if self._context.sync_through is None:
             self._seal_acknowledged()
         else:
             self._close_open()
 
     def give_up(self, error: LedgerError) -> None:
-        """Seal the open segment at its last acknowledged entry. No group is in flight or follows. Never raises."""
+        """Seal the open segment at its last acknowledged entry. No group is in flight or follows. Never raises.
+
+        A segment of a store in a bucket stays open. The thread that acknowledges log objects may call, and a seal waits
+        for that thread. The next broker continues the segment.
+        """
         self.given_up = error
         if self._open is not None:
             self._open.given_up = True
-        self._seal_acknowledged()
+        self._end_open()
 
     def _seal_acknowledged(self) -> None:
         log, self._open = self._open, None

@@ -28,13 +28,13 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from pyspark_ledger.ledger import disk
-from pyspark_ledger.ledger.errors import Corrupt, DataLoss, NotFound
+from pyspark_ledger.ledger.errors import Corrupt, DataLoss, NotFound, Unavailable
 from pyspark_ledger.ledger.segment.format import FRAME, FRAME_BYTES, HEADER_BYTES
 from pyspark_ledger.ledger.segment.index import (
     AcknowledgedEnd,
@@ -82,6 +82,22 @@ class RecoveredSegment:
     def row_end(self) -> int:
         """The number of rows of the managed ledger up to the last sound entry."""
         return self.index.row_end
+
+    def acknowledged_part(self) -> RecoveredSegment:
+        """Return the segment without its unacknowledged entries. Raises Unavailable if their start is unknown."""
+        if self.acknowledged is None:
+            raise Unavailable(f"{self.path} has no sidecar", hint="Restart the broker, which builds the file again")
+        kept = self.index.rows()[: self.acknowledged]
+        index = EntryIndex.of_rows(self.ledger_id, self.index.first_row, kept)
+        end = index.end_offset(index.count - 1)
+        return replace(
+            self,
+            index=index,
+            end_offset=end,
+            torn_bytes=self.end_offset + self.torn_bytes - end,
+            torn_entries=self.entries + self.torn_entries - index.count,
+            rows_in_sidecar=self.rows_in_sidecar[: index.count],
+        )
 
     @property
     def torn_path(self) -> Path:
@@ -134,6 +150,11 @@ def recover_segment(
         scan.damage = scan.damage or f"{path}: the run from entry {scan.run_start} has no marker"
     cut = index.end_offset(index.count - 1)
     torn_bytes = max(torn_end, scan.end) - cut
+    if built and torn_bytes:
+        raise Corrupt(
+            f"{path} was built from the log and has {torn_bytes} bytes behind its entries at {cut}: {scan.damage}",
+            hint="Objects of the log are damaged or lost",
+        )
     if acknowledged is not None and index.count < acknowledged:
         _log.error(
             "%s: %d of %d acknowledged entries are lost; the ledger has no syncs (durability os): %s",
