@@ -95,12 +95,14 @@ def address_of(address: str, remote: str) -> BrokerAddress:
 def _leave(directory: Path, error: LedgerError) -> None:
     """End the process: nothing may be acknowledged or answered after the end of the log."""
     status = 1
-    if isinstance(error, Fenced):
-        (directory / FENCED).write_text(error.message, encoding="utf-8")
-        status = 0
-    _log.error("the broker exits: %s", error)
-    logging.shutdown()
-    os._exit(status)
+    try:
+        _log.error("the broker exits: %s", error)
+        if isinstance(error, Fenced):
+            status = 0
+            (directory / FENCED).write_text(error.message, encoding="utf-8")
+        logging.shutdown()
+    finally:  # the directory may be deleted, or its disk full
+        os._exit(status)
 
 
 def _unserved(bucket: Bucket, found: FoundManifest, limits: RequestLimits, takeover_ms: int) -> FoundManifest:

@@ -36,7 +36,7 @@ from pyspark_ledger.ledger.segment.recovery import recover_segment, seal_recover
 from pyspark_ledger.ledger.segment.writer import data_path
 from pyspark_ledger.ledger.tiering.sealed_index import entry_traits
 from pyspark_ledger.ledger.wal.log_object import RECORDS, WalPart
-from pyspark_ledger.ledger.wal.scan import Batch
+from pyspark_ledger.ledger.wal.reader import Batch
 
 KEPT = frozenset(["broker.log", "broker.log.old", "settings.json", "lock", "spawn.lock", "supervisor.lock"])
 _FOLDERS = ("ledgers", "staging")
@@ -51,6 +51,8 @@ class Builder:
     files: LiveFiles = field(default_factory=LiveFiles)
     records_end: int = 0
     """The number after the last object with records."""
+    applied_bytes: int = 0
+    """The payload of all applied batches."""
     _connection: CheckedConnection | None = None
     _descriptors: dict[str, int] = field(default_factory=dict)
     _names: set[str] = field(default_factory=set)
@@ -74,6 +76,7 @@ class Builder:
         """Apply one batch of the log."""
         first, last = batch.place
         for part, payload in batch.parts:
+            self.applied_bytes += part.length
             if part.kind == RECORDS:
                 if last >= self.records_from:
                     apply_rows(self._records, decode_rows(payload, where), TABLES, where)
@@ -155,7 +158,13 @@ _OPEN_MAX = 512
 
 
 def _seal(path: Path, listed: LedgerInfo, store_id: str, block_bytes: int, first_row: int, file_bytes: int) -> None:
-    """Seal the file of a sealed segment. Raises Corrupt if the file differs from the record."""
+    """Seal the file of a sealed segment. Raises Corrupt if the file differs from the record.
+
+    Bytes behind the sealed end are removed. They were in the log when the local disk failed, and nobody acknowledged
+    their entries.
+    """
+    if path.exists() and path.stat().st_size > file_bytes:
+        os.truncate(path, file_bytes)
     recovered = recover_segment(
         path,
         listed.ledgerId,

@@ -6,20 +6,23 @@ Rules
 - Nothing is deleted before the manifest that does without it is in the bucket (`ledger.wal.fence`).
 - An idle store has nothing due: no request is sent.
 - If the broker lost the store, the collector ends the log. It never deletes anything afterwards.
+- What a round could not delete is deleted later, without another round.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
 
 from pyspark_ledger.ledger.bucket_store.live_files import LiveFile, LiveFiles, oldest, to_carry
 from pyspark_ledger.ledger.bucket_store.manifest_holder import ManifestHolder
 from pyspark_ledger.ledger.bucket_store.probe import PROBE_PREFIX
 from pyspark_ledger.ledger.bucket_store.snapshots import put_snapshot
-from pyspark_ledger.ledger.clock import Clock
+from pyspark_ledger.ledger.clock import Clock, monotonic_ms
 from pyspark_ledger.ledger.errors import Fenced, LedgerError
 from pyspark_ledger.ledger.wal.bucket import LOG_PREFIX, SNAPSHOT_PREFIX, Bucket, epoch_of, log_key, number_of
 from pyspark_ledger.ledger.wal.fence import first_live, may_sweep
@@ -28,6 +31,7 @@ from pyspark_ledger.ledger.wal.requests import RequestLimits, repeated
 _log = logging.getLogger(__name__)
 _DELETE_AT_ONCE = 1000
 _STEP_SECONDS = 1.0
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +39,8 @@ class CollectorLimits:
     """Limits of the log.
 
     A snapshot is due after `snapshot_bytes` of log and after the size of the last snapshot, or after `objects_max`
-    objects. The live part has at most `live_bytes` and `objects_max` objects before slow segments are carried. A file
-    above `carry_bytes` is not carried. Objects without a name are swept after `age_min_ms`.
+    objects. The live part has at most `live_bytes` and `objects_max` objects before slow segments are carried.
+    A segment above `carry_bytes` is rolled over instead. Objects without a name are swept after `age_min_ms`.
     """
 
     snapshot_bytes: int = 64 * 1024 * 1024
@@ -55,17 +59,24 @@ class CollectedLog:
     needed: Callable[[], int]
     """The lowest number of an object with a part of an unacknowledged batch."""
     size: Callable[[], int]
-    """Bytes of the acknowledged objects."""
+    """Bytes of the live part at the start, and of the objects that were acknowledged since."""
     snapshot: Callable[[], tuple[bytes, int]]
     """Returns a snapshot, and the first object whose records it lacks."""
     needed_files: Callable[[], Collection[str]]
     """Returns the names of all files whose bytes are needed in the log."""
     carry: Callable[[Mapping[str, LiveFile]], Mapping[str, int]]
     """Writes the bytes of files to the log again. Returns the first object of each; deleted files are left out."""
-    roll_over: Callable[[Iterable[str]], None]
-    """Seals the segments of these files, so that they are uploaded."""
+    roll_over: Callable[[str], bool]
+    """Seals the segment of a file, so that it is uploaded. Returns False if the file is no ledger's segment."""
     fail: Callable[[LedgerError], None]
     """Ends the log."""
+
+
+class _Mark(NamedTuple):
+    """End and size of the log at one time."""
+
+    end: int
+    size: int
 
 
 class Collector:
@@ -88,8 +99,11 @@ class Collector:
         self._limits = limits
         self._requests = requests
         self._clock = clock
-        self._collected_bytes = 0
-        self._collected_end = log.end()
+        named = holder.manifest.snapshot
+        self._collected = _Mark(holder.manifest.first if named is None else named.records_from, 0)
+        self._marks = deque([self._collected, _Mark(log.end(), log.size())])
+        self._deleted_to = holder.manifest.first
+        self._snapshots = set[str]() if named is None else {named.key}
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -108,14 +122,14 @@ class Collector:
         """Whether the log has grown enough for a round."""
         manifest, limits = self._holder.manifest, self._limits
         last = 0 if manifest.snapshot is None else manifest.snapshot.size
-        grown = self._log.size() - self._collected_bytes
-        objects = self._log.end() - self._collected_end
+        grown = self._log.size() - self._collected.size
+        objects = self._log.end() - self._collected.end
         return grown >= max(limits.snapshot_bytes, last) or objects >= limits.objects_max
 
     def collect(self) -> None:
         """Snapshot the records, raise the first live number, and delete the objects below. Raises Fenced."""
-        size, end = self._log.size(), self._log.end()
-        self._carry(end, size)
+        mark = _Mark(self._log.end(), self._log.size())
+        self._carry(mark)
         manifest = self._holder.manifest
         needed = self._log.needed()  # before the files: a batch that is acknowledged meanwhile has its files recorded
         data, records_from = self._log.snapshot()
@@ -127,17 +141,33 @@ class Collector:
             nonce=f"{manifest.nonce}-{manifest.revision}",
             limits=self._requests,
         )
+        self._snapshots.add(snapshot.key)
         files = self._files.keep(self._log.needed_files)
         first = max(first_live(records_from, oldest(files.values()), needed, needed), manifest.first)
-        after = self._holder.change(snapshot=snapshot, first=first)
-        self._collected_bytes, self._collected_end = size, end
-        old = [] if manifest.snapshot is None else [manifest.snapshot.key]
-        self._delete([*map(log_key, range(manifest.first, after.first)), *old])
+        self._holder.change(snapshot=snapshot, first=first)
+        self._collected = mark
+        self._marks.append(mark)
+        self.delete_old()
 
-    def sweep(self) -> None:
-        """Delete what crashes left: objects below the first live number, unnamed snapshots, objects of a probe."""
+    def delete_old(self) -> None:
+        """Delete the log objects below the first live number, and the snapshots of earlier rounds."""
+        first, old = self._holder.manifest.first, self._old_snapshots
+        self._delete([*map(log_key, range(self._deleted_to, first)), *old])
+        self._deleted_to = first
+        self._snapshots -= old
+
+    @property
+    def _old_snapshots(self) -> set[str]:
+        named = self._holder.manifest.snapshot
+        return self._snapshots - {"" if named is None else named.key}
+
+    def sweep(self) -> bool:
+        """Delete what crashes left: objects below the first live number, unnamed snapshots, objects of a probe.
+
+        Return whether an object without a name is too young to be deleted.
+        """
         manifest, now_ms = self._holder.manifest, self._clock()
-        gone = []
+        gone, young = [], False
         for found in self._bucket.objects(LOG_PREFIX):
             if number_of(found.key) >= manifest.first:
                 break
@@ -147,24 +177,32 @@ class Collector:
             age_ms = now_ms - found.modified_ms
             if not named and may_sweep(epoch_of(found.key), manifest.epoch, age_ms, self._limits.age_min_ms):
                 gone.append(found.key)
-        old_ms = now_ms - self._limits.age_min_ms
-        gone += [found.key for found in self._bucket.objects(PROBE_PREFIX) if found.modified_ms < old_ms]
+            young |= not named and epoch_of(found.key) < manifest.epoch and age_ms <= self._limits.age_min_ms
+        for found in self._bucket.objects(PROBE_PREFIX):
+            old = now_ms - found.modified_ms > self._limits.age_min_ms
+            gone += [found.key] * old
+            young |= not old
         self._delete(gone)
+        return young
 
-    def _carry(self, end: int, size: int) -> None:
+    def _carry(self, now: _Mark) -> None:
         """Write slow segments again, if the live part of the log is too large."""
-        limits, first = self._limits, self._holder.manifest.first
-        files = self._files.keep(self._log.needed_files)
-        wanted = end - limits.objects_max
-        if size - self._collected_bytes > limits.live_bytes:
-            wanted = max(wanted, self._collected_end)
-        if wanted <= first:
+        limits = self._limits
+        wanted = max(now.end - limits.objects_max, self._live_from(now.size))
+        if wanted <= self._holder.manifest.first:
             return
-        slow = {name: files[name] for name in to_carry(files, wanted, limits.carry_bytes)}
-        for name, number in self._log.carry(slow).items():
-            self._files.carried(name, number)
+        files = self._files.keep(self._log.needed_files)
+        slow = to_carry(files, wanted, limits.carry_bytes)
         large = [name for name, file in files.items() if file.first < wanted and file.length > limits.carry_bytes]
-        self._log.roll_over(large)
+        slow += [name for name in large if not self._log.roll_over(name)]
+        for name, number in self._log.carry({name: files[name] for name in slow}).items():
+            self._files.carried(name, number)
+
+    def _live_from(self, size: int) -> int:
+        """Return the end of the oldest round after which the log has grown by `live_bytes` at most."""
+        while len(self._marks) > 1 and size - self._marks[0].size > self._limits.live_bytes:
+            self._marks.popleft()
+        return self._marks[0].end
 
     def _delete(self, keys: list[str]) -> None:
         for at in range(0, len(keys), _DELETE_AT_ONCE):
@@ -172,14 +210,21 @@ class Collector:
             repeated(lambda: self._bucket.delete(some), self._requests)  # noqa: B023 — called at once
 
     def _run(self) -> None:
-        self._guarded(self.sweep)
+        young = self._guarded(self.sweep) is not False
+        again_ms = monotonic_ms() + self._limits.age_min_ms
         while not self._stopped.wait(_STEP_SECONDS):
             if self.is_due:
                 self._guarded(self.collect)
+            elif self._deleted_to < self._holder.manifest.first or self._old_snapshots:
+                self._guarded(self.delete_old)
+            if young and monotonic_ms() > again_ms:
+                young = self._guarded(self.sweep) is None
+                again_ms = monotonic_ms() + self._limits.age_min_ms
 
-    def _guarded(self, work: Callable[[], None]) -> None:
+    def _guarded(self, work: Callable[[], T]) -> T | None:
+        """Return the result of a step, None after an error."""
         try:
-            work()
+            return work()
         except Fenced as fenced:
             self._log.fail(fenced)
             self._stopped.set()
@@ -187,3 +232,4 @@ class Collector:
             _log.warning("the log of %s is not collected, it is tried again: %s", self._bucket.address, error)
         except Exception:  # noqa: BLE001 — the log grows, and the next round tries again
             _log.exception("the log of %s is not collected", self._bucket.address)
+        return None

@@ -7,13 +7,16 @@ Rules
 - No thread waits for an append: the thread that acknowledges an object completes the jobs of the object.
 - The bytes of a batch are read from the local file when its object is built. The file stays open until then.
 - A store whose log has failed accepts nothing more. Its broker exits.
+- Lengths in `LiveFiles` grow in the order of the log. So a carried file has all bytes of the batches before it.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from pathlib import Path
 from time import perf_counter
 
@@ -36,6 +39,7 @@ class BucketDurability:
         self.replica = self
         self._wal = wal
         self._files = files
+        self._order = threading.Lock()
 
     def sync_through(self, writer: SegmentWriter) -> None:
         """Make a segment durable: `SegmentWriter.sync` of runs and of cursors' own logs."""
@@ -53,48 +57,50 @@ class BucketDurability:
 
     def sync_parts(self, paths: Sequence[tuple[str, Path]]) -> None:
         """Make whole files durable as one batch: staged parts, before the manifest of their commit is recorded."""
-        opened = [(name, disk.open_file(path)) for name, path in paths]
-        try:
-            items = [whole_file(name, fd, os.fstat(fd).st_size) for name, fd in opened]
+        with ExitStack() as opened:
+            items = [self._whole(name, opened.enter_context(disk.opened(path))) for name, path in paths]
             if items:
                 self.append(items).result()
-        finally:
-            for _, fd in opened:
-                os.close(fd)
 
     def pool(self, check_fenced: Callable[[], None]) -> LogPool:
         return BucketSyncPool(self, check_fenced)
 
     def append(self, batch: Sequence[Item]) -> Future[WalRange]:
         """Append a batch to the log. The files of the batch are live from then on."""
-        number = self._wal.end
-        for item in batch:
-            if isinstance(item, FileBytes):
-                self._files.record(item.file, number, item.offset + item.length)
-        return self._wal.append(batch)
+        with self._order:
+            number = self._wal.end
+            for item in batch:
+                if isinstance(item, FileBytes):
+                    self._files.record(item.file, number, item.offset + item.length)
+            return self._wal.append(batch)
+
+    def carry(self, name: str, fd: int, sealed_bytes: int) -> Future[WalRange]:
+        """Append all bytes of a file that earlier batches have. Later bytes of the file come in later objects.
+
+        `sealed_bytes` is the size of a sealed file, 0 for an open file. Bytes behind it were never acknowledged.
+        """
+        with self._order:
+            return self._wal.append([_range(name, fd, 0, sealed_bytes or self._files.length(name))])
 
     def begin(self, file: UnsyncedRange) -> Future[WalRange]:
         """Append the unsynced bytes of a segment."""
         return self.append([self._file_bytes(file)])
 
     def _file_bytes(self, file: UnsyncedRange) -> FileBytes:
-        fd = file.fd
-        return FileBytes(
-            segment_name(file.ledger_id),
-            file.offset,
-            file.end - file.offset,
-            lambda offset, length: disk.read_exact(fd, length, offset),
-        )
+        return _range(segment_name(file.ledger_id), file.fd, file.offset, file.end - file.offset)
 
-
-def whole_file(name: str, fd: int, length: int) -> FileBytes:
-    """Return the first `length` bytes of a file, which stays open until they are in the log."""
-    return FileBytes(name, 0, length, lambda offset, size: disk.read_exact(fd, size, offset))
+    @staticmethod
+    def _whole(name: str, fd: int) -> FileBytes:
+        return _range(name, fd, 0, os.fstat(fd).st_size)
 
 
 def segment_name(ledger_id: int) -> str:
     """Return the name of a segment's file in the directory of the store."""
     return f"ledgers/{ledger_id}.ledger"
+
+
+def _range(name: str, fd: int, start: int, length: int) -> FileBytes:
+    return FileBytes(name, start, length, lambda offset, size: disk.read_exact(fd, size, offset))
 
 
 class BucketSyncPool:

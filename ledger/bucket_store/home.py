@@ -10,8 +10,10 @@ Rules
 
 from __future__ import annotations
 
+import logging
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,22 +22,28 @@ from typing import Any
 from pyspark_ledger.ledger import disk
 from pyspark_ledger.ledger.bucket_store.builder import Builder
 from pyspark_ledger.ledger.bucket_store.collector import CollectedLog, Collector, CollectorLimits
-from pyspark_ledger.ledger.bucket_store.durability import BucketDurability, segment_name, whole_file
+from pyspark_ledger.ledger.bucket_store.durability import BucketDurability, segment_name
 from pyspark_ledger.ledger.bucket_store.live_files import LiveFile
 from pyspark_ledger.ledger.bucket_store.manifest_holder import ManifestHolder
 from pyspark_ledger.ledger.bucket_store.snapshots import read_snapshot, snapshot_of
 from pyspark_ledger.ledger.clock import Clock
+from pyspark_ledger.ledger.cursor.cursor_log import BLOCK_BYTES as CURSOR_BLOCK_BYTES
 from pyspark_ledger.ledger.database.changed_rows import encode_rows
-from pyspark_ledger.ledger.errors import AlreadyExists, Corrupt, LedgerError, NotFound, Unavailable
+from pyspark_ledger.ledger.errors import AlreadyExists, Corrupt, Fenced, LedgerError, NotFound, Unavailable
+from pyspark_ledger.ledger.metadata.segment_records import SegmentRecord
 from pyspark_ledger.ledger.ownership import StoreLock, host_identity
+from pyspark_ledger.ledger.segment.scan import require_entries
 from pyspark_ledger.ledger.store.store import Store
+from pyspark_ledger.ledger.tiering.sealed_index import entry_traits
 from pyspark_ledger.ledger.wal.bucket import Bucket, log_key
+from pyspark_ledger.ledger.wal.log_object import WalRange
 from pyspark_ledger.ledger.wal.manifest import BrokerAddress
 from pyspark_ledger.ledger.wal.requests import FoundManifest, RequestLimits
 from pyspark_ledger.ledger.wal.take_over import TakeOver, identity_of
 from pyspark_ledger.ledger.wal.writer import WalWriter
 
 _CARRIED_AT_ONCE = 256
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +101,22 @@ class BucketStore:
             raise
         self.manifest = ManifestHolder(bucket, self._taken, limits.requests)
         self.collector = Collector(
-            bucket, self.manifest, builder.files, self._collected(), limits.collector, limits.requests, clock
+            bucket,
+            self.manifest,
+            builder.files,
+            self._collected(builder.applied_bytes),
+            limits.collector,
+            limits.requests,
+            clock,
         )
 
     def begin(self, broker: BrokerAddress) -> None:
         """Write the broker's address to the manifest, where other hosts find the broker, and start the collector."""
-        self.manifest.change(broker=broker)
+        try:
+            self.manifest.change(broker=broker)
+        except Fenced as fenced:
+            self.wal.fail(fenced)
+            raise
         self.collector.start()
 
     def settle(self) -> None:
@@ -111,15 +129,21 @@ class BucketStore:
         self.settle()
         self.store.close()
         self.wal.close()
-        if self.manifest.manifest.broker is not None and self.wal.failed is None:
+        if self.manifest.manifest.broker is None or self.wal.failed is not None:
+            return
+        try:
             self.manifest.change(broker=None)
+        except Fenced as fenced:
+            self.wal.fail(fenced)
+        except LedgerError as error:
+            _log.warning("the manifest still names this broker, the next one waits for it: %s", error)
 
-    def _collected(self) -> CollectedLog:
+    def _collected(self, live_bytes: int) -> CollectedLog:
         wal = self.wal
         return CollectedLog(
             end=lambda: wal.end,
             needed=lambda: wal.needed,
-            size=lambda: wal.bytes,
+            size=lambda: live_bytes + wal.bytes,
             snapshot=self._snapshot,
             needed_files=self._needed_files,
             carry=self._carry,
@@ -133,7 +157,8 @@ class BucketStore:
 
     def _needed_files(self) -> set[str]:
         metadata = self.store.metadata
-        ids = metadata.segments.only_local() | metadata.cursors.ledger_ids() | metadata.unwanted_files.made()
+        made = metadata.unwanted_files.made()  # first: an id leaves this list when another list gets it
+        ids = made | metadata.segments.only_local() | metadata.cursors.ledger_ids()
         staged = (path for path in (self._directory / "staging").rglob("*.part"))
         return {*map(segment_name, ids), *(str(path.relative_to(self._directory)) for path in staged)}
 
@@ -146,16 +171,46 @@ class BucketStore:
                 for name in names[at : at + _CARRIED_AT_ONCE]:
                     with suppress(NotFound):  # deleted meanwhile
                         fd = opened.enter_context(disk.opened(self._directory / name))
-                        places[name] = self._durability.append([whole_file(name, fd, files[name].length)])
+                        places[name] = self._begin_carry(name, fd, files[name])
                 numbers |= {name: place.result().first for name, place in places.items()}
         return numbers
 
-    def _roll_over(self, names: Iterable[str]) -> None:
-        for name in names:
-            stem = Path(name).stem
-            owner = self.store.metadata.segments.owner(int(stem)) if stem.isdecimal() else None
-            if owner is not None:
+    def _begin_carry(self, name: str, fd: int, file: LiveFile) -> Future[WalRange]:
+        found = self._segment_of(name)
+        row = None if found is None else found[1]
+        sealed_bytes = 0 if row is None else row.file_bytes
+        if name.startswith("ledgers/"):
+            self._require_sound(name, fd, row, sealed_bytes or file.length)
+        return self._durability.carry(name, fd, sealed_bytes)
+
+    def _require_sound(self, name: str, fd: int, row: SegmentRecord | None, length: int) -> None:
+        """End the broker if its local file is damaged. The next broker builds the file again, from the log."""
+        form = (row.block_bytes, row.first_row) if row is not None else (CURSOR_BLOCK_BYTES, 0)
+        try:
+            with disk.mapping(fd) as data:
+                require_entries(data[:length], self._directory / name, *form, entry_traits)
+        except Corrupt as damage:
+            self.wal.fail(Unavailable(f"a local file differs from the log: {damage.message}", hint="Connect again"))
+            raise
+
+    def _segment_of(self, name: str) -> tuple[str, SegmentRecord] | None:
+        """Return the managed ledger and the record of a file that is a listed segment."""
+        stem, segments = Path(name).stem, self.store.metadata.segments
+        owner = segments.owner(int(stem)) if stem.isdecimal() else None
+        row = None if owner is None else segments.get(owner, int(stem))
+        return None if owner is None or row is None else (owner, row)
+
+    def _roll_over(self, name: str) -> bool:
+        found = self._segment_of(name)
+        if found is None:
+            return False
+        owner, row = found
+        try:
+            if not row.listed().timestamp:
                 self.store.ledger(owner).roll_over()
+        except LedgerError as error:  # the other files of the log are collected nevertheless
+            _log.warning("%s cannot be sealed, and holds the log back: %s", name, error)
+        return True
 
 
 def _raised(taking: TakeOver, found: FoundManifest, window: int) -> FoundManifest:

@@ -34,6 +34,12 @@ class LiveFiles:
             first = number if known is None else min(known.first, number)
             self._files[name] = LiveFile(first, end if known is None else max(end, known.length))
 
+    def length(self, name: str) -> int:
+        """Return the length of a file, 0 for a file that is not live."""
+        with self._lock:
+            known = self._files.get(name)
+            return 0 if known is None else known.length
+
     def carried(self, name: str, number: int) -> None:
         """Record that all bytes of a file are in objects from `number` on."""
         with self._lock:

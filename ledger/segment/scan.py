@@ -227,3 +227,11 @@ class Scan:
         self.index.extend(rows)
         self.stamp = stamp
         self.end = self.index.end_offset(self.index.count - 1)
+
+
+def require_entries(data: memoryview, path: Path, block_bytes: int, first_row: int, describe: Describe) -> None:
+    """Raise Corrupt unless all of `data`, the first bytes of a segment file, are sound and whole entries."""
+    scan = Scan(data, path, block_bytes, EntryIndex(0, first_row), describe, None)
+    scan.run()
+    if scan.damage or scan.end != len(data):
+        raise Corrupt(scan.damage or f"{path}: its entries end at {scan.end}, expected {len(data)}")

@@ -7,11 +7,13 @@ import re
 import shutil
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from pyspark_ledger.ledger.api.store import connect, open_read_only
+from pyspark_ledger.ledger.broker.bucket_home import _leave
 from pyspark_ledger.ledger.bucket_store.creation import found_or_created
 from pyspark_ledger.ledger.bucket_store.home import BucketLimits, BucketStore
 from pyspark_ledger.ledger.client.connect import stop_broker
@@ -133,3 +135,13 @@ def test_what_a_store_in_a_bucket_refuses(address: str) -> None:
         store.create("fast", durability="os")
     with pytest.raises(Refused, match="is read through its broker only"):
         open_read_only(address)
+
+
+def test_a_broker_that_lost_its_store_exits_without_its_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exits: list[int] = []
+    monkeypatch.setattr(os, "_exit", exits.append)
+    with suppress(FileNotFoundError):  # raised here, because the exit is recorded only
+        _leave(tmp_path / "deleted", Fenced("taken over"))
+    assert exits == [0]
