@@ -33,7 +33,6 @@ from pyspark_ledger.connector.cli.ledgers import (
 from pyspark_ledger.connector.cli.wording import counted, time_words
 from pyspark_ledger.ledger.api.store import LedgerStore
 from pyspark_ledger.ledger.broker.bucket_home import settings_of
-from pyspark_ledger.ledger.bucket_store.verification import verify_log
 from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.display.progress_bar import progress_bar
 from pyspark_ledger.ledger.errors import Corrupt, DataLoss, NotFound, Refused
@@ -56,11 +55,12 @@ from pyspark_ledger.ledger.segment.reader import iter_frames, walk_segment
 from pyspark_ledger.ledger.segment.verification import verify_segment
 from pyspark_ledger.ledger.segment.writer import data_path
 from pyspark_ledger.ledger.settings.broker import Settings
-from pyspark_ledger.ledger.tiering.loader import called
 from pyspark_ledger.ledger.tiering.sealed_index import entry_traits
-from pyspark_ledger.ledger.wal.bucket import Bucket
-from pyspark_ledger.ledger.wal.requests import RequestLimits
 from pyspark_ledger.offload.format.block_index import parse_index
+from pyspark_ledger.offload.home_bucket import home_bucket
+from pyspark_ledger.offload.home_verification import verify_home
+from pyspark_ledger.offload.offloader import s3_options_of
+from pyspark_ledger.offload.storage.factory import open_object_store
 
 dump = typer.Typer(no_args_is_help=True, help="Print the content of a file of this project or of Pulsar.")
 _TIMES = ("publishTime", "brokerTime")
@@ -161,7 +161,11 @@ def verify(
     store: StoreOption = None,
     output: OutputOption = Output.text,
 ) -> None:
-    """Check every byte of a ledger, or of all ledgers of a store on this host."""
+    """Check every byte of a ledger, or of all ledgers of a store on this host or in a bucket."""
+    home = bucket_of(Path(store_location(store)))
+    if home:
+        _verify_bucket(home, name, output)
+        return
     found = opened(store)
     directory = Path(found.client.hello().store_path)
     if not (directory / "metadata.sqlite").exists():
@@ -182,18 +186,22 @@ def verify(
                     bar.update(entries / max(total, entries, 1), words)
 
             _verify(found, directory, records, described, advance)
-    log = verify_log(_home_of(directory), RequestLimits()).objects if bucket_of(directory) and not name else 0
-    objects = f", {counted(log, 'object')} of the log verified" if log else ""
-    show(output, checked, lambda console: console.print(_held(sum(checked.values())) + objects))
+    show(output, checked, lambda console: console.print(_held(sum(checked.values()))))
     fail(*([] if name else _unknown(directory, records)))
 
 
-def _home_of(directory: Path) -> Bucket:
-    """Return the bucket of the store with this local directory, with the credentials of this process."""
-    bucket: Bucket = called(
-        "pyspark_ledger.offload.home_bucket:home_bucket", settings_of(Settings(), bucket_of(directory))
-    )
-    return bucket
+def _verify_bucket(address: str, name: str | None, output: Output) -> None:
+    """Verify the store at `s3://…` with the credentials of this process. The directory of its broker is not read."""
+    settings = settings_of(Settings(), address)
+    home, segments = home_bucket(settings), open_object_store(f"{address}/segments", s3_options_of(settings))
+    try:
+        with progress_bar("verify", shown=output is Output.text) as bar:
+            found = verify_home(home, segments, name, bar.update if bar.shown else lambda *_: None)
+    finally:
+        home.close()
+        segments.close()
+    objects = f", {counted(found.log_objects, 'object')} of the log verified"
+    show(output, found.entries, lambda console: console.print(_held(sum(found.entries.values())) + objects))
 
 
 def _held(entries: int) -> str:

@@ -1,62 +1,145 @@
-"""Verification of a store's log in its bucket: manifest, snapshot, and every byte of every live object.
+"""Verification of a store in its bucket: manifest, snapshot, every byte of the live log, and the files that it builds.
+
+    manifest ─▶ snapshot ─▶ every log object ─▶ a scratch directory, as a broker builds it ─▶ records, segments, cursors
 
 Rules
-- Nothing is changed and no epoch is raised: a broker may serve the store meanwhile.
-- An object that the collector deletes during the pass is not needed any more. The pass continues at the present first
-  live number.
-- The first damage raises Corrupt, which names the object, the place and both values.
+- Nothing in the bucket is changed, and no epoch is raised: a broker may serve the store meanwhile.
+- The scratch directory gets the files of all segments that are not uploaded. Each is compared with its record.
+- If the collector deletes objects that the pass has not read yet, the pass begins again with the new manifest.
+- The first damage raises Corrupt, which names the object or the segment, the place and both values.
+- Uploaded segments are returned. The caller, which knows their format, verifies their objects.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
+from pyspark_ledger.ledger.bucket_store.builder import Builder
 from pyspark_ledger.ledger.bucket_store.snapshots import read_snapshot
-from pyspark_ledger.ledger.database.changed_rows import decode_rows
-from pyspark_ledger.ledger.errors import Corrupt
+from pyspark_ledger.ledger.clock import system_clock_ms
+from pyspark_ledger.ledger.cursor.cursor_log import recover_cursor_log
+from pyspark_ledger.ledger.errors import Corrupt, NotFound, Unavailable
+from pyspark_ledger.ledger.metadata.offload_records import OffloadAttempt
+from pyspark_ledger.ledger.metadata.read_only import MetadataView
+from pyspark_ledger.ledger.metadata.records import TABLES, Metadata
+from pyspark_ledger.ledger.metadata.segment_records import SegmentRecord
+from pyspark_ledger.ledger.ownership import host_identity
+from pyspark_ledger.ledger.segment.recovery import recover_segment
+from pyspark_ledger.ledger.segment.writer import data_path
+from pyspark_ledger.ledger.tiering.sealed_index import entry_traits
 from pyspark_ledger.ledger.wal.bucket import MANIFEST, Bucket, log_key
-from pyspark_ledger.ledger.wal.log_object import RECORDS
+from pyspark_ledger.ledger.wal.manifest import StoreManifest
 from pyspark_ledger.ledger.wal.reader import WalReader
 from pyspark_ledger.ledger.wal.requests import RequestLimits, look
 from pyspark_ledger.ledger.wal.scan import LogScan
 
+_ATTEMPTS = 5
 
-class VerifiedLog(NamedTuple):
-    """Verified objects of the log, and their batches."""
+
+class UploadedSegment(NamedTuple):
+    """Segment of a managed ledger whose objects are complete."""
+
+    name: str
+    record: SegmentRecord
+    attempt: OffloadAttempt
+
+
+class VerifiedStore(NamedTuple):
+    """Verified objects of the log, entries of each managed ledger that the log has, uploaded segments, and records."""
 
     objects: int
-    batches: int
+    entries: dict[str, int]
+    uploaded: list[UploadedSegment]
+    records: Metadata
 
 
-def verify_log(bucket: Bucket, limits: RequestLimits, advance: Callable[[int], object] = lambda _: None) -> VerifiedLog:
-    """Verify the log of a store. `advance` is called with 1 for each object.
+def verify_store(
+    bucket: Bucket, directory: Path, limits: RequestLimits, advance: Callable[[int], object] = lambda _: None
+) -> VerifiedStore:
+    """Verify a store, except for its uploaded segments. `directory` is a new directory, which the caller deletes.
 
-    Raises NotFound if there is no store, and Corrupt for damage.
+    `advance` is called with the number of verified log objects. Raises NotFound if there is no store, and Corrupt for
+    damage.
     """
-    manifest = look(bucket, limits).manifest
+    manifest = _manifest(bucket, limits)
+    for _ in range(_ATTEMPTS):
+        try:
+            objects = _build(bucket, directory, manifest, limits, advance)
+        except (NotFound, Corrupt):
+            now = _manifest(bucket, limits)
+            if (now.first, now.snapshot) == (manifest.first, manifest.snapshot):
+                raise
+            manifest = now  # the collector has deleted objects that were not read yet
+            shutil.rmtree(directory)
+            continue
+        return _verified(directory, objects)
+    raise Unavailable(f"the log of {bucket.address} is collected faster than it is read", hint="Verify it again")
+
+
+def _manifest(bucket: Bucket, limits: RequestLimits) -> StoreManifest:
+    try:
+        return look(bucket, limits).manifest
+    except NotFound:
+        raise NotFound(f"there is no ledger store at {bucket.address}", hint="Correct the address") from None
+
+
+def _build(
+    bucket: Bucket, directory: Path, manifest: StoreManifest, limits: RequestLimits, advance: Callable[[int], object]
+) -> int:
+    """Build the directory from the bucket. Return the number of log objects."""
     if manifest.snapshot is None:
         raise Corrupt(f"{MANIFEST} of {bucket.address} names no snapshot")
-    read_snapshot(bucket, manifest.snapshot, limits)
+    builder = Builder(directory, manifest.snapshot.records_from)
+    builder.begin(read_snapshot(bucket, manifest.snapshot, limits))
     reader = WalReader(bucket, manifest.store_id, LogScan(manifest.first), limits)
-    objects = batches = 0
-    while True:
-        number = reader.scan.next
-        found = reader.fetch(number)
-        if found is None:
-            now = look(bucket, limits).manifest
-            if now.first > number:
-                reader.scan = LogScan(now.first, reader.scan.epoch)
-                continue
-            if reader.fetch(number) is None:
-                reader.require_end(number, now.window)
-                return VerifiedLog(objects, batches)
-            continue
-        where = f"{log_key(number)} of {bucket.address}"
-        for batch in reader.apply(found):
-            batches += 1
-            for part, payload in batch.parts:
-                if part.kind == RECORDS:
-                    decode_rows(payload, where)
-        objects += 1
-        advance(1)
+    for batch in reader.batches():
+        builder.apply(batch, f"{log_key(batch.place.last)} of {bucket.address}")
+        advance(reader.scan.next - manifest.first)
+    end = reader.scan.next
+    try:
+        reader.require_end(end, manifest.window)
+    except Corrupt:
+        if reader.fetch(end) is None:
+            raise  # otherwise a broker has put objects since the end was read
+    builder.finish(host_identity(directory))
+    return end - manifest.first
+
+
+def _verified(directory: Path, objects: int) -> VerifiedStore:
+    """Check the built records, and the open segments and cursors, which the builder does not read."""
+    records = Metadata(MetadataView(directory / "metadata.sqlite", TABLES), system_clock_ms)
+    store_id = records.store_record().store_id
+    entries: dict[str, int] = {}
+    uploaded: list[UploadedSegment] = []
+    for name in records.names():
+        entries[name] = 0
+        for row in records.segments.of(name):
+            listed = row.listed()
+            attempt = OffloadAttempt.of(listed)
+            if attempt is not None and attempt.complete:
+                uploaded.append(UploadedSegment(name, row, attempt))
+            else:
+                entries[name] += listed.entries if listed.timestamp else _open_entries(directory, row, store_id)
+    for ledger_id in sorted(records.cursors.ledger_ids()):
+        if recover_cursor_log(directory / "ledgers", ledger_id, store_id, fence=False, built=True) is None:
+            raise Corrupt(f"ledger {ledger_id} of a cursor was built from the log and has no whole state")
+    return VerifiedStore(objects, entries, uploaded, records)
+
+
+def _open_entries(directory: Path, row: SegmentRecord, store_id: str) -> int:
+    path = data_path(directory / "ledgers", row.ledger_id)
+    if not path.exists():
+        return 0  # listed, and without an entry so far
+    recovered = recover_segment(
+        path,
+        row.ledger_id,
+        store_id=store_id,
+        block_bytes=row.block_bytes,
+        first_row=row.first_row,
+        describe=entry_traits,
+        built=True,
+    )
+    return recovered.entries

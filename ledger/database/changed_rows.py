@@ -105,7 +105,12 @@ def apply_rows(
             raise Corrupt(f"{where}: a row of {row.table!r} with {len(row.values)} columns, no table has them")
         if row.change == PUT:
             places = ", ".join("?" * len(row.values))
-            connection.execute(f"INSERT INTO {table.row_name} ({table.names()}) VALUES ({places})", row.values)  # noqa: S608 — names of ours
+            try:
+                connection.execute(f"INSERT INTO {table.row_name} ({table.names()}) VALUES ({places})", row.values)  # noqa: S608 — names of ours
+            except sqlite3.Error as error:
+                raise Corrupt(
+                    f"{where}: a row of {row.table!r} cannot be put, {_shown(row.values)}: {error}"
+                ) from error
             continue
         same = " AND ".join(f"{column.split(' ', 1)[0]} IS ?" for column in table.columns)
         done = connection.execute(f"DELETE FROM {table.row_name} WHERE {same}", row.values)  # noqa: S608 — as above

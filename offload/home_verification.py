@@ -1,0 +1,105 @@
+"""Verification of a whole store whose home is a bucket: its log, and the objects of its uploaded segments.
+
+Rules
+- No broker is started and no epoch is raised. A broker may serve the store meanwhile.
+- The log and the snapshot are always verified. With a name, only the uploaded segments of that ledger are read.
+- A segment that retention deletes during the pass is no damage.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from pyspark_ledger.ledger.bucket_store.verification import UploadedSegment, VerifiedStore, verify_store
+from pyspark_ledger.ledger.errors import DataLoss, NotFound
+from pyspark_ledger.ledger.names import canonical_name, partition_of, pulsar_path, short_name
+from pyspark_ledger.ledger.segment.index import EntryIndex
+from pyspark_ledger.ledger.tiering.offloaded_schemas import schemas_to_offload
+from pyspark_ledger.ledger.tiering.offloader import LocalSegment
+from pyspark_ledger.ledger.wal.requests import RequestLimits
+from pyspark_ledger.offload.format.object_names import ObjectKey
+from pyspark_ledger.offload.storage.object_store import ObjectStore
+from pyspark_ledger.offload.verification import verify_objects
+
+_LIMITS = RequestLimits(deadline_ms=60_000, refused_ms=1_000)
+
+
+class VerifiedHome(NamedTuple):
+    """Verified entries by ledger, and the number of verified log objects."""
+
+    entries: dict[str, int]
+    log_objects: int
+
+
+def verify_home(
+    home: ObjectStore, segments: ObjectStore, name: str | None, progress: Callable[[float, str], object]
+) -> VerifiedHome:
+    """Verify the store at `home`, whose uploaded segments are at `segments`. `progress` gets a share and a text.
+
+    Raises NotFound if there is no store or no such ledger, Corrupt for damage, and DataLoss for a missing object.
+    """
+    with tempfile.TemporaryDirectory(prefix="ledger-verify-") as directory:
+        scratch = Path(directory)
+        verified = verify_store(
+            home, scratch / "store", _LIMITS, lambda objects: progress(0, f"{objects:,} objects of the log")
+        )
+        entries = _wanted(verified, name)
+        uploaded = [segment for segment in verified.uploaded if segment.name in entries]
+        for number, segment in enumerate(uploaded):
+            progress(number / len(uploaded), f"segment {number + 1} of {len(uploaded)}")
+            try:
+                entries[segment.name] += _verify(segments, verified, segment, scratch / "segment")
+            except DataLoss:
+                present = verify_store(home, scratch / f"store-{number}", _LIMITS).uploaded
+                if segment.attempt.attempt in {found.attempt.attempt for found in present}:
+                    raise
+    return VerifiedHome(entries, verified.objects)
+
+
+def _wanted(verified: VerifiedStore, name: str | None) -> dict[str, int]:
+    """Return the entries in the log of each wanted ledger. A partitioned ledger is replaced by its partitions."""
+    if name is None:
+        return dict(verified.entries)
+    canonical = canonical_name(name)
+    found = {log: count for log, count in verified.entries.items() if canonical in (log, _whole(log))}
+    if not found:
+        raise NotFound(f"there is no ledger {short_name(canonical)!r} in the store")
+    return found
+
+
+def _whole(name: str) -> str:
+    """Return the ledger of a partition, or the name itself."""
+    partition = partition_of(name)
+    return name if partition is None else partition[0]
+
+
+def _verify(store: ObjectStore, verified: VerifiedStore, segment: UploadedSegment, path: Path) -> int:
+    """Verify the objects of one segment. Return the number of its entries."""
+    row, records = segment.record, verified.records
+    listed = row.listed()
+
+    def index() -> EntryIndex:
+        raise AssertionError("the index is read from the data object")
+
+    described = LocalSegment(
+        segment.name,
+        row.ledger_id,
+        listed.entries,
+        listed.size,
+        row.file_bytes,
+        row.block_bytes,
+        row.created_ms,
+        path,
+        index,
+        schemas_to_offload(records, segment.name),
+    )
+    extra = {
+        "ManagedLedgerName": pulsar_path(segment.name),
+        "pulsarClusterName": records.store_record().store_id,
+        "LedgerIncarnation": records.ledger(segment.name).incarnation,
+    }
+    verify_objects(store, ObjectKey(segment.attempt.attempt, row.ledger_id), described, row.first_row, extra)
+    return int(listed.entries)

@@ -1,0 +1,147 @@
+"""Verification of the objects of one offloaded segment: every byte of data, entry index and block index.
+
+    data object   ─▶ a local file ─▶ headers, frames, stamps, padding and the checksum of each entry
+    entry index   equals the index of that file
+    block index   equals the index that an offload of that file would write
+
+Rules
+- Nothing in the bucket is changed. The local file is deleted.
+- A damage raises Corrupt, which names the object and the place. A missing object raises DataLoss.
+- A segment that was transformed before its upload differs from its record. Its frames and its length are verified.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from pyspark_ledger.ledger import disk
+from pyspark_ledger.ledger.errors import Corrupt, DataLoss, LedgerError, NotFound
+from pyspark_ledger.ledger.message.schema.documents import parse_schemas
+from pyspark_ledger.ledger.segment.index import EntryIndex, parse_sealed, sealed_bytes
+from pyspark_ledger.ledger.segment.reader import walk_segment
+from pyspark_ledger.ledger.segment.verification import verify_segment
+from pyspark_ledger.ledger.tiering.offloader import LocalSegment
+from pyspark_ledger.ledger.tiering.sealed_index import entry_traits
+from pyspark_ledger.offload.format.block_index import BlockIndex, parse_index
+from pyspark_ledger.offload.format.object_names import ObjectKey
+from pyspark_ledger.offload.index_objects import build_index
+from pyspark_ledger.offload.reader import INDEX_BYTES_MAX
+from pyspark_ledger.offload.storage.object_store import ObjectStore
+from pyspark_ledger.offload.upload import retry
+
+_STEP_BYTES = 8 * 1024 * 1024
+T = TypeVar("T")
+
+
+def verify_objects(
+    store: ObjectStore,
+    key: ObjectKey,
+    segment: LocalSegment,
+    first_row: int,
+    extra: Mapping[str, str],
+    progress: Callable[[int], object] = lambda _: None,
+) -> None:
+    """Verify the objects of a segment. `segment` is its record, with a path for the data and the present schemas.
+
+    `extra` are the values that the offload has written to the objects. `progress` gets numbers of verified entries.
+    """
+    where = f"{store.address}/{key.index_name}"
+    encoded = _fetched(key, lambda: store.get(key.index_name, INDEX_BYTES_MAX).data)
+    index = parse_index(encoded, where)
+    size = _fetched(key, lambda: store.head(key.data_name)).size
+    if size != index.data_bytes:
+        raise Corrupt(f"{store.address}/{key.data_name} has {size} bytes, its index states {index.data_bytes}")
+    try:
+        _download(store, key, size, segment.path)
+        if size != segment.file_bytes:
+            with disk.opened(segment.path) as fd, disk.mapping(fd) as data:
+                for _ in walk_segment(data, key.ledger_id, where=where, entries=index.entries):
+                    progress(1)
+            return
+        entry_index = _verified_data(store, key, segment, first_row, progress)
+        _require_entry_index(store, key, segment, entry_index, extra)
+        _require_block_index(where, encoded, index, replace(segment, index=lambda: entry_index), extra)
+    finally:
+        segment.path.unlink(missing_ok=True)
+
+
+def _fetched(key: ObjectKey, fetch: Callable[[], T]) -> T:
+    try:
+        return retry(fetch)
+    except NotFound as gone:
+        raise DataLoss(f"an object of segment {key.ledger_id} does not exist: {gone.message}") from gone
+
+
+def _download(store: ObjectStore, key: ObjectKey, size: int, path: Path) -> None:
+    with closing(os.fdopen(disk.create_file(path), "wb")) as file:
+        for start in range(0, size, _STEP_BYTES):
+            length = min(_STEP_BYTES, size - start)
+            file.write(memoryview(_fetched(key, lambda: store.get_range(key.data_name, start, length))))  # noqa: B023 — called at once
+
+
+def _verified_data(
+    store: ObjectStore, key: ObjectKey, segment: LocalSegment, first_row: int, progress: Callable[[int], object]
+) -> EntryIndex:
+    """Verify the data, and return their index. Errors name the object and not the local file."""
+    try:
+        return verify_segment(
+            segment.path,
+            key.ledger_id,
+            entries=segment.entries,
+            file_bytes=segment.file_bytes,
+            first_row=first_row,
+            describe=entry_traits,
+            progress=progress,
+        )
+    except Corrupt as error:
+        shown = error.message.replace(str(segment.path), f"{store.address}/{key.data_name}")
+        raise Corrupt(shown, hint=error.hint) from None
+
+
+def _require_entry_index(
+    store: ObjectStore, key: ObjectKey, segment: LocalSegment, entry_index: EntryIndex, extra: Mapping[str, str]
+) -> None:
+    where = f"{store.address}/{key.entries_name}"
+    try:
+        found = retry(lambda: store.get(key.entries_name, INDEX_BYTES_MAX)).data
+    except NotFound:
+        return  # offloaded without an entry index, as by Pulsar
+    expected = sealed_bytes(
+        entry_index,
+        store_id=extra.get("pulsarClusterName", ""),
+        block_bytes=segment.block_bytes,
+        file_bytes=segment.file_bytes,
+    )
+    if found != expected:
+        parse_sealed(found, Path(where), key.ledger_id, segment.entries)  # names the place, if a checksum is wrong
+        raise Corrupt(f"{where} at {_first_difference(found, expected)}: differs from the entries of the data object")
+
+
+def _require_block_index(
+    where: str, encoded: bytes, index: BlockIndex, segment: LocalSegment, extra: Mapping[str, str]
+) -> None:
+    written, present = _schemas(index.payload_schemas, where), _schemas(segment.schemas, "the records")
+    if any(present.get(version) != schema for version, schema in written.items()):
+        raise Corrupt(f"{where}: payload schemas {index.payload_schemas[:80]!r} differ from those of the records")
+    expected = build_index(replace(segment, schemas=index.payload_schemas), segment.index(), extra).encode()
+    if encoded != expected:
+        raise Corrupt(f"{where} at {_first_difference(encoded, expected)}: differs from the index of the data object")
+
+
+def _schemas(text: str, where: str) -> dict[int, object]:
+    """Return payload schemas by version."""
+    try:
+        return dict(parse_schemas(text, where).versions) if text else {}
+    except LedgerError as error:
+        raise Corrupt(f"{where}: {error.message}") from None
+
+
+def _first_difference(found: bytes, expected: bytes) -> int:
+    """Return the offset of the first byte that differs."""
+    common = min(len(found), len(expected))
+    return next((at for at in range(common) if found[at] != expected[at]), common)
