@@ -304,8 +304,11 @@ def _leave(store: Store | BucketStore, servers: list[BrokerServer], limit_ms: in
 
     Flight's shutdown waits until all streams end, and an idle producer keeps its stream open. After `_GRACE_MS` the
     process therefore exits without waiting. It keeps the store's lock until then. Reason: the shutdown removes the
-    socket, which must not be that of a next broker.
+    socket, which must not be that of a next broker. A broker of this host with another directory has no such lock. So
+    the broker of a store in a bucket looks at the manifest first.
     """
+    if isinstance(store, BucketStore):
+        store.check_fenced()
     shutdowns = [threading.Thread(target=server.shutdown, name="shutdown", daemon=True) for server in servers]
     for shutdown in shutdowns:
         shutdown.start()

@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +36,15 @@ from pyspark_ledger.ledger.segment.scan import require_entries
 from pyspark_ledger.ledger.store.store import Store
 from pyspark_ledger.ledger.tiering.sealed_index import entry_traits
 from pyspark_ledger.ledger.wal.bucket import Bucket, log_key
+from pyspark_ledger.ledger.wal.fence import require_epoch
 from pyspark_ledger.ledger.wal.log_object import WalRange
 from pyspark_ledger.ledger.wal.manifest import BrokerAddress
-from pyspark_ledger.ledger.wal.requests import FoundManifest, RequestLimits
+from pyspark_ledger.ledger.wal.requests import FoundManifest, RequestLimits, look
 from pyspark_ledger.ledger.wal.take_over import TakeOver, identity_of
 from pyspark_ledger.ledger.wal.writer import WalWriter
 
 _CARRIED_AT_ONCE = 256
+_LOOK_MS = 1_000
 _log = logging.getLogger(__name__)
 
 
@@ -89,7 +91,7 @@ class BucketStore:
         except BaseException:
             lock.release()
             raise
-        self._directory = directory
+        self._directory, self._bucket, self._requests = directory, bucket, limits.requests
         self._durability = BucketDurability(self.wal, builder.files, builder.records_end)
         try:
             if rows:
@@ -118,6 +120,16 @@ class BucketStore:
             self.wal.fail(fenced)
             raise
         self.collector.start()
+
+    def check_fenced(self) -> None:
+        """End the log if another broker has taken the store over. An unreachable bucket is no error."""
+        requests = replace(self._requests, deadline_ms=_LOOK_MS, refused_ms=_LOOK_MS)
+        try:
+            require_epoch(look(self._bucket, requests).manifest, self._taken.manifest.epoch, self._bucket.address)
+        except Fenced as fenced:
+            self.wal.fail(fenced)
+        except LedgerError as error:
+            _log.warning("it is unknown whether another broker has taken the store over: %s", error)
 
     def settle(self) -> None:
         """Accept nothing more and complete the queued work."""
