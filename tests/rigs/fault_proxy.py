@@ -3,7 +3,10 @@
     proxy.on("PUT", "partNumber", "lost", times=1)      the request arrives, its answer does not
 
 Faults
-- `error`: 503, the request does not arrive. `forbidden`: 403.
+- `error`: 503, the request does not arrive. `forbidden`: 403. `internal`: 500. `throttle`: 503 with S3's code SlowDown.
+- `refused`: the request arrives, and the answer is 412.
+- `twice`: the request arrives twice, and the answer is that of the first.
+- `stop`: this request and all later ones wait until the test sets `released`. `reached` is set.
 - `lost`: the request arrives, and the connection breaks instead of an answer.
 - `cut`: half of the body.
 - `slow`: a tenth of a second before the answer.
@@ -23,7 +26,9 @@ from typing import Self
 from urllib.parse import urlsplit
 
 _HANG_SECONDS = 1.5
-_REFUSALS = {"error": 503, "forbidden": 403}
+_REFUSALS = {"error": 503, "forbidden": 403, "internal": 500, "throttle": 503}
+_SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
+_PRECONDITION = b"<Error><Code>PreconditionFailed</Code></Error>"
 _HELD_SECONDS = 60.0
 _wait = threading.Event().wait  # tests take the sleep out of retries
 
@@ -47,6 +52,7 @@ class FaultProxy:
         self.faults: list[Fault] = []
         self.met = self.requests = 0
         self.reached, self.released = threading.Event(), threading.Event()
+        self.stopped = threading.Event()
         self._lock = threading.Lock()
         proxy = self
 
@@ -62,6 +68,8 @@ class FaultProxy:
 
     def heal(self) -> None:
         self.faults.clear()
+        self.stopped.clear()
+        self.released.set()
 
     def fault_of(self, method: str, path: str) -> str:
         with self._lock:
@@ -93,20 +101,22 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         fault = self.owner.fault_of(self.command, self.path)
         if fault in _REFUSALS:
-            self.answer(_REFUSALS[fault], [], b"")
+            self.answer(_REFUSALS[fault], [], _SLOW_DOWN if fault == "throttle" else b"")
             return
+        if fault == "stop":
+            self.owner.stopped.set()
+        if self.owner.stopped.is_set():
+            self.held()
         if fault in ("hang", "before"):
             _wait(_HANG_SECONDS) if fault == "hang" else self.held()
             self.close_connection = True
             return
-        connection = http.client.HTTPConnection(*self.owner.target, timeout=30)
-        connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
-        for name, value in self.headers.items():
-            connection.putheader(name, value)
-        connection.endheaders(body)
-        answer = connection.getresponse()
-        data = answer.read()
-        connection.close()
+        answer, data = self.forward(body)
+        if fault == "twice":
+            self.forward(body)
+        if fault == "refused":
+            self.answer(412, [], _PRECONDITION)
+            return
         if fault in ("lost", "after"):
             if fault == "after":
                 self.held()
@@ -115,6 +125,18 @@ class _Handler(BaseHTTPRequestHandler):
         if fault == "slow":
             _wait(0.1)
         self.answer(answer.status, answer.getheaders(), data, cut=fault == "cut")
+
+    def forward(self, body: bytes) -> tuple[http.client.HTTPResponse, bytes]:
+        """Send the request to the server. Return its answer, and the body of the answer."""
+        connection = http.client.HTTPConnection(*self.owner.target, timeout=30)
+        connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+        for name, value in self.headers.items():
+            connection.putheader(name, value)
+        connection.endheaders(body)
+        answer = connection.getresponse()
+        data = answer.read()
+        connection.close()
+        return answer, data
 
     def held(self) -> None:
         self.owner.reached.set()
