@@ -110,8 +110,11 @@ def public_names() -> Iterator[Member]:
 
 def spark_names() -> tuple[str, ...]:
     """Return the functions that the package itself defines, in the order of its source: those for Spark."""
-    own = vars(pyspark_ledger).items()
-    return tuple(name for name, value in own if name in pyspark_ledger.__all__ and inspect.isfunction(value))
+    own = [(name, value) for name, value in vars(pyspark_ledger).items() if name in pyspark_ledger.__all__]
+    # A name that is imported on first use is in `vars` only after that use.
+    return tuple(
+        name for name, value in own if inspect.isfunction(value) and value.__module__ == pyspark_ledger.__name__
+    )
 
 
 def functions(names: tuple[str, ...]) -> Iterator[Member]:
