@@ -3,7 +3,7 @@
 Rules
 - Each entry becomes one entry, in the same order, so entry ids do not change.
 - An entry must not become empty, or too large for a block.
-- The broker's timestamp and the row count of an entry do not change.
+- The time at which the broker stored an entry, and the row count of the entry, do not change.
 - The copy is a file beside the segment file. It is deleted after the offload.
 """
 

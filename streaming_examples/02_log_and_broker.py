@@ -195,7 +195,7 @@ policies = {
     9: {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0},
 }
 seen = []  # (month, bytes of the log, rows that bureau has not read): before bureau reads, and after the trim
-last, published = {}, {}  # the position and the broker's time of each month's last message
+last, published = {}, {}  # of each month's last message: its position, and the time at which the broker stored it
 months = [lines.filter(pc.equal(month_of, month)) for month in range(1, 13)]
 
 for month, flights_then in enumerate(months, 1):

@@ -91,8 +91,9 @@ class ReadOptions(EveryReadOptions):
     table: str | None = option(
         one_of("ledgers", "segments", "cursors", "holes", "cache"),
         ("batch read",),
-        "Return a table about the store instead of rows: `ledgers`, `segments`, `cursors`, `cache`, or `holes` "
-        "(acknowledged ranges). It covers the ledger of `load()`, or all ledgers if `load()` names no ledger.",
+        "Return a table about the store instead of rows: `ledgers`, `segments`, `cursors`, `cache` or `holes`. `holes` "
+        "has the ranges that cursors have acknowledged out of order. The table covers the ledger of `load()`, or all "
+        "ledgers if `load()` names no ledger.",
     )
     ending_positions: Mapping[str, Position] = option(
         parse_positions,
@@ -134,9 +135,9 @@ class ReadOptions(EveryReadOptions):
     payload_schema: str | None = option(
         text,
         READS,
-        "For a ledger of messages: the schemas of the payloads, so that the read returns typed columns. Give the JSON "
-        "(Pulsar's `schemas.json` or an Avro schema), the path of a file on the driver, or a type such as "
-        "`STRING`.",
+        "For a ledger that contains messages (raw bytes) instead of rows: the schemas of the messages, so that the "
+        "read returns typed columns. Give an Avro schema as JSON, Pulsar's list of a topic's schemas (`schemas.json`), "
+        "the path of a file on the driver with such JSON, or a type such as `STRING`.",
         otherwise="the ledger's registered schemas",
         chars_max=LONG_CHARS_MAX,
     )
@@ -212,7 +213,7 @@ class ReadOptions(EveryReadOptions):
     mapping: str = option(
         one_of("auto", "off"),
         READS,
-        "`auto` maps the store's files when reader and broker share a host. `off` always reads over "
+        "`auto` maps the store's files into memory when reader and broker share a host. `off` always reads over "
         "the network protocol Arrow Flight.",
         default="auto",
     )

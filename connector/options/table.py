@@ -25,7 +25,8 @@ def options_reference() -> str:
         "Names are case-insensitive. A size may have the unit `k`, `m` or `g`. An unknown option, an invalid value,",
         "and an option without meaning for the read or write are refused. Spark's options `checkpointLocation` and",
         "`queryName` are accepted. Three pages translate the options of other connectors: [Kafka's](from-kafka.md),",
-        "[Pulsar's](from-pulsar.md) and [Delta's](from-delta.md).",
+        "[Pulsar's](from-pulsar.md) and [Delta's](from-delta.md). [concepts.md](concepts.md) explains words such as",
+        "*segment* and *entry*.",
     ]
     for area in _AREAS:
         title = (area.__doc__ or "").rstrip(".")

@@ -40,15 +40,17 @@ class WriteOptions:
     entry_bytes: int = option(
         size(1024, 64 * MIB),
         WRITES,
-        "Approximate size of an entry. An entry must fit into a block of the ledger.",
+        "Approximate size of an entry. An entry must fit into a block of the ledger's files. The broker's setting "
+        "`ledgerBlockSizeBytes` is the size of a block.",
         default="4m",
     )
     compression: Compression = option(
         _compression,
         WRITES,
         "Encoding of an entry's columns. `lz4` and `zstd` compress them, and a column whose values repeat gets a "
-        "dictionary. `auto` encodes a sample of the rows like `lz4`. If the sample shrinks by a fifth, the entries are "
-        "encoded so, else stored plain. `none` stores plain columns, so that mapped reads copy nothing.",
+        "dictionary. `auto` first encodes a sample of the rows like `lz4`. If the sample shrinks by a fifth, `auto` "
+        "works like `lz4`, else like `none`. `none` stores plain columns. A reader on the broker's host reads them "
+        "from the mapped file without a copy.",
         default="auto",
     )
     create_ledgers: bool = option(

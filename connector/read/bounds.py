@@ -72,7 +72,11 @@ class ReadBounds:
         )
 
     def initial_progress(self, names: Iterable[str]) -> dict[str, ReadProgress]:
-        """Return the progress for the first statuses of these ledgers and of each ledger that an option names."""
+        """Return the progress for the first status request of a read, by ledger.
+
+        The request is for these ledgers and for each ledger that an option names. The broker answers with the state of
+        each ledger, and with the positions of its bounds.
+        """
         options = self._options
         places = (
             options.starting_positions, options.starting_timestamps,
@@ -81,7 +85,10 @@ class ReadBounds:
         return {name: self._initial_progress(name) for name in {*names, *(name for place in places for name in place)}}
 
     def _initial_progress(self, log: str) -> ReadProgress:
-        """Return the progress that asks for the bounds of a ledger. `start_position` applies an entry's position."""
+        """Return the progress that asks the broker for the bounds of a ledger.
+
+        A start at an entry's position is left out, because `start_position` applies it.
+        """
         start, end = self.start(log), self.end(log)
         return ReadProgress(
             position=None if start.is_entry else start.position,
@@ -92,7 +99,9 @@ class ReadBounds:
         )
 
     def start_position(self, log: LogStatus, logs: int) -> Position:
-        """Return the start of a ledger from its first status. `logs` is the number of ledgers in the read.
+        """Return the start position of a ledger. `logs` is the number of ledgers in the read.
+
+        `log` is the broker's answer to the first status request, made with `initial_progress`.
 
         Raises Refused if a bound does not fit the ledgers, and DataLoss if a bound is outside of the ledger.
         """

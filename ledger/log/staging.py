@@ -35,7 +35,7 @@ _PART_NAME = re.compile(r"[0-9a-f]{32}/\d{1,19}/[0-9a-f-]{36}\.part")
 
 
 SyncParts = Callable[[Sequence[tuple[str, Path]]], None]
-"""Makes files durable that are given by their names in the store's directory and their paths."""
+"""Function that makes files durable. Each file is a pair: its name in the store's directory, and its path."""
 
 
 class OpenedPart:
@@ -50,7 +50,7 @@ class StagingArea:
     """Directory of the staged parts of one store."""
 
     def __init__(self, directory: Path, new_id: Callable[[], str], sync_parts: SyncParts | None = None) -> None:
-        """`sync_parts` makes parts durable in another place than the disk."""
+        """`sync_parts` makes parts durable in a bucket; None: parts are durable after an fsync on the local disk."""
         self._directory = directory
         self._sync_parts = sync_parts
         self._new_id = new_id

@@ -38,7 +38,7 @@ _LONGEST_MS = 60 * 60 * 1000
 
 @dataclass(slots=True)
 class _Unfinished:
-    """Message whose last chunk was not found. `seen_ms` is the broker's time of its newest chunk."""
+    """Message whose last chunk was not found. `seen_ms` is the time at which the broker stored its newest chunk."""
 
     producer: str
     first: Position

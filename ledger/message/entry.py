@@ -38,7 +38,8 @@ _Message = TypeVar("_Message", bound=Message)
 class BrokerStamp(NamedTuple):
     """Stamp that the broker puts before an entry.
 
-    `timestamp_ms` is the broker's time. `row_end` is the number of rows in the ledger up to and including this entry.
+    `timestamp_ms` is the time at which the broker stored the entry. `row_end` is the number of rows in the ledger up to
+    and including this entry.
     """
 
     timestamp_ms: int

@@ -1,7 +1,7 @@
 """Durable cursors: the acknowledged positions of a named reader of a managed ledger, its lease, and its metadata row.
 
-    cursor        ledger, name, version, ManagedCursorInfo, replay floor, lease; and for look-ups: the name in lower
-                  case, and the first position that the cursor needs
+    table cursor  ledger, name, version, ManagedCursorInfo, replay floor, lease
+                  columns for look-ups: the name in lower case, and the first position that the cursor needs
 
 Invariants of a cursor
 - `advance` never moves a cursor back. Only `reset` does.
@@ -17,8 +17,13 @@ Rules of the metadata
 - Names that differ only in case are refused.
 - The rows of a managed ledger are deleted with the ledger.
 
-Pulsar stores the *mark-delete* position, which is the last acknowledged entry. A record here has the position after it,
-`next_position`. So the mark-delete position is `(segment, entry - 1)`. It may be `(segment, -1)`, as in Pulsar.
+`ManagedCursorInfo` is Pulsar's record of a cursor. Its field mark-delete is the last acknowledged entry before the
+first gap. A `CursorRecord` has the position after this entry, `next_position`. So Pulsar's field is
+`(segment, entry - 1)`. It may be `(segment, -1)`, as in Pulsar.
+
+A cursor may also have acknowledged single entries or rows after `next_position`. A small set of such positions is in
+the `ManagedCursorInfo`. A larger set is in a log that the cursor owns. `cursorsLedgerId` is the segment id of this log,
+or -1 without a log.
 """
 
 from __future__ import annotations
@@ -65,14 +70,15 @@ class CursorRecord(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, next_position=next_position)
 
     def kept_info(self) -> ManagedCursorInfo:
-        """Return Pulsar's record without the mark-delete position.
+        """Return Pulsar's record without its mark-delete position.
 
-        It has the properties, and the set of positions acknowledged after the mark-delete, or the log with this set.
+        The record contains the cursor's properties. It also contains the set of positions acknowledged after
+        `next_position`, or the id of the log with this set.
         """
         return ManagedCursorInfo.FromString(self.kept) if self.kept else ManagedCursorInfo(cursorsLedgerId=-1)
 
     def in_ledger(self, ledger_id: int) -> CursorRecord:
-        """Return the cursor with its set of positions in the log `ledger_id`, which is its own. -1 means no log."""
+        """Return the cursor with its set of acknowledged positions in its log `ledger_id`; -1: without a log."""
         info = self.kept_info()
         info.cursorsLedgerId = ledger_id
         del info.individualDeletedMessages[:]
@@ -80,7 +86,7 @@ class CursorRecord(msgspec.Struct, frozen=True):
         return self.keeping(info)
 
     def inline(self, positions: PositionSet) -> CursorRecord:
-        """Return the cursor with a small set of positions in the record itself, as ranges like in Pulsar."""
+        """Return the cursor with a small set of acknowledged positions in the record itself, as Pulsar's ranges."""
         encoded = PositionInfo.FromString(encode_info(self.next_position, positions, as_words=False))
         info = self.in_ledger(-1).kept_info()
         info.individualDeletedMessages.extend(encoded.individualDeletedMessages)
@@ -106,7 +112,7 @@ class CursorRecord(msgspec.Struct, frozen=True):
         return self.keeping(info)
 
     def keeping(self, info: ManagedCursorInfo) -> CursorRecord:
-        """Return the cursor with another record of Pulsar's. Its mark-delete position is ignored."""
+        """Return the cursor with `info` as its Pulsar record. The mark-delete position in `info` is ignored."""
         info.ClearField("markDeleteLedgerId")
         info.ClearField("markDeleteEntryId")
         plain = info == ManagedCursorInfo(cursorsLedgerId=-1)
@@ -160,7 +166,7 @@ class CursorRecord(msgspec.Struct, frozen=True):
 
 
 def cursor_info(cursor: CursorRecord) -> ManagedCursorInfo:
-    """Return the cursor as Pulsar's metadata store has it. `cursorsLedgerId` is -1 without a log of its own."""
+    """Return the complete record that Pulsar's metadata store has of a cursor, with its mark-delete position."""
     info = cursor.kept_info()
     info.markDeleteLedgerId = cursor.next_position.ledger_id
     info.markDeleteEntryId = cursor.next_position.entry_id - 1
@@ -284,7 +290,7 @@ class CursorRecords(Records):
         return self._file.read(lambda c: slowest_of(c, ledger))
 
     def ledger_ids(self) -> set[int]:
-        """Return the segment ids of all logs in which cursors store their sets."""
+        """Return the segment ids of all logs in which cursors store their acknowledged positions."""
         return self._file.read(lambda c: _own_ledgers(c, "TRUE", ()))
 
 
@@ -298,7 +304,7 @@ def slowest_of(c: sqlite3.Connection, ledger: str) -> Position | None:
 
 
 def fill_needed(c: sqlite3.Connection) -> None:
-    """Fill the columns for look-ups, which format 3 added."""
+    """Fill the columns for look-ups. The metadata database has them since its format 3."""
     rows = c.execute("SELECT ledger, name, info, floor_ledger, floor_entry, holder, lease_until_ms FROM cursor")
     for cursor in [_cursor(*row) for row in rows.fetchall()]:
         c.execute(
@@ -308,7 +314,7 @@ def fill_needed(c: sqlite3.Connection) -> None:
 
 
 def own_ledgers_of(c: sqlite3.Connection, ledger: str) -> set[int]:
-    """Return, within a transaction, the ids of the logs in which a managed ledger's cursors store their sets."""
+    """Return, within a transaction, the ids of the logs that a managed ledger's cursors own."""
     return _own_ledgers(c, "ledger = ?", (ledger,))
 
 

@@ -122,7 +122,7 @@ class LogStatus(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class LogStatuses(msgspec.Struct, frozen=True):
-    """States of the requested logs, names of the missing logs, and the broker's time."""
+    """States of the requested logs, names of the missing logs, and the time of the broker's clock, `now_ms`."""
 
     now_ms: int
     logs: list[LogStatus]

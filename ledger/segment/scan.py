@@ -1,7 +1,8 @@
 """Scan of the data of an unsealed segment: its sound entries, their end, and the damage at that end.
 
 A sidecar is the file beside the segment with one row for each acknowledged entry. A run is the entries of one committed
-batch; a marker, its last entry, closes it. A stamp is the broker's time and row number before each entry.
+batch; a marker, its last entry, closes it. A stamp precedes each entry: the time at which the broker wrote it, and the
+number of rows up to its end.
 
 Rules
 - For an acknowledged entry with a sound row in the sidecar, the scan compares all bytes that have no checksum: headers,

@@ -5,8 +5,8 @@
     acknowledge  writes the sidecar and extends the index        only synced frames; readers see them
     seal         writes the last header and the final sidecar    the file never changes again
 
-A frame is an entry with its length and id. A stamp is the broker's time and row number, written before the entry. The
-sidecar is the file `<id>.index`, with the place of each entry.
+A frame is an entry with its length and id. A stamp precedes the entry: the time at which the broker wrote it, and the
+number of rows up to its end. The sidecar is the file `<id>.index`, with the place of each entry.
 
 Invariants
 - The kernel gets the callers' buffers without a copy. The frame's header and the stamp are written before each entry.

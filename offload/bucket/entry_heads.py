@@ -3,7 +3,7 @@
 Rules
 - Arrays have one element for each entry.
 - Entries of transactions, transaction markers and message chunks are rare, and are kept in lists.
-- The time of an entry is the broker's timestamp. If it is missing, the producer's publish time is used.
+- The time of an entry is the time at which the broker stored it. If it is missing, the producer's publish time is used.
 """
 
 from __future__ import annotations

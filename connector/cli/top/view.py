@@ -1,9 +1,9 @@
-"""Content of the live view, computed from two samples of a broker's metrics. Pure.
+"""Content of the live view of `ledger top`, computed from two samples of a broker's metrics. Pure.
 
 Rules
 - A rate is the difference of a counter between two samples, divided by the time between them. If a counter became
   lower, the broker was restarted, and the rate is unknown.
-- Rows are sorted by a number, the largest first, or by name. Rows with equal numbers are sorted by name.
+- Lines are sorted by a number, the largest first, or by name. Lines with equal numbers are sorted by name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Rates(msgspec.Struct, frozen=True):
 
 
 class LedgerLine(msgspec.Struct, frozen=True):
-    """Ledger of the view. `rates` is None if unknown. `oldest_ms` is the age of the oldest unread row of any cursor."""
+    """Line of a ledger. `rates` is None if unknown. `oldest_ms` is the age of the oldest unread row of any cursor."""
 
     name: str
     rows: int
@@ -41,7 +41,7 @@ class LedgerLine(msgspec.Struct, frozen=True):
 
 
 class CursorLine(msgspec.Struct, frozen=True):
-    """Cursor of the view. `oldest_ms` is the age of its oldest unread row, 0 without a backlog."""
+    """Line of a cursor. `oldest_ms` is the age of its oldest unread row, 0 without a backlog."""
 
     ledger: str
     cursor: CursorMetrics
@@ -49,7 +49,7 @@ class CursorLine(msgspec.Struct, frozen=True):
 
 
 class View(msgspec.Struct, frozen=True):
-    """Content of the live view. `syncs` has the durations of syncs between the samples."""
+    """Content of the live view. `syncs` has the durations of the broker's fsyncs between the samples."""
 
     broker: BrokerMetrics
     rates: Rates | None
@@ -86,7 +86,7 @@ class Choice:
 
     @property
     def order_name(self) -> str:
-        """The name of the order."""
+        """Key of `LEDGER_ORDERS` or `CURSOR_ORDERS` by which the lines are sorted."""
         names = list(LEDGER_ORDERS if self.table == "ledgers" else CURSOR_ORDERS)
         return names[self.order % len(names)]
 

@@ -28,9 +28,9 @@ class TableBounds(ReadBounds):
         self._default = Bound(EARLIEST)
 
     def read_range(self, log: LogStatus, logs: int, table: HistoryTable) -> PositionRange:
-        """Return the range of a ledger that is read. `log` is the first status that the read fetched of it.
+        """Return the range of a ledger that is read. `logs` is the number of ledgers in the read.
 
-        `logs` is the number of ledgers in the read.
+        `log` is the broker's answer to the first status request of the read, made with `initial_progress`.
 
         Raises DataLoss if neither ledger nor table has the start position.
         """

@@ -164,7 +164,11 @@ def _require_position(
 
 
 def _time_position(read: BucketRead, topic: _Topic, table: HistoryTable, timestamp_ms: int) -> Position:
-    """Return the first position at or after a time: the broker's time in the bucket, the publish time in the table."""
+    """Return the first position at or after a time.
+
+    Entries in the bucket are compared by the time at which the broker stored them, rows of the table by their publish
+    time.
+    """
     log, table_end = topic.log, _table_end(topic, table)
     found = read.with_heads(log).find_time(timestamp_ms)
     if log.start < found < log.end:
