@@ -184,7 +184,9 @@ def session(app_name: str = "pyspark-ledger", *, delta: bool = False, **conf: ob
 
 
 def configure(spark: SparkSession) -> SparkSession:
-    """Change a running session to the settings of `session()`, and make it acknowledge the batches that it commits.
+    """Change a running session to the settings of `session()`.
+
+    From then on, the subscriptions of the session's queries acknowledge a batch as soon as Spark has committed it.
 
     Some settings can be changed only before a session starts. The function prints these as lines for the session's
     configuration.
@@ -215,11 +217,10 @@ def acknowledge(
 
 
 def settle(spark: SparkSession, timeout_s: float = 10.0) -> bool:
-    """Wait until the batches that the session's ended queries committed are acknowledged. Return False after a
-    time-out.
+    """Wait until the subscriptions of the session's ended queries have acknowledged the last committed batches.
 
-    A session of `session()` or `configure()` acknowledges a committed batch in the background, usually within
-    milliseconds.
+    Returns False after a time-out. Reason for the wait: a session of `session()` or `configure()` acknowledges a batch
+    in the background, usually within milliseconds after its commit.
     """
     from pyspark_ledger.connector.session.commit_listener import settle as settle_session
 
@@ -240,10 +241,10 @@ def watch(target: Any, show: Any = None, *, prometheus: Any = None, every_s: flo
     `watch(query)` draws a live chart, with a sample every `every_s` seconds. The chart ends with the query. The result
     has `stop()`, `wait()` and `samples`. docs/notebooks.md has pictures.
 
-    `watch(spark)` prints a line for each ledger of each batch. With `show`, it calls this function with a
-    `LedgerProgress` instead. With `prometheus`, a registry of prometheus-client, it sets gauges `ledger_stream_…` in
-    the registry and prints nothing. It returns the listener. Pass that to `spark.streams.removeListener` to stop the
-    reports.
+    `watch(spark)` prints a line for each ledger of each batch. If you pass a function as `show`, that function is
+    called with a `LedgerProgress` instead. With `prometheus`, a registry of prometheus-client, `watch` sets gauges
+    `ledger_stream_…` in the registry and prints nothing. The result is a listener. To stop the reports, pass the
+    listener to `spark.streams.removeListener`.
     """
     if not hasattr(target, "lastProgress"):
         from pyspark_ledger.connector.session.metrics import watch as watch_session
@@ -274,26 +275,26 @@ def publish(
     *,
     options: Mapping[str, str] | None = None,
     progress: bool = False,
-    **wishes: Any,
+    **parameters: Any,
 ) -> list[Any]:
     """Publish the sealed segments of a ledger to a Delta table, each once. Return the newly published segments.
 
     A segment is a file of the ledger; a sealed segment never changes. `table` is a path or `[catalog.][schema.]table`.
     `options` are the options of `format("ledger")` that locate the ledger: `store`, or `offload` for a bucket. Without
-    them the ledger is in the session's default store. docs/tables.md explains the parameters `wishes`.
-    With `progress`, a terminal or a notebook shows a progress bar.
+    them the ledger is in the session's default store. docs/tables.md explains the other `parameters`. With `progress`,
+    a terminal or a notebook shows a progress bar.
     """
     from pyspark_ledger.connector.publish.publisher import Publisher
     from pyspark_ledger.connector.publish.request import Publishing
     from pyspark_ledger.ledger.display.progress_bar import progress_bar
 
-    publisher = Publisher(spark, ledger, table, _located(spark, options), Publishing.of(**wishes))
+    publisher = Publisher(spark, ledger, table, _located(spark, options), Publishing.of(**parameters))
     with progress_bar(f"publish {ledger}", shown=progress) as bar:
         return list(publisher.publish(bar=bar))
 
 
 def publish_stream(
-    spark: SparkSession, ledger: str, table: str, *, options: Mapping[str, str] | None = None, **wishes: Any
+    spark: SparkSession, ledger: str, table: str, *, options: Mapping[str, str] | None = None, **parameters: Any
 ) -> DataStreamWriter:
     """Return a streaming query, not yet started, that publishes the newly sealed segments at each trigger.
 
@@ -303,7 +304,7 @@ def publish_stream(
     from pyspark_ledger.connector.publish.publisher import publishing_query
     from pyspark_ledger.connector.publish.request import Publishing
 
-    return publishing_query(spark, ledger, table, _located(spark, options), Publishing.of(**wishes))
+    return publishing_query(spark, ledger, table, _located(spark, options), Publishing.of(**parameters))
 
 
 def _located(spark: SparkSession, options: Mapping[str, str] | None) -> Mapping[str, str]:

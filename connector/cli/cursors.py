@@ -148,7 +148,7 @@ def delete_cursor(
 def describe_cursor(
     name: Name, cursor: CursorName, whole: All = False, store: StoreOption = None, output: OutputOption = Output.text
 ) -> None:
-    """Describe a cursor: its mark-delete, the acknowledged ranges after it, its backlog, the size of its state."""
+    """Describe a cursor: its mark-delete position, acknowledged ranges after it, backlog, and the size of its state."""
     client, ledger = opened(store).client, canonical_name(name)
     state: CursorState = client.call("cursor.describe", NameCursor(ledger, cursor))
     found: AckedRanges = client.call(
@@ -214,7 +214,7 @@ def position_info(
     whole: All = False,
     output: OutputOption = Output.text,
 ) -> None:
-    """Print a cursor's state, of this project or of Pulsar: mark-delete, ranges, remaining rows, properties."""
+    """Print a cursor's state, of this project or of Pulsar: mark-delete position, ranges, rows left, properties."""
     for file in files:
         if not file.is_file():
             raise NotFound(f"there is no file {file}")

@@ -5,7 +5,7 @@ Rules
 - `verify` first compares the checksums of all records of the metadata.
 - Then it compares every byte of every sealed segment with the metadata. In the open segment, and in segments that are
   only in object storage, it compares every committed entry with its checksum.
-- The first difference ends `verify` with an error that names both values.
+- The first difference ends `verify` with an error that names the expected and the found value.
 - At the end `verify` names files without a record. If there are such files, it exits with status 1.
 """
 

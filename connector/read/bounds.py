@@ -115,7 +115,7 @@ class ReadBounds:
         if begin > log.stop and end is not UNBOUNDED and end.position != LATEST:
             raise Refused(
                 f"the read of {log.name} begins at {begin} and ends before it, at {log.stop}",
-                hint=f"By options {start.option or '(the default start)'!r} and {end.option!r}",
+                hint=f"Change {start.option or '(the default start)'!r} or {end.option!r}",
             )
         return begin
 

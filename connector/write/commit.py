@@ -12,7 +12,7 @@ Invariants
 - Spark may repeat a commit after a failure, and this module repeats it while the broker restarts. A repeated commit
   appends nothing.
 - A message contains the query, because Spark does not pass the query to the committer. If the messages of two tasks
-  disagree, the commit is refused. The error names both values.
+  disagree, the commit is refused. The error names the two values.
 - A failed task leaves a staged part that no commit names. The broker deletes the part later.
 
 Rules for repeated batches
@@ -21,8 +21,8 @@ Rules for repeated batches
 - The commit of a repetition appends nothing and deletes the staged parts. A task that knows of the repetition consumes
   no rows. Its batch must never be committed, because no part has its rows.
 - For a named write the driver asks the broker once whether the batch is a repetition.
-- A streaming write knows its query only in its tasks. A Python worker asks before it stages its first batch of a query.
-  Later it asks only for a batch that is not above the last batch that it staged.
+- In a streaming write only the tasks know the query, so the tasks ask the broker. A Python worker asks before it stages
+  its first batch of a query. Later it asks only if a batch's number is not above that of the last batch that it staged.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class PartMessage(WriterCommitMessage):
     version: str
     staged: tuple[LedgerParts, ...]
     trigger: str = field(default="", kw_only=True)
-    """Spark's trigger of the task, for logs."""
+    """`QUERY:BATCH` as Spark names the task's trigger, for logs; empty outside of a streaming query."""
     repeated: bool = False
     """Whether the task found that the batch is a repetition, and consumed no rows."""
 

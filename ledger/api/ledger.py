@@ -165,7 +165,7 @@ class Ledger(LedgerAdmin):
         return registered_columns(self.client, self.name)
 
     def register_payload_schemas(self, schemas: str | bytes) -> int:
-        """Register the schemas of the messages' payloads, such as Pulsar's `schemas.json`. Return the newest version.
+        """Register the schemas of the messages' payloads. Return the newest version.
 
         Creates the ledger if it does not exist. Each message names the schema version of its payload.
         """

@@ -152,9 +152,9 @@ class LedgerStore:
     def create(self, name: str, *, deduplication: bool = False, durability: Literal["fsync", "os"] = "fsync") -> Ledger:
         """Create a ledger with options that an append cannot set. Raises AlreadyExists if the name is in use.
 
-        With `deduplication`, a message that a producer of the same name sends again is not written again. With
-        `durability="os"`, an append returns before it is synced to the device. A loss of power can then lose the
-        entries of the open segment.
+        With `deduplication`, a message that a producer sends again is stored once. A producer is identified by its
+        name. With `durability="os"`, an append returns before it is synced to the device. A loss of power can then lose
+        the entries of the open segment.
         """
         name = canonical_name(name)
         self.client.call("create", CreateLedger(name, deduplication=deduplication, durability=durability))

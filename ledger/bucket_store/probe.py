@@ -6,7 +6,7 @@
 
 Rules
 - Unsound servers pass many rounds of a race, so there are hundreds. Some rounds run at the same time.
-- Each message has the round and both values. Objects of the probe are deleted in the end.
+- Each message has the round, the expected and the found value. Objects of the probe are deleted in the end.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Rules
 - Nothing in the bucket is changed, and no epoch is raised: a broker may serve the store meanwhile.
 - The scratch directory gets the files of all segments that are not uploaded. Each is compared with its record.
 - If the collector deletes objects that the pass has not read yet, the pass begins again with the new manifest.
-- The first damage raises Corrupt, which names the object or the segment, the place and both values.
+- The first damage raises Corrupt, which names the object or the segment, the place, the expected and the found value.
 - Uploaded segments are returned. The caller, which knows their format, verifies their objects.
 """
 

@@ -10,7 +10,7 @@ Rules
 - A store has at most one supervisor, which keeps the lock `supervisor.lock`. While the supervisor restarts a broker, a
   client waits for that broker.
 - If a broker owns the store and does not answer yet, a client waits for it. If a start fails in a directory that is no
-  store, the client removes the files of the start.
+  store, the client removes the files that the start created.
 - An idle broker exits. A client that is allowed to start a broker then starts another at its next call.
 - Only a client that is allowed to do so starts a broker or creates a store. Any other client connects, or fails with an
   error that names the store's path.
@@ -42,7 +42,7 @@ from pyspark_ledger.ledger.transport.discovery import BrokerRecord, token_path
 _SCHEMES = ("grpc://", "grpc+unix://", "grpc+tls://", "grpc+tcp://")
 _PROBE_MS = 2_000
 _ADDRESS_MS = 5_000
-_BUCKET_MS = 180_000  # a new bucket is probed, or a broker of another host gets time for a sign of life
+_BUCKET_MS = 180_000  # the broker tests a new bucket, or waits to see whether a broker on another host still uses it
 
 # SQLite opens no path of more than 512 bytes. The path of a file in the store is longer than that of the store.
 _PATH_BYTES_MAX = 448
@@ -188,7 +188,7 @@ def _answering(store: Path, deadline_ms: int, *, of_any_version: bool = False) -
     if record is None or (record.guarded and not _alive(record.pid)):
         return None  # another process may use the port of a dead broker, and must not get the token
     client = _client_of(record, store, deadline_ms)
-    client.connection()  # raises Refused in a forked process, which would otherwise wait for a broker it cannot call
+    client.connection()  # raises Refused in a forked child: gRPC does not work there, and the call would wait in vain
     try:
         client.hello(deadline_ms=_PROBE_MS if _alive(record.pid) else 0)
     except (Unavailable, Refused):

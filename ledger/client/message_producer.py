@@ -328,7 +328,7 @@ class MessageProducer:
         is_known = message.sequence_id <= self._known
         if batch.bytes + message.size > self._bytes_max or (batch.first_sequence_id <= self._known) != is_known:
             return True
-        batch.as_messages()  # counts `most`
+        batch.as_messages()  # computes `batch.most`, the maximum encoded size
         return batch.most + most > self._entry_bytes_max
 
     def _added(self, batch: OpenBatch) -> None:
@@ -409,7 +409,7 @@ class MessageProducer:
     ) -> None:
         """Set the result of a batch, whose last entry is durable or has failed. `new`: no message is a repetition.
 
-        `before` are earlier entries with the same result: the other batches of a column, or the other chunks of a
+        `before` has the earlier entries of the same future: the other batches of a column, or the other chunks of a
         message.
         """
         entries = (*before, entry)

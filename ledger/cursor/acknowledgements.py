@@ -140,7 +140,7 @@ class AcknowledgementTable:
         self._change((cursor.ledger, cursor.name), lambda found: msgspec.structs.replace(found, replay_floor=floor))
 
     def mark_delete(self, cursor: CursorRecord, next_position: Position, snapshot: LogSnapshot) -> Position:
-        """Return the mark-delete position that a cursor has if all entries before `next_position` are acknowledged."""
+        """Return the first unacknowledged position of a cursor that acknowledges all entries before `next_position`."""
         with self._locked(cursor, snapshot) as acks:
             return self._advanced(acks, next_position, snapshot)
 
@@ -151,7 +151,7 @@ class AcknowledgementTable:
         return acks.advanced(position, snapshot, lambda at: chunks.floor(snapshot, at, now()))
 
     def trim_below(self, cursor: CursorRecord, position: Position, snapshot: LogSnapshot) -> None:
-        """Remove the positions before `position`, the durable mark-delete position, from the set."""
+        """Remove the positions before `position`, the durable `next_position` of the cursor, from the set."""
         with self._locked(cursor, snapshot) as acks:
             acks.trim_below(position)
 
@@ -176,7 +176,7 @@ class AcknowledgementTable:
     ) -> tuple[CursorRecord, PositionSet]:
         """Return the current cursor and its individual acknowledgements within a range, both read under one lock."""
         with self._locked(cursor, snapshot) as acks:
-            # The mark-delete position may have moved since the caller read the cursor. The set begins after it.
+            # The cursor may have moved since the caller read it. The set begins after the cursor's `next_position`.
             found = self._current(cursor, acks)
             start = max(range_.start, found.next_position)
             return found, acks.positions.within(PositionRange(start, max(start, range_.end)))

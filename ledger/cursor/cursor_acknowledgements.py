@@ -138,7 +138,7 @@ class Acknowledgements:
         return at if floor is None else max(position, floor(at))
 
     def trim_below(self, position: Position) -> None:
-        """Remove the positions before the mark-delete position. Called after this position is durable."""
+        """Remove the positions before `position`. Called after the cursor's move to `position` is durable."""
         self.positions.trim_below(position)
         self.pending.trim_below(position)
 

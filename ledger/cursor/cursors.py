@@ -103,7 +103,7 @@ class CursorTable:
         return self._state(self._get(snapshot.name, request.cursor).cursor, snapshot, precise=request.precise)
 
     def mark_delete(self, request: MarkDelete) -> Position:
-        """Acknowledge all entries before a position, and return the new mark-delete position.
+        """Acknowledge all entries before a position. Return the cursor's new `next_position`.
 
         Chunks of an unfinished message stay unacknowledged.
         """
@@ -130,7 +130,7 @@ class CursorTable:
         return self._state(self._require_acknowledgements().acknowledge(found, batches, snapshot), snapshot)
 
     def acknowledged(self, ledger: str, name: str, start: Position) -> PositionSet | None:
-        """Return all acknowledged positions from `start` on, including those before the mark-delete position.
+        """Return all acknowledged positions from `start` on, including those before the cursor's `next_position`.
 
         Returns None if no position is acknowledged or the cursor is missing.
         """

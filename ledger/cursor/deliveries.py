@@ -206,7 +206,7 @@ class DeliveryTable:
         acknowledged: PositionSet,
         snapshot: LogSnapshot,
     ) -> DecidedDelivery:
-        # Individual acknowledgements may have moved the mark-delete position past the reader.
+        # Individual acknowledgements may have moved the cursor past the reader.
         rest = PositionRange(max(new.start, cursor.next_position), new.end)
         acked = acknowledged.within(rest) if rest else PositionSet()
         if rest.start == new.start and not acked:

@@ -126,7 +126,7 @@ def complement(chosen: PositionSet, range_: PositionRange, snapshot: LogSnapshot
 def decide(
     outstanding: Iterable[DeliveredRange],
     acknowledged: PositionSet,
-    mark_delete: Position,
+    next_position: Position,
     given_back: PositionSet,
     snapshot: LogSnapshot,
     now_ms: int,
@@ -135,11 +135,12 @@ def decide(
 ) -> RedeliveryDecision:
     """Decide on each outstanding delivery.
 
-    `acknowledged` are the cursor's acknowledged positions from `mark_delete`, the first unacknowledged position, on.
+    `next_position` is the cursor's first unacknowledged position. `acknowledged` has its acknowledged positions after
+    this position.
     """
     decision = RedeliveryDecision([], [], [], PositionSet())
     for share in sorted(outstanding, key=lambda share: (share.at_ms, share.range.start)):
-        rest = PositionRange(max(share.range.start, mark_delete), share.range.end)
+        rest = PositionRange(max(share.range.start, next_position), share.range.end)
         skipped = skipped_rows(share)
         skipped.update(acknowledged.within(rest))
         skipped.trim_below(rest.start)

@@ -74,7 +74,7 @@ def stamp_prefix(stamp: BrokerStamp) -> bytes:
 
 
 def parse_entry(buffer: Buffer, where: str, *, require_checksum: bool = True) -> ParsedEntry:
-    """Parse an entry and check its checksum. Raises Corrupt naming `where` and both values."""
+    """Parse an entry and check its checksum. Raises Corrupt with `where` and both checksums."""
     view = memoryview(buffer)
     if view.format != "B":  # Arrow's buffers have signed bytes, which Python compares slowly
         view = view.cast("B")

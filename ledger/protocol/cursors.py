@@ -1,8 +1,9 @@
 """Messages about cursors, leases, acknowledgements and deliveries. `ledger.protocol.actions` has the rules of all
 messages.
 
-- A *cursor* is the durable position of one reader. Its *mark-delete position* is the first position that is not
-  acknowledged. A cursor can also acknowledge single rows after this position.
+- A *cursor* is the durable position of one reader. Its `next_position` is the first position that is not acknowledged.
+  Its *mark-delete position*, Pulsar's term, is the entry before `next_position`. A cursor can also acknowledge single
+  rows after `next_position`.
 - A *delivery record* is the durable list of the rows of one batch. Each record of a cursor has a higher number than the
   record before it.
 - A *dead letter* is a row that was redelivered too often. It is written to another ledger and then acknowledged.
@@ -123,7 +124,7 @@ class AskAckedRanges(CursorRequest, frozen=True):
 class AckedRanges(msgspec.Struct, frozen=True):
     """Encoded PositionInfo: the mark-delete position, and the acknowledged positions of the range after it.
 
-    The broker reads both in one step. Without `whole`, `info` is empty if no position after mark-delete is
+    The broker reads both in one step. Without `whole`, `info` is empty if no position after the mark-delete position is
     acknowledged.
     """
 

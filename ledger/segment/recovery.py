@@ -8,8 +8,8 @@ row for each entry and the acknowledged end. A run is the entries of one committ
 entry.
 
 Rules
-- `recover_segment` only reads. If an acknowledged entry is damaged, it raises `Corrupt` with file, offset and both
-  values.
+- `recover_segment` only reads. If an acknowledged entry is damaged, it raises `Corrupt` with file, offset, the expected
+  and the found value.
 - `seal_recovered` moves the bytes after the sound entries to `<id>.torn`. Both functions log the damage.
 - A run at the end without its marker was not committed. It is moved, too. If it has acknowledged entries,
   `recover_segment` raises `Corrupt`.
@@ -18,8 +18,9 @@ Rules
 - A segment with `synced=False` was acknowledged without syncs. A loss of power can damage any part of it, and its
   sidecar is not used. Every entry is verified, and the segment ends before the first damage. The program's log states
   how many acknowledged entries are lost.
-- Recovery compares all bytes that have no checksum: headers, padding, lengths, ids, stamps. It verifies the checksum of
-  each unacknowledged entry, because these entries determine the end of the log. Readers and the verification of a store
+- Recovery compares all bytes that no checksum covers with their expected values: headers, padding, lengths, ids,
+  stamps. A stamp is the broker's time and row number before each entry. Recovery verifies the checksum of each
+  unacknowledged entry, because these entries determine the end of the log. Readers, and the verification of a store,
   verify the checksums of acknowledged entries.
 - A recovered segment is sealed and never written again. After a crash, both steps can be repeated.
 """
@@ -57,9 +58,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RecoveredSegment:
-    """Sound part of an unsealed segment. The `torn_bytes` after it contain `torn_entries` whole entries.
+    """Sound part of an unsealed segment, and the size of the rest, which is moved to the `.torn` file.
 
-    `rows_in_sidecar` are the first rows of the index, which the sidecar has already. Empty if the sidecar is unusable.
+    `torn_bytes` is the size of the rest. `torn_entries` is the number of whole entries in the rest, such as those of a
+    run without a marker. `rows_in_sidecar` are the first rows of the index, which the sidecar has already. Empty if the
+    sidecar is unusable.
     """
 
     path: Path

@@ -3,7 +3,8 @@
 The sidecar is the file `<id>.index` beside the segment, with the place of each entry.
 
 Rules
-- A sealed segment is never changed. A disagreement raises `Corrupt` with file, offset and both values.
+- A sealed segment is never changed. A disagreement raises `Corrupt` with file, offset, the expected and the found
+  value.
 - A missing or damaged sidecar is rebuilt from the data. The rebuild is logged.
 """
 

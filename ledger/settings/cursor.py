@@ -1,7 +1,7 @@
 """Settings of cursors that acknowledge rows out of order: limits of their state, and the rate of its flushes.
 
-A cursor's *mark-delete position* is the position before which everything is acknowledged. The state of a cursor also
-has the ranges that are acknowledged after this position.
+A cursor's *mark-delete position* is an entry: this entry and every earlier entry are acknowledged. The state of a
+cursor also has the ranges that are acknowledged after this position.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ class OffloadScheduler:
                     hint="Wait for the offload, or cancel it",
                 )
             if self._stopped:
-                raise Unavailable("the broker is leaving", hint="Connect again")
+                raise Unavailable("the broker is shutting down", hint="Connect again")
             run = _Run(name, self._sizes(name, ids))
             if ids:
                 self._put(run)

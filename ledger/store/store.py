@@ -273,7 +273,7 @@ class Store:
             return opened
         with self._opening:
             if self._leaving:
-                raise Unavailable(f"the broker of {self.path} is leaving", hint="Connect again")
+                raise Unavailable(f"the broker of {self.path} is shutting down", hint="Connect again")
             if name not in self._opened:
                 self._require_exists(name)
                 self.partitions.require_single(name)

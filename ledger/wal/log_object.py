@@ -15,7 +15,7 @@
 Integers are big-endian. The payload of a part of kind `records` is defined by `ledger.wal.records`.
 
 Invariants
-- Damage to any bit is `Corrupt`. The message names the object, the place and both values.
+- Damage to any bit is `Corrupt`. The message names the object, the place, the expected and the found value.
 - An object of a newer format is `Unsupported`. A decoder never guesses.
 - A batch is a sequence of parts. Only its last part has `last`. A batch may continue in the next object.
 - A claim has no part.

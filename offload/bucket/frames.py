@@ -5,7 +5,8 @@ consecutive whole frames of one block.
 
 Rules
 - An entry is a view of its piece. Only an entry that crosses the end of a piece is copied.
-- Header, lengths, entry ids and padding are checked. Damage raises Corrupt with object, offset and both values.
+- Header, lengths, entry ids and padding are checked. Damage raises Corrupt with object, offset, the expected and the
+  found value.
 - Padding in place of an entry raises DataLoss, because the writer of the object left out entries.
 - The caller verifies the checksums of entries.
 """

@@ -7,7 +7,7 @@
 
 Rules
 - First entry id, part id and offset rise from block to block. The first block has entry 0, offset 0 and part 1.
-- All redundant values are compared. A disagreement raises Corrupt with both values.
+- A value that the object has twice is compared. If the two differ, Corrupt is raised. It names the two values.
 - Sizes are compared with the object's size before memory is allocated.
 - The streaming format (version 2) raises Unsupported.
 
@@ -97,7 +97,7 @@ class BlockIndex:
 
 
 def parse_index(data: bytes, where: str) -> BlockIndex:
-    """Parse an index object. Raises Corrupt or Unsupported with `where` and both values."""
+    """Parse an index object. Raises Corrupt or Unsupported with `where`, the expected and the found value."""
     if len(data) < _HEAD.size:
         raise Corrupt(f"{where}: an index has at least {_HEAD.size} bytes, this object {len(data)}")
     magic, length, data_bytes, header_bytes, count, metadata_bytes = _HEAD.unpack_from(data)

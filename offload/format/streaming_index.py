@@ -61,7 +61,7 @@ class StreamingBlock(NamedTuple):
 
 
 def parse_streaming_index(data: bytes, where: str) -> StreamingIndex:
-    """Parse an index object of version 2. Raises Corrupt naming `where` and both values."""
+    """Parse an index object of version 2. Raises Corrupt with `where`, the expected and the found value."""
     if len(data) < _HEAD.size:
         raise Corrupt(f"{where}: an index has at least {_HEAD.size} bytes, this object {len(data)}")
     magic, length, data_bytes, header_bytes = _HEAD.unpack_from(data)

@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Family(Generic[T]):
-    """Metric: its name, meaning and labels, and its value in the object of a row.
+    """Metric: its name, meaning and labels, and a function that gets its value from the object that a row describes.
 
     The name of a counter has no `_total`, which the text adds. `pulsar` is Pulsar's name.
     """
@@ -63,7 +63,7 @@ LEDGER_FAMILIES: tuple[_Ledger, ...] = (
     Family("ledger_in_entries", "Entries appended", "counter", lambda ledger: ledger.appended.entries, _LEDGER),
     Family("ledger_in_requests", "Appends acknowledged", "counter", lambda ledger: ledger.appended.appends, _LEDGER),
     Family("ledger_storage_write_latency_seconds",
-           "Time from an append to its acknowledgement, one append of each group", "histogram",
+           "Time from an append to its acknowledgement, for the oldest append of each group commit", "histogram",
            lambda ledger: ledger.append_latency, _LEDGER, "pulsar_storage_write_latency_le_*"),
     Family("ledger_storage_sync_latency_seconds", "Time of a sync of one segment file", "histogram",
            lambda ledger: ledger.sync_latency, _LEDGER),
@@ -79,7 +79,7 @@ LEDGER_FAMILIES: tuple[_Ledger, ...] = (
            lambda ledger: ledger.offloaded_segments, _LEDGER),
     Family("ledger_last_publish_timestamp_seconds", "Time of the newest entry", "gauge",
            lambda ledger: ledger.last_publish_ms / 1000, _LEDGER),
-    Family("ledger_cached_bytes", "Bytes of the ledger that the cache holds or accounts for", "gauge",
+    Family("ledger_cached_bytes", "Cached bytes of the ledger, in memory or in local files", "gauge",
            lambda ledger: ledger.cached_bytes, _LEDGER),
     Family("ledger_trimmed_segments", "Segments that retention deleted", "counter",
            lambda ledger: ledger.trimmed_segments, _LEDGER),
@@ -91,7 +91,7 @@ LEDGER_FAMILIES: tuple[_Ledger, ...] = (
            lambda ledger: ledger.published.rows, _LEDGER),
     Family("ledger_published_bytes", "Bytes of these segments", "counter",
            lambda ledger: ledger.published.size_bytes, _LEDGER),
-    Family("ledger_publish_failures", "Passes of publishers that failed", "counter",
+    Family("ledger_publish_failures", "Failures of publishers", "counter",
            lambda ledger: ledger.published.failures, _LEDGER),
     Family("ledger_unpublished_messages", "Rows that at least one table of the ledger lacks", "gauge",
            lambda ledger: None if ledger.unpublished is None else ledger.unpublished.rows, _LEDGER),
@@ -151,9 +151,9 @@ BROKER_FAMILIES: tuple[_Broker, ...] = (
     Family("ledger_connections", "Connections at the last count", "gauge", lambda now: now.connections,
            pulsar="pulsar_active_connections"),
     Family("ledger_append_queue_bytes", "Bytes that wait for a sync", "gauge", lambda now: now.append_queue_bytes),
-    Family("ledger_trim_latency_seconds", "Time of a pass of retention over one ledger that has something to delete",
+    Family("ledger_trim_latency_seconds", "Time in which retention deletes the expired segments of one ledger",
            "histogram", lambda now: now.trim_latency),
-    Family("ledger_trim_failures", "Passes of retention that failed", "counter", lambda now: now.trim_failures),
+    Family("ledger_trim_failures", "Failures of retention", "counter", lambda now: now.trim_failures),
     Family("ledger_offload_waiting", "Ledgers that wait for their offload", "gauge", lambda now: now.offload.waiting),
     Family("ledger_offload_segments", "Segments offloaded", "counter", lambda now: now.offload.segments),
     Family("ledger_offload_bytes", "Bytes offloaded", "counter", lambda now: now.offload.size_bytes),
@@ -169,9 +169,10 @@ CACHE_FAMILIES: tuple[_Broker, ...] = (
            pulsar="pulsar_ml_cache_used_size"),
     Family("ledger_ml_cache_limit_size", "Limit of the cache's memory in bytes", "gauge",
            lambda now: now.cache.limit_bytes),
-    Family("ledger_ml_cache_local_file_size", "Bytes of local files that the cache accounts for", "gauge",
-           lambda now: now.cache.local_file_bytes),
-    Family("ledger_ml_cache_evictions", "Passes of eviction by size", "counter", lambda now: now.cache.evictions,
+    Family("ledger_ml_cache_local_file_size", "Bytes of local files that are probably in the page cache",
+           "gauge", lambda now: now.cache.local_file_bytes),
+    Family("ledger_ml_cache_evictions", "Evictions that started because memory was needed", "counter",
+           lambda now: now.cache.evictions,
            pulsar="pulsar_ml_cache_evictions"),
     Family("ledger_ml_cache_requeues", "Ranges that eviction kept for expected reads", "counter",
            lambda now: now.cache.requeues),
@@ -179,7 +180,7 @@ CACHE_FAMILIES: tuple[_Broker, ...] = (
            lambda now: now.cache.inserted, pulsar="pulsar_ml_cache_inserted_entries_total"),
     Family("ledger_ml_cache_evicted_entries", "Entries evicted from the cache", "counter",
            lambda now: now.cache.evicted, pulsar="pulsar_ml_cache_evicted_entries_total"),
-    Family("ledger_ml_cache_expected_reads", "Cached entries times the readers that still need them", "gauge",
+    Family("ledger_ml_cache_expected_reads", "Pairs of a cached entry and a reader that still needs the entry", "gauge",
            lambda now: now.cache.expected_reads),
     Family("ledger_ml_cache_non_evictable_size", "Cached bytes that a reader still needs", "gauge",
            lambda now: now.cache.non_evictable_bytes),

@@ -3,7 +3,7 @@
 Rules
 - Nothing here reads a segment file of an open ledger: backlogs and lags come from the segments' counts.
 - A cursor that was listed once stays listed until it is deleted. Cursors beyond the limit are summed.
-- A cursor with the name of the sum is never listed.
+- A cursor with the name `others` is never listed, because the sum of cursors has that name.
 - In a sum, counts are added and times are the maximum.
 """
 
@@ -152,7 +152,10 @@ def _cursor_metrics(store: Store, ledger: ManagedLedger, name: str) -> CursorMet
 
 
 def _lag(state: CursorState, snapshot: LogSnapshot, left: PositionRange) -> tuple[int, int]:
-    """Return the rows and bytes of a range to the end. Without holes these are the backlog."""
+    """Return the rows and bytes from the first unacknowledged position to the end, `left`.
+
+    If no later position is acknowledged, these are the backlog.
+    """
     if not state.acknowledged_ranges or not left:
         return state.backlog_rows, state.backlog_bytes
     _, rows, size_bytes = snapshot.measure(left)

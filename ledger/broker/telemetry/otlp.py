@@ -8,9 +8,9 @@ Rules
 - Counters and histograms are cumulative since the broker's start.
 - One thread of the broker collects, encodes and sends, every `OTEL_METRIC_EXPORT_INTERVAL` milliseconds. The exporter
   retries. A push that fails is dropped, and the next push has all counts.
-- No reader of OpenTelemetry is used. Reason: its reader starts its thread anew in forked children, which would push the
-  same metrics twice. A forked child of this process pushes nothing.
-- Headers, certificates, time-outs and compression are those of OpenTelemetry's variables.
+- This module has its own thread, and does not use OpenTelemetry's `PeriodicExportingMetricReader`. Reason: that class
+  starts its thread again in each forked child, which would push the same metrics twice.
+- The exporter reads headers, certificates, time-outs and compression from the `OTEL_…` environment variables.
 
 Source: https://opentelemetry.io/docs/specs/otel/protocol/exporter/
 """
@@ -54,7 +54,7 @@ _log = logging.getLogger(__name__)
 class MetricsPush:
     """Thread that pushes the metrics of a broker, from its construction until `stop`.
 
-    `endpoint` is the full address, None for that of OpenTelemetry's variables.
+    `endpoint` is the full address. With None the exporter reads the address from the `OTEL_…` variables.
     """
 
     def __init__(self, endpoint: str | None, collect: Callable[[], BrokerMetrics]) -> None:
@@ -80,7 +80,7 @@ class MetricsPush:
     def _push(self) -> None:
         try:
             data = metrics_data(self._collect())
-        except Exception:  # noqa: BLE001 — the next push tries again, and a person reads of this one
+        except Exception:  # noqa: BLE001 — the error is logged, and the next push tries again
             _log.exception("the metrics could not be collected")
             return
         done = self._exported(data)

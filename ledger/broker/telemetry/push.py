@@ -50,7 +50,7 @@ def start_push(endpoint: str, environ: Mapping[str, str], collect: Callable[[], 
 
 
 def require_endpoint(endpoint: str) -> str:
-    """Return a base address. Raises Refused if it is none."""
+    """Return `endpoint`. Raises Refused if it is not the base address of a collector."""
     parts = urlsplit(endpoint)
     if parts.username or parts.password:
         raise Refused(

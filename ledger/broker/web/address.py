@@ -29,7 +29,7 @@ _FORMS = "Use http://127.0.0.1:PORT, or https://HOST:PORT with a certificate and
 
 @dataclass(frozen=True, slots=True)
 class WebAddress:
-    """Address to listen at. `tokens` are required of each request, unless there is none."""
+    """Address to listen at. If `tokens` is not empty, each request must have one of these tokens."""
 
     host: str
     port: int
@@ -62,9 +62,9 @@ class WebAddress:
         return f"{'http' if self.tls is None else 'https'}://{host}:{port}/"
 
     def allows_host(self, header: str) -> bool:
-        """Return whether a request may name this host.
+        """Return whether the header `Host` of a request names this broker. Protects against DNS rebinding.
 
-        A page of another site can make a browser send requests to loopback, but only under that site's name.
+        A page of another site can make a browser send requests to loopback, but only with that site's name as host.
         """
         if self.tls is not None:
             return True
@@ -72,7 +72,9 @@ class WebAddress:
         return is_loopback(host) or host == self.host
 
     def allows(self, authorization: str) -> bool:
-        """Return whether the header `Authorization` has one of the tokens. All tokens are compared, for equal time."""
+        """Return whether the header `Authorization` has one of the tokens. Every token is compared, so that the time
+        does not reveal which token matched.
+        """
         given = _token_of(authorization)
         return not self.tokens or any([hmac.compare_digest(given, token) for token in self.tokens])  # noqa: C419
 
@@ -90,7 +92,7 @@ def _parts(address: str) -> tuple[str, int, bool]:
         host = port = None
     plain = not (parts.path.strip("/") or parts.query or parts.fragment or parts.username) if host else False
     if not plain or not host or port is None or parts.scheme not in ("http", "https"):
-        raise Refused(f"{address!r} is no address of a status page", hint=_FORMS)
+        raise Refused(f"{address!r} is not an address for the status page", hint=_FORMS)
     return host, port, parts.scheme == "https"
 
 

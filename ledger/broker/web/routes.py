@@ -45,7 +45,7 @@ def routes_of(
     def ready(_: Request) -> Answer:
         refusing = {name: str(error) for name, error in store.given_up().items()}
         if stopping.is_set():
-            return _json({"ready": False, "reason": "the broker is leaving"}, HTTPStatus.SERVICE_UNAVAILABLE)
+            return _json({"ready": False, "reason": "the broker is shutting down"}, HTTPStatus.SERVICE_UNAVAILABLE)
         return _json({"ready": True, "given_up": refusing})
 
     history = History(collect, monotonic_ms)

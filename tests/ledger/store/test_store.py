@@ -407,7 +407,7 @@ def test_nothing_is_served_after_the_close(store_path: Path) -> None:
     store = open_store(store_path)
     fill(store, "log", [b"a"])
     store.settle()
-    with pytest.raises(Unavailable, match=r"is leaving|is closed"):
+    with pytest.raises(Unavailable, match=r"is shutting down|is closed"):
         store.create_ledger(CreateLedger("new"))
     store.close()
     for call in (lambda: store.ledger("log"), store.names, lambda: store.delete_ledger("log")):

@@ -129,8 +129,8 @@ def test_an_address_that_others_reach_requires_tls_and_a_token(rig: Rig, tmp_pat
     for web, named in (
         ("http://0.0.0.0:0", "where other hosts reach it"),
         ("https://127.0.0.1:0", "tlsCertificateFilePath"),
-        ("ftp://127.0.0.1:0", "no address of a status page"),
-        ("http://127.0.0.1", "no address of a status page"),
+        ("ftp://127.0.0.1:0", "not an address for the status page"),
+        ("http://127.0.0.1", "not an address for the status page"),
         ("http://me:S3CRET@127.0.0.1:0", "contains a user or a password"),
     ):
         broker = rig.spawn("--create", "--web", web)
