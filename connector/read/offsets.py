@@ -20,8 +20,8 @@ Rules
   `"history": {"id": …, "upTo": {name: ledger}, "version": …}`. Rows up to that segment are read from the table, later
   rows from the log. The position of a row is the same in both. If a batch reads only the log, `history` has only the
   table's id. Offsets with `history` have version 2.
-- Spark without progress reports gets the report of a batch in the end offset: `"report": {…}`, of `progress.py`.
-  No batch depends on the report.
+- Spark 4.0 and 4.1 do not ask a source for a progress report (`progress.py`). So the end offset of a batch contains the
+  report: `"report": {…}`. No batch depends on the report.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def batch_range(name: str, start: StreamOffset, end: StreamOffset) -> PositionRa
 
 
 def batch_ranges(start: StreamOffset, end: StreamOffset) -> list[LedgerRange]:
-    """Return the ranges of the batch from `start` to `end`, without the ledgers of `delivered`.
+    """Return the ranges of the batch from `start` to `end`, without the ledgers that `delivered` returns.
 
     Raises Corrupt if a range ends before its start.
     """

@@ -1,7 +1,7 @@
 """Producers that a client keeps between calls of `Ledger.append`, so that an append needs only one round trip.
 
 Rules
-- Each running append uses a producer alone. A producer has its own name and sequence ids.
+- A producer serves one append at a time. A producer has its own name and sequence ids.
 - An idle producer ends its stream after a timeout. A client keeps the newest `_IDLE_MAX` idle producers.
 - A producer whose stream has ended is not kept.
 - If the broker is killed during an append, the client reads the log that the next broker has recovered. The entries of
@@ -80,10 +80,11 @@ class KeptProducer:
         return self._sequence - 1
 
     def append(self, entries: Sequence[Entry]) -> Position:
-        """Append the entries for which `next_sequence_id` was called last. Return the position after the last entry.
+        """Append entries. Return the position after the last entry, when all entries are durable.
 
-        Returns when all entries are durable. Raises NothingAppended if the stream had ended before, or if the ledger
-        was deleted or created again.
+        The entries must have the sequence ids of the last calls of `next_sequence_id`, in this order.
+
+        Raises NothingAppended if the stream ended before the first entry was appended, or if the ledger was deleted.
         """
         first_id, appended = self._sequence - len(entries), 0
         while appended < len(entries):
@@ -104,7 +105,7 @@ class KeptProducer:
             self._producer.end()
 
     def _settled(self, sent: Sequence[Future[Position]], first_id: int) -> int:
-        """Return how many of these entries, in the order of sending, are in the log.
+        """Return how many of the sent entries are in the log. `first_id` is the sequence id of the first one.
 
         Raises the broker's error if the number is unknown.
         """
@@ -120,7 +121,9 @@ class KeptProducer:
         return len(sent)
 
     def _recovered(self, error: BaseException, first_id: int) -> int:
-        """Return how many entries from a sequence id on are in the log that the next broker has recovered.
+        """Return how many of the append's entries are in the log that the next broker has recovered.
+
+        Only entries with the sequence id `first_id` or a higher one count.
 
         Raises `error` if the same broker still serves the store, or if no broker answers.
         """
