@@ -122,7 +122,7 @@ class BlockPart(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """Block that was read. `held` keeps its bytes for readers that wait, because the block may be evicted before."""
+    """Block that was read. `held` keeps its bytes until the waiting readers have them, even if the block is evicted."""
 
     block: CachedBlock
     held: BlockReference | None

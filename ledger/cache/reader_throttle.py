@@ -7,9 +7,10 @@ storage again. So the leading reader waits for a limited time if that helps.
 Rules
 - A reader waits only before a read of storage. The cache keeps the last `span` bytes before the end of that read. The
   reader waits for readers further behind, if they can come near enough in its remaining waiting time.
-- A reader waits at most the share `part` of the time that it needs for its backlog without waiting. That time is the
-  elapsed time without waiting, and the estimated rest. The estimate uses its own speed: the speed of its last batches,
-  without waiting. One batch is not enough, because the next batch may take twice as long beside other readers.
+- The total waiting time of a reader is limited to the share `part` of the time in which it reads its whole backlog.
+  This is the time since its start, minus its waiting time, plus the estimated time for the rest. The estimate uses the
+  reader's *own speed*, which is the speed of its last batches, measured without waiting times. One batch is not enough,
+  because the next batch may take twice as long beside other readers.
 - A reader does not wait for a reader that has stopped in the last seconds, or whose own speed is lower.
 
 Pure: the clock and the positions are arguments. A position is the number of bytes of all earlier entries.

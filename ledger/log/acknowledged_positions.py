@@ -1,7 +1,8 @@
 """Positions that a client acknowledges: the columns of the request, and their conversion to a checked set.
 
-    ledger_id int64 · entry_id int64 · rows large_binary     one line for each entry; bit n of `rows` is row n, in
-                                                              little-endian 64-bit words; null: the whole entry
+    ledger_id int64 · entry_id int64 · rows large_binary     one line for each entry. In `rows`, bit n is set if row n
+                                                              is acknowledged, in little-endian 64-bit words. Null: the
+                                                              whole entry is acknowledged
 
 `ledger_id` is the id of a segment, which Pulsar calls a ledger.
 

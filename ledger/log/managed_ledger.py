@@ -108,7 +108,9 @@ class ManagedLedger:
 
     @property
     def append_latency(self) -> LatencyHistogram:
-        """The times from an append to its acknowledgement since the log was opened, one append of each group."""
+        """The times from an append to its acknowledgement since the log was opened. Only the oldest append of a group
+        counts.
+        """
         return self._writer.append_latencies.state()
 
     @property

@@ -187,8 +187,8 @@ def require_offload(values: Stated, where: str) -> None:
         least, most = values[offload], values[retention] * unit
         if values[retention] >= 0 and least >= 0 and least >= most:
             raise Refused(
-                f"{where} would be deleted before the offload: {retention} is {values[retention]} ({most} in the unit "
-                f"of {offload}), {offload} is {least}",
+                f"segments of {where} would be deleted before their offload: {retention} is "
+                f"{values[retention]} ({most} in the unit of {offload}), {offload} is {least}",
                 hint=f"Set {offload} below {retention}, or {retention} to -1",
             )
 
@@ -233,7 +233,7 @@ def require_settings(settings: Settings) -> None:
     values = effective({}, {}, settings)
     require_policies(values, "the broker's settings")
     require_rollover(values, "the broker")
-    require_offload(values, "a ledger of the broker")
+    require_offload(values, "the broker's ledgers")
 
 
 def require_names(names: Iterable[str], where: str) -> None:

@@ -83,12 +83,12 @@ class LogContext:
     """Returns whether a segment with a local copy and an offloaded copy is read from object storage."""
     chunks: ChunkTable = field(default_factory=ChunkTable)
     append_latencies: Latencies = field(default_factory=Latencies)
-    """Durations from the call of an append to its acknowledgement. Only the first append of each group counts."""
+    """Durations from the call of an append to its acknowledgement. Only the oldest append of a group counts."""
     trim_latencies: Latencies = field(default_factory=lambda: Latencies(LONG_BOUNDS))
     """Durations of trims that deleted something."""
 
     sync_through: SyncThrough | None = None
-    """Makes the bytes of a segment durable in another place than the disk. Then an open segment continues."""
+    """Makes the bytes of a segment durable in a bucket. None: they are durable on the disk."""
 
 
 class SegmentList:
