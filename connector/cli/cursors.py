@@ -105,9 +105,12 @@ def create_cursor(
 def reset_cursor(
     name: Name,
     cursor: CursorName,
-    position: Annotated[str, typer.Argument(help="earliest, latest, SEGMENT:ENTRY, or a time as --at-time.")] = "",
+    position: Annotated[
+        str, typer.Argument(help="earliest, latest, SEGMENT:ENTRY, or a time in a form of --at-time.")
+    ] = "",
     at_time: Annotated[
-        str | None, typer.Option(help=f"Move to the first entry at or after this broker's time: {TIME_FORMS}.")
+        str | None,
+        typer.Option(help=f"Move to the first entry that the broker stored at or after this time: {TIME_FORMS}."),
     ] = None,
     store: StoreOption = None,
     output: OutputOption = Output.text,
@@ -234,7 +237,7 @@ def position_info(
 def _of_record(value: memoryview, where: str, *, whole: bool) -> dict[str, Any]:
     """Return the content of a cursor's record of Pulsar's metadata store.
 
-    The record has the whole state, or the state at the time when the cursor's ledger was created.
+    The record has the whole state, or the state at the time when the cursor's own log was created.
     """
     info = parse_cursor_info(value, where)
     return {
@@ -280,7 +283,7 @@ def _of_positions(said: DecodedInfo, *, whole: bool) -> dict[str, Any]:
 
 
 def _ranges(positions: PositionSet) -> Iterator[str]:
-    """Yield the runs of whole entries, open-closed."""
+    """Yield the ranges of whole entries, as `(last entry before the range..last entry of the range]`."""
     for runs in positions.runs():
         for start, end in zip(runs.starts.tolist(), runs.ends.tolist(), strict=True):
             yield f"({runs.ledger_id}:{start - 1}..{runs.ledger_id}:{end - 1}]"

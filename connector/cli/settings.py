@@ -1,8 +1,8 @@
 """`ledger settings`: the settings of a running broker, and changes while it runs.
 
 Rules
-- A change is kept in the store, also for later brokers.
-- If a setting needs a restart, a change is refused with its name.
+- A change is kept in the store, so it also applies to later brokers.
+- A change of a setting that needs a restart is refused. The error names the setting.
 """
 
 from __future__ import annotations

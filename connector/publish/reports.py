@@ -29,7 +29,7 @@ class PublishReports:
         self._send(ReportPublished(log, segment.rows, segment.size_bytes, milliseconds))
 
     def failed(self, log: str) -> None:
-        """Report a pass that raised an error."""
+        """Report that a publication of the log's new segments raised an error."""
         self._send(ReportPublished(log, failed=True))
 
     def _send(self, report: ReportPublished) -> None:

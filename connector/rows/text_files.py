@@ -207,7 +207,7 @@ def _properties(rows: pa.Table, name: str, where: str) -> Iterator[dict[str, str
         properties = {key: text for key, text in found.items() if text is not None} if isinstance(found, dict) else None
         if properties is None or not all(isinstance(text, str) for text in properties.values()):
             raise Refused(
-                f"column {name!r} of row {number} of {where} is {str(value)[:_SHOWN]!r}, expected texts by name",
+                f"column {name!r} of row {number} of {where} is {str(value)[:_SHOWN]!r}, expected an object of texts",
                 hint='Give a JSON object such as {"source": "web"}',
             )
         yield properties

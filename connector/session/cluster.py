@@ -3,8 +3,8 @@
 Rules
 - The credentials of executors are created for this broker and deleted with it. Spark ships the certificates, and the
   driver makes tokens for each read and write. The driver's own token stays in a file on its host.
-- An executor that can read the broker's token file is on the broker's host, and maps blocks. Every other executor
-  receives the blocks by Arrow Flight.
+- An executor that can read the broker's token file is on the broker's host. It maps the store's files into memory.
+  Every other executor receives the data by Arrow Flight.
 - The broker lives as long as the session's process, which sends a heartbeat. Without the heartbeat the broker exits
   after its idle time. If the broker is killed, it is restarted at the same port.
 - The directory of the store stays when the broker exits. If the store's disk is deleted with the cluster, a warning is

@@ -99,7 +99,7 @@ class EvictionCounts:
         time       evicted because of their age
         unneeded   evicted because memory was needed, and no reader needs them
         replaced   evicted by the policy when other entries were cached
-        no room    cached and evicted at once, because the policy keeps all other entries
+        no room    cached and evicted at once, because the policy evicts none of the other entries for them
     """
 
     passes: int = 0

@@ -111,7 +111,7 @@ def _revived(store: Path, deadline_ms: int) -> str:
 
 
 def serve_store(store: Path, arguments: Sequence[str], *, deadline_ms: int = 30_000) -> Client:
-    """Start a store's broker with these arguments, after its private broker was stopped.
+    """Stop a store's private broker if one runs, and start a broker with these arguments.
 
     Clients of the private broker connect to the new broker at the same private socket. Raises the errors of
     `connect_store`, and Refused if a broker with other arguments serves the store.

@@ -113,7 +113,9 @@ _LEAST_SHARE = 8
 
 
 class Head(NamedTuple):
-    """First entry of a read with remaining rows: these rows, its broker timestamp in ms, and the position after it.
+    """First entry of a read with remaining rows: these rows, the time of the entry, and the position after it.
+
+    The time is that at which the broker stored the entry, in milliseconds since 1970.
 
     `size_bytes` includes the entries before it.
     """

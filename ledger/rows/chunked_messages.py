@@ -91,7 +91,10 @@ class WholeMessages:
         return chunks
 
     def _read_back(self, key: tuple[str, str], position: Position) -> list[Entry]:
-        """Return the message's chunks before `position`, from its newest first chunk on, or an empty list."""
+        """Return the message's chunks before `position`, or an empty list without a first chunk.
+
+        If the producer sent the message again, there are several first chunks. The newest of them is used.
+        """
         chunks: list[Entry] = []
         for at, entry in self._entries_before(position):
             metadata = entry.metadata

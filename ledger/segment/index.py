@@ -65,7 +65,10 @@ _MIX_FACTORS = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6
 
 
 class EntryPlace(NamedTuple):
-    """Row of the index: offset of the frame, size of the entry in bytes, broker's time in ms, row end."""
+    """Row of the index. `offset` is the place of the frame in the file, `length` the size of the entry in bytes.
+
+    `timestamp_ms` is the time at which the broker stored the entry. `row_end` is the number of rows up to its end.
+    """
 
     offset: int
     length: int

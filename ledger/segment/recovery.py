@@ -19,9 +19,9 @@ Rules
   sidecar is not used. Every entry is verified, and the segment ends before the first damage. The program's log states
   how many acknowledged entries are lost.
 - Recovery compares all bytes that no checksum covers with their expected values: headers, padding, lengths, ids,
-  stamps. A stamp is the broker's time and row number before each entry. Recovery verifies the checksum of each
-  unacknowledged entry, because these entries determine the end of the log. Readers, and the verification of a store,
-  verify the checksums of acknowledged entries.
+  stamps. A stamp precedes each entry: the time at which the broker wrote it, and the number of rows up to its end.
+  Recovery verifies the checksum of each unacknowledged entry, because these entries determine the end of the log.
+  Readers, and the verification of a store, verify the checksums of acknowledged entries.
 - A recovered segment is sealed and never written again. After a crash, both steps can be repeated.
 """
 

@@ -96,9 +96,9 @@ class ManifestCommits:
         return not self._unfinished
 
     def forget_before(self, cutoff_ms: int) -> None:
-        """Delete the manifests of finished batch writes before `cutoff_ms`, which cannot be repeated.
+        """Delete the manifests of batch writes that were finished before `cutoff_ms`.
 
-        Reason: their staged parts are deleted at the same age.
+        Such a write cannot be repeated, because its staged parts are deleted at the same age.
         """
         self._records.forget_before(cutoff_ms)
 
@@ -145,7 +145,10 @@ class ManifestCommits:
         return CommittedRuns(repeated=False, runs=committed)
 
     def _commit_runs(self, manifest: Manifest) -> dict[str, CommittedRun]:
-        """Commit a run to each ledger. Several run at the same time, because each waits for its own sync."""
+        """Commit a run to each ledger.
+
+        Up to `_SYNCS` commits overlap, because each waits for the sync of its own file.
+        """
         committed: dict[str, CommittedRun] = {}
         for at in range(0, len(manifest.runs), _SYNCS):
             futures: dict[str, Future[CommittedRun]] = {}
@@ -168,7 +171,7 @@ class ManifestCommits:
         return ledger.commit_run(_run(manifest, run.ledger, run.parts), self._opened(run.parts))
 
     def _existing(self, run: ManifestRun) -> ManagedLedger | None:
-        """Return the ledger of a run, or None if it was deleted, also if a new ledger has its name."""
+        """Return the ledger of a run. Returns None if it was deleted, even if a new ledger has the same name."""
         try:
             ledger = self._ledger(run.ledger)
         except NotFound:

@@ -2,7 +2,7 @@
 
 The local socket then carries only the offset and the length of each entry.
 
-    entry entry …  free …  (wraps round; an entry never does)
+    entry entry …  free …  (after the last byte comes the first; each entry is contiguous)
     0                                                    size
 
 The producer creates an anonymous file (memfd) and passes its descriptor to the broker, which maps the file for reading.
@@ -18,8 +18,9 @@ Invariants
 - The file can never shrink, because the kernel forbids it (F_SEAL_SHRINK). The broker maps no file without this seal.
   Reason: access to a mapping of a truncated file kills the process.
 - Space is released in the order of allocation. No two entries share space.
-- A ring of twice a producer's in-flight limit always has room for the entries within that limit. Proof: if no end of
-  the ring has room, the bytes in flight and the new entry together exceed half the ring.
+- A ring of twice a producer's in-flight limit always has room for the entries within that limit. Proof: at most two
+  free parts exist, and a new entry that fits neither is larger than each. So the bytes in flight and the new entry
+  together exceed half the ring.
 - In a smaller ring an entry waits until earlier entries are acknowledged. An empty ring always has room.
 """
 
@@ -144,7 +145,7 @@ def sealed_file(size: int, content: Sequence[Buffer] = ()) -> int:
 
 
 def map_sealed(fd: int) -> memoryview:
-    """Map a file that cannot shrink for reading. The producer can still write to the file.
+    """Map a file read-only. The file must not be able to shrink. The producer can still write to the file.
 
     Raises Unsupported if the file can shrink.
     """

@@ -1,7 +1,8 @@
 """Reads of a published table's data files: the rows of a log in a range of positions, as the requested columns.
 
 Rules
-- Only the requested columns are read. If a file may contain other rows, position and incarnation are read too.
+- Only the requested columns are read. If a file may also contain rows of another ledger or outside of the range,
+  position and incarnation are read too. An incarnation is an id that changes if a ledger is created again.
 - Row groups that have no position of the range according to their statistics are skipped.
 - A column that a file does not have is null. A partition column has the value in Delta's log.
 - A column of another type is cast if no value is lost. Otherwise an error names both types.
@@ -62,7 +63,7 @@ class FileShare:
 class TablePart:
     """Input of one task: rows of one log in a version of a table. `version` is used in errors only.
 
-    The value pickles and contains no secret.
+    The value can be pickled, and contains no secret.
     """
 
     address: TableAddress

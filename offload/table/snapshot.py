@@ -4,10 +4,10 @@ The library `deltalake` reads Delta's log. `offload.table.rows` reads the data f
 
 Rules
 - A version never changes. Repeated reads return the same rows or raise an error.
-- A publisher's commit contains one whole segment of one log, in the order of segments. Delta's log
-  stores a transaction version for each application id. Each log has an application id, and the commit's version is the
-  segment id. So the newest transaction version is the last published segment.
-- If Delta's log has dropped the transaction version, the highest segment id of the rows is used instead. The column
+- A publisher's commit contains one whole segment of one ledger, in the order of segments. A commit names an application
+  and a version of it (`txnAppId`, `txnVersion`). The application stands for the ledger, the version is the segment id.
+  Delta's log keeps the newest version of each application, which is therefore the last published segment.
+- If Delta's log has dropped this version, the highest segment id of the rows is used instead. The column
   `ledgerId` contains the segment id, by Pulsar's name.
 - If a later operation removed many rows at once (RESTORE, an overwrite), the read is refused. The error names it.
 - A table that needs an unsupported reader feature is refused with a hint.

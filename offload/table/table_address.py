@@ -3,7 +3,7 @@
 Rules
 - A user gives a path or an `s3://` address. A table name is refused, because only the catalog of a Spark session can
   resolve it, and a data source has no session.
-- An address pickles and contains no secret.
+- An address can be pickled, and contains no secret.
 """
 
 from __future__ import annotations

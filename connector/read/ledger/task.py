@@ -4,7 +4,8 @@ Rules
 - Spark pickles a task. So a task has no connection and no other state of a process. If the broker requires a token, the
   task has a separate token, which only allows reads, and expires.
 - A task connects to the broker at its address and checks the store id. It never starts a broker.
-- If task and broker run on the same host, the task maps blocks. Otherwise the broker sends blocks over Arrow Flight.
+- If task and broker run on the same host, the task maps the blocks into its memory. Otherwise the broker sends them
+  over Arrow Flight. A block is a part of a segment file that contains whole entries.
 - If entries are lost, the task raises DataLoss with their range and counts. Without `fail_on_data_loss` it skips them
   and logs the loss.
 """

@@ -82,7 +82,7 @@ OpenTelemetry in the environment of the broker.
   summed as `{OTHERS}`, where a time is that of the slowest subscription.
 - A ledger or subscription that has series keeps them until it is deleted. Open ledgers get series first, then the
   others by name.
-- A ledger has latencies once it has been appended to. The latencies of `{OTHERS}` include deleted ledgers.
+- A ledger has latencies after the first append to it. The latencies of `{OTHERS}` include deleted ledgers.
 - Rows are called messages, as in Pulsar. Names follow Pulsar's, with `ledger_` instead of `pulsar_`.
 - Counters end in `_total` and start at 0 when the broker starts. So use `rate()` and `increase()`.
 - Backlogs are estimated from the segments' counts, as `ledger cursor describe` does. No file is read.
@@ -105,7 +105,7 @@ Label `decision` of `ledger_ml_cache_decision_entries_total` has these values:
 | `time` | evicted because of their age |
 | `unneeded` | evicted because memory was needed, and no reader needs them |
 | `replaced` | evicted by the policy when other entries were cached |
-| `no room` | evicted at once, because the policy keeps all others |
+| `no room` | cached and evicted at once, because the policy evicts none of the other entries for them |
 """
 _LAST = """
 ## Read next

@@ -1,5 +1,7 @@
 """`cursor-distance`: eviction of the range that is farthest ahead of the nearest reader behind it.
 
+A range is the unit of the cache: entries of one block that were appended or read together.
+
 Readers move forward. So the nearest reader behind a range is the next to read the range. The greater its distance, the
 later it reads the range. The optimum is to evict the range that is read last, and this policy approximates the optimum.
 
@@ -142,7 +144,8 @@ class CursorDistancePolicy(EvictionPolicy):
     def _candidate(self, cache: RangeCache, behind: Position, before: tuple[int, int]) -> _Candidate | None:
         """Return the last range that starts before `before`, if it is ahead of the reader at `behind`."""
         span = cache.last_before(*before)
-        while span is not None and span not in self._order:  # the range is in the other pool
+        # A range that is not in `_order` belongs to the other pool: its block is of another kind.
+        while span is not None and span not in self._order:
             span = cache.last_before(span.ledger_id, span.first)
         if span is None or (span.ledger_id, span.end) <= (behind.ledger_id, behind.entry_id):
             return None

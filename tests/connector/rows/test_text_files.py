@@ -97,9 +97,9 @@ def test_a_row_becomes_a_message_with_key_and_properties() -> None:
     ("text", "words"),
     [
         (csv(b"k,value\n1,2\n"), "a.csv has the columns k, value, expected value, k, p"),
-        (csv(b"k,value,p\n1,2,three\n"), "column 'p' of row 0 of a.csv is 'three', expected texts by name"),
-        (csv(b'k,value,p\n1,2,"{""a"": 1}"\n'), "expected texts by name"),
-        (jsonl(b'{"k": "1", "value": "2", "p": {"a": 1}}\n'), "expected texts by name"),
+        (csv(b"k,value,p\n1,2,three\n"), "column 'p' of row 0 of a.csv is 'three', expected an object of texts"),
+        (csv(b'k,value,p\n1,2,"{""a"": 1}"\n'), "expected an object of texts"),
+        (jsonl(b'{"k": "1", "value": "2", "p": {"a": 1}}\n'), "expected an object of texts"),
         (jsonl(b'{"k": "1", "value": {"a": 1}, "p": null}\n'), "a.jsonl cannot be read as jsonl"),
     ],
 )
