@@ -8,12 +8,15 @@ Invariants
 - Of the open segment, also of a killed broker, a reader gets only the acknowledged entries.
 - Each call reads the last committed state of the metadata. If a broker changes the store during a call, the call is
   repeated.
+- Exception: the directory is the view of a store in a bucket (`ledger.bucket_store.view`). No broker changes the view,
+  so all calls see one state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,17 +28,25 @@ from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.cursor.acknowledgements import AcknowledgementTable, cursor_log_form
 from pyspark_ledger.ledger.cursor.cursor_acknowledgements import CursorPlace
 from pyspark_ledger.ledger.cursor.cursors import CursorTable
-from pyspark_ledger.ledger.errors import LedgerError, NotFound, Refused
+from pyspark_ledger.ledger.errors import DataLoss, LedgerError, NotFound, Refused
 from pyspark_ledger.ledger.log.log_segments import LogSegment, LogSegments
-from pyspark_ledger.ledger.log.queries import log_description, log_end
+from pyspark_ledger.ledger.log.queries import log_description, log_end, prefix, prefix_left, reading_left
 from pyspark_ledger.ledger.log.segment_list import LogContext, SegmentList
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot
 from pyspark_ledger.ledger.log.sync_pool import SyncPool
 from pyspark_ledger.ledger.metadata.read_only import MetadataView
 from pyspark_ledger.ledger.metadata.records import TABLES, Metadata
 from pyspark_ledger.ledger.metadata.segment_records import SegmentRecord
-from pyspark_ledger.ledger.names import canonical_name, nearest_ledger, partition_count, short_name, without_partitions
-from pyspark_ledger.ledger.position import Position
+from pyspark_ledger.ledger.names import (
+    canonical_name,
+    nearest_ledger,
+    partition_count,
+    partition_names,
+    short_name,
+    without_partitions,
+)
+from pyspark_ledger.ledger.position import Position, PositionRange
+from pyspark_ledger.ledger.positions.position_set import PositionSet
 from pyspark_ledger.ledger.protocol.actions import (
     AskEnd,
     DescribeLedger,
@@ -45,21 +56,29 @@ from pyspark_ledger.ledger.protocol.actions import (
     LedgerNames,
     NameLedger,
     SchemaVersion,
+    SegmentDescription,
 )
 from pyspark_ledger.ledger.protocol.ledgers import PartitionCount
 from pyspark_ledger.ledger.protocol.reads import (
+    LogStatus,
     OpenedRead,
     OpenRead,
     PositionReply,
+    ReadProgress,
     ReadRequest,
     SeekTime,
+    SplitPart,
     SplitParts,
     SplitRequest,
 )
 from pyspark_ledger.ledger.segment.index import EntryIndex
+from pyspark_ledger.ledger.segment.reader import SegmentBlock
 from pyspark_ledger.ledger.segment.recovery import recover_segment
-from pyspark_ledger.ledger.segment.writer import data_path
+from pyspark_ledger.ledger.segment.writer import SegmentWriter, data_path
 from pyspark_ledger.ledger.settings.broker import Settings
+from pyspark_ledger.ledger.store.batch_status import BatchStatus
+from pyspark_ledger.ledger.tiering.loader import called
+from pyspark_ledger.ledger.tiering.offloader import LedgerOffloader, NoOffloader
 from pyspark_ledger.ledger.tiering.sealed_index import entry_traits
 from pyspark_ledger.ledger.transport.mapped_block import read_block
 
@@ -67,11 +86,45 @@ _ATTEMPTS = 3
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True)
+class ReadOnlyLog:
+    """Managed ledger of a read-only store. `trimmed` returns the segments that retention deleted."""
+
+    name: str
+    listed: SegmentList
+    snapshot: LogSnapshot
+    trimmed: Callable[[], list[SegmentDescription]]
+
+    def status(self, reading: ReadProgress, skipped: PositionSet | None = None) -> LogStatus:
+        return reading_left(self.snapshot, self.listed.incarnation, reading, self.trimmed, skipped)
+
+    def prefix(
+        self, range_: PositionRange, rows: int, size_bytes: int, skipped: PositionSet | None = None
+    ) -> SplitPart:
+        if skipped:
+            return prefix_left(self.snapshot, range_, skipped, rows, size_bytes)
+        return prefix(self.snapshot, range_, rows, size_bytes)
+
+    def split(self, range_: PositionRange, target_bytes: int, max_parts: int) -> list[SplitPart]:
+        return self.snapshot.split(range_, target_bytes, max_parts)
+
+    def require_incarnation(self, wanted: str) -> None:
+        """Raise DataLoss if the ledger was deleted and created again."""
+        if wanted and wanted != self.listed.incarnation:
+            raise DataLoss(
+                f"ledger {self.name!r} has incarnation {self.listed.incarnation}, the request names {wanted}",
+                hint="The ledger was deleted and created again: read it again",
+            )
+
+
 class ReadOnlyStore:
     """Substitute for a client, with the calls of the protocol that change nothing."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, built: bool = False, offloader: LedgerOffloader | None = None) -> None:
+        """`built`: the directory was built from a bucket. `offloader` reads the uploaded segments."""
         self.address = str(path)
+        reader = offloader or NoOffloader()
+        self._built: dict[str, ReadOnlyLog] | None = {} if built else None
         self.kept = KeptProducers()  # always empty, because calls that need a producer are refused
         self._directory = path / "ledgers"
         self._metadata = Metadata(MetadataView(path / "metadata.sqlite", TABLES), system_clock_ms)
@@ -86,12 +139,23 @@ class ReadOnlyStore:
             SyncPool(1, lambda: None),
             lambda name: None,  # noqa: ARG005 — a read-only store seals no segment
             lambda ledger_ids: None,  # noqa: ARG005 — a read-only store deletes no segment
+            offloader=lambda: reader,
         )
         store_id, settings = self._context.store_id, self._context.settings
         form = cursor_log_form(settings)
-        place = CursorPlace(self._directory, store_id, form, 0, system_clock_ms, lambda: -1, read_only=True)
+        place = CursorPlace(
+            self._directory,
+            store_id,
+            form,
+            0,
+            system_clock_ms,
+            lambda: -1,
+            sync_through=_refuse_sync if built else None,
+            read_only=True,
+        )
         held = AcknowledgementTable(self._metadata, place, settings)
-        self._cursors = CursorTable(self._metadata, system_clock_ms, lambda name: self._list(name)[1], held)
+        self.cursors = CursorTable(self._metadata, system_clock_ms, lambda name: self.ledger(name).snapshot, held)
+        many = BatchStatus(self, system_clock_ms)
         self._answers: dict[str, Callable[[Any], msgspec.Struct]] = {
             "list": lambda _: LedgerNames(without_partitions(self._metadata.names())),
             "partitions": self._partitions,
@@ -100,9 +164,13 @@ class ReadOnlyStore:
             "read.open": self._open_read,
             "split": self._split,
             "seek": self._seek,
-            "schema.get": self._schema,
-            "cursor.describe": self._cursors.describe,
-            "cursor.holes": self._cursors.acked_ranges,
+            "schema.get": self.get_schema,
+            "cursor.describe": self.cursors.describe,
+            "cursor.holes": self.cursors.acked_ranges,
+            "survey": many.survey,
+            "quotas": many.quotas,
+            "split.many": many.split,
+            "schema.many": many.schemas,
         }
 
     def __repr__(self) -> str:
@@ -135,28 +203,67 @@ class ReadOnlyStore:
 
     def read_blocks(self, request: ReadRequest, **_: object) -> Iterator[FrameBlock]:
         """Yield the blocks of a range. Local files are mapped."""
-        snapshot = self._list(request.name)[1]
-        for block in _retried(lambda: snapshot.blocks(request.range, request.max_block_bytes)):
+        for block in self.blocks(request):
             yield FrameBlock(block.ledger_id, block.first_entry, block.entries, read_block(block), True)
 
-    def _list(self, name: str) -> tuple[SegmentList, LogSnapshot]:
+    def read_ranges(
+        self, requests: Sequence[ReadRequest], **_: object
+    ) -> Iterator[tuple[ReadRequest, Iterator[FrameBlock]]]:
+        """Yield each request with the blocks of its range."""
+        for request in requests:
+            yield request, self.read_blocks(request)
+
+    def blocks(self, request: ReadRequest) -> list[SegmentBlock]:
+        """Return the places of a range in files. Raises DataLoss if the ledger was deleted and created again."""
+        log = self.ledger(request.name)
+        log.require_incarnation(request.incarnation)
+        return _retried(lambda: log.snapshot.blocks(request.range, request.max_block_bytes))
+
+    def logs(self, name: str) -> list[str]:
+        """Return the logs of a ledger: its partitions, or the ledger itself. Returns none for a missing ledger."""
+        name = canonical_name(name)
+        if not self._metadata.exists(name):
+            return []
+        count = self._partitions(NameLedger(name)).partitions
+        return partition_names(name, count) if count else [name]
+
+    def ledger(self, name: str) -> ReadOnlyLog:
+        """Return a managed ledger. Raises NotFound with the name of a similar ledger."""
+        name = canonical_name(name)
+        if self._built is None:
+            return self._read_log(name)
+        if name not in self._built:
+            self._built[name] = self._read_log(name)
+        return self._built[name]
+
+    def _read_log(self, name: str) -> ReadOnlyLog:
+        self._require_exists(name)
+        listed = SegmentList(self._metadata.ledger(name), self._context)
+        snapshot = listed.snapshot(None)
+        left_open = [segment for row in listed.left_open if (segment := self._acknowledged(row)) is not None]
+        segments = LogSegments.of((*snapshot.segments, *left_open))
+        snapshot = LogSnapshot(name, segments, snapshot.trimmed, snapshot.terminated)
+        return ReadOnlyLog(name, listed, snapshot, lambda: self._metadata.segments.trimmed(name))
+
+    def _require_exists(self, name: str) -> str:
+        """Return the canonical name of an existing ledger."""
         name = canonical_name(name)
         if not self._metadata.exists(name):
             near = nearest_ledger(name, self._metadata.names())
             hint = f"Did you mean {near!r}?" if near else ""
             raise NotFound(f"there is no ledger {short_name(name)!r} in the store at {self.address}", hint=hint)
-        listed = SegmentList(self._metadata.ledger(name), self._context)
-        snapshot = listed.snapshot(None)
-        segments = (*snapshot.segments, *map(self._acknowledged, listed.left_open))
-        return listed, LogSnapshot(name, LogSegments.of(segments), snapshot.trimmed, snapshot.terminated)
+        return name
 
-    def _acknowledged(self, kept: SegmentRecord) -> LogSegment:
+    def _acknowledged(self, kept: SegmentRecord) -> LogSegment | None:
         """Return the open segment up to its acknowledged end, which its sidecar (a small file beside it) has.
 
-        Without a sidecar, return the segment up to the last undamaged entry.
+        Without a sidecar, return the segment up to the last undamaged entry. Return None if a built directory has no
+        file of the segment, which then has no entry.
         """
         ledger_id = kept.ledger_id
         path = data_path(self._directory, ledger_id)
+        if self._built is not None and not path.exists():
+            return None
         found = recover_segment(
             path,
             ledger_id,
@@ -164,6 +271,7 @@ class ReadOnlyStore:
             block_bytes=kept.block_bytes,
             first_row=kept.first_row,
             describe=entry_traits,
+            built=self._built is not None,
         )
         entries = found.entries if found.acknowledged is None else found.acknowledged
         index = EntryIndex.of_rows(ledger_id, kept.first_row, found.index.rows()[:entries])
@@ -180,36 +288,49 @@ class ReadOnlyStore:
 
     def _partitions(self, request: NameLedger) -> PartitionCount:
         name = canonical_name(request.name)
-        return PartitionCount(partition_count(self._list(name)[0].properties) if self._metadata.exists(name) else 0)
+        return PartitionCount(
+            partition_count(self.ledger(name).listed.properties) if self._metadata.exists(name) else 0
+        )
 
     def _describe(self, request: DescribeLedger) -> LedgerDescription:
-        listed, snapshot = self._list(request.name)
+        log = self.ledger(request.name)
+        listed = log.listed
         return msgspec.structs.replace(
-            log_description(snapshot, listed.incarnation, listed.properties, listed.terminated),
+            log_description(log.snapshot, listed.incarnation, listed.properties, listed.terminated),
             cursors=self._metadata.cursors.names(listed.name),
             schema_version=self._metadata.schema(listed.name, -1)[0],
         )
 
     def _end(self, request: AskEnd) -> msgspec.Struct:
-        listed, snapshot = self._list(request.name)
-        return log_end(snapshot, listed.incarnation, request.since)
+        log = self.ledger(request.name)
+        return log_end(log.snapshot, log.listed.incarnation, request.since)
 
     def _open_read(self, request: OpenRead) -> OpenedRead:
-        listed, snapshot = self._list(request.name)
-        range_, skip = self._cursors.left(snapshot, request)
-        return OpenedRead(range_, listed.incarnation, *self._metadata.schema(listed.name, -1), skip)
+        log = self.ledger(request.name)
+        range_, skip = self.cursors.left(log.snapshot, request)
+        return OpenedRead(range_, log.listed.incarnation, *self._metadata.schema(log.name, -1), skip)
 
     def _split(self, request: SplitRequest) -> SplitParts:
-        snapshot = self._list(request.name)[1]
-        return SplitParts(snapshot.split(request.range, request.target_bytes, request.max_parts))
+        return SplitParts(self.ledger(request.name).split(request.range, request.target_bytes, request.max_parts))
 
     def _seek(self, request: SeekTime) -> PositionReply:
-        found: Position = self._list(request.name)[1].seek_time(request.timestamp_ms)
+        found: Position = self.ledger(request.name).snapshot.seek_time(request.timestamp_ms)
         return PositionReply(found)
 
-    def _schema(self, request: GetSchema) -> SchemaVersion:
-        name = canonical_name(request.name)
+    def get_schema(self, request: GetSchema) -> SchemaVersion:
+        """Return the registered schema of a version, or the newest. Raises NotFound for a missing ledger."""
+        name = self._require_exists(request.name)
         return SchemaVersion(name, *self._metadata.schema(name, request.version))
+
+
+def bucket_view(address: str) -> ReadOnlyStore:
+    """Return a view of the store in a bucket. The package `offload` implements the access to the bucket."""
+    view: ReadOnlyStore = called("pyspark_ledger.offload.home_view:open_home_view", address)
+    return view
+
+
+def _refuse_sync(writer: SegmentWriter) -> None:
+    raise Refused(f"{writer} belongs to a store that is opened for reading only")
 
 
 def _retried(query: Callable[[], T]) -> T:

@@ -99,17 +99,18 @@ def connect(
 
 
 def open_read_only(store: str | os.PathLike[str] | None = None) -> LedgerStore:
-    """Open a store's directory on this host for reading. The call needs and starts no broker, and changes nothing."""
-    from pyspark_ledger.ledger.api.read_only import ReadOnlyStore
+    """Open a store for reading: a directory of this host, or a bucket. The call starts no broker and changes nothing.
+
+    The view of a store in a bucket has the rows of the time of the call. Open the store again to read later rows.
+    """
+    from pyspark_ledger.ledger.api.read_only import ReadOnlyStore, bucket_view
 
     location = store_location(store)
     if is_address(location):
         raise Refused(f"{location!r} is a broker's address, expected a directory", hint="Use the store's directory")
-    if bucket_of(Path(location)):
-        raise Refused(
-            f"the store in {bucket_of(Path(location))} is read through its broker only", hint="Use connect() instead"
-        )
-    return LedgerStore(ReadOnlyStore(Path(location)))  # type: ignore[arg-type]  # the calls that read, no others
+    bucket = bucket_of(Path(location))
+    opened = bucket_view(bucket) if bucket else ReadOnlyStore(Path(location))
+    return LedgerStore(opened)  # type: ignore[arg-type]  # the calls that read, no others
 
 
 class LedgerStore:

@@ -24,6 +24,7 @@ from pathlib import Path, PurePosixPath
 from pyspark_ledger.ledger import disk
 from pyspark_ledger.ledger.bucket_store.durability import segment_name
 from pyspark_ledger.ledger.bucket_store.live_files import LiveFiles
+from pyspark_ledger.ledger.bucket_store.log_places import LogPlaces
 from pyspark_ledger.ledger.database.changed_rows import ChangedRow, RowCapture, apply_rows, decode_rows
 from pyspark_ledger.ledger.database.commit_number import CommitNumber, number_path
 from pyspark_ledger.ledger.database.record_tables import CheckedConnection, connect
@@ -49,6 +50,8 @@ class Builder:
     directory: Path
     records_from: int
     files: LiveFiles = field(default_factory=LiveFiles)
+    places: LogPlaces = field(default_factory=LogPlaces)
+    """The object of the log that has each byte of a file."""
     records_end: int = 0
     """The number after the last object with records."""
     applied_bytes: int = 0
@@ -75,7 +78,7 @@ class Builder:
     def apply(self, batch: Batch, where: str) -> None:
         """Apply one batch of the log."""
         first, last = batch.place
-        for part, payload in batch.parts:
+        for (part, payload), place in zip(batch.parts, batch.places, strict=True):
             self.applied_bytes += part.length
             if part.kind == RECORDS:
                 if last >= self.records_from:
@@ -84,6 +87,7 @@ class Builder:
                 continue
             self._write(part, payload, where)
             self.files.record(part.file, first, part.offset + part.length)
+            self.places.write(part.file, part.offset, part.length, place)
 
     def finish(self, host: str) -> list[ChangedRow]:
         """Complete files and records. Return the rows that the new directory changes."""

@@ -5,38 +5,30 @@
 Rules
 - Nothing in the bucket is changed, and no epoch is raised: a broker may serve the store meanwhile.
 - The scratch directory gets the files of all segments that are not uploaded. Each is compared with its record.
-- If the collector deletes objects that the pass has not read yet, the pass begins again with the new manifest.
+- If the collector deletes objects that the pass has not read yet, the pass begins again (`view`).
 - The first damage raises Corrupt, which names the object or the segment, the place, the expected and the found value.
 - Uploaded segments are returned. The caller, which knows their format, verifies their objects.
 """
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from pyspark_ledger.ledger.bucket_store.builder import Builder
-from pyspark_ledger.ledger.bucket_store.snapshots import read_snapshot
+from pyspark_ledger.ledger.bucket_store.view import build_view
 from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.cursor.cursor_log import recover_cursor_log
-from pyspark_ledger.ledger.errors import Corrupt, NotFound, Unavailable
+from pyspark_ledger.ledger.errors import Corrupt
 from pyspark_ledger.ledger.metadata.offload_records import OffloadAttempt
 from pyspark_ledger.ledger.metadata.read_only import MetadataView
 from pyspark_ledger.ledger.metadata.records import TABLES, Metadata
 from pyspark_ledger.ledger.metadata.segment_records import SegmentRecord
-from pyspark_ledger.ledger.ownership import host_identity
 from pyspark_ledger.ledger.segment.recovery import recover_segment
 from pyspark_ledger.ledger.segment.writer import data_path
 from pyspark_ledger.ledger.tiering.sealed_index import entry_traits
-from pyspark_ledger.ledger.wal.bucket import MANIFEST, Bucket, log_key
-from pyspark_ledger.ledger.wal.manifest import StoreManifest
-from pyspark_ledger.ledger.wal.reader import WalReader
-from pyspark_ledger.ledger.wal.requests import RequestLimits, look
-from pyspark_ledger.ledger.wal.scan import LogScan
-
-_ATTEMPTS = 5
+from pyspark_ledger.ledger.wal.bucket import Bucket
+from pyspark_ledger.ledger.wal.requests import RequestLimits
 
 
 class UploadedSegment(NamedTuple):
@@ -64,48 +56,8 @@ def verify_store(
     `advance` is called with the number of verified log objects. Raises NotFound if there is no store, and Corrupt for
     damage.
     """
-    manifest = _manifest(bucket, limits)
-    for _ in range(_ATTEMPTS):
-        try:
-            objects = _build(bucket, directory, manifest, limits, advance)
-        except (NotFound, Corrupt):
-            now = _manifest(bucket, limits)
-            if (now.first, now.snapshot) == (manifest.first, manifest.snapshot):
-                raise
-            manifest = now  # the collector has deleted objects that were not read yet
-            shutil.rmtree(directory)
-            continue
-        return _verified(directory, objects)
-    raise Unavailable(f"the log of {bucket.address} is collected faster than it is read", hint="Verify it again")
-
-
-def _manifest(bucket: Bucket, limits: RequestLimits) -> StoreManifest:
-    try:
-        return look(bucket, limits).manifest
-    except NotFound:
-        raise NotFound(f"there is no ledger store at {bucket.address}", hint="Correct the address") from None
-
-
-def _build(
-    bucket: Bucket, directory: Path, manifest: StoreManifest, limits: RequestLimits, advance: Callable[[int], object]
-) -> int:
-    """Build the directory from the bucket. Return the number of log objects."""
-    if manifest.snapshot is None:
-        raise Corrupt(f"{MANIFEST} of {bucket.address} names no snapshot")
-    builder = Builder(directory, manifest.snapshot.records_from)
-    builder.begin(read_snapshot(bucket, manifest.snapshot, limits))
-    reader = WalReader(bucket, manifest.store_id, LogScan(manifest.first), limits)
-    for batch in reader.batches():
-        builder.apply(batch, f"{log_key(batch.place.last)} of {bucket.address}")
-        advance(reader.scan.next - manifest.first)
-    end = reader.scan.next
-    try:
-        reader.require_end(end, manifest.window)
-    except Corrupt:
-        if reader.fetch(end) is None:
-            raise  # otherwise a broker has put objects since the end was read
-    builder.finish(host_identity(directory))
-    return end - manifest.first
+    view = build_view(bucket, directory, limits, advance)
+    return _verified(directory, view.end - view.manifest.first)
 
 
 def _verified(directory: Path, objects: int) -> VerifiedStore:

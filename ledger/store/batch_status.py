@@ -7,25 +7,52 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 import msgspec
 
 from pyspark_ledger.ledger.clock import Clock
 from pyspark_ledger.ledger.errors import NotFound
-from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
 from pyspark_ledger.ledger.names import canonical_name
-from pyspark_ledger.ledger.position import EARLIEST, Position
+from pyspark_ledger.ledger.position import EARLIEST, Position, PositionRange
 from pyspark_ledger.ledger.positions.position_set import PositionSet
 from pyspark_ledger.ledger.protocol import reads
-from pyspark_ledger.ledger.protocol.actions import AskSchemas, GetSchema, LedgerSchemas, SchemaOfMany
-from pyspark_ledger.ledger.store.store import Store
+from pyspark_ledger.ledger.protocol.actions import AskSchemas, GetSchema, LedgerSchemas, SchemaOfMany, SchemaVersion
+
+
+class ReadableLog(Protocol):
+    """Managed ledger, as these requests need it."""
+
+    @property
+    def name(self) -> str: ...
+    def status(self, reading: reads.ReadProgress, skipped: PositionSet | None = None) -> reads.LogStatus: ...
+    def prefix(
+        self, range_: PositionRange, rows: int, size_bytes: int, skipped: PositionSet | None = None
+    ) -> reads.SplitPart: ...
+    def split(self, range_: PositionRange, target_bytes: int, max_parts: int) -> list[reads.SplitPart]: ...
+
+
+class ReadableCursors(Protocol):
+    """Cursors of a store, as these requests need them."""
+
+    def acknowledged(self, ledger: str, name: str, start: Position) -> PositionSet | None: ...
+
+
+class ReadableStore(Protocol):
+    """Store of a broker, or a store that is opened for reading."""
+
+    @property
+    def cursors(self) -> ReadableCursors: ...
+    def logs(self, name: str) -> Sequence[str]: ...
+    def ledger(self, name: str) -> ReadableLog: ...
+    def get_schema(self, request: GetSchema) -> SchemaVersion: ...
 
 
 class BatchStatus:
     """Requests about many logs of one store. Keeps no state."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    def __init__(self, store: ReadableStore, clock: Clock) -> None:
         self._store = store
         self._clock = clock
 
@@ -93,6 +120,6 @@ class BatchStatus:
         skipped = self._skipped(ledger, quota.cursor, quota.range.start)
         return ledger.prefix(quota.range, quota.rows, quota.size_bytes, skipped)
 
-    def _skipped(self, ledger: ManagedLedger, cursor: str, start: Position | None) -> PositionSet | None:
+    def _skipped(self, ledger: ReadableLog, cursor: str, start: Position | None) -> PositionSet | None:
         """Return the positions from `start` on that a cursor has acknowledged, or None without a cursor."""
         return self._store.cursors.acknowledged(ledger.name, cursor, start or EARLIEST) if cursor else None

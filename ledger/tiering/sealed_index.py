@@ -70,7 +70,9 @@ class SealedIndex:
         record, sidecar = self._record, self._path.with_suffix(".index")
         try:
             return load_index(sidecar, record.ledger_id, self._entries)
-        except (NotFound, Corrupt) as error:
+        except NotFound:  # the usual case in the directory of a store in a bucket
+            _log.debug("%s is read from object storage", sidecar)
+        except Corrupt as error:
             _log.warning("%s is rebuilt from object storage: %s", sidecar, error)
         index = offloaded.index(record.first_row, self._entries)
         write_sealed(

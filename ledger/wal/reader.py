@@ -29,10 +29,11 @@ _AHEAD = 8
 
 
 class Batch(NamedTuple):
-    """Whole batch: the objects that have its parts, and the parts with their payloads, to be read once."""
+    """Whole batch: the objects with its parts, the parts with their payloads (to be read once), and their places."""
 
     place: WalRange
     parts: Iterable[Part]
+    places: list[Later]
 
 
 class WalReader:
@@ -60,8 +61,8 @@ class WalReader:
 
     def apply(self, found: LogObject) -> Iterator[Batch]:
         """Apply the next object, and return the batches that it completes."""
-        for place, parts in self.scan.feed(found, self._where(found.header.number)):
-            yield Batch(place, self._with_payloads(parts))
+        for place, parts, places in self.scan.feed(found, self._where(found.header.number)):
+            yield Batch(place, self._with_payloads(parts), places)
 
     def _with_payloads(self, parts: Iterable[tuple[WalPart, memoryview | Later]]) -> Iterator[Part]:
         """Yield the parts. A payload that the scan does not hold is read again."""

@@ -27,7 +27,7 @@ HELD_BYTES_MAX = 64 * 1024 * 1024
 
 
 class Later(NamedTuple):
-    """Place of a payload that is not held: the number of its object, and the offset in the object."""
+    """Place of a payload, which may be read later: the number of its object, and the offset in the object."""
 
     number: int
     offset: int
@@ -41,6 +41,8 @@ class ScannedBatch(NamedTuple):
 
     place: WalRange
     parts: list[tuple[WalPart, memoryview | Later]]
+    places: list[Later]
+    """The place of each payload."""
 
 
 class LogScan:
@@ -55,6 +57,7 @@ class LogScan:
         self._held_max = held_max
         self._held = 0
         self._parts: list[tuple[WalPart, memoryview | Later]] = []
+        self._places: list[Later] = []
         self._began = first
 
     def feed(self, found: LogObject, where: str) -> Iterator[ScannedBatch]:
@@ -66,14 +69,17 @@ class LogScan:
         if is_void(header.epoch, self.epoch):
             return
         if header.epoch > self.epoch:
-            self.epoch, self._parts = header.epoch, []
+            self.epoch, self._parts, self._places = header.epoch, [], []
         at = found.start
         for part, payload in found.parts:
             if not self._parts:
                 self._began, self._held = header.number, 0
             self._held += part.length
-            self._parts.append((part, payload if self._held <= self._held_max else Later(header.number, at)))
+            place = Later(header.number, at)
+            self._parts.append((part, payload if self._held <= self._held_max else place))
+            self._places.append(place)
             at += part.length
             if part.last:
                 parts, self._parts = self._parts, []
-                yield ScannedBatch(WalRange(self._began, header.number), parts)
+                places, self._places = self._places, []
+                yield ScannedBatch(WalRange(self._began, header.number), parts, places)

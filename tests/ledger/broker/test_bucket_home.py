@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from pyspark_ledger.ledger.api.cursor import Cursor
 from pyspark_ledger.ledger.api.store import connect, open_read_only
 from pyspark_ledger.ledger.broker.bucket_home import _leave
 from pyspark_ledger.ledger.bucket_store.creation import found_or_created
@@ -133,8 +134,33 @@ def test_what_a_store_in_a_bucket_refuses(address: str) -> None:
         store.offload_to("/elsewhere", check=False)
     with pytest.raises(Refused, match="has durability 'os', a store in a bucket acknowledges nothing before"):
         store.create("fast", durability="os")
-    with pytest.raises(Refused, match="is read through its broker only"):
-        open_read_only(address)
+
+
+def test_read_only_store_reads_the_bucket_beside_and_after_its_broker(address: str, tmp_path: Path) -> None:
+    create_in(address)
+    store = connect(address)
+    orders = store.ledger("orders")
+    orders.append(rows(100))
+    pages = store.create_partitioned("pages", 3)
+    pages.append(rows(30))
+    _, position = orders.cursor("printer").read()
+    orders.cursor("printer").acknowledge(position)
+    view = open_read_only(address)
+    orders.append(rows(10, 100))
+    assert view.names() == store.names()
+    assert view.ledger("orders").read().column("id").to_pylist() == list(range(100)), "the state of its opening"
+    assert sorted(view.ledger("pages").read().column("id").to_pylist()) == list(range(30))
+    assert Cursor(view.ledger("orders"), "printer").state().next_position == position
+    assert "orders" in repr(view)
+    with pytest.raises(Refused, match="opened for reading only, 'create'"):
+        view.ledger("orders").append(rows(1))
+    with pytest.raises(Refused, match="opened for reading only, 'cursor"):
+        view.ledger("orders").cursor("printer")
+    directory = Path(store_location(address))
+    stop_broker(directory)
+    shutil.rmtree(tmp_path / "one")
+    assert open_read_only(address).ledger("orders").read().column("id").to_pylist() == list(range(110))
+    assert not directory.exists(), "a reader uses no cache"
 
 
 def test_a_broker_that_lost_its_store_exits_without_its_directory(

@@ -1,0 +1,95 @@
+"""View of a store in its bucket, for a process that is not its broker: the directory that a broker would build now.
+
+    manifest ─▶ snapshot, log up to its end ─▶ directory ─▶ manifest again: was the end the end?
+
+Rules
+- Nothing in the bucket is changed, and no epoch is raised: a broker may serve the store meanwhile.
+- The view has everything that was acknowledged before the call: the log without a gap, up to its first missing number.
+- A number may be missing because the collector deleted its object. Then the present manifest has a first live number
+  above it, or another snapshot, and the view is built again. Reason: a deletion follows the manifest that allows it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from pyspark_ledger.ledger.bucket_store.builder import Builder
+from pyspark_ledger.ledger.bucket_store.log_places import LogPlaces
+from pyspark_ledger.ledger.bucket_store.snapshots import read_snapshot
+from pyspark_ledger.ledger.errors import Corrupt, NotFound, Unavailable
+from pyspark_ledger.ledger.ownership import host_identity
+from pyspark_ledger.ledger.wal.bucket import MANIFEST, Bucket, log_key
+from pyspark_ledger.ledger.wal.manifest import StoreManifest
+from pyspark_ledger.ledger.wal.reader import WalReader
+from pyspark_ledger.ledger.wal.requests import RequestLimits, look
+from pyspark_ledger.ledger.wal.scan import LogScan
+
+_ATTEMPTS = 5
+
+
+class BuiltView(NamedTuple):
+    """Built view: the manifest, the first missing number of the log, and the places of the files' bytes in the log."""
+
+    manifest: StoreManifest
+    end: int
+    places: LogPlaces
+
+
+def build_view(
+    bucket: Bucket, directory: Path, limits: RequestLimits, advance: Callable[[int], object] = lambda _: None
+) -> BuiltView:
+    """Build the store in `directory`, a new directory that the caller deletes.
+
+    `advance` is called with the number of log objects that were read. Raises NotFound if there is no store, Corrupt for
+    damage, and Unavailable if the log is collected faster than it is read.
+    """
+    manifest = _manifest(bucket, limits)
+    for _ in range(_ATTEMPTS):
+        built, failure = None, None
+        try:
+            built = _build(bucket, directory, manifest, limits, advance)
+        except (NotFound, Corrupt) as error:
+            failure = error
+        now = _manifest(bucket, limits)
+        if built is not None and now.store_id == manifest.store_id and now.first <= built.end:
+            return built
+        if failure is not None and (now.store_id, now.first, now.snapshot) == _collected(manifest):
+            raise failure
+        manifest = now
+        shutil.rmtree(directory, ignore_errors=True)
+    raise Unavailable(f"the log of {bucket.address} is collected faster than it is read", hint="Read it again")
+
+
+def _collected(manifest: StoreManifest) -> tuple[object, ...]:
+    return manifest.store_id, manifest.first, manifest.snapshot
+
+
+def _manifest(bucket: Bucket, limits: RequestLimits) -> StoreManifest:
+    try:
+        return look(bucket, limits).manifest
+    except NotFound:
+        raise NotFound(f"there is no ledger store at {bucket.address}", hint="Correct the address") from None
+
+
+def _build(
+    bucket: Bucket, directory: Path, manifest: StoreManifest, limits: RequestLimits, advance: Callable[[int], object]
+) -> BuiltView:
+    if manifest.snapshot is None:
+        raise Corrupt(f"{MANIFEST} of {bucket.address} names no snapshot")
+    builder = Builder(directory, manifest.snapshot.records_from)
+    builder.begin(read_snapshot(bucket, manifest.snapshot, limits))
+    reader = WalReader(bucket, manifest.store_id, LogScan(manifest.first), limits)
+    for batch in reader.batches():
+        builder.apply(batch, f"{log_key(batch.place.last)} of {bucket.address}")
+        advance(reader.scan.next - manifest.first)
+    end = reader.scan.next
+    try:
+        reader.require_end(end, manifest.window)
+    except Corrupt:
+        if reader.fetch(end) is None:
+            raise  # otherwise a broker has put objects since the end was read
+    builder.finish(host_identity(directory))
+    return BuiltView(manifest, end, builder.places)

@@ -1,0 +1,104 @@
+"""Store in a bucket, opened for reading without its broker: records and open segments in a temporary directory, sealed
+segments in the bucket.
+
+Rules
+- A view has one state of the store, that of the time when it was opened (`ledger.bucket_store.view`). It changes
+  nothing in the bucket.
+- Uploaded segments are read from the folder `segments` of the address, with the credentials of this process.
+- The temporary directory has the live part of the log. It is deleted with the view, or when the process ends.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import uuid
+import weakref
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from pyspark_ledger.ledger.api.read_only import ReadOnlyStore
+from pyspark_ledger.ledger.bucket_store.durability import segment_name
+from pyspark_ledger.ledger.bucket_store.view import build_view
+from pyspark_ledger.ledger.log.log_segments import LogSegment
+from pyspark_ledger.ledger.metadata.offload_records import Driver
+from pyspark_ledger.ledger.protocol.reads import ReadRequest
+from pyspark_ledger.ledger.segment.reader import SegmentBlock
+from pyspark_ledger.ledger.tiering.offloaded_segment import OffloadedSegment
+from pyspark_ledger.ledger.wal.bucket import log_key
+from pyspark_ledger.ledger.wal.requests import RequestLimits
+from pyspark_ledger.offload.format.object_names import ObjectKey
+from pyspark_ledger.offload.offloader import ObjectStoreOffloader
+from pyspark_ledger.offload.reader import OffloadedSegmentReader
+from pyspark_ledger.offload.storage.factory import open_object_store
+from pyspark_ledger.offload.storage.object_store import ObjectStore
+from pyspark_ledger.offload.storage.prefetch import ObjectRange
+from pyspark_ledger.offload.storage.s3_options import S3Options
+from pyspark_ledger.offload.stored_blocks import StoredBlock
+
+SEGMENTS = "segments"
+_LIMITS = RequestLimits(deadline_ms=60_000, refused_ms=1_000)
+_INDEXES_AT_ONCE = 16
+
+
+class _SegmentReaders(ObjectStoreOffloader):
+    """Readers of the uploaded segments of one store, wherever its broker reached them."""
+
+    def read_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> OffloadedSegmentReader:  # noqa: ARG002 — the name is that of the interface
+        return OffloadedSegmentReader(self.store, ObjectKey(attempt, ledger_id), self.windows)
+
+
+class HomeView(ReadOnlyStore):
+    """View of the store at `bucket.address`. Its calls are those of a client."""
+
+    def __init__(self, bucket: ObjectStore, options: S3Options) -> None:
+        """Open the view. Raises NotFound if there is no store, and Corrupt for damage."""
+        scratch = Path(tempfile.mkdtemp(prefix="ledger-view-"))
+        self._deletion = weakref.finalize(self, shutil.rmtree, scratch, ignore_errors=True)
+        self._bucket, self._readers = bucket, _SegmentReaders(f"{bucket.address}/{SEGMENTS}", options)
+        try:
+            built = build_view(bucket, scratch / "store", _LIMITS)
+            super().__init__(scratch / "store", built=True, offloader=self._readers)
+        except BaseException:
+            self.close()
+            raise
+        self._places = built.places
+        self.address = bucket.address
+        self.store_id = built.manifest.store_id
+
+    def stored_blocks(self, request: ReadRequest) -> list[StoredBlock]:
+        """Return the blocks of a range by their places in the bucket."""
+        return [self._stored(block) for block in self.blocks(request)]
+
+    def load_indexes(self, requests: Iterable[ReadRequest]) -> None:
+        """Fetch the indexes of the uploaded segments of ranges, several at once."""
+        segments = {segment.ledger_id: segment for request in requests for segment in self._uploaded(request)}
+        with ThreadPoolExecutor(_INDEXES_AT_ONCE, thread_name_prefix="index") as pool:
+            list(pool.map(lambda segment: segment.index(), segments.values()))
+
+    def close(self) -> None:
+        """Delete the temporary directory, and close the connections. The view cannot be used afterwards."""
+        self._deletion()
+        self._readers.close()
+        self._bucket.close()
+
+    def _uploaded(self, request: ReadRequest) -> list[LogSegment]:
+        slices = self.ledger(request.name).snapshot.slices(request.range)
+        return [part.segment for part in slices if part.segment.offloaded is not None]
+
+    def _stored(self, block: SegmentBlock) -> StoredBlock:
+        source = block.source
+        if isinstance(source, OffloadedSegment):
+            name = f"{SEGMENTS}/{ObjectKey(source.attempt.attempt, block.ledger_id).data_name}"
+            ranges = [ObjectRange(name, block.offset, block.offset + block.length)]
+        else:
+            found = self._places.find(segment_name(block.ledger_id), block.offset, block.length)
+            ranges = [ObjectRange(log_key(place.number), place.start, place.start + place.length) for place in found]
+        return StoredBlock(block.ledger_id, block.first_entry, block.entries, tuple(ranges))
+
+
+def open_home_view(address: str, options: S3Options | None = None) -> HomeView:
+    """Return a view of the present state of the store at `s3://bucket/prefix`."""
+    options = options or S3Options()
+    return HomeView(open_object_store(address, options), options)
