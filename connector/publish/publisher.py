@@ -16,9 +16,9 @@ Invariants
 - A segment is written after the commit of the segment before it is visible. So the newest published segment of a log
   implies that all earlier segments are published.
 - Dead letters of a segment are committed before its rows.
-- Before each write, four conditions are checked. The table or the ledger was deleted and created again. Another program
-  changed rows of the table (a foreign change). Retention deleted an unpublished segment. The write is then refused,
-  unless the user allows it.
+- A write is refused after each of three events, unless the user allows it. The table or the ledger was deleted and
+  created again. Another program changed rows of the table (a *foreign change*). Retention deleted an unpublished
+  segment.
 - A publisher *reviews* commits: it looks for foreign changes. Each commit states the last reviewed version. So a
   foreign change during a pass is detected by this pass or the next pass.
 
@@ -80,7 +80,7 @@ _log = logging.getLogger(__name__)
 _RACES_MAX = 20
 _REFRESH_EVERY = 10
 _SKIP_INDEX = "delta.dataSkippingNumIndexedCols"
-_INDEXED = "40"  # Delta's default of 32, and 8 metadata columns
+_INDEXED = "40"  # the number of columns with statistics: Delta's default of 32, and 8 metadata columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,7 @@ class Publisher:
             except LostRace as lost:
                 _log.info("%s", lost)
                 newest = self._last_published(log)
-                # Only conflicts after which no segment was published are counted.
+                # Counts the conflicts in a row. A segment that another publisher has committed meanwhile is progress.
                 up_to, lost_races = newest, 0 if newest > up_to else lost_races + 1
                 if lost_races > _RACES_MAX:
                     raise
@@ -277,7 +277,7 @@ class Publisher:
         return self._last_segment_in(log, changes)
 
     def _load_changes(self, log: SealedLog) -> list[TableChange]:
-        """Return the history back to this log's newest segment and to the first unreviewed commit."""
+        """Return the table's commits back to this log's newest segment, and back to the first unreviewed commit."""
         recent = self.table.recent()
         reaches_log = find_newest_segment(recent, log.name) is not None and covers_unreviewed_commits(recent)
         return recent if reaches_log or any(change.version == 0 for change in recent) else self.table.history()

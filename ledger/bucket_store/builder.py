@@ -5,11 +5,11 @@
 
 Rules
 - The directory is emptied first. Only the log of the broker process stays.
-- A file that no record needs is deleted again: its segment is uploaded or not listed.
+- A file that no record needs is deleted again, because its segment is uploaded or not listed.
 - The file of a sealed segment that is not uploaded is sealed as its broker did, and compared with the record.
 - The file of an open segment stays unsealed. The first use of its ledger continues the segment.
-- The new directory changes records: the host, and that uploaded segments have no local copy. The caller appends these
-  records to the log.
+- The builder changes two kinds of records. The store's record gets this host. The records of uploaded segments state
+  that there is no local copy. The caller appends the changed records to the log.
 """
 
 from __future__ import annotations

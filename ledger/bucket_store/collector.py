@@ -3,10 +3,10 @@
     snapshot ─▶ manifest (snapshot, first live number) ─▶ objects below the first live number are deleted
 
 Rules
-- Nothing is deleted before the manifest that does without it is in the bucket (`ledger.wal.fence`).
+- An object is deleted only after a manifest that does not need it is in the bucket (`ledger.wal.fence`).
 - An idle store has nothing due: no request is sent.
 - If the broker lost the store, the collector ends the log. It never deletes anything afterwards.
-- What a round could not delete is deleted later, without another round.
+- If a deletion fails in a round, it is repeated later, without another round.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class CollectorLimits:
 
 @dataclass(frozen=True, slots=True)
 class CollectedLog:
-    """Questions and orders of the collector to the open store."""
+    """Functions of the open store that the collector calls."""
 
     end: Callable[[], int]
     """The lowest number that is not acknowledged."""
@@ -162,7 +162,7 @@ class Collector:
         return self._snapshots - {"" if named is None else named.key}
 
     def sweep(self) -> bool:
-        """Delete what crashes left: objects below the first live number, unnamed snapshots, objects of a probe.
+        """Delete the objects that crashes left: below the first live number, unnamed snapshots, objects of a probe.
 
         Return whether an object without a name is too young to be deleted.
         """
@@ -199,7 +199,7 @@ class Collector:
             self._files.carried(name, number)
 
     def _live_from(self, size: int) -> int:
-        """Return the end of the oldest round after which the log has grown by `live_bytes` at most."""
+        """Return the end of the oldest round since which at most `live_bytes` were appended, else of the newest."""
         while len(self._marks) > 1 and size - self._marks[0].size > self._limits.live_bytes:
             self._marks.popleft()
         return self._marks[0].end

@@ -3,8 +3,8 @@
 Rules
 - The manifest is put last, with `If-None-Match: *`. Of two creators one succeeds, and the other opens its store.
 - A prefix with objects and without a manifest is refused: it is another program's, or a store that lost its manifest.
-- Exception: objects of a probe and snapshots alone are those of other creators, or of one that crashed. The next sweep
-  deletes them.
+- Exception: a prefix that has only snapshots and objects of a probe is accepted. Other creators wrote these objects, at
+  the same time or before a crash. The next sweep deletes them.
 """
 
 from __future__ import annotations

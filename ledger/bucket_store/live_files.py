@@ -1,7 +1,8 @@
 """Files of the store's directory whose bytes are in the write-ahead log, and the oldest object that has bytes of each.
 
 Invariants
-- A file is recorded before its bytes are appended to the log, with a number that is not above that of their object.
+- A file is recorded before its bytes are appended to the log. The recorded number is at most the number of the object
+  that gets the bytes.
 - A file is forgotten only after its bytes are not needed any more: the segment is uploaded or not listed, the part
   is deleted.
 """

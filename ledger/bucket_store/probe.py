@@ -1,12 +1,13 @@
-"""Probe of a bucket before a store is made there: a server that breaks a promise is found, and refused by name.
+"""Probe of a bucket before a store is created in it. A server without atomic conditional puts is refused.
 
     create    eight threads put one new key with `If-None-Match: *`: one succeeds, and the object has its bytes
     replace   eight threads replace one object with the same `If-Match`: one succeeds, and the object has its bytes
     other     a stale condition is refused; a read, a range and a listing see a write at once; a delete deletes
 
 Rules
-- Unsound servers pass many rounds of a race, so there are hundreds. Some rounds run at the same time.
-- Each message has the round, the expected and the found value. Objects of the probe are deleted in the end.
+- A server whose conditional puts are not atomic passes most rounds of a race. So there are hundreds of rounds. Some of
+  them run at the same time.
+- Each message has the round, the expected and the found value. Objects of the probe are deleted at the end.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _UNSOUND = "A store needs a bucket with atomic conditional puts. docs/bucket-sto
 
 
 def probe_bucket(bucket: Bucket, *, create_rounds: int = CREATE_ROUNDS, replace_rounds: int = REPLACE_ROUNDS) -> None:
-    """Try what a store relies on. Raises Refused with the broken promise, or the error of a request."""
+    """Try what a store relies on. Raises Refused with the first violation, or the error of a request."""
     prefix = f"{PROBE_PREFIX}{new_id()}"
     try:
         _try_requests(bucket, f"{prefix}/object")

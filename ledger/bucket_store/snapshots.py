@@ -6,7 +6,7 @@ Integers are big-endian. The manifest states size and CRC32C of the object.
 
 Invariants
 - A snapshot is complete before a manifest names it, and never changes.
-- A snapshot has the state after a committed transaction, never of one in between.
+- A snapshot has the state after a committed transaction, never a state inside of a transaction.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def snapshot_of(connection: sqlite3.Connection) -> bytes:
 def put_snapshot(
     bucket: Bucket, data: bytes, *, records_from: int, epoch: int, nonce: str, limits: RequestLimits
 ) -> SnapshotName:
-    """Put a snapshot. Return what the manifest says of the object."""
+    """Put a snapshot. Return the description of the object for the manifest."""
     key = snapshot_key(records_from, epoch, nonce)
 
     def put() -> None:

@@ -2,7 +2,7 @@
 
 Rules
 - A conditional put is repeated with the same bytes. The answer 412 leads to a read of the object's header.
-- A read is repeated after an error of the moment.
+- A read is repeated after a temporary error.
 - Requests end at their deadline with the last error. Refused credentials have a shorter deadline: they may have expired
   and be renewed.
 """
@@ -107,7 +107,7 @@ def replace_manifest(
 
 
 def repeated(call: Callable[[], T], limits: RequestLimits, is_over: Callable[[], bool] = lambda: False) -> T:
-    """Return the result of a request that may be repeated after any error of the moment."""
+    """Return the result of a request that may be repeated after any temporary error."""
     retry = _Retry(limits, is_over)
     while True:
         try:

@@ -10,8 +10,8 @@ Invariants
 - Objects are fed in the order of their numbers, each once.
 - A batch is returned once, when its last part is there, with all of its parts in order.
 - A batch that has no last part when the epoch rises is dropped. Its broker was fenced and never acknowledged the batch.
-- Payloads of `held_max` bytes are held for a batch that is not whole. The places of the others are kept. So a batch may
-  be larger than the memory.
+- Of an incomplete batch, payloads of at most `held_max` bytes are kept in memory. Of the other payloads only the places
+  are kept. So a batch may be larger than the memory.
 """
 
 from __future__ import annotations
