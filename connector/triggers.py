@@ -1,4 +1,7 @@
-"""Trigger of a streaming query, as the task context of Spark names it."""
+"""Trigger of the streaming query to which the running Spark task belongs: the query's id and the batch's number.
+
+Spark passes both as properties of the task's context. Logs name a trigger as `QUERY:BATCH`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 
 
 def running_query() -> tuple[str | None, str | None]:
-    """Return the query and the number of the batch that the running task belongs to, each None if there is none."""
+    """Return the id of the running task's query, and the batch's number. Each is None outside of a streaming query."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -18,11 +21,11 @@ def running_query() -> tuple[str | None, str | None]:
 
 
 def running_trigger() -> str:
-    """Return the trigger of the running task, for logs; empty outside of a streaming query."""
+    """Return the trigger of the running task as `QUERY:BATCH`, for logs; empty outside of a streaming query."""
     query, batch = running_query()
     return f"{query}:{batch}" if query and batch is not None else ""
 
 
 def task_batch(batch: str) -> BatchId | None:
-    """Return the batch of a task with the running trigger, None without an id."""
+    """Return the id of the batch `batch` together with the running task's trigger; None if `batch` is empty."""
     return BatchId(batch, running_trigger()) if batch else None

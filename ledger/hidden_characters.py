@@ -33,7 +33,7 @@ def require_encodable(text: str, what: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as wrong:
-        raise Refused(unencodable(wrong, what), hint="Name it in valid Unicode") from None
+        raise Refused(unencodable(wrong, what), hint="Use a text of valid Unicode characters") from None
 
 
 def unencodable(wrong: UnicodeEncodeError, what: str) -> str:

@@ -2,7 +2,7 @@
 
 Rules
 - Files are only read.
-- `verify` first compares the checksums of all records of the metadata.
+- `verify` first verifies the checksums of all records of the metadata.
 - Then it compares every byte of every sealed segment with the metadata. In the open segment, and in segments that are
   only in object storage, it compares every committed entry with its checksum.
 - The first difference ends `verify` with an error that names the expected and the found value.
@@ -186,7 +186,7 @@ def verify(
                     bar.update(entries / max(total, entries, 1), words)
 
             _verify(found, directory, records, described, advance)
-    show(output, checked, lambda console: console.print(_held(sum(checked.values()))))
+    show(output, checked, lambda console: console.print(_verified_words(sum(checked.values()))))
     fail(*([] if name else _unknown(directory, records)))
 
 
@@ -201,11 +201,11 @@ def _verify_bucket(address: str, name: str | None, output: Output) -> None:
         home.close()
         segments.close()
     objects = f", {counted(found.log_objects, 'object')} of the log verified"
-    show(output, found.entries, lambda console: console.print(_held(sum(found.entries.values())) + objects))
+    show(output, found.entries, lambda console: console.print(_verified_words(sum(found.entries.values())) + objects))
 
 
-def _held(entries: int) -> str:
-    return f"{counted(entries, 'entry', 'entries')} {'holds' if entries == 1 else 'hold'}"
+def _verified_words(entries: int) -> str:
+    return f"{counted(entries, 'entry', 'entries')} verified"
 
 
 def _unknown(directory: Path, metadata: Metadata) -> list[str]:
@@ -285,7 +285,8 @@ def _verify_part(
 
 
 def _index(path: Path, ledger_id: int, entries: int) -> EntryIndex | None:
-    """Return the sidecar of a sealed segment, the index file that saves the parsing.
+    """Return the index in the sidecar of a sealed segment. With an index, entries are verified without parsing each
+    one.
 
     Returns None if the sidecar is missing or damaged, because the broker can rebuild it.
     """

@@ -47,12 +47,17 @@ def publish(
     dead_letters: Annotated[str, typer.Option("--dead-letters", help="A table for rows that cannot be decoded.")] = "",
     latest: Annotated[str, typer.Option("--latest", help="A second table with the newest row of each key.")] = "",
     key: Annotated[str, typer.Option("--key", help="The column with the keys of --latest.")] = "__key",
-    deleted_when: Annotated[str, typer.Option("--deleted-when", help="SQL: such a row deletes its key.")] = "",
+    deleted_when: Annotated[
+        str,
+        typer.Option("--deleted-when", help="SQL condition: a row for which it is true deletes its key from --latest."),
+    ] = "",
     seal_after: Annotated[str, typer.Option("--seal-after", help="Seal a segment of this age: 0, 30s, 5m.")] = "",
     follow_retention: Annotated[
         bool, typer.Option("--follow-retention", help="Delete rows that retention has deleted from the log.")
     ] = False,
-    file_bytes: Annotated[int, typer.Option("--file-bytes", help="Bytes of the log in one file.")] = FILE_BYTES,
+    file_bytes: Annotated[
+        int, typer.Option("--file-bytes", help="Approximate bytes of the log in one file of the table.")
+    ] = FILE_BYTES,
     optimize_after: Annotated[int, typer.Option("--optimize-after", help="OPTIMIZE after this many segments.")] = 0,
     restart: Annotated[
         bool, typer.Option("--restart", help="Publish from the beginning, after table or ledger were created again.")
@@ -102,7 +107,7 @@ def publish(
 
     try:
         publisher = Publisher(spark, name, table, given, wishes)
-        # A pass of a publisher that runs on is seconds of work, and a bar for each would fill the terminal.
+        # With --every there is no bar: each publication takes only seconds, and its bar would stay in the terminal.
         with progress_bar(f"publish {name}", shown=output is Output.text and pause_ms is None) as bar:
             publisher.run(tell, pause_ms, Event(), bar)
     except KeyboardInterrupt:

@@ -6,8 +6,8 @@ A *run* is the entries of one batch in one ledger. Readers see all of them or no
     driver    messages of one batch → CommitRun, or CommitRuns for several ledgers → the broker appends the parts
 
 Invariants
-- Only the query and the batch determine the run's id. If any process repeats a batch, it is the same run, and the
-  broker appends the run once.
+- Only the query and the batch determine the run's id. So if any process repeats a batch, the repetition has the same
+  id, and the broker appends the run once.
 - The options `txnAppId` and `txnVersion` name a write: it is batch `txnVersion` of a query named by `txnAppId`.
 - Spark may repeat a commit after a failure, and this module repeats it while the broker restarts. A repeated commit
   appends nothing.
@@ -19,7 +19,7 @@ Rules for repeated batches
 - A batch is a *repetition* if it is not above the newest committed batch of its query. The log keeps the number of the
   newest batch until the ledger is deleted.
 - The commit of a repetition appends nothing and deletes the staged parts. A task that knows of the repetition consumes
-  no rows. Its batch must never be committed, because no part has its rows.
+  no rows, and stages none. So if one task of a batch knew of it, the commit never appends the parts of the other tasks.
 - For a named write the driver asks the broker once whether the batch is a repetition.
 - In a streaming write only the tasks know the query, so the tasks ask the broker. A Python worker asks before it stages
   its first batch of a query. Later it asks only if a batch's number is not above that of the last batch that it staged.

@@ -45,7 +45,10 @@ _BLOCK_BYTES = 4 * 1024 * 1024
 
 
 class OpenedRows:
-    """Rows of one read. Construction makes one call, which returns the columns, the range and the first locations."""
+    """Rows of one read. The constructor makes one call to the broker.
+
+    The call returns the ledger's columns, the range of the read, and the locations of the first blocks.
+    """
 
     def __init__(self, client: Client, request: OpenRead, selection: RowSelection | None = None) -> None:
         found = client.open_read(msgspec.structs.replace(request, max_block_bytes=_BLOCK_BYTES))
@@ -74,7 +77,7 @@ class OpenedRows:
             yield from batches if selection is None else selection.taken(position, batches)
 
     def _entries(self, blocks: Iterator[FrameBlock]) -> Iterator[Entry]:
-        """Yield the entries of blocks, without the entries of which the selection has no row."""
+        """Yield the entries of blocks. An entry without a selected row is left out."""
         for block in blocks:
             for entry_id, frame in iter_frames(block.frames, block.ledger_id, block.first_entry, block.entries):
                 position = Position(block.ledger_id, entry_id)

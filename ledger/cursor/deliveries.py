@@ -1,4 +1,7 @@
-"""Delivery records of a store's cursors. A record has the rows of one batch, and the outstanding rows before it.
+"""Delivery records of a store's cursors. A record has the rows of one batch, and the outstanding rows of earlier
+batches.
+
+An *outstanding* row was delivered and is not acknowledged.
 
 Two offsets describe a batch of contiguous new rows. A batch with skipped or redelivered rows needs a record. The broker
 chooses the rows of such a batch once, and stores the record before a checkpoint of Spark names the record.
@@ -8,10 +11,10 @@ Invariants
   acknowledgement.
 - The log keeps all rows that a record may deliver. The cursor's replay floor, before which the log may be trimmed, is
   at or before the record's first row.
-- With ackMode `explicit` the user acknowledges rows. A delivered row is outstanding until then. The row is redelivered,
-  with the number of its deliveries, or becomes a dead letter. After a reset of the cursor no row is outstanding.
-- Rows that a record leaves out as acknowledged are durably acknowledged before the record is stored. Reason: a crash
-  could otherwise lose rows that are neither acknowledged nor redelivered.
+- With ackMode `explicit` the user acknowledges rows. An outstanding row is redelivered, with the number of its
+  deliveries, or becomes a dead letter. After a reset of the cursor no row is outstanding.
+- A record leaves out acknowledged rows. Their acknowledgements are made durable before the record is stored. Reason: a
+  crash could otherwise lose the acknowledgement of a row that no record has, and the row would never be redelivered.
 - A clock that is set back does not delay redelivery. Ages continue from the newest delivery time.
 - Negative acknowledgements are kept in memory. If the broker dies, their rows are redelivered after the timeout.
 - A negative acknowledgement is refused if no batch was delivered with `explicit`. Reason: the caller would wait for a
@@ -240,7 +243,7 @@ class DeliveryTable:
         if fresh and has_rows_left(fresh, acknowledged.within(fresh), snapshot):
             due = [*due, unacknowledged_share(fresh, acknowledged, 0, now)]
         if not due:
-            # Spark has committed the reader's batches, so it runs none of them again from before the cursor's position.
+            # Spark has committed all batches of the reader. It repeats none of them, so the replay floor may advance.
             if cursor.replay_floor is not None and cursor.replay_floor < cursor.next_position:
                 self._acknowledgements.set_replay_floor(cursor, cursor.next_position)
             return DecidedDelivery(0, new.start, dead)
@@ -310,7 +313,8 @@ class DeliveryTable:
             return pending.record
         if not shares:
             return 0
-        number = self._metadata.allocate_ledger_id()  # rises with each call, as the batch numbers of a query must
+        # The number is also the batch number of the write to the dead-letter ledger. Such numbers must rise.
+        number = self._metadata.allocate_ledger_id()
         self._records.put_dead(cursor.ledger, cursor.name, DeliveryRecord(number, cursor.next_position, shares))
         return number
 

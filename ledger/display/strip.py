@@ -3,9 +3,12 @@
     | table table | bucket | both | local | open |        parts, in the order of the log
     0                                      x(position)    coordinates from 0 to the width
 
+The *place* of a segment is where its data is: published to a table, in the bucket, local, or both of the last two.
+
 Rules
-- A part is one segment while the ledger has at most `PARTS_MAX`. Otherwise a part is consecutive segments of one place.
-  If these are too many as well, each part has an equal number of segments and the place of most of its entries.
+- If the ledger has at most `PARTS_MAX` segments, each part is one segment. Otherwise a part is a group of consecutive
+  segments of the same place. If there are more than `PARTS_MAX` such groups, each part has an equal number of segments.
+  Its place is then that of most of its entries.
 - The width of a part grows with its entries. Every part has a least width, so that each is visible.
 """
 
@@ -67,7 +70,10 @@ class DrawnPart:
 
 
 class Strip:
-    """Strip of the segments of a description. A partitioned ledger, and a list that was left out, have no parts."""
+    """Strip of the segments of a ledger's description.
+
+    The strip has no parts if the ledger is partitioned, or if the description was requested without its lists.
+    """
 
     def __init__(self, described: LedgerDescription, parts_max: int = PARTS_MAX) -> None:
         published = published_everywhere(described.properties)
@@ -96,7 +102,7 @@ class Strip:
         return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
 
     def _xs(self, ledger_id: int, entries: Integers) -> npt.NDArray[np.float64]:
-        """Return the coordinates of entries of one segment, which need not exist."""
+        """Return the coordinates of entries of one segment. The segment and its entries may be missing."""
         if not self.parts:
             return np.zeros(len(entries))
         at = bisect_left(self._ids, ledger_id)

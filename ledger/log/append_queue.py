@@ -87,8 +87,8 @@ class PendingAppend(Pending[Position]):
 class PendingRun(Pending[CommittedRun]):
     """Run: the verified entries of a batch. The writer adds the marker, the entry that ends a run.
 
-    `size` is in bytes and includes the header of each entry in the file. `batch` is the batch of the call that commits
-    the run, for logs: another thread writes the run.
+    `size` is in bytes and includes the header of each entry in the file. `batch` is the id of the batch for log lines.
+    It is stored here because another thread writes the run.
     """
 
     request: CommitRun
@@ -326,7 +326,8 @@ class AppendQueue(Generic[Written]):
 
     def answer(self, error: Exception | None) -> bool:
         """Complete the synced groups and take the groups written since. Return False if there is no such group."""
-        self._syncer = threading.get_ident()  # the pool of a bucket takes and completes in different threads
+        # `BucketSyncPool` calls `take` and `answer` in different threads.
+        self._syncer = threading.get_ident()
         retries = self._log.settle(self._syncing_groups, error) if self._syncing_groups else []
         with self._lock:
             if retries:

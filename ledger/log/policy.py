@@ -56,7 +56,7 @@ POLICIES = {
     _OFFLOAD_WAIT: _OFFLOAD_WAIT,
     _DELETE_PUBLISHED: _DELETE_PUBLISHED,
 }
-"""The policies by name, each with the broker's setting of its default value and its range."""
+"""The policies by name, each with the broker's setting that has its default value. The setting also has the range."""
 
 # Older names in Pulsar, with other units. Their values are stored under the newer names.
 _EARLIER = {"offloadTimeInMinutes": (OFFLOAD_SECONDS, 60), "offloadSizeInMB": (OFFLOAD_BYTES, _MB)}

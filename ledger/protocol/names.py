@@ -1,4 +1,4 @@
-"""Type of the names in messages, with a maximum length.
+"""Type of the names in requests and replies of the protocol, with a maximum length.
 
 The decoder refuses a longer text before any code scans the text or shows it in an error. A name that a store accepts is
 always shorter (`ledger.names`).
@@ -22,4 +22,6 @@ def request_body(request: msgspec.Struct) -> bytes:
     try:
         return msgspec.json.encode(request)
     except UnicodeEncodeError as wrong:
-        raise Refused(unencodable(wrong, "a name or value of the request"), hint="Name it in valid Unicode") from None
+        raise Refused(
+            unencodable(wrong, "a name or value of the request"), hint="Use a text of valid Unicode characters"
+        ) from None

@@ -1,4 +1,4 @@
-"""Drawing of the live view with the library `rich`: a head, one table, and a line about cache and offload."""
+"""Drawing of the live view of `ledger top` with the library `rich`: head, one table, a line about cache and offload."""
 
 from __future__ import annotations
 

@@ -94,9 +94,9 @@ class MessageFuture(msgspec.Struct, frozen=True, gc=False):
     def __repr__(self) -> str:
         return repr(self.batch.standard_future(self.number))
 
-    @property  # type: ignore[misc]  # as in every class that stands for another
+    @property  # type: ignore[misc]  # it is read-only, `object.__class__` is not
     def __class__(self) -> type:
-        """The class for `isinstance`, which asyncio calls."""
+        """The class `Future`, so that `isinstance(self, Future)` is true. asyncio makes this test."""
         return Future
 
     def done(self) -> bool:
@@ -116,7 +116,10 @@ class MessageFuture(msgspec.Struct, frozen=True, gc=False):
 
 
 class _StandardFuture(Future[MessageId]):
-    """Future for callbacks and for waiting for many. Equals the `MessageFuture` of its message."""
+    """Future for callbacks, and for functions that wait for several futures.
+
+    Equals the `MessageFuture` of its message.
+    """
 
     def __init__(self, batch: SentBatch, number: int) -> None:
         super().__init__()

@@ -242,7 +242,7 @@ def test_what_looks_like_markup_or_an_emoji_is_printed_as_it_is(store: Path, mon
     assert cursor in run("cursor", "list", name)
     assert cursor in run("describe", name)
     assert name in run("list")
-    assert run("verify", name) == "1 entry holds\n"
+    assert run("verify", name) == "1 entry verified\n"
     assert "orders[red]" in run("policy", name)
     assert "'b:100:'" in run("describe", "b:100:", status=1)
 
@@ -389,6 +389,6 @@ def test_one_of_a_thing_is_singular(store: Path) -> None:
     assert "0 rows in 0 entries, [before the first entry, before the first entry)" in run("describe", "orders")
     run("append", "orders", "a")
     assert "1 row in 1 entry" in run("describe", "orders")
-    assert "1 entry holds" in run("verify")
+    assert "1 entry verified" in run("verify")
     assert "0 segments with 0 entries trimmed" in run("trim", "orders")
     assert "with 1 row and 0 cursors" in run("delete", "orders", status=1, stdin="n\n")

@@ -61,7 +61,7 @@ def filled(store: LedgerStore, store_path: Path, tmp_path: Path) -> list[str]:
 
 def test_verify_counts_the_entries_of_all_ledgers_in_a_terminal(filled: list[str]) -> None:
     printed, shown = in_terminal("verify", *filled)
-    assert printed == "6 entries hold\n"
+    assert printed == "6 entries verified\n"
     assert re.search(r"verify .*6 of 6 entries, orders", shown)
 
 

@@ -82,7 +82,7 @@ def test_rows_survive_kills_and_the_disk(address: str, tmp_path: Path, monkeypat
     os.kill(record.pid, signal.SIGKILL)
     orders.append(rows(10, 100))
     assert ids(address) == list(range(110))
-    assert re.search(r"2 entries hold, \d+ objects of the log verified", run("verify", "--store", address))
+    assert re.search(r"2 entries verified, \d+ objects of the log verified", run("verify", "--store", address))
     stop_broker(directory)
     shutil.rmtree(directory)
     monkeypatch.setenv("LEDGER_CACHE", str(tmp_path / "two"))
