@@ -39,6 +39,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pyspark_ledger.ledger.clock import monotonic_ms, pause
 from pyspark_ledger.ledger.errors import LedgerError, Unavailable
+from pyspark_ledger.ledger.location import location_text
 from pyspark_ledger.ledger.ownership import is_gone, process_identity, run_directory
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class DriverConnection:
                 self._client = None
                 if monotonic_ms() >= deadline_ms or (not self._has_connected and "://" in self.location):
                     raise
-                _log.warning("broker of %s: %s; trying again", self.location, error)
+                _log.warning("broker of %s: %s; trying again", location_text(self.location), error)
             pause(_PAUSE_MS)
 
 
@@ -106,7 +107,7 @@ _WORKER_VARIABLE = b"PYTHON_WORKER_FACTORY_"
 def log_default_store(store: str) -> None:
     """Print the location of a default store, once per driver."""
     if not _record_printed(store):
-        print(f"pyspark-ledger: the store is {store}", file=sys.stderr, flush=True)  # noqa: T201
+        print(f"pyspark-ledger: the store is {location_text(store)}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def _record_printed(store: str) -> bool:

@@ -100,6 +100,11 @@ def bucket_of(directory: Path) -> str:
     return address if address.startswith(_BUCKET) and quote(address, safe="") == directory.name else ""
 
 
+def location_text(location: str | Path) -> str:
+    """Return a store's location as users know it: `s3://…` for the local directory of a store in a bucket."""
+    return bucket_of(Path(location)) or str(location)
+
+
 def _require_address(text: str) -> None:
     """Raise Refused if an address has no valid host or no port."""
     if text.startswith("grpc+unix://"):

@@ -20,6 +20,7 @@ from typing import Self
 
 from pyspark_ledger.ledger import disk
 from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.location import location_text
 
 _MACHINE_ID_FILES = ("/etc/machine-id", "/var/lib/dbus/machine-id")
 _log = logging.getLogger(__name__)
@@ -146,7 +147,9 @@ class StoreLock:
             lock = cls(path, cls._locked(path))
             if os.fstat(lock._fd).st_ino != path.stat().st_ino:
                 lock.release()
-                raise Refused(f"another broker took over the store {store} while {process_identity()} locked it")
+                raise Refused(
+                    f"another broker took over the store {location_text(store)} while {process_identity()} locked it"
+                )
         os.ftruncate(lock._fd, 0)
         os.pwrite(lock._fd, process_identity().encode(), 0)
         return lock
@@ -164,8 +167,9 @@ class StoreLock:
         except BlockingIOError:
             holder = os.pread(fd, 256, 0).decode(errors="replace")
             os.close(fd)
+            store = location_text(path.parent)
             raise Refused(
-                f"the store {path.parent} is in use by the broker {holder}, this is {process_identity()}",
+                f"the store {store} is in use by the broker {holder}, this is {process_identity()}",
                 hint="A store has one broker: connect to that broker",
             ) from None
         return fd

@@ -172,15 +172,25 @@ def serve(
     return served
 
 
-def session(app_name: str = "pyspark-ledger", *, delta: bool = False, **conf: object) -> SparkSession:
+def session(
+    app_name: str = "pyspark-ledger",
+    *,
+    store: str | os.PathLike[str] | None = None,
+    delta: bool = False,
+    **conf: object,
+) -> SparkSession:
     """Return a local Spark session with settings for Python data sources.
+
+    `store` becomes the session's default store, as with `register`: a directory, a bucket `s3://…` or a broker's
+    address.
 
     `conf` adds Spark settings; write `_` for each `.` in a name. With `delta` the session can use Delta tables. Spark
     then downloads Delta's jars from Maven Central, once.
     """
     from pyspark_ledger.connector.session.session import local_session
 
-    return local_session(app_name, conf, delta=delta)
+    spark = local_session(app_name, conf, delta=delta)
+    return spark if store is None else register(spark, store=store)
 
 
 def configure(spark: SparkSession) -> SparkSession:

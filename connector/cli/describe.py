@@ -93,6 +93,7 @@ def _describe(
     if described.last_publish_ms:
         console.print(f"  last append: {time(described.last_publish_ms)}")
     console.print(f"  columns: {schema}")
+    console.print(f"  durability: {described.durability}")
     console.print(f"  cursors: {', '.join(map(visible, described.cursors)) or 'none'}")
     for state in cursors:
         # A query of Spark used this cursor, no query uses it now, and it has a backlog. Most likely the backlog is the

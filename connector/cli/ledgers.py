@@ -71,7 +71,9 @@ class Durability(StrEnum):
     os = "os"
 
 
-StoreOption = Annotated[str | None, typer.Option("--store", "-s", help="Directory or broker address.")]
+StoreOption = Annotated[
+    str | None, typer.Option("--store", "-s", help="Directory, s3://BUCKET/PREFIX, or broker address.")
+]
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="Text for people, or JSON for scripts.")]
 TIME_FORMS = "2026-11-22T10:15:00Z, 2026-11-22 10:15 in the host's zone, or milliseconds since 1970"
 Start = Annotated[str, typer.Option(help=f"earliest, latest, SEGMENT:ENTRY, or a time: {TIME_FORMS}.")]

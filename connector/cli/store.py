@@ -19,12 +19,12 @@ from pyspark_ledger.connector.cli.ledgers import Output, OutputOption, StoreOpti
 from pyspark_ledger.ledger.client.connect import stop_broker
 from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.errors import Refused
-from pyspark_ledger.ledger.location import store_location
+from pyspark_ledger.ledger.location import location_text, store_location
 from pyspark_ledger.ledger.names import short_name
 from pyspark_ledger.ledger.store.repair import RepairReport, UnknownSegment, find
 from pyspark_ledger.ledger.store.repair import repair as repaired
 
-Directory = Annotated[str | None, typer.Option("--store", "-s", help="Directory of the store.")]
+Directory = Annotated[str | None, typer.Option("--store", "-s", help="Directory of the store, or s3://BUCKET/PREFIX.")]
 
 
 def serve(
@@ -62,7 +62,8 @@ def stop(
     """Stop the broker of a store. The next process that uses the store starts a broker with its own environment."""
     directory = _directory(store)
     stopped = stop_broker(Path(directory))
-    said = f"the broker of {directory} has stopped" if stopped else f"no broker runs for {directory}"
+    where = location_text(directory)
+    said = f"the broker of {where} has stopped" if stopped else f"no broker runs for {where}"
     show(output, {"stopped": stopped}, lambda console: console.print(said))
 
 
@@ -89,7 +90,9 @@ def repair(
     """Find segments that the metadata of a store lost. With --yes, add them to their ledgers. No broker may run."""
     directory = Path(store_location(store))
     if not (directory / "metadata.sqlite").exists():
-        raise Refused(f"there is no store at {directory} on this host", hint="Run it where the store's broker runs")
+        raise Refused(
+            f"there is no store at {location_text(directory)} on this host", hint="Run it where the store's broker runs"
+        )
     found = find(directory, ledger)
     if not yes:
         show(output, found, lambda console: _say(console, found))

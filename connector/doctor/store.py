@@ -13,7 +13,7 @@ from pyspark_ledger.ledger.client.client import Client
 from pyspark_ledger.ledger.client.connect import connect_store
 from pyspark_ledger.ledger.client.credentials import Credentials
 from pyspark_ledger.ledger.errors import LedgerError
-from pyspark_ledger.ledger.location import store_location
+from pyspark_ledger.ledger.location import location_text, store_location
 from pyspark_ledger.ledger.protocol.actions import Empty, Health
 
 _PREFIX = "LEDGER_"
@@ -27,12 +27,16 @@ def check_store(store: str, environ: Mapping[str, str]) -> Iterator[Diagnosis]:
         return
     path = Path(location)
     if not (path / "metadata.sqlite").exists():
-        yield Diagnosis("store", "ok", f"{path} is no store yet: the first write creates it")
+        yield Diagnosis("store", "ok", f"{location_text(path)} is no store yet: the first write creates it")
         return
     try:
         client = connect_store(path, start=False, deadline_ms=2_000)
     except LedgerError as error:
-        yield Diagnosis("broker", "ok", f"no broker runs for {path}; a driver on this host starts it ({error.message})")
+        yield Diagnosis(
+            "broker",
+            "ok",
+            f"no broker runs for {location_text(path)}; a driver on this host starts it ({error.message})",
+        )
         return
     yield Diagnosis("broker", "ok", f"store {client.store_id} is served at {client.address}")
     yield from _health(client)

@@ -38,8 +38,9 @@ class AddressOptions:
     store: str | None = option(
         text,
         EVERYWHERE,
-        "A directory of this host, or a broker's address: `grpc://host:port`, `grpc+tls://host:port` or "
-        "`grpc+unix:///path`. If no broker of the directory runs, the driver starts a broker.",
+        "A directory of this host, a bucket `s3://bucket/prefix`, or a broker's address: `grpc://host:port`, "
+        "`grpc+tls://host:port` or `grpc+unix:///path`. If no broker of the directory or of the bucket's store runs, "
+        "the driver starts a broker.",
         otherwise="$LEDGER_STORE, else ./ledger-store",
     )
     tls_trust_certs_file_path: str = option(

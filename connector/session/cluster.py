@@ -29,7 +29,7 @@ from pyspark_ledger.connector.session.certificates import EphemeralCertificates
 from pyspark_ledger.connector.session.ephemeral_disk import dies_with_its_machine
 from pyspark_ledger.connector.session.listeners import is_connect
 from pyspark_ledger.ledger.errors import LedgerError, Refused
-from pyspark_ledger.ledger.location import bucket_of, store_location
+from pyspark_ledger.ledger.location import bucket_of, location_text, store_location
 from pyspark_ledger.ledger.ownership import run_directory
 from pyspark_ledger.ledger.protocol.actions import Empty
 
@@ -69,7 +69,7 @@ class ServedStore:
         atexit.register(self.stop)
 
     def __repr__(self) -> str:
-        return f"Served({self.address!r}, {str(self.directory)!r})"
+        return f"Served({self.address!r}, {location_text(self.directory)!r})"
 
     def connect(self) -> LedgerStore:
         """Return the store without Spark, on this host."""

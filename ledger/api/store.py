@@ -32,7 +32,7 @@ from pyspark_ledger.ledger.api.partitioned_ledger import PartitionedLedger
 from pyspark_ledger.ledger.api.views import store_view
 from pyspark_ledger.ledger.display.ledger_picture import store_html, store_text
 from pyspark_ledger.ledger.errors import Refused
-from pyspark_ledger.ledger.location import bucket_of, is_address, store_location
+from pyspark_ledger.ledger.location import bucket_of, is_address, location_text, store_location
 from pyspark_ledger.ledger.names import canonical_name, require_partitions
 from pyspark_ledger.ledger.protocol.actions import ChangeSetting, CreateLedger, Empty, NameLedger
 from pyspark_ledger.ledger.protocol.ledgers import ChangePolicy
@@ -84,8 +84,8 @@ def connect(
 ) -> LedgerStore:
     """Connect to a store without Spark: `connect().ledger("orders").append([{"id": 1}])`.
 
-    `store` is a directory or a broker's address. For a directory, the call starts a broker if none runs. With `create`
-    it also creates a missing store.
+    `store` is a directory, a bucket `s3://…` or a broker's address. For a directory or a bucket, the call starts a
+    broker if none runs. With `create` it also creates a missing store.
 
     For an address `grpc+tls://…`, `ca` is the file of the authority that has signed the broker's certificate.
     `certificate` and `key` are the client's files. `token` is a reference: `file:/path` or `env:NAME`.
@@ -95,7 +95,8 @@ def connect(
 
     credentials = Credentials(ca, certificate, key, token)
     location = store_location(store)
-    return LedgerStore(connect_store(location, create=create, start=True, credentials=credentials), location)
+    client = connect_store(location, create=create, start=True, credentials=credentials)
+    return LedgerStore(client, location_text(location))
 
 
 def open_read_only(store: str | os.PathLike[str] | None = None) -> LedgerStore:
@@ -114,7 +115,7 @@ def open_read_only(store: str | os.PathLike[str] | None = None) -> LedgerStore:
 
 
 class LedgerStore:
-    """Store and its ledgers."""
+    """Store and its ledgers. `location` is its directory, or the address of its bucket or its broker."""
 
     def __init__(self, client: Client, location: str = "") -> None:
         self.client = client

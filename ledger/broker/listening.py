@@ -60,7 +60,7 @@ class Listening:
         if not is_loopback(host) and not address.startswith(_UNIX):
             _require_guarded(address, settings)
         if not address.startswith(_UNIX):
-            _require_free(address)
+            require_free(address)
         tokens = []
         if settings.authenticationTokens:
             reference = require_reference(settings.authenticationTokens, "setting 'authenticationTokens'")
@@ -71,7 +71,7 @@ class Listening:
     def loopback(cls, port: int, token: str) -> Self:
         """Return a loopback port that requires a token: `port`, or a free port if `port` is in use."""
         try:
-            _require_free(f"{_LOOPBACK}:{port}")
+            require_free(f"{_LOOPBACK}:{port}")
         except Refused:
             port = 0
         return cls(f"{_LOOPBACK}:{port}", read_tokens(token, private=True))
@@ -119,7 +119,8 @@ def _require_guarded(address: str, settings: Settings) -> None:
         )
 
 
-def _require_free(address: str) -> None:
+def require_free(address: str) -> None:
+    """Raise Refused if another process listens at an address."""
     where = urlsplit(address)
     if not where.port:
         return

@@ -34,7 +34,7 @@ from pyspark_ledger.ledger.broker.append_socket import AppendSocketListener
 from pyspark_ledger.ledger.broker.bucket_home import address_of, only_target, open_in_bucket, settings_of
 from pyspark_ledger.ledger.broker.error_log import ErrorLog
 from pyspark_ledger.ledger.broker.limits import Activity, BrokerLimits
-from pyspark_ledger.ledger.broker.listening import Listening
+from pyspark_ledger.ledger.broker.listening import Listening, require_free
 from pyspark_ledger.ledger.broker.live_settings import LiveSettings
 from pyspark_ledger.ledger.broker.metrics import MetricsCollector
 from pyspark_ledger.ledger.broker.reads.cached_reads import CachedReads
@@ -54,6 +54,7 @@ from pyspark_ledger.ledger.tiering.loader import OffloaderChoice, address_checke
 from pyspark_ledger.ledger.transport.discovery import BrokerRecord, loopback_token, socket_path, sweep_run_directory
 
 if TYPE_CHECKING:
+    from pyspark_ledger.ledger.broker.web.address import WebAddress
     from pyspark_ledger.ledger.broker.web.server import WebServer
 
 _CANNOT_START = 2
@@ -77,7 +78,7 @@ def main(arguments: list[str] | None = None) -> int:
     sys.setswitchinterval(_SWITCH_SECONDS)
     log_broker_as("text")
     try:
-        store, cache, live, listening, home = _opened(options)
+        store, cache, live, listening, web_address, home = _opened(options)
     except (LedgerError, OSError) as error:
         print(error, file=sys.stderr, flush=True)  # noqa: T201 — the process that started the broker reads it
         return _CANNOT_START
@@ -90,7 +91,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{where}: {error}", file=sys.stderr, flush=True)  # noqa: T201
         return _CANNOT_START
     try:
-        web = _web_server(options.web or live.now.webServiceAddress, store, servers[0], live)
+        web = None if web_address is None else _web_server(web_address, store, servers[0], live)
         metrics = servers[0].metrics
         push = start_push(live.now.openTelemetryEndpoint, os.environ, lambda: metrics.collect_by(live.now))
     except (LedgerError, OSError) as error:
@@ -107,10 +108,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _opened(
     options: argparse.Namespace,
-) -> tuple[Store, CachedReads, LiveSettings, Listening | None, BucketStore | None]:
-    """Open the store. Return the store, its cache, its settings and the configured listening address.
+) -> tuple[Store, CachedReads, LiveSettings, Listening | None, WebAddress | None, BucketStore | None]:
+    """Open the store. Return the store, its cache, its settings, and the configured addresses of calls and of HTTP.
 
-    The address is None if the broker listens at its private socket only. The last value is None for a local store.
+    Both addresses are checked before the store is opened, because an opening raises the store's epoch. The address of
+    calls is None if the broker listens at its private socket only. The last value is None for a local store.
     """
     settings = Settings.load(options.config) if options.config else Settings()
     in_bucket = bucket_of(options.store)
@@ -122,6 +124,7 @@ def _opened(
     _raise_descriptors()
     address = options.address or settings.bindAddress
     listening = Listening.of(address, settings) if address else None
+    web = _web_address(options.web or live.now.webServiceAddress, live.now)
     offloader = OffloaderChoice(made_by(_OFFLOADER), live.now)
     live.before_change(address_checked_by(_ADDRESS))
     if in_bucket:
@@ -138,9 +141,9 @@ def _opened(
     how = {"create": options.create, "take_over": options.take_over, "offloader": offloader, "watch": watch}
     if in_bucket:
         home = open_in_bucket(called(_BUCKET, live.now), options.store, live.now, **how)
-        return home.store, made[0], live, listening, home
+        return home.store, made[0], live, listening, web, home
     store = Store.open(options.store, settings=live.now, clock=system_clock_ms, **how)
-    return store, made[0], live, listening, None
+    return store, made[0], live, listening, web, None
 
 
 def _raise_descriptors() -> None:
@@ -214,16 +217,24 @@ def _bound(
     return servers, record
 
 
-def _web_server(address: str, store: Store, server: BrokerServer, live: LiveSettings) -> WebServer | None:
-    """Start the HTTP service, unless `address` is empty."""
+def _web_address(address: str, settings: Settings) -> WebAddress | None:
+    """Return the address of the HTTP service; None if `address` is empty. Raises Refused for an unusable address."""
     if not address:
         return None
     # Imported here, because most brokers have no HTTP service and start faster without these modules.
     from pyspark_ledger.ledger.broker.web.address import WebAddress
+
+    web = WebAddress.of(address, settings)
+    require_free(web.url(web.port))
+    return web
+
+
+def _web_server(address: WebAddress, store: Store, server: BrokerServer, live: LiveSettings) -> WebServer:
+    """Start the HTTP service."""
     from pyspark_ledger.ledger.broker.web.routes import routes_of
     from pyspark_ledger.ledger.broker.web.server import WebServer
 
-    web = WebServer(WebAddress.of(address, live.now), routes_of(store, server.metrics, live, server.stopping))
+    web = WebServer(address, routes_of(store, server.metrics, live, server.stopping))
     _log.info("metrics and status page are served at %s", web.url)
     return web
 

@@ -21,6 +21,7 @@ from pyspark_ledger.ledger.broker.reads.cached_reads import CachedReads
 from pyspark_ledger.ledger.broker.telemetry.ledger_metrics import ledger_metrics, other_ledgers
 from pyspark_ledger.ledger.clock import Clock
 from pyspark_ledger.ledger.errors import LedgerError, NotFound
+from pyspark_ledger.ledger.location import location_text
 from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
 from pyspark_ledger.ledger.metrics.calls import CallMetrics
 from pyspark_ledger.ledger.metrics.counters import OBJECT_REQUESTS
@@ -86,7 +87,7 @@ class MetricsCollector:
             started_ms=self._started_ms,
             version=__version__,
             store_id=store.store_id,
-            store_path=str(store.path),
+            store_path=location_text(store.path),
             epoch=store.epoch,
             ledger_count=len(names),
             open_ledgers=len(store.opened()),

@@ -46,7 +46,8 @@ def found_or_created(
     except NotFound:
         if not create:
             raise NotFound(
-                f"there is no ledger store at {bucket.address}", hint="Write to it once, or correct the address"
+                f"there is no ledger store at {bucket.address}",
+                hint="Write to it once, create it with `ledger serve --create`, or correct the address",
             ) from None
     used = next((found.key for found in bucket.objects() if not found.key.startswith(_OF_CREATORS)), None)
     if used is not None:

@@ -34,7 +34,7 @@ from pyspark_ledger.ledger.client.client import Client
 from pyspark_ledger.ledger.client.credentials import Credentials
 from pyspark_ledger.ledger.clock import monotonic_ms, pause
 from pyspark_ledger.ledger.errors import Fenced, LedgerError, NotFound, Refused, Unavailable, Unsupported
-from pyspark_ledger.ledger.location import FENCED, bucket_directory, bucket_of
+from pyspark_ledger.ledger.location import FENCED, bucket_directory, bucket_of, location_text
 from pyspark_ledger.ledger.ownership import is_gone, process_identity, require_open_to_us
 from pyspark_ledger.ledger.protocol.actions import Empty
 from pyspark_ledger.ledger.transport.discovery import BrokerRecord, token_path
@@ -78,7 +78,7 @@ def connect_store(
         raise Refused(f"store {text!r} is neither a directory nor one of {', '.join(_SCHEMES)}")
     if credentials is not None and not credentials.empty:
         raise Refused(
-            f"credentials were given for the directory {text}, whose broker requires none",
+            f"credentials were given for the store {location_text(text)}, whose broker requires none",
             hint="Remove them, or use the broker's address, grpc+tls://HOST:PORT",
         )
     store = Path(text).absolute()
@@ -132,7 +132,7 @@ def stop_broker(store: Path, *, private_only: bool = False, deadline_ms: int = 3
         record, found = BrokerRecord.read(store), True
         if private_only and record is not None and record.remote:
             raise Refused(
-                f"a broker already serves the store {store} at {record.remote}",
+                f"a broker already serves the store {location_text(store)} at {record.remote}",
                 hint="Use that address, or stop that broker first",
             )
         with suppress(LedgerError):
@@ -140,7 +140,8 @@ def stop_broker(store: Path, *, private_only: bool = False, deadline_ms: int = 3
         client.close()
         if monotonic_ms() >= until:
             raise Unavailable(
-                f"the broker of {store} did not stop within {deadline_ms} ms", hint=f"See {store / 'broker.log'}"
+                f"the broker of {location_text(store)} did not stop within {deadline_ms} ms",
+                hint=f"See {store / 'broker.log'}",
             )
         pause(50)
     return found
@@ -171,13 +172,14 @@ def _awaited(store: Path, deadline_ms: int) -> Client:
     """
     record = BrokerRecord.read(store)
     if record is None:
-        raise Unavailable(f"no broker was ever started for the store at {store}", hint=_START_HINT)
+        raise Unavailable(f"no broker was ever started for the store at {location_text(store)}", hint=_START_HINT)
     client = _client_of(record, store, deadline_ms)
     try:
         client.hello()
     except (Unavailable, Refused) as error:
+        where = location_text(store)
         raise Unavailable(
-            f"no broker of store {record.store_id} at {store} answers at {record.address}: {error.message}",
+            f"no broker of store {record.store_id} at {where} answers at {record.address}: {error.message}",
             hint=_START_HINT,
         ) from None
     return client
@@ -196,8 +198,8 @@ def _answering(store: Path, deadline_ms: int, *, of_any_version: bool = False) -
     except Unsupported as other:
         if not of_any_version:
             raise Unsupported(
-                f"the broker of {store} has another version: {other.message}",
-                hint=f"Stop it: ledger stop --store {store}",
+                f"the broker of {location_text(store)} has another version: {other.message}",
+                hint=f"Stop it: ledger stop --store {location_text(store)}",
             ) from None
     return client
 
@@ -236,7 +238,7 @@ def _started(store: Path, create: bool, deadline_ms: int, arguments: Sequence[st
                 raise _start_error(store, log, offset, status, before)
             pause(20)
         raise Unavailable(
-            f"the broker of {store} did not answer within {deadline_ms} ms",
+            f"the broker of {location_text(store)} did not answer within {deadline_ms} ms",
             hint=f"See {log}: {_tail(log, offset)}",
         )
 
@@ -326,7 +328,7 @@ def _start_error(store: Path, log: Path, offset: int, status: int, before: set[s
         if before is None:
             with suppress(OSError):  # not empty: the broker failed later
                 store.rmdir()
-    return Refused(f"the broker of {store} ended with status {status}: {last_line}", hint=hint)
+    return Refused(f"the broker of {location_text(store)} ended with status {status}: {last_line}", hint=hint)
 
 
 def _tail(log: Path, offset: int) -> str:

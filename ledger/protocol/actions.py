@@ -136,7 +136,7 @@ class LedgerDescription(msgspec.Struct, frozen=True):
     `end` is the position after the last entry. `rows` counts all rows that were ever appended, also deleted ones. For a
     partitioned ledger the counts are sums, and only its `partitions` have positions. `segments` is empty for partitions
     and partitioned ledgers; `segment_count` is always set. For a terminated ledger, `terminated` is the position of the
-    last entry, or `(-1, -1)` for an empty ledger.
+    last entry, or `(-1, -1)` for an empty ledger. `durability` is "bucket" for a ledger of a store in a bucket.
     """
 
     name: str
@@ -154,6 +154,7 @@ class LedgerDescription(msgspec.Struct, frozen=True):
     partitions: list[LedgerDescription] = []
     terminated: Position | None = None
     segment_count: int = 0
+    durability: Literal["fsync", "os", "bucket"] = "fsync"
 
 
 class LedgerNames(msgspec.Struct, frozen=True):

@@ -205,7 +205,10 @@ class Store:
         require_settings(settings)
         exists = (path / "metadata.sqlite").exists()
         if not exists and not create:
-            raise NotFound(f"there is no ledger store at {path}", hint="Write to it once, or correct the path")
+            raise NotFound(
+                f"there is no ledger store at {path}",
+                hint="Write to it once, create it with `ledger serve --create`, or correct the path",
+            )
         if not exists and path.is_dir() and any(path.iterdir()) and not _left_by_create(path):
             raise Refused(f"{path} is neither empty nor a ledger store", hint="Choose an empty or new directory")
         disk.make_directory(path)
@@ -358,15 +361,17 @@ class Store:
         name = self._require_exists(canonical_name(name))
         count = self.partitions.count(name)
         if count:
-            return self.partitions.describe(
+            described = self.partitions.describe(
                 name, [self.describe(part, lists=lists) for part in partition_names(name, count)]
             )
-        ledger = self.ledger(name)
-        return msgspec.structs.replace(
-            ledger.describe(lists=lists),
-            cursors=self.cursors.names(ledger.name) if lists else [],
-            schema_version=self.metadata.schema(ledger.name, -1)[0],
-        )
+        else:
+            described = msgspec.structs.replace(
+                self.ledger(name).describe(lists=lists),
+                cursors=self.cursors.names(name) if lists else [],
+                schema_version=self.metadata.schema(name, -1)[0],
+            )
+        local = "os" if described.properties.get(DURABILITY) == "os" else "fsync"
+        return msgspec.structs.replace(described, durability=local if self._context.sync_through is None else "bucket")
 
     def get_schema(self, request: GetSchema) -> SchemaVersion:
         """Return the registered schema of a version, or the newest. Returns version -1 if no schema is registered."""

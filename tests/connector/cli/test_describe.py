@@ -44,7 +44,9 @@ def test_commands_take_and_print_times_that_a_person_reads(store: Path) -> None:
 
 def test_a_ledger_is_described_with_the_types_of_its_columns(store: Path) -> None:
     run("create", "empty")
-    assert "columns: none\n" in run("describe", "empty")
+    assert "columns: none\n  durability: fsync\n" in run("describe", "empty")
+    run("create", "fast", "--durability", "os")
+    assert "  durability: os\n" in run("describe", "fast")
     assert run_json("describe", "empty")["columns"] == []
     connect(store).ledger("orders").append([{"id": 1, "item": "tea"}])
     assert "columns: id int64, item string (version 0)" in run("describe", "orders")

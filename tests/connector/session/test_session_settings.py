@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 import pytest
 
 from pyspark_ledger.connector.session import session
+from pyspark_ledger.ledger.api.store import connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -174,3 +175,17 @@ def test_spark_submit_file_has_the_settings_of_a_new_session() -> None:
     assert stated.pop("spark.python.worker.reuse") == "true", "Spark's default, stated for its reason"
     del wanted["spark.ui.enabled"]  # users of a cluster may want the web interface
     assert stated == wanted
+
+
+@pytest.mark.spark
+def test_a_new_session_takes_its_default_store(store: Path, tmp_path: Path) -> None:
+    """In a process of its own: the session of the tests keeps its default store."""
+    program = (
+        "import sys; from pyspark_ledger import session; spark = session(store=sys.argv[1]); "
+        "spark.range(3).write.format('ledger').mode('append').save('orders'); "
+        "assert not [name for name, _ in spark.sparkContext.getConf().getAll() if 'store' in name]"
+    )
+    command = [sys.executable, "-c", program, str(store)]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert connect(store).ledger("orders").read().num_rows == 3

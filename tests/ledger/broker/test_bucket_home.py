@@ -20,7 +20,7 @@ from pyspark_ledger.ledger.bucket_store.home import BucketLimits, BucketStore
 from pyspark_ledger.ledger.client.connect import stop_broker
 from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.errors import Fenced, LedgerError, NotFound, Refused
-from pyspark_ledger.ledger.location import bucket_directory, bucket_of, store_location
+from pyspark_ledger.ledger.location import bucket_directory, bucket_of, location_text, store_location
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.transport.discovery import BrokerRecord
 from pyspark_ledger.ledger.wal.requests import RequestLimits, look
@@ -62,6 +62,7 @@ def test_the_directory_of_a_bucket_is_named_by_its_address(monkeypatch: pytest.M
     location = Path(store_location("s3://lake/some/prefix/"))
     assert location == tmp_path / "s3%3A%2F%2Flake%2Fsome%2Fprefix"
     assert (bucket_of(location), bucket_of(tmp_path)) == ("s3://lake/some/prefix", "")
+    assert (location_text(location), location_text("/srv/a")) == ("s3://lake/some/prefix", "/srv/a")
     with pytest.raises(Refused, match="1 to 240 are allowed"):
         store_location("s3://")
 
@@ -71,8 +72,10 @@ def test_rows_survive_kills_and_the_disk(address: str, tmp_path: Path, monkeypat
         connect(address, create=False)
     create_in(address)
     store = connect(address)
+    assert store.location == address
     orders = store.ledger("orders")
     orders.append(rows(100))
+    assert store.client.describe("orders").durability == "bucket"
     reader = orders.cursor("printer")
     seen, position = reader.read()
     reader.acknowledge(position)

@@ -106,7 +106,7 @@ def test_a_user_of_this_host_needs_neither(guarded: Guarded) -> None:
     client = connect_store(guarded.rig.store, start=False)
     assert client.address.startswith("grpc+unix://")
     assert client.hello().store_id == guarded.rig.record().store_id
-    with pytest.raises(Refused, match=r"credentials were given for the directory"):
+    with pytest.raises(Refused, match=r"credentials were given for the store"):
         connect_store(guarded.rig.store, start=False, credentials=guarded.credentials)
 
 

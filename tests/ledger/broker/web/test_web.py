@@ -168,6 +168,17 @@ def test_a_port_in_use_is_refused_by_name(rig: Rig) -> None:
     assert f"http://127.0.0.1:{port}/: Address already in use" in rig.log()
 
 
+def test_a_wrong_address_costs_no_epoch(rig: Rig) -> None:
+    first = rig.start("--create")
+    first.terminate()
+    first.wait(60)
+    for web, problem in (("ftp://127.0.0.1:1", "is no address"), ("http://example.org:1", "where other hosts")):
+        assert rig.spawn("--web", web).wait(60) == 2
+        assert problem in rig.log()
+    rig.start()
+    assert rig.record().epoch == 2
+
+
 def test_connections_that_say_nothing_keep_nobody_out(rig: Rig) -> None:
     url = started(rig)
     parts = urlsplit(url)
