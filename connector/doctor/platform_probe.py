@@ -115,7 +115,11 @@ def probe_unix_socket(check: str, directory: Path, failed: State, do: str) -> Di
                 _exchange(listener, str(path))
             finally:
                 path.unlink(missing_ok=True)
-        return Diagnosis(check, "ok", f"{directory} takes a socket of {len(os.fsencode(path))} bytes, and it answers")
+        return Diagnosis(
+            check,
+            "ok",
+            f"{directory} can have a socket, here with a path of {len(os.fsencode(path))} bytes, and it answers",
+        )
 
     return Probe(check, attempt, failed, do).diagnose()
 

@@ -1,7 +1,7 @@
-"""Conversion of Arrow entries to record batches for Spark, and the choice of the converter for a shape.
+"""Conversion of Arrow entries to record batches for Spark, and the choice of the converter for a read.
 
-The payload of an Arrow entry is an Arrow IPC stream. `ArrowRows` converts one entry after the other. `entry_rows`
-returns `ArrowRows` or the converter of messages.
+A *shape* is the columns that a read returns (`connector.rows.shape`). The payload of an Arrow entry is an Arrow IPC
+stream. `ArrowRows` converts one entry after the other. `entry_rows` returns `ArrowRows` or the converter of messages.
 
 Rules
 - Columns are views of the block that was read. Values are copied only if a type must be cast or batches are very small.
@@ -173,7 +173,7 @@ def _concat(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
 
 
 def entry_rows(topic: Topic, shape: RowShape) -> ArrowRows | PulsarRows:
-    """Return the converter for a shape, of messages or of Arrow entries. It converts `(position, parsed entry)`."""
+    """Return the converter for a shape, of messages or of Arrow entries. It converts pairs `(position, parsed entry)`."""
     if shape.raw:
         from pyspark_ledger.connector.rows.message_rows import PulsarRows
 

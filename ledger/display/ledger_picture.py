@@ -37,7 +37,7 @@ def ledger_html(view: LedgerView) -> str:
 
 
 def cursor_html(view: LedgerView, cursor: str) -> str:
-    """Return the picture of a cursor on its ledger; `view` has the cursor, unless there is a problem."""
+    """Return the picture of a cursor on the strip of its ledger, or only the problem of the view."""
     soft = f"cursor of {short_name(view.name)}"
     return written(card(cursor, soft, *_ledger(view), problem=view.problem))
 
@@ -141,7 +141,7 @@ def _ledger(view: LedgerView) -> list[Element]:
 
 
 def _rest(view: LedgerView) -> list[str]:
-    """Return lines about further cursors and partitions. A list that was not asked for has none."""
+    """Return lines that count the omitted partitions and cursors, unless the view omits all of them."""
     described = view.described
     if described is None or view.problem:
         return []

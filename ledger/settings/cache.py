@@ -184,8 +184,8 @@ class CacheSettings:
         "percent",
         0,
         100,
-        "Maximum part of the time in which a query reads its backlog for which the broker throttles it. A close "
-        "reader behind the query then catches up, and both share one read of object storage. 0: no throttling.",
+        "Throttling of a query that reads its backlog ahead of other readers: it waits for at most this part of its "
+        "time. A reader close behind it then catches up, and both share one read of object storage. 0: no throttling.",
         AT_ONCE,
     )
     managedLedgerContinueCachingAddedEntriesAfterLastActiveCursorLeavesMillis: int = whole(

@@ -8,8 +8,8 @@ A *slot* is the place of one number. A slot is free or has one object for ever, 
 
 Rules
 - A broker has no put in flight at or behind `lowest + window`, where `lowest` is its lowest unacknowledged number.
-- A number is acknowledged after all lower numbers and after a look at the manifest that shows the broker's epoch. The
-  look begins after the put succeeded.
+- A number is acknowledged after all lower numbers, and after a *look*, a read of the manifest, that shows the broker's
+  epoch. The look begins after the put succeeded.
 - If a slot has another object than the one that the broker put, the slot is lost. Then the broker ends.
 - An object is void if an object of a higher epoch has a lower number.
 - A taker claims the first free slot and the rest of the window. It stops if it reads an object of a higher epoch.

@@ -1,4 +1,7 @@
-"""Slots of one broker in the write-ahead log, from the put to the acknowledgement. Pure.
+"""Slots of one broker in the write-ahead log, from the put of an object to its acknowledgement. Pure.
+
+A *slot* is the place of one numbered object. A *look* is a read of the manifest, which shows whether the broker still
+owns the store.
 
     number      lowest                                       next
     ────────────┼────────────────────────────────────────────┼──────────

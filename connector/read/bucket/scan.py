@@ -101,7 +101,10 @@ class BucketTopic:
 
 
 class BucketRead:
-    """Read of a topic or its partitions, on the driver. `findings` come from the process that found the columns."""
+    """Read of a topic or its partitions, on the driver.
+
+    `findings` are the catalogue and columns that `load()` found.
+    """
 
     def __init__(
         self, options: LedgerOptions, user_schema: StructType | None = None, findings: BucketTopic | None = None
@@ -196,7 +199,7 @@ class BucketRead:
             options.include_metadata, options.columns, options.rescued_data_column or "", options.payload_schema or ""
         )
         schemas = None if self.columns is not None or row_options.payload_schema else self._schemas()
-        # A published table does not have the provenance columns, so a read of table and bucket has none.
+        # A published table lacks the columns of `PROVENANCE`, so a read of table and bucket does not return them.
         more = PROVENANCE if options.history is None else None
         shape = row_shape(self.columns, schemas, row_options, self.name, more=more)
         return shape if self._user_schema is None else shape.for_schema(self._user_schema, self.name)
@@ -277,7 +280,7 @@ class BucketRead:
 
 
 class BucketScan(BatchPlanner):
-    """Plan of a batch read of a topic. `findings` come from the process that found the columns."""
+    """Plan of a batch read of a topic. `findings` are the catalogue and columns that `load()` found."""
 
     def __init__(
         self, options: LedgerOptions, user_schema: StructType | None = None, findings: BucketTopic | None = None

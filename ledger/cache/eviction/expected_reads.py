@@ -8,7 +8,7 @@ ranges until enough memory is free. Both check the oldest range first.
     a range is postponed if  it was read since the last check, and the setting for recently read ranges is on, or
                              it has expected reads, and was postponed fewer times than the setting allows
     time pass                checks the ranges that are older than the threshold, and postpones or evicts each
-    size pass                checks ranges until enough memory is free, at last the postponed ranges, too
+    size pass                checks ranges until enough memory is free; the postponed ranges come last
 
 `expected-reads-stash` moves a range with expected reads from the queue to a list, the stash.
 
@@ -18,7 +18,7 @@ ranges until enough memory is free. Both check the oldest range first.
                 threshold goes to the stash; any other range is evicted
 
 Rules
-- In `expected-reads`, both passes and both reasons use the same limited number of postponements.
+- In `expected-reads`, a range has one number of postponements. Both passes raise it, for either reason.
 - In `expected-reads-stash`, each pass checks the stash first, then the queue.
 - Here expected reads follow from the entries that each reader has read (`ledger.cache.expected_reads`). PIP-430 counts
   releases instead. Reason: a task that Spark retries releases its entries twice, and would evict an entry that another

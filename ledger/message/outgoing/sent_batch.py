@@ -140,7 +140,7 @@ class _StandardFuture(Future[MessageId]):
             self.set_result(self.batch.id_of(self.number))
         else:
             self.set_exception(copy(error))
-        self._done_callbacks.clear()  # type: ignore[attr-defined]  # they may reference a `MessageFuture`
+        self._done_callbacks.clear()  # type: ignore[attr-defined]  # callbacks may reference a `MessageFuture`
 
     def result(self, timeout: float | None = None) -> MessageId:
         return MessageFuture(self.batch, self.number).result(timeout)
