@@ -223,7 +223,7 @@ class RangeCache:
 
 
 def _released(block: CachedBlock) -> int:
-    """Count one range of a block less. Release the block after its last range, and return its size, otherwise 0."""
+    """Reduce a block's number of ranges by one. After its last range, release the block and return its size, else 0."""
     block.spans -= 1
     if block.spans:
         return 0

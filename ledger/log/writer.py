@@ -136,8 +136,8 @@ class LogWriter:
     def give_up(self, error: LedgerError) -> None:
         """Seal the open segment at its last acknowledged entry. No group is in flight or follows. Never raises.
 
-        A segment of a store in a bucket stays open. The thread that acknowledges log objects may call, and a seal waits
-        for that thread. The next broker continues the segment.
+        A segment of a store in a bucket stays open. Reason: the caller may be the thread that acknowledges objects of
+        the bucket's log, and a seal would wait for this thread. The next broker continues the segment.
         """
         self.given_up = error
         if self._open is not None:

@@ -6,8 +6,8 @@ Only this module deletes segment files.
                     no ledger lists the segment yet)
 
 Rules
-- The transaction that removes a segment or its local copy inserts a record. After it, the files are deleted, or at the
-  next start after a crash. Then the directory is synced, and the record is deleted.
+- The transaction that removes a segment or its local copy inserts a record. Then the files are deleted, the directory
+  is synced, and the record is deleted. After a crash the next start repeats these steps.
 - The transaction that allocates a segment id inserts the record `made`. The transaction that lists the segment deletes
   it. If a crash comes between, the next start deletes the files, unless they have an acknowledged entry.
 - A file without a record is kept, and its name is logged. It is never in the way, because its id is not used again.

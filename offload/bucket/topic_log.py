@@ -36,8 +36,8 @@ class Part:
     """Input of one task. `scanned` says whether the log was scanned.
 
     In a scanned log, `hidden` has the entries of aborted transactions, and `messages` maps the position of a message's
-    last chunk to all its chunks. In another log, a chunk or an entry of a transaction is an error. Exception: an entry
-    with Arrow rows is read.
+    last chunk to all its chunks. In a log that was not scanned, a chunk or an entry of a transaction is an error.
+    Exception: an entry with Arrow rows is read.
     """
 
     ranges: tuple[ByteRange, ...]

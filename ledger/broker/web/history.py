@@ -165,6 +165,6 @@ def _point(before: Sample, now: Sample) -> Point:
 
 
 def difference(before: LatencyHistogram, now: LatencyHistogram) -> LatencyHistogram:
-    """Return the durations between two moments."""
+    """Return the histogram of the durations that were added between two samples."""
     counts = [after - earlier for earlier, after in zip(before.counts, now.counts, strict=True)]
     return LatencyHistogram(now.bounds, counts, now.total - before.total)
