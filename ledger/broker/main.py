@@ -109,10 +109,10 @@ def main(arguments: list[str] | None = None) -> int:
 def _opened(
     options: argparse.Namespace,
 ) -> tuple[Store, CachedReads, LiveSettings, Listening | None, WebAddress | None, BucketStore | None]:
-    """Open the store. Return the store, its cache, its settings, and the configured addresses of calls and of HTTP.
+    """Open the store. Return it with its cache, settings, configured addresses of calls and of HTTP, and `BucketStore`.
 
     Both addresses are checked before the store is opened, because an opening raises the store's epoch. The address of
-    calls is None if the broker listens at its private socket only. The last value is None for a local store.
+    calls is None if the broker listens at its private socket only. The `BucketStore` is None for a local store.
     """
     settings = Settings.load(options.config) if options.config else Settings()
     in_bucket = bucket_of(options.store)
@@ -315,8 +315,9 @@ def _leave(store: Store | BucketStore, servers: list[BrokerServer], limit_ms: in
 
     Flight's shutdown waits until all streams end, and an idle producer keeps its stream open. After `_GRACE_MS` the
     process therefore exits without waiting. It keeps the store's lock until then. Reason: the shutdown removes the
-    socket, which must not be that of a next broker. A broker of this host with another directory has no such lock. So
-    the broker of a store in a bucket looks at the manifest first.
+    socket, and the lock keeps the next broker from creating its own socket before. For a store in a bucket, the next
+    broker may use another directory of this host, which has its own lock. So the broker of such a store first checks
+    the manifest. If another broker has taken the store over, this check ends the process.
     """
     if isinstance(store, BucketStore):
         store.check_fenced()

@@ -5,8 +5,8 @@ Invariants
 - Only the last segment of the list can be open (close time 0). An open segment at the start of a broker was left by a
   broker that ended without a seal. It is recovered and sealed, and the first append creates a new segment.
 - Each start of a broker raises the store's epoch, which fences the previous broker. A fenced broker may continue to
-  write until it reads the epoch. No reader may see these writes. If it still has the segment open, the segment is
-  recovered from a copy, which replaces the file.
+  write until it reads the epoch. No reader may see these writes. If the fenced broker still has the segment's file
+  open, the new broker recovers the segment from a copy, which replaces the file.
 - A seal writes entries, sizes, rows and the newest committed batches to the metadata in one transaction. An empty
   segment is removed from the list instead.
 - An offload is a copy of a sealed segment in object storage, and an attempt is one upload of the copy.

@@ -1,7 +1,8 @@
 """Request of a client that acknowledges positions, as Arrow record batches.
 
-    ledger_id int64 · entry_id int64 · rows large_binary     one line for each entry; bit `n` of `rows` is row `n`, in
-                                                             little-endian words; null means the whole entry
+    ledger_id int64 · entry_id int64 · rows large_binary     one line for each entry. In `rows`, bit `n` is set if row
+                                                             `n` is acknowledged, in little-endian words. Null means
+                                                             the whole entry
 
 `ledger_id` is the id of a segment, which Pulsar calls a ledger. A request may list an entry more than once: the
 receiver unites all lines of the entry. The order of lines has no meaning.

@@ -86,7 +86,7 @@ def _same(data: memoryview, offsets: Integers, expected: npt.NDArray[np.uint8], 
 def _same_widths(timestamps: Integers, row_ends: Integers) -> Iterator[tuple[int, int, tuple[int, int]]]:
     """Yield ranges of rows whose stamps have the same layout: start, end, and the bytes of the time and of the index.
 
-    A stamp without rows before it has no index, which counts as 0 bytes.
+    The stamp of an entry has no index if the log has no row up to its end. Then the index has 0 bytes.
     """
     if not len(timestamps):
         return

@@ -16,23 +16,27 @@ class BucketSettings:
         "milliseconds",
         20,
         1_000,
-        "Entries and records of a store in a bucket are put together, one object in this time. A single client does "
-        "not wait for it.",
+        "Time for which a store in a bucket collects entries and records before it puts them as one object of its log. "
+        "The entry of a single client is put at once.",
     )
     bucketPutsInFlight: int = whole(
-        8, "objects", 1, 64, "Number of objects of the log that are put at once. A store never lowers this number."
+        8,
+        "objects",
+        1,
+        64,
+        "Maximum number of puts in flight, of objects of the log. The number of a store can only be raised.",
     )
     bucketTakeoverMs: int = whole(
         30_000,
         "milliseconds",
         1_000,
         3_600_000,
-        "A broker on another host may be taken over after this time without a new object in the log.",
+        "Another host may take over the store if the broker does not answer and the log gets no object for this time.",
     )
     bucketSnapshotBytes: int = whole(
         64 * MIB,
         "bytes",
         MIB,
         16 * 1024 * MIB,
-        "The records of a store in a bucket are written as a snapshot after this much log.",
+        "A store in a bucket puts a snapshot of its records after its log has grown by this size.",
     )
