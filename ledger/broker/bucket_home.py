@@ -34,7 +34,7 @@ from pyspark_ledger.ledger.ownership import is_gone, machine_id, process_identit
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.wal.bucket import LOG_PREFIX, Bucket, log_key
 from pyspark_ledger.ledger.wal.manifest import BrokerAddress
-from pyspark_ledger.ledger.wal.requests import FoundManifest, RequestLimits, look
+from pyspark_ledger.ledger.wal.requests import FoundManifest, RequestLimits, read_manifest
 
 _REACH_SECONDS = 2.0
 _STEP_MS = 1_000
@@ -120,7 +120,7 @@ def _unserved(bucket: Bucket, found: FoundManifest, limits: RequestLimits, takeo
     before, until = _newest(bucket, found), monotonic_ms() + takeover_ms
     while monotonic_ms() < until:
         pause(min(_STEP_MS, takeover_ms))
-        now = look(bucket, limits)
+        now = read_manifest(bucket, limits)
         if now.etag != found.etag or _newest(bucket, now) != before:
             raise Refused(
                 f"the store {bucket.address} is in use by {broker.process} at {broker.address}, which this host "

@@ -23,7 +23,7 @@ from pyspark_ledger.ledger.errors import AlreadyExists, NotFound, Refused
 from pyspark_ledger.ledger.metadata.records import Metadata
 from pyspark_ledger.ledger.wal.bucket import MANIFEST, SNAPSHOT_PREFIX, Bucket
 from pyspark_ledger.ledger.wal.manifest import StoreManifest, encode_manifest
-from pyspark_ledger.ledger.wal.requests import FoundManifest, RequestLimits, look
+from pyspark_ledger.ledger.wal.requests import FoundManifest, RequestLimits, read_manifest
 
 _OF_CREATORS = (PROBE_PREFIX, SNAPSHOT_PREFIX)
 
@@ -42,7 +42,7 @@ def found_or_created(
     Raises NotFound without `create`, and Refused if the bucket is not suitable or the prefix is in use.
     """
     try:
-        return look(bucket, limits)
+        return read_manifest(bucket, limits)
     except NotFound:
         if not create:
             raise NotFound(
@@ -64,7 +64,7 @@ def found_or_created(
     try:
         return FoundManifest(manifest, bucket.put(MANIFEST, encode_manifest(manifest), only_new=True))
     except AlreadyExists:
-        return look(bucket, limits)
+        return read_manifest(bucket, limits)
 
 
 def _first_records(store_id: str, clock: Clock) -> bytes:

@@ -1,10 +1,13 @@
-"""Store of a bucket, opened by its only broker: take-over, local directory, log, store, collector.
+"""Store of a bucket, opened by its only broker.
+
+The broker takes the store over from an earlier broker (`ledger.wal.take_over`), and builds a local directory from the
+bucket. Then it opens the directory like any store. The collector deletes old objects of the write-ahead log.
 
     manifest ─▶ epoch + 1 ─▶ snapshot and log ─▶ directory ─▶ claims ─▶ write-ahead log ─▶ Store ─▶ collector
 
 Rules
 - The lock of the directory is taken before the directory is emptied.
-- The end of the log is the end of the broker: `on_lost` is called once with the error.
+- If the write-ahead log fails, the broker must end: `on_lost` is called once with the error.
 - `close` seals nothing: everything acknowledged is in the bucket, and the next broker continues the open segments.
 """
 
@@ -39,12 +42,12 @@ from pyspark_ledger.ledger.wal.bucket import Bucket, log_key
 from pyspark_ledger.ledger.wal.fence import require_epoch
 from pyspark_ledger.ledger.wal.log_object import WalRange
 from pyspark_ledger.ledger.wal.manifest import BrokerAddress
-from pyspark_ledger.ledger.wal.requests import FoundManifest, RequestLimits, look
+from pyspark_ledger.ledger.wal.requests import FoundManifest, RequestLimits, read_manifest
 from pyspark_ledger.ledger.wal.take_over import TakeOver, identity_of
 from pyspark_ledger.ledger.wal.writer import WalWriter
 
 _CARRIED_AT_ONCE = 256
-_LOOK_MS = 1_000
+_CHECK_MS = 1_000
 _log = logging.getLogger(__name__)
 
 
@@ -58,7 +61,7 @@ class BucketLimits:
 
 
 class BucketStore:
-    """Open store of a bucket. Its `store` is used as any store."""
+    """Open store of a bucket. The attribute `store` is used like the store of a directory."""
 
     def __init__(
         self,
@@ -70,7 +73,7 @@ class BucketStore:
         on_lost: Callable[[LedgerError], None],
         **options: Any,
     ) -> None:
-        """Take the store over whose manifest is `found`. `options` are those of `Store.open`.
+        """Take over the store with the manifest `found`, and open it. `options` are passed to `Store.open`.
 
         Raises Unavailable if another broker takes the store over at the same time.
         """
@@ -123,9 +126,11 @@ class BucketStore:
 
     def check_fenced(self) -> None:
         """End the log if another broker has taken the store over. An unreachable bucket is no error."""
-        requests = replace(self._requests, deadline_ms=_LOOK_MS, refused_ms=_LOOK_MS)
+        requests = replace(self._requests, deadline_ms=_CHECK_MS, refused_ms=_CHECK_MS)
         try:
-            require_epoch(look(self._bucket, requests).manifest, self._taken.manifest.epoch, self._bucket.address)
+            require_epoch(
+                read_manifest(self._bucket, requests).manifest, self._taken.manifest.epoch, self._bucket.address
+            )
         except Fenced as fenced:
             self.wal.fail(fenced)
         except LedgerError as error:
@@ -169,7 +174,7 @@ class BucketStore:
 
     def _needed_files(self) -> set[str]:
         metadata = self.store.metadata
-        made = metadata.unwanted_files.made()  # first: an id leaves this list when another list gets it
+        made = metadata.unwanted_files.made()  # read first: an id moves from this list to one of the next two
         ids = made | metadata.segments.only_local() | metadata.cursors.ledger_ids()
         staged = (path for path in (self._directory / "staging").rglob("*.part"))
         return {*map(segment_name, ids), *(str(path.relative_to(self._directory)) for path in staged)}
@@ -221,7 +226,7 @@ class BucketStore:
             if not row.listed().timestamp:
                 self.store.ledger(owner).roll_over()
         except LedgerError as error:  # the other files of the log are collected nevertheless
-            _log.warning("%s cannot be sealed, and holds the log back: %s", name, error)
+            _log.warning("%s cannot be sealed, so the objects with its bytes cannot be deleted: %s", name, error)
         return True
 
 

@@ -17,7 +17,7 @@ from pyspark_ledger.ledger.errors import AlreadyExists
 from pyspark_ledger.ledger.wal.bucket import Bucket
 from pyspark_ledger.ledger.wal.fence import require_epoch
 from pyspark_ledger.ledger.wal.manifest import StoreManifest
-from pyspark_ledger.ledger.wal.requests import FoundManifest, RequestLimits, look, replace_manifest
+from pyspark_ledger.ledger.wal.requests import FoundManifest, RequestLimits, read_manifest, replace_manifest
 
 
 class ManifestHolder:
@@ -42,7 +42,7 @@ class ManifestHolder:
                 try:
                     self._found = replace_manifest(self._bucket, before, after, self._limits)
                 except AlreadyExists:
-                    found = look(self._bucket, self._limits)
+                    found = read_manifest(self._bucket, self._limits)
                     require_epoch(found.manifest, before.manifest.epoch, self._bucket.address)
                     if found.manifest.revision != after.revision:
                         raise

@@ -24,7 +24,7 @@ from pyspark_ledger.ledger.ownership import host_identity
 from pyspark_ledger.ledger.wal.bucket import MANIFEST, Bucket, log_key
 from pyspark_ledger.ledger.wal.manifest import StoreManifest
 from pyspark_ledger.ledger.wal.reader import WalReader
-from pyspark_ledger.ledger.wal.requests import RequestLimits, look
+from pyspark_ledger.ledger.wal.requests import RequestLimits, read_manifest
 from pyspark_ledger.ledger.wal.scan import LogScan
 
 _ATTEMPTS = 5
@@ -69,7 +69,7 @@ def _collected(manifest: StoreManifest) -> tuple[object, ...]:
 
 def _manifest(bucket: Bucket, limits: RequestLimits) -> StoreManifest:
     try:
-        return look(bucket, limits).manifest
+        return read_manifest(bucket, limits).manifest
     except NotFound:
         raise NotFound(f"there is no ledger store at {bucket.address}", hint="Correct the address") from None
 

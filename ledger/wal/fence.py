@@ -1,6 +1,7 @@
 """Decisions about slots of the write-ahead log: who may put, what is acknowledged, what counts, what is deleted. Pure.
 
-A *slot* is the place of one number. A slot is free or has one object for ever, until the collector deletes the object.
+A *slot* is the place of one number. A slot is free, or has one object until the collector deletes the object. A *taker*
+is a broker that takes the store over. A *claim* is an empty object that it puts into a slot.
 
     acknowledged │ stored, not acknowledged │ in flight │ free
     ─────────────┼──────────────────────────┼───────────┼──────
@@ -8,8 +9,8 @@ A *slot* is the place of one number. A slot is free or has one object for ever, 
 
 Rules
 - A broker has no put in flight at or behind `lowest + window`, where `lowest` is its lowest unacknowledged number.
-- A number is acknowledged after all lower numbers, and after a *look*, a read of the manifest, that shows the broker's
-  epoch. The look begins after the put succeeded.
+- A number is acknowledged after all lower numbers, and after a read of the manifest that shows the broker's epoch. The
+  read begins after the put has succeeded.
 - If a slot has another object than the one that the broker put, the slot is lost. Then the broker ends.
 - An object is void if an object of a higher epoch has a lower number.
 - A taker claims the first free slot and the rest of the window. It stops if it reads an object of a higher epoch.
@@ -72,7 +73,7 @@ def may_put(number: int, lowest: int, window: int) -> bool:
 
 
 def require_epoch(manifest: StoreManifest, epoch: int, where: str) -> None:
-    """Raise Fenced if the manifest shows another epoch than the broker's. The look at the manifest is the fence."""
+    """Raise Fenced if the manifest shows another epoch than the broker's. So a read of the manifest fences a broker."""
     if manifest.epoch != epoch:
         by = f" by {manifest.broker.address}" if manifest.broker else ""
         raise Fenced(
@@ -81,9 +82,12 @@ def require_epoch(manifest: StoreManifest, epoch: int, where: str) -> None:
         )
 
 
-def acknowledged_to(lowest: int, looked_at: Iterable[int]) -> int:
-    """Return the new lowest unacknowledged number. `looked_at` are the numbers stored before the look began."""
-    stored = set(looked_at)
+def acknowledged_to(lowest: int, stored_numbers: Iterable[int]) -> int:
+    """Return the new lowest unacknowledged number.
+
+    `stored_numbers` have objects that were stored before the read of the manifest began.
+    """
+    stored = set(stored_numbers)
     while lowest in stored:
         lowest += 1
     return lowest
@@ -95,7 +99,7 @@ def is_void(epoch: int, highest: int) -> bool:
 
 
 def claimed_slots(first_free: int, window: int) -> range:
-    """Return the slots that a taker claims: each slot that an earlier broker may have a put in flight for."""
+    """Return the slots that a taker claims: an earlier broker may have a put in flight for each of them."""
     return range(first_free, first_free + window)
 
 

@@ -1,10 +1,11 @@
 """Requests of the write-ahead log that are repeated until their result is known.
 
 Rules
-- A conditional put is repeated with the same bytes. The answer 412 leads to a read of the object's header.
+- A conditional put is repeated with the same bytes. If the server answers 412 (the condition is not met), the header of
+  the object shows whose put succeeded.
 - A read is repeated after a temporary error.
-- Requests end at their deadline with the last error. Refused credentials have a shorter deadline: they may have expired
-  and be renewed.
+- Requests end at their deadline with the last error. While S3 refuses the credentials, requests are also repeated,
+  because expired credentials may be renewed. This deadline is shorter.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class RequestLimits:
 def store_object(
     bucket: Bucket, header: Header, data: bytes, limits: RequestLimits, is_over: Callable[[], bool] = lambda: False
 ) -> Slot:
-    """Put a log object, and repeat the put until its result is known. Return the content of the slot.
+    """Put a log object, and repeat the put until its result is known. Return whose object has the number.
 
     Raises the last error after the deadline or if `is_over` returns True.
     """
@@ -79,7 +80,7 @@ def store_object(
             return Slot.MINE
 
 
-def look(bucket: Bucket, limits: RequestLimits, is_over: Callable[[], bool] = lambda: False) -> FoundManifest:
+def read_manifest(bucket: Bucket, limits: RequestLimits, is_over: Callable[[], bool] = lambda: False) -> FoundManifest:
     """Return the manifest. Raises NotFound if there is none."""
     fetched = repeated(lambda: bucket.get(MANIFEST, BYTES_MAX), limits, is_over)
     return FoundManifest(decode_manifest(fetched.data, f"{MANIFEST} of {bucket.address}"), fetched.head.etag)
@@ -98,7 +99,7 @@ def replace_manifest(
         try:
             return FoundManifest(after, bucket.put(MANIFEST, encode_manifest(after), if_match=before.etag))
         except AlreadyExists:
-            found = look(bucket, limits)
+            found = read_manifest(bucket, limits)
             if not is_own_replacement(found.manifest, after):
                 raise
             return found

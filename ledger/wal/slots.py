@@ -3,14 +3,17 @@
 A *slot* is the place of one numbered object. A *look* is a read of the manifest, which shows whether the broker still
 owns the store.
 
-    number      lowest                                       next
-    ────────────┼────────────────────────────────────────────┼──────────
-    acknowledged│ in flight, or stored and waiting for a look│ not used
+A slot is the place of one number in the log. Before the broker acknowledges an object in the bucket, it reads the
+manifest again. The read shows whether the store still belongs to this broker.
+
+    number      lowest                                                   next
+    ────────────┼────────────────────────────────────────────────────────┼──────────
+    acknowledged│ in flight, or stored and not acknowledged yet          │ not used
 
 Invariants
 - `lowest <= next <= lowest + window`.
 - Acknowledgements come in the order of the numbers.
-- A look acknowledges only numbers that were stored before the look began.
+- A read of the manifest acknowledges only numbers whose objects were stored before the read began.
 """
 
 from __future__ import annotations
@@ -48,14 +51,17 @@ class Slots:
         """Record that the object of a number is in the bucket."""
         self._stored.add(number)
 
-    def to_look(self) -> frozenset[int]:
-        """Return the numbers that a look which begins now can acknowledge. Empty if no look is needed."""
+    def checkable(self) -> frozenset[int]:
+        """Return the numbers that a read of the manifest can acknowledge if it begins now.
+
+        The result is empty if the lowest number is not stored yet, because no number can be acknowledged before it.
+        """
         return frozenset(self._stored) if self.lowest in self._stored else frozenset()
 
-    def looked(self, stored: frozenset[int], manifest: StoreManifest, where: str) -> range:
-        """Return the numbers that a finished look acknowledges. Raises Fenced if the manifest shows another epoch.
+    def acknowledge(self, stored: frozenset[int], manifest: StoreManifest, where: str) -> range:
+        """Acknowledge numbers after a read of the manifest, and return them. `stored` is the result of `checkable`.
 
-        `stored` is the result of `to_look` from before the look.
+        `checkable` must be called before the manifest is read. Raises Fenced if the manifest shows another epoch.
         """
         require_epoch(manifest, self.epoch, where)
         before, self.lowest = self.lowest, acknowledged_to(self.lowest, stored)

@@ -20,7 +20,13 @@ from pyspark_ledger.ledger.wal.bucket import MANIFEST, Bucket, log_key
 from pyspark_ledger.ledger.wal.fence import Slot, claimed_slots, require_epoch, require_not_superseded, taken_over
 from pyspark_ledger.ledger.wal.log_object import Header, encode_object
 from pyspark_ledger.ledger.wal.reader import Batch, WalReader
-from pyspark_ledger.ledger.wal.requests import FoundManifest, RequestLimits, look, replace_manifest, store_object
+from pyspark_ledger.ledger.wal.requests import (
+    FoundManifest,
+    RequestLimits,
+    read_manifest,
+    replace_manifest,
+    store_object,
+)
 from pyspark_ledger.ledger.wal.scan import LogScan
 
 
@@ -78,7 +84,9 @@ class TakeOver:
         try:
             reader.require_end(number, self.found.manifest.window)
         except Corrupt:
-            require_epoch(look(self._bucket, self._limits).manifest, self.found.manifest.epoch, self._bucket.address)
+            require_epoch(
+                read_manifest(self._bucket, self._limits).manifest, self.found.manifest.epoch, self._bucket.address
+            )
             raise
 
     def _claim_first(self, scan: LogScan) -> Slot:

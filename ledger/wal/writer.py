@@ -1,13 +1,14 @@
 """Writer of the write-ahead log: packs batches into objects, puts several at once, acknowledges in order.
 
-    append ──▶ waiting ──▶ pack thread ──▶ put threads, up to `window` ──▶ look ──▶ futures, in order
+    append ──▶ waiting ──▶ pack thread ──▶ put threads, up to `window` ──▶ read of the manifest ──▶ futures, in order
                  │              an object is due: see `ledger.wal.flush`
 
 Rules
 - The future of a batch is set after the object with its last part is acknowledged (`ledger.wal.fence`).
 - A put is repeated with the same bytes until it has an answer, or until its deadline.
-- After a lost slot, a lost epoch or a passed deadline the writer fails. Pending and later batches get the error, and
-  `on_failure` is called once. Nothing is acknowledged afterwards.
+- The writer fails if another broker used a slot of this broker, if the manifest shows another epoch, or after a
+  deadline. Pending and later batches get the error, and `on_failure` is called once. Nothing is acknowledged
+  afterwards.
 - The bytes of a segment are read when their object is built. The file must stay open until the future is set.
 """
 
@@ -29,7 +30,7 @@ from pyspark_ledger.ledger.wal.flush import FlushSchedule
 from pyspark_ledger.ledger.wal.log_object import Header, WalRange, encode_object
 from pyspark_ledger.ledger.wal.manifest import StoreManifest
 from pyspark_ledger.ledger.wal.packing import Item, Packed, Packer
-from pyspark_ledger.ledger.wal.requests import RequestLimits, look, store_object
+from pyspark_ledger.ledger.wal.requests import RequestLimits, read_manifest, store_object
 from pyspark_ledger.ledger.wal.slots import Slots
 
 _log = logging.getLogger(__name__)
@@ -75,7 +76,7 @@ class WalWriter:
         self._packed: list[Future[WalRange]] = []  # of the batches in the packer, in order
         self._pending: dict[int, _Pending] = {}  # by number
         self._continued: int | None = None  # the object with the first part of a batch that is not packed whole
-        self._looking = self._closing = False
+        self._checking = self._closing = False
         self._changed = threading.Condition()
         self._putters = ThreadPoolExecutor(window, thread_name_prefix="wal-put")
         self._thread = threading.Thread(target=self._run, name="wal", daemon=True)
@@ -167,33 +168,36 @@ class WalWriter:
             self.latencies.observe(perf_counter() - started)
             with self._changed:
                 self._slots.store(header.number)
-            self._look()
+            self._check_epoch()
         except LedgerError as error:
             self.fail(error)
         except Exception as error:  # noqa: BLE001 — every caller that waits is told
             _log.exception("%s of %s failed", log_key(header.number), self._bucket.address)
             self.fail(Unavailable(f"{log_key(header.number)} of {self._bucket.address}: {error!r}"))
 
-    def _look(self) -> None:
-        """Look at the manifest as long as stored objects wait for it, unless another thread does."""
+    def _check_epoch(self) -> None:
+        """Read the manifest and acknowledge, as long as stored objects wait.
+
+        Does nothing if another thread does this.
+        """
         while True:
             with self._changed:
-                stored = self._slots.to_look()
-                if self._looking or not stored or self.failed is not None:
+                stored = self._slots.checkable()
+                if self._checking or not stored or self.failed is not None:
                     return
-                self._looking = True
+                self._checking = True
             try:
-                self._acknowledge(stored, look(self._bucket, self._limits, self._is_over).manifest)
+                self._acknowledge(stored, read_manifest(self._bucket, self._limits, self._is_over).manifest)
             finally:
                 with self._changed:
-                    self._looking = False
+                    self._checking = False
 
     def _acknowledge(self, stored: frozenset[int], manifest: StoreManifest) -> None:
-        """Set the futures in order: one thread at a time looks and acknowledges."""
+        """Acknowledge the stored objects, and set their futures in order. One thread at a time calls this method."""
         with self._changed:
             if self.failed is not None:
                 return
-            done = self._slots.looked(stored, manifest, self._bucket.address)
+            done = self._slots.acknowledge(stored, manifest, self._bucket.address)
             ended = [(number, self._pending.pop(number)) for number in done]
             self.bytes += sum(pending.size for _, pending in ended)
             self._changed.notify_all()

@@ -2,7 +2,7 @@
 
 Rules
 - Each range is fetched in pieces. While the caller uses a piece, the next pieces are fetched.
-- The memory has the pieces in flight and the piece in use.
+- At most `in_flight` pieces, and the piece in use, are in memory.
 - Pieces are returned in order.
 - The end of the `with` block cancels the remaining fetches.
 """
@@ -57,7 +57,7 @@ class RangePrefetcher:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def pieces(self, number: int) -> Iterator[Buffer]:
-        """Yield the pieces of range `number`. Numbers must not decrease between calls. Ranges before it are dropped."""
+        """Yield the pieces of range `number`. Drops all earlier ranges, so the numbers of calls must not decrease."""
         while True:
             self._submit_fetches()
             if not self._fetches or self._fetches[0][0] > number:

@@ -1,6 +1,6 @@
-"""Options of S3 access: endpoint, source of the credentials, encryption. The options pickle and contain no secret.
+"""Options of S3 access: endpoint, source of the credentials, encryption. The options can be pickled.
 
-The credentials come from the first of these sources that is set:
+The options contain no secret. The credentials come from the first of these sources that is set:
 1. `credentialProvider`, `module:function`: the process that reads or writes calls the function with the address.
    Reason: some credentials, for example Unity Catalog's, exist only in that process. The function returns a boto3 or
    botocore session, or a mapping. The mapping has `access_key`, `secret_key`, and optionally `token` and `expiry_time`

@@ -20,7 +20,7 @@ from pyspark_ledger.ledger.protocol.ledgers import OffloadPrefix, OffloadStatus
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.tiering.loader import OffloaderChoice
 from pyspark_ledger.ledger.wal.bucket import Bucket
-from pyspark_ledger.ledger.wal.requests import RequestLimits, look
+from pyspark_ledger.ledger.wal.requests import RequestLimits, read_manifest
 from pyspark_ledger.offload.offloader import ObjectStoreOffloader
 from pyspark_ledger.offload.storage.factory import open_object_store
 from pyspark_ledger.offload.storage.object_store import ObjectStore
@@ -93,7 +93,7 @@ class BucketRig:
         return [found.key for found in self.bucket.objects(prefix)]
 
     def manifest(self) -> Any:
-        return look(self.bucket, REQUESTS).manifest
+        return read_manifest(self.bucket, REQUESTS).manifest
 
     def close(self) -> None:
         for opened in self.opened:

@@ -10,7 +10,7 @@ from pyspark_ledger.ledger.wal.bucket import MANIFEST
 from pyspark_ledger.ledger.wal.manifest import StoreManifest, encode_manifest
 from pyspark_ledger.ledger.wal.packing import Item, MetadataRows
 from pyspark_ledger.ledger.wal.reader import WalReader
-from pyspark_ledger.ledger.wal.requests import RequestLimits, look
+from pyspark_ledger.ledger.wal.requests import RequestLimits, read_manifest
 from pyspark_ledger.ledger.wal.scan import LogScan
 from pyspark_ledger.ledger.wal.take_over import TakeOver, identity_of
 from pyspark_ledger.ledger.wal.writer import WalWriter
@@ -36,7 +36,7 @@ class WalRig:
         """A new broker's writer, and the texts that it found. `before` is called before each step."""
         taking = TakeOver(self.through, uuid.uuid4(), limits, system_clock_ms)
         before("look")
-        found = look(self.through, limits)
+        found = read_manifest(self.through, limits)
         before("raise")
         found = taking.raise_epoch(found, window)
         before("read")
@@ -49,7 +49,7 @@ class WalRig:
 
     def read(self) -> list[bytes]:
         """The texts of all batches, as any reader finds them."""
-        scan = LogScan(look(self.bucket, LIMITS).manifest.first)
+        scan = LogScan(read_manifest(self.bucket, LIMITS).manifest.first)
         return [text_of(batch.parts) for batch in WalReader(self.bucket, self.store_id, scan, LIMITS).batches()]
 
     def close(self) -> None:

@@ -211,7 +211,7 @@ class Model:
         yield from self._collect(state, index, broker)
 
     def _look(self, state: State, index: int, broker: Broker, slots: Slots) -> Iterator[State]:
-        stored = slots.to_look() if self.decisions.in_order else frozenset(broker.stored)
+        stored = slots.checkable() if self.decisions.in_order else frozenset(broker.stored)
         if broker.look is None:
             if not stored:
                 return
@@ -231,9 +231,9 @@ class Model:
         slots = slots_of(broker)
         try:
             if self.decisions.looks:
-                done = list(slots.looked(stored, manifest, "the store"))
+                done = list(slots.acknowledge(stored, manifest, "the store"))
             else:
-                done = list(slots.looked(stored, manifest_of(broker.epoch), "the store"))
+                done = list(slots.acknowledge(stored, manifest_of(broker.epoch), "the store"))
         except Fenced:
             return put_broker(state, index, broker._replace(phase=DEAD))
         if not self.decisions.in_order:

@@ -23,7 +23,7 @@ from pyspark_ledger.ledger.errors import Fenced, LedgerError, NotFound, Refused
 from pyspark_ledger.ledger.location import bucket_directory, bucket_of, location_text, store_location
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.transport.discovery import BrokerRecord
-from pyspark_ledger.ledger.wal.requests import RequestLimits, look
+from pyspark_ledger.ledger.wal.requests import RequestLimits, read_manifest
 from pyspark_ledger.offload.storage.factory import open_object_store
 from streaming_examples.s3_server import S3Server
 from tests.rigs.command import run
@@ -114,7 +114,7 @@ def test_a_fenced_broker_is_not_started_again_by_itself(address: str, tmp_path: 
     taker = BucketStore(
         bucket,
         tmp_path / "taker",
-        look(bucket, RequestLimits()),
+        read_manifest(bucket, RequestLimits()),
         system_clock_ms,
         BucketLimits(),
         lambda _: None,

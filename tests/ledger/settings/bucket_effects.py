@@ -6,7 +6,7 @@ from pyspark_ledger.ledger.broker import bucket_home
 from pyspark_ledger.ledger.bucket_store.home import BucketLimits
 from pyspark_ledger.ledger.wal.bucket import MANIFEST
 from pyspark_ledger.ledger.wal.manifest import BrokerAddress, StoreManifest, encode_manifest
-from pyspark_ledger.ledger.wal.requests import RequestLimits, look
+from pyspark_ledger.ledger.wal.requests import RequestLimits, read_manifest
 from pyspark_ledger.offload.storage.factory import open_object_store
 from tests.rigs.driven_broker import Drive, DrivenBroker, Drives
 
@@ -24,7 +24,7 @@ def waited_ms(broker: DrivenBroker) -> object:
     with broker.patch.context() as patch:
         patch.setattr(bucket_home, "monotonic_ms", lambda: now[0])
         patch.setattr(bucket_home, "pause", lambda ms: now.__setitem__(0, now[0] + ms))
-        found, settings = look(bucket, RequestLimits()), broker.opened[2].now
+        found, settings = read_manifest(bucket, RequestLimits()), broker.opened[2].now
         assert bucket_home._unserved(bucket, found, RequestLimits(), settings.bucketTakeoverMs) == found
     return now[0]
 

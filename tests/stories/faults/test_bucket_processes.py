@@ -21,7 +21,7 @@ from pyspark_ledger.ledger.clock import monotonic_ms, system_clock_ms
 from pyspark_ledger.ledger.location import FENCED, bucket_directory
 from pyspark_ledger.ledger.ownership import is_gone
 from pyspark_ledger.ledger.transport.discovery import BrokerRecord
-from pyspark_ledger.ledger.wal.requests import RequestLimits, look
+from pyspark_ledger.ledger.wal.requests import RequestLimits, read_manifest
 from pyspark_ledger.offload.storage.factory import open_object_store
 from streaming_examples.s3_server import S3Server
 
@@ -69,7 +69,7 @@ def process_of(address: str) -> str:
     """The process of the broker that the manifest names, empty if it names none."""
     place = open_object_store(address)
     try:
-        broker = look(place, RequestLimits()).manifest.broker
+        broker = read_manifest(place, RequestLimits()).manifest.broker
     finally:
         place.close()
     return "" if broker is None else broker.process
