@@ -46,17 +46,20 @@ SETTINGS: tuple[SparkSetting, ...] = (
     SparkSetting(
         "spark.sql.execution.arrow.maxRecordsPerBatch",
         "100000",
-        "the sink gets larger batches, and makes fewer entries that are cut from several",
+        "the sink gets larger batches, so fewer entries are joined from several batches",
         at_run_time=True,
     ),
     SparkSetting(
-        "spark.sql.execution.arrow.pyspark.enabled", "true", "toPandas and toArrow move columns", at_run_time=True
+        "spark.sql.execution.arrow.pyspark.enabled",
+        "true",
+        "toPandas and toArrow transfer columns, not rows",
+        at_run_time=True,
     ),
 )
 
 LOCAL_SETTINGS: tuple[SparkSetting, ...] = (
     SparkSetting("spark.ui.enabled", "false", "a local session needs no web server"),
-    SparkSetting("spark.sql.shuffle.partitions", "8", "a stream that groups would write 200 tiny parts a batch"),
+    SparkSetting("spark.sql.shuffle.partitions", "8", "a stream with groupBy would write 200 tiny parts a batch"),
 )
 """Settings that suit only one machine. They are set for a new session, never for an existing session."""
 

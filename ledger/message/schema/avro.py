@@ -1,13 +1,13 @@
 """Decoder of Avro payloads to columns. Payloads are decoded by `fastavro`.
 
-Columns have the types of Spark's `from_avro`. Unlike there, a branch of a union is named after its type:
+Columns have the types of Spark's `from_avro`, with one difference: a branch of a union is named after its type:
 
     int long float double boolean string bytes   int32 int64 float64 …          enum → string, fixed → binary
     date → date32 · timestamp-millis, -micros → timestamp(us, UTC) · local-timestamp-… → timestamp(us)
     decimal(p, s) → decimal128(p, s) · uuid → string · time-millis, -micros → int32, int64
     record → struct · array → list · map → map<string, …>
     [null, T] → T · [int, long] → int64 · [float, double] → float64
-    any other union → struct with a field `member_<type>` for each branch; the others than the value's branch are null
+    any other union → struct with a field `member_<type>` for each branch; only one field is not null
 
 Rules
 - `fastavro` gets a rewritten schema that decodes the same bytes. It lacks the logical types of times, because Arrow
