@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from pyspark_ledger.ledger.bucket_store.probe import CONNECTIONS
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.offload.offloader import s3_options_of
 from pyspark_ledger.offload.storage.factory import open_object_store
@@ -21,5 +22,5 @@ def home_bucket(settings: Settings) -> ObjectStore:
     """Return the bucket. The target of offloads is the folder `segments` in it."""
     address = settings.managedLedgerOffloadBucket.removesuffix("/segments")
     options = s3_options_of(settings)
-    connections = options.connections + 2 * settings.bucketPutsInFlight
+    connections = max(options.connections + 2 * settings.bucketPutsInFlight, CONNECTIONS)
     return open_object_store(address, replace(options, connections=connections, attempts=1, read_timeout_ms=_READ_MS))

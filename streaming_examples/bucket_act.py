@@ -1,4 +1,4 @@
-"""The last act of the demo: the ledger's history goes to S3, and is read from there, with its broker and without.
+"""Act of the demo: the ledger's history goes to S3, and is read from there, with its broker and without.
 
 Sealed segments are offloaded and their local copies dropped. A query from the beginning then reads them from S3 and
 goes on into what is still local. When the rest is offloaded, too, Spark reads the bucket without asking any broker.
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +26,14 @@ Sums = tuple[int, int]
 
 
 class BucketAct:
-    """Run of the act; `stack` gets the server that it starts."""
+    """Run of the act, with a bucket of the S3 server."""
 
-    def __init__(self, store: LedgerStore, ledger: str, spark: SparkSession, directory: Path, stack: ExitStack) -> None:
+    def __init__(self, store: LedgerStore, ledger: str, spark: SparkSession, directory: Path, server: S3Server) -> None:
         self.store, self.name, self.spark, self.directory = store, ledger, spark, directory
         self.ledger = store.ledger(ledger)
         self.checks: list[Check] = []
         self.timings: list[tuple[str, float]] = []
-        self.server = S3Server.start(directory / "s3")
-        stack.callback(self.server.stop)
+        self.server = server
         self.address = self.server.make_bucket("history")
         store.offload_to(self.address, endpoint=self.server.endpoint, credential_provider=PROVIDER)
 

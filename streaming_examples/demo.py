@@ -1,6 +1,6 @@
 """Demo: a year of flights through one ledger, while processes are killed; then an audit of every row.
 
-    python -m streaming_examples.demo          (make demo; about three minutes on two cores)
+    python -m streaming_examples.demo          (make demo; about four minutes on two cores)
 
     this process ── batch write, then a streaming sink ──▶ ledger `flights` ──subscription──▶ another process
                                                               ▲                                 daily windows
@@ -11,8 +11,9 @@ with its JVM, and restarts it from its checkpoint. At the end every one of the 3
 and the windows are those that pyarrow computes from the source.
 
 Then the history is offloaded to S3. A query from the beginning and a read of the bucket without a broker find the same
-rows. The history also becomes a Delta table, whose SQL gives the log's numbers, also for an earlier version. The exit
-status is 0 only if every check holds.
+rows. The history also becomes a Delta table, whose SQL gives the log's numbers, also for an earlier version.
+Last, a month is written to a store in S3, whose cluster loses its broker and its disk twice. The exit status is 0 only
+if every check holds.
 
 All state is in `build/demo/`, which is removed at the start. All processes are stopped at the end, also after Ctrl-C.
 """
@@ -39,10 +40,12 @@ from streaming_examples.audit import Check, exactly_once, nothing_dropped, went_
 from streaming_examples.batch_files import BatchFiles
 from streaming_examples.broker_control import kill_broker, stop_broker, stop_broker_of
 from streaming_examples.bucket_act import BucketAct
+from streaming_examples.cluster_act import ClusterAct
 from streaming_examples.flight_feed import FlightFeed, start_sink, write_batch
 from streaming_examples.flights import FLIGHT_ROWS, flights, weather
 from streaming_examples.meter import Meter
 from streaming_examples.report import write_report
+from streaming_examples.s3_server import S3Server
 from streaming_examples.table_act import TableAct
 from streaming_examples.tail_app import SUBSCRIPTION
 
@@ -83,6 +86,7 @@ class Demo:
         self.account()
         self.bring_to_a_bucket()
         self.make_a_table()
+        self.lose_the_cluster()
 
     def prepare(self) -> None:
         """Prepare the source and Spark."""
@@ -91,6 +95,11 @@ class Demo:
             self.source, self.weather = flights(), weather()
             self.feed = FlightFeed(self.source, self.directory, batch_rows=BATCH_ROWS, files=FILES)
             self.tail.mkdir()
+        with self.timed("start an S3 server"):
+            self.s3 = S3Server.start(self.directory / "s3")
+            self.stack.callback(self.s3.stop)
+        # Spark's processes inherit the variables of a store in a bucket.
+        os.environ.update(self.s3.environment, LEDGER_CACHE=str(self.directory / "cluster-disk"))
         with self.timed("start Spark"):
             self.spark = start_spark(self.directory / SPARK_LOG)
             self.stack.callback(self.spark.stop)
@@ -176,7 +185,7 @@ class Demo:
     def bring_to_a_bucket(self) -> None:
         """Offload the history to S3 and read it from there, with and without the broker."""
         self.say("bringing the history to S3, reading it through the broker and without one")
-        act = BucketAct(self.api, LEDGER, self.spark, self.directory, self.stack)
+        act = BucketAct(self.api, LEDGER, self.spark, self.directory, self.s3)
         act.run(self.source, self.store)
         self.checks += act.checks
         self.timings += act.timings
@@ -188,6 +197,15 @@ class Demo:
         self.say("publishing the segments to a Delta table, asking table and log the same")
         act = TableAct(self.api, LEDGER, self.spark, self.directory)
         act.run(self.store, FLIGHT_ROWS)
+        self.checks += act.checks
+        self.timings += act.timings
+
+    def lose_the_cluster(self) -> None:
+        """Write a month to a store in S3, whose cluster loses its disk twice."""
+        self.say("writing January to a store in S3, killing its broker and deleting its disk twice")
+        act = ClusterAct(f"{self.s3.make_bucket('lake')}/flights", self.spark, self.directory / "cluster")
+        self.stack.callback(act.stop)
+        act.run(self.source)
         self.checks += act.checks
         self.timings += act.timings
 

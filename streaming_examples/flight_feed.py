@@ -48,7 +48,9 @@ def write_batch(spark: SparkSession, rows: pa.Table, store: Path, ledger: str) -
     writer.mode("append").save(ledger)
 
 
-def start_sink(spark: SparkSession, feed: FlightFeed, store: Path, ledger: str, checkpoint: Path) -> StreamingQuery:
+def start_sink(
+    spark: SparkSession, feed: FlightFeed, store: Path | str, ledger: str, checkpoint: Path
+) -> StreamingQuery:
     """Start the streaming sink: one file a micro-batch, its rows appended exactly once."""
     schema = spark.createDataFrame(feed.batch.slice(0, 1)).schema
     files = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(feed.incoming))

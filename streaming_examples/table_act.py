@@ -1,4 +1,4 @@
-"""Last act of the demo: sealed segments become a Delta table, which answers the same SQL as the log.
+"""Act of the demo: sealed segments become a Delta table, which answers the same SQL as the log.
 
 Each segment is one version of the table. The act queries the newest version and the one before the last segment. Both
 answers equal those of the log, and of the log up to there.

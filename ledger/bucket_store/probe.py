@@ -20,7 +20,9 @@ from pyspark_ledger.ledger.clock import new_id
 from pyspark_ledger.ledger.errors import AlreadyExists, LedgerError, NotFound, Refused, Unavailable
 from pyspark_ledger.ledger.wal.bucket import Bucket
 
-_RACERS, _LANES = 8, 4
+_RACERS, _LANES = 8, 8
+CONNECTIONS = _RACERS * _LANES
+"""Connections that the probe uses at once."""
 PROBE_PREFIX = "probe-"
 CREATE_ROUNDS, REPLACE_ROUNDS = 300, 50
 _UNSOUND = "A store needs a bucket with atomic conditional puts. docs/bucket-store.md lists servers that have them"

@@ -42,7 +42,7 @@ from pyspark_ledger.ledger.transport.discovery import BrokerRecord, token_path
 _SCHEMES = ("grpc://", "grpc+unix://", "grpc+tls://", "grpc+tcp://")
 _PROBE_MS = 2_000
 _ADDRESS_MS = 5_000
-_BUCKET_MS = 180_000  # the broker tests a new bucket, or waits to see whether a broker on another host still uses it
+_BUCKET_MS = 600_000  # the broker tests a new bucket, or waits to see whether a broker on another host still uses it
 
 # SQLite opens no path of more than 512 bytes. The path of a file in the store is longer than that of the store.
 _PATH_BYTES_MAX = 448
