@@ -207,8 +207,10 @@ def write_all(
 
 def read_exact(fd: int, length: int, offset: int) -> bytes:
     """Return up to `length` bytes from `offset`; fewer only at the end of the file."""
-    target = bytearray(length)
-    return bytes(memoryview(target)[: read_into(fd, memoryview(target), offset)])
+    data = os.pread(fd, length, offset)  # one read returns all bytes, except at the end of the file or after a signal
+    while len(data) < length and (more := os.pread(fd, length - len(data), offset + len(data))):
+        data += more
+    return data
 
 
 def read_into(fd: int, target: memoryview, offset: int) -> int:
