@@ -3,7 +3,7 @@
 A segment becomes three objects. The *data object* has the segment's bytes. The *entry index* has the offset of each
 entry. The *block index* has the first entry and the offset of each block, a part of the file with whole entries.
 
-    offload   data object in parallel parts ─▶ entry index ─▶ block index ─▶ comparison with the segment
+    offload   data object, whole or in parts ─▶ entry index ─▶ block index ─▶ comparison with the segment
     read      block index once, then ranges of the data object (`offload.reader`)
     delete    block index, then unfinished uploads, the data object and the entry index
 

@@ -1,11 +1,12 @@
-"""Multipart upload of one file to one object, in parallel, with retries and resumption.
+"""Upload of one file to one object, with retries: in one request, or in parallel parts with resumption.
 
 Rules
-- Bytes are streamed from the file to the connection. The number of connections bounds the memory.
+- A file of one part is put in one request. Reason: an upload in parts needs five more requests.
+- The kernel sends the bytes from a mapping of the file. They are not copied to this process's memory.
 - A part that fails with Unavailable is retried with growing pauses.
 - An unfinished upload of the same key is resumed. A part is reused if its number and size are right. Reason: a key is
   used for only one attempt to upload one sealed file, so the part has the right bytes.
-- The object becomes visible when all parts are uploaded. Then its length is compared with the file's.
+- The object becomes visible when all bytes are uploaded. Then its length is compared with the file's.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from pyspark_ledger.ledger.tiering.offloader import OffloadCallbacks
 from pyspark_ledger.offload.storage.object_store import ObjectStore, Upload, UploadedPart
 
 _ATTEMPTS = 4
+# A file of at most so many parts is put in one request.
+_PARTS_PUT_WHOLE = 1
 _PAUSE_MS, _PAUSE_MS_MAX = 200, 10_000
 T = TypeVar("T")
 
@@ -36,14 +39,12 @@ class FilePart(NamedTuple):
     size: int
 
 
-class FileRange(io.RawIOBase):
-    """Stream over a range of an open file. Each stream has its own position, so streams can share a file descriptor."""
+class BufferStream(io.RawIOBase):
+    """Stream over bytes in memory or in a mapping. `read` returns views of the bytes, and copies nothing."""
 
-    def __init__(self, fd: int, offset: int, size: int) -> None:
+    def __init__(self, data: memoryview) -> None:
         super().__init__()
-        self._fd = fd
-        self._offset = offset
-        self._size = size
+        self._data = data
         self._position = 0
 
     def readable(self) -> bool:
@@ -56,17 +57,15 @@ class FileRange(io.RawIOBase):
         return self._position
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
-        self._position = min(max(start + offset, 0), self._size)
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: len(self._data)}[whence]
+        self._position = min(max(start + offset, 0), len(self._data))
         return self._position
 
-    def read(self, size: int | None = -1) -> bytes:
-        remaining = self._size - self._position
-        data = os.pread(
-            self._fd, remaining if size is None or size < 0 else min(size, remaining), self._offset + self._position
-        )
-        self._position += len(data)
-        return data
+    def read(self, size: int | None = -1) -> memoryview:
+        end = len(self._data) if size is None or size < 0 else self._position + size
+        view = self._data[self._position : end]
+        self._position += len(view)
+        return view
 
 
 def upload_file(
@@ -88,6 +87,29 @@ def upload_file(
     if _is_uploaded(store, key, size):
         callbacks.progress(size)
         return
+    with disk.opened(path) as fd, disk.mapping(fd) as data:
+        if len(parts) <= _PARTS_PUT_WHOLE:
+            _require_wanted(store, key, callbacks)
+            retry(lambda: store.put(key, BufferStream(data[:size]), metadata))
+            callbacks.progress(size)
+        else:
+            _upload_parts(store, key, metadata, data, parts, threads=threads, callbacks=callbacks)
+    found = retry(lambda: store.head(key)).size
+    if found != size:
+        raise Corrupt(f"{store.address}/{key} has {found} bytes, {path} has {size}")
+
+
+def _upload_parts(
+    store: ObjectStore,
+    key: str,
+    metadata: Mapping[str, str],
+    data: memoryview,
+    parts: Sequence[FilePart],
+    *,
+    threads: int,
+    callbacks: OffloadCallbacks,
+) -> None:
+    """Upload the parts in parallel, and complete the object. Parts of an earlier attempt are reused."""
     upload, existing = _resume_or_begin(store, key, metadata)
     by_number = {part.number: part for part in existing}
     uploaded = {
@@ -96,16 +118,15 @@ def upload_file(
         if (existing_part := by_number.get(part.number)) and existing_part.size == part.size
     }
     callbacks.progress(sum(part.size for part in uploaded.values()))
-    with disk.opened(path) as fd, ThreadPoolExecutor(threads, thread_name_prefix="upload") as pool:
+    with ThreadPoolExecutor(threads, thread_name_prefix="upload") as pool:
         remaining = [part for part in parts if part.number not in uploaded]
         in_flight: dict[Future[UploadedPart], FilePart] = {}
         try:
             while remaining or in_flight:
-                if callbacks.cancelled():
-                    raise Refused(f"the upload of {store.address}/{key} was cancelled")
+                _require_wanted(store, key, callbacks)
                 while remaining and len(in_flight) < threads:
                     part = remaining.pop(0)
-                    in_flight[pool.submit(_put, store, upload, part, fd)] = part
+                    in_flight[pool.submit(_put, store, upload, part, data)] = part
                 done, _ = wait(in_flight, timeout=1.0, return_when=FIRST_COMPLETED)
                 for future in done:
                     uploaded[in_flight.pop(future).number] = future.result()
@@ -118,9 +139,6 @@ def upload_file(
     for other in retry(lambda: list(store.uploads(key))):  # an upload is left over if the answer to its start was lost
         if other.key == key:
             retry(lambda other=other: store.abort(other))  # type: ignore[misc]
-    found = retry(lambda: store.head(key)).size
-    if found != size:
-        raise Corrupt(f"{store.address}/{key} has {found} bytes, {path} has {size}")
 
 
 def retry(action: Callable[[], T]) -> T:
@@ -133,8 +151,14 @@ def retry(action: Callable[[], T]) -> T:
     return action()
 
 
-def _put(store: ObjectStore, upload: Upload, part: FilePart, fd: int) -> UploadedPart:
-    return retry(lambda: store.put_part(upload, part.number, FileRange(fd, part.offset, part.size), part.size))
+def _require_wanted(store: ObjectStore, key: str, callbacks: OffloadCallbacks) -> None:
+    if callbacks.cancelled():
+        raise Refused(f"the upload of {store.address}/{key} was cancelled")
+
+
+def _put(store: ObjectStore, upload: Upload, part: FilePart, data: memoryview) -> UploadedPart:
+    content = data[part.offset : part.offset + part.size]
+    return retry(lambda: store.put_part(upload, part.number, BufferStream(content), part.size))
 
 
 def _is_uploaded(store: ObjectStore, key: str, size: int) -> bool:

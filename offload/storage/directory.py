@@ -17,7 +17,7 @@ import fcntl
 import hashlib
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -31,10 +31,10 @@ from pyspark_ledger.ledger.json_errors import JSON_FAULTS, json_fault
 from pyspark_ledger.offload.storage.object_store import (
     PART_BYTES_MIN,
     PARTS_MAX,
+    ByteSource,
     FetchedObject,
     ListedObject,
     ObjectHead,
-    PartSource,
     Upload,
     UploadedPart,
     require_key,
@@ -73,19 +73,20 @@ class DirectoryStore:
     def put(
         self,
         key: str,
-        data: bytes,
+        data: bytes | ByteSource,
         metadata: Mapping[str, str] | None = None,
         *,
         only_new: bool = False,
         if_match: str = "",
     ) -> str:
         path, found = self._path(key), require_metadata(metadata, key)
-        with self._exclusive_lock():
-            self._require_condition(path, key, only_new=only_new, if_match=if_match)
-            etag = hashlib.md5(data, usedforsecurity=False).hexdigest()
-            with self._scratch() as scratch:
-                _write_file(scratch, [data])
-                self._rename_into_place(scratch, path, ObjectSidecar(key, len(data), etag, found))
+        digest = hashlib.md5(usedforsecurity=False)
+        with self._scratch() as scratch:
+            size = _write_file(scratch, _digested(_pieces(data), digest.update))
+            etag = digest.hexdigest()
+            with self._exclusive_lock():
+                self._require_condition(path, key, only_new=only_new, if_match=if_match)
+                self._rename_into_place(scratch, path, ObjectSidecar(key, size, etag, found))
         return etag
 
     def get(self, key: str, most: int) -> FetchedObject:
@@ -143,7 +144,7 @@ class DirectoryStore:
         _write_file(folder / "key.json", [msgspec.json.encode(sidecar)])
         return upload
 
-    def put_part(self, upload: Upload, number: int, data: bytes | PartSource, size: int) -> UploadedPart:
+    def put_part(self, upload: Upload, number: int, data: bytes | ByteSource, size: int) -> UploadedPart:
         if not 1 <= number <= PARTS_MAX:
             raise Refused(f"part {number} of {upload.key!r} is outside 1 to {PARTS_MAX}")
         folder = self._upload(upload)
@@ -323,7 +324,7 @@ def _sidecar_of(path: Path) -> Path:
     return path.with_name(path.name + _SIDECAR)
 
 
-def _pieces(data: bytes | PartSource) -> Iterator[bytes]:
+def _pieces(data: bytes | ByteSource) -> Iterator[bytes | memoryview]:
     if isinstance(data, bytes):
         yield data
         return
@@ -337,8 +338,16 @@ def _file_pieces(path: Path) -> Iterator[bytes]:
             yield piece
 
 
-def _write_file(path: Path, pieces: Iterable[bytes]) -> None:
-    """Create a file with these bytes and fsync it."""
+def _digested(
+    pieces: Iterable[bytes | memoryview], update: Callable[[bytes | memoryview], object]
+) -> Iterator[bytes | memoryview]:
+    for piece in pieces:
+        update(piece)
+        yield piece
+
+
+def _write_file(path: Path, pieces: Iterable[bytes | memoryview]) -> int:
+    """Create a file with these bytes and fsync it. Return their number."""
     fd = disk.create_file(path)
     try:
         offset = 0
@@ -347,3 +356,4 @@ def _write_file(path: Path, pieces: Iterable[bytes]) -> None:
         disk.sync_data(fd)
     finally:
         os.close(fd)
+    return offset

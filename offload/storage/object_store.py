@@ -70,10 +70,10 @@ class UploadedPart(NamedTuple):
     size: int
 
 
-class PartSource(Protocol):
-    """Stream of the bytes of a part. A retry reads the stream from its beginning again."""
+class ByteSource(Protocol):
+    """Stream of the bytes of an object or a part. A retry reads the stream from its beginning again."""
 
-    def read(self, size: int = -1, /) -> bytes:
+    def read(self, size: int = -1, /) -> bytes | memoryview:
         """Return the next bytes, or empty bytes at the end."""
 
     def seek(self, offset: int, whence: int = 0, /) -> int: ...
@@ -91,13 +91,16 @@ class ObjectStore(Protocol):
     def put(
         self,
         key: str,
-        data: bytes,
+        data: bytes | ByteSource,
         metadata: Mapping[str, str] | None = None,
         *,
         only_new: bool = False,
         if_match: str = "",
     ) -> str:
-        """Write an object in one request and return its etag. Raises AlreadyExists if the condition is not met."""
+        """Write an object in one request, from bytes or from a rewindable stream, and return its etag.
+
+        Raises AlreadyExists if the condition is not met.
+        """
 
     def get(self, key: str, most: int) -> FetchedObject:
         """Return a whole object. If it has more than `most` bytes, raises Refused without fetching them."""
@@ -117,7 +120,7 @@ class ObjectStore(Protocol):
     def begin_upload(self, key: str, metadata: Mapping[str, str] | None = None) -> Upload:
         """Begin a multipart upload."""
 
-    def put_part(self, upload: Upload, number: int, data: bytes | PartSource, size: int) -> UploadedPart:
+    def put_part(self, upload: Upload, number: int, data: bytes | ByteSource, size: int) -> UploadedPart:
         """Upload part `number` (1 to `PARTS_MAX`) from bytes or from a rewindable stream."""
 
     def parts(self, upload: Upload) -> list[UploadedPart]:

@@ -39,10 +39,10 @@ from pyspark_ledger.ledger.metrics.counters import OBJECT_REQUESTS
 from pyspark_ledger.offload.storage.address import ObjectAddress
 from pyspark_ledger.offload.storage.object_store import (
     PARTS_MAX,
+    ByteSource,
     FetchedObject,
     ListedObject,
     ObjectHead,
-    PartSource,
     Upload,
     UploadedPart,
     require_key,
@@ -136,7 +136,7 @@ class S3Store:
     def put(
         self,
         key: str,
-        data: bytes,
+        data: bytes | ByteSource,
         metadata: Mapping[str, str] | None = None,
         *,
         only_new: bool = False,
@@ -237,7 +237,7 @@ class S3Store:
             )
         return Upload(key, answer["UploadId"])
 
-    def put_part(self, upload: Upload, number: int, data: bytes | PartSource, size: int) -> UploadedPart:
+    def put_part(self, upload: Upload, number: int, data: bytes | ByteSource, size: int) -> UploadedPart:
         if not 1 <= number <= PARTS_MAX:
             raise Refused(f"part {number} of {upload.key!r} is outside 1 to {PARTS_MAX}")
         with self._requesting(f"put part {number} of {self._url(upload.key)}"):

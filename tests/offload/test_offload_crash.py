@@ -77,10 +77,12 @@ def whole(rig: OffloadRig, payloads: list[bytes]) -> None:
 
 @pytest.mark.fault
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("parts_put_whole", [1, 0], ids=["whole", "parts"])
 @pytest.mark.parametrize("at", range(1, 14))
 def test_the_broker_dies_in_a_call_to_the_object_storage(
-    make_rig: Callable[..., OffloadRig], at: int, after: bool
+    make_rig: Callable[..., OffloadRig], monkeypatch: pytest.MonkeyPatch, at: int, after: bool, parts_put_whole: int
 ) -> None:
+    monkeypatch.setattr("pyspark_ledger.offload.upload._PARTS_PUT_WHOLE", parts_put_whole)
     rig = make_rig(upload_threads=1)
     payloads = rig.fill(2)
     dying = wound(rig, at, after=after)

@@ -108,7 +108,11 @@ def test_the_objects_are_those_of_pulsars_offloader(rig: OffloadRig) -> None:
 
 
 # testBucketDoesNotExist
-def test_a_bucket_that_does_not_exist_is_named(make_rig: Callable[..., OffloadRig], s3_server: S3Server) -> None:
+def test_a_bucket_that_does_not_exist_is_named(
+    make_rig: Callable[..., OffloadRig], s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # SeaweedFS creates the bucket of a put, unlike S3. It refuses to begin an upload in parts.
+    monkeypatch.setattr("pyspark_ledger.offload.upload._PARTS_PUT_WHOLE", 0)
     rig = make_rig("s3://never-made", s3_server.options)
     local, _ = sealed(rig)
     with pytest.raises(NotFound, match="never-made"):

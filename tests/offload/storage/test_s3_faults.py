@@ -14,15 +14,19 @@ from streaming_examples.s3_server import S3Server
 from tests.rigs.fault_proxy import FaultProxy
 from tests.rigs.offload import HOUR, OffloadRig
 
-# Calls of an offload: method, and a part of the path.
+# Calls of an offload of a file that is put whole: method, and a part of the path.
 CALLS = {
-    "begin": ("POST", "uploads"),
-    "part": ("PUT", "partNumber"),
-    "complete": ("POST", "uploadId"),
     "places": ("PUT", "-entries"),
     "index": ("PUT", "-index"),
     "compare": ("GET", "-index"),
     "look": ("HEAD", "-ledger-0"),
+    "whole": ("PUT", "-ledger-0"),
+}
+# Calls of an offload of a file that is uploaded in parts.
+PART_CALLS = {name: call for name, call in CALLS.items() if name != "whole"} | {
+    "begin": ("POST", "uploads"),
+    "part": ("PUT", "partNumber"),
+    "complete": ("POST", "uploadId"),
     "list": ("GET", "uploads"),
 }
 
@@ -50,6 +54,15 @@ def rig(
     return make_rig(bucket, options)
 
 
+@pytest.fixture(params=["whole", "parts"])
+def calls(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[str, str]]:
+    """Return the calls of an offload, once of a file that is put whole, once of a file in parts."""
+    if request.param == "whole":
+        return CALLS
+    monkeypatch.setattr("pyspark_ledger.offload.upload._PARTS_PUT_WHOLE", 0)
+    return PART_CALLS
+
+
 def in_bucket(rig: OffloadRig, server: S3Server) -> tuple[list[str], int]:
     """Return the keys and the unfinished uploads, read without the proxy."""
     store = open_object_store(rig.address, server.options)
@@ -60,13 +73,13 @@ def in_bucket(rig: OffloadRig, server: S3Server) -> tuple[list[str], int]:
 
 @pytest.mark.parametrize("kind", [pytest.param("error", marks=pytest.mark.fault), "lost"])
 def test_every_call_that_fails_once_is_made_again(
-    rig: OffloadRig, proxy: FaultProxy, s3_server: S3Server, kind: str
+    rig: OffloadRig, proxy: FaultProxy, s3_server: S3Server, calls: dict[str, tuple[str, str]], kind: str
 ) -> None:
     payloads = rig.fill(1)
-    for call in CALLS.values():
+    for call in calls.values():
         proxy.on(*call, kind)
     status = rig.offload()
-    assert proxy.met == len(CALLS)
+    assert proxy.met == len(calls)
     assert (status.state, status.failure) == ("done", "")
     keys, uploads = in_bucket(rig, s3_server)
     assert (len(keys), uploads) == (3, 0)
@@ -76,12 +89,13 @@ def test_every_call_that_fails_once_is_made_again(
 
 
 @pytest.mark.fault
-@pytest.mark.parametrize("call", ["part", "index"])
+@pytest.mark.parametrize("failing", ["data", "index"])
 def test_call_that_keeps_failing_uploads_nothing_and_keeps_the_local_copy(
-    rig: OffloadRig, proxy: FaultProxy, s3_server: S3Server, call: str
+    rig: OffloadRig, proxy: FaultProxy, s3_server: S3Server, calls: dict[str, tuple[str, str]], failing: str
 ) -> None:
     payloads = rig.fill(1)
-    proxy.on(*CALLS[call], "error", times=1000)
+    data = calls.get("part") or calls["whole"]
+    proxy.on(*(data if failing == "data" else calls["index"]), "error", times=1000)
     status = rig.offload()
     assert status.state == "failed"
     assert "503" in status.failure
