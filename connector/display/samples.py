@@ -1,8 +1,9 @@
 """Measurements of a running query: rows, lag and cache, from Spark's progress and from the broker.
 
 Rules
-- A query is only read. Its progress is known after a batch; between batches the broker is asked for the lag.
-- A broker that does not answer, or that this process cannot reach, leaves the lag of the last batch.
+- Nothing in the query is changed. Spark reports its progress after each batch. Between batches the broker is asked for
+  the lag.
+- If the broker does not answer, or this process cannot reach it, the lag stays that of the last batch.
 - No broker is started.
 """
 
@@ -106,7 +107,7 @@ def hit_rate(progress: Mapping[str, Any]) -> float | None:
 
 
 class LiveLag:
-    """QueryLag between batches, asked at the brokers of the query's stores."""
+    """Reader of the lag between two batches, from the brokers of the query's stores."""
 
     def __init__(self) -> None:
         self._clients: dict[str, Client] = {}

@@ -77,7 +77,8 @@ class BucketOptions(EveryReadOptions):
         key_references,
         READS,
         "With `offload`: the places of the private keys for messages that Pulsar's clients encrypted. Give "
-        '`file:/path` or `env:NAME`, or JSON by the names of the keys: `{"orders": "file:/path"}`. Never give a '
+        "`file:/path` or `env:NAME`. For several keys, give JSON with the place of each: "
+        '`{"orders": "file:/path", "old": "env:KEY"}`. Never give a '
         "key itself, because plans and logs show options. Every task reads the keys on its own host.",
         absent=(),
         shown=False,

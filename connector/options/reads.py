@@ -151,7 +151,7 @@ class ReadOptions(EveryReadOptions):
     dead_letter_ledger: str = option(
         ledger,
         ("stream read",),
-        "Write undecodable payloads to this ledger with reason and position, once per micro-batch, instead of "
+        "Write each undecodable payload once to this ledger, with reason and position, instead of "
         "failing. The query creates a missing ledger, with de-duplication. Excludes `rescuedDataColumn`.",
         absent="",
     )

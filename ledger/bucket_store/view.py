@@ -1,6 +1,6 @@
 """View of a store in its bucket, for a process that is not its broker: the directory that a broker would build now.
 
-    manifest ─▶ snapshot, log up to its end ─▶ directory ─▶ manifest again: was the end the end?
+    manifest ─▶ snapshot, log up to its end ─▶ directory ─▶ manifest again, to check that the end was reached
 
 Rules
 - Nothing in the bucket is changed, and no epoch is raised: a broker may serve the store meanwhile.

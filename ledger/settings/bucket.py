@@ -24,7 +24,7 @@ class BucketSettings:
         "objects",
         1,
         64,
-        "Maximum number of puts in flight, of objects of the log. The number of a store can only be raised.",
+        "Maximum number of log objects whose puts are in flight. For an existing store a lower value has no effect.",
     )
     bucketTakeoverMs: int = whole(
         30_000,

@@ -84,7 +84,7 @@ class BatchStatus:
     def schemas(self, request: AskSchemas) -> LedgerSchemas:
         """Return the newest schema of each ledger.
 
-        Ledgers with the same schema share an element; a missing one has none.
+        Ledgers with the same schema share one element of the reply. A missing ledger has no schema.
         """
         names: dict[tuple[int, bytes], list[str]] = {}
         for name in request.names:

@@ -5,7 +5,8 @@
      "crc32c": 305419896}
 
 Invariants
-- `crc32c` is the checksum of all bytes before its comma. A manifest with a flipped bit is `Corrupt`.
+- `crc32c` is the last member, and the checksum of all bytes before the comma in front of it. A manifest with a flipped
+  bit is `Corrupt`.
 - Every replacement states the etag of the manifest that it replaces, and raises `revision` by one.
 - `epoch`, `first` and `window` never fall. `window` changes only together with `epoch`.
 - The pair of `nonce` and `revision` identifies a replacement, so a broker recognizes its own after a lost answer.
