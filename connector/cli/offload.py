@@ -50,7 +50,7 @@ def offload(
             found = await_offload(client, found, progress=output is Output.text)
     show(output, found, lambda console: console.print(_sentence(found)))
     if found.state == "failed":
-        raise Unavailable(f"{name!r} is not offloaded up to there: {found.failure}")
+        raise Unavailable(f"not all requested segments of {name!r} were offloaded: {found.failure}")
 
 
 def _sentence(found: OffloadStatus) -> str:
@@ -60,7 +60,7 @@ def _sentence(found: OffloadStatus) -> str:
     if found.offloaded:
         here = f" ({found.local} of them here, too)" if found.local else ""
         said.append(f"{counted(found.offloaded, 'segment')} in object storage{here}")
-        said.append(f"everything before {next_words(found.first_left)} is there")
+        said.append(f"all entries before {next_words(found.first_left)} are in object storage")
     else:
         said.append("nothing is in object storage yet")
     if found.swept:

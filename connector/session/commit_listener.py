@@ -66,7 +66,7 @@ class CursorMover:
         self._connections: dict[str, DriverConnection] = {}
 
     def put(self, origin: SourceIdentity, ledger: str, position: Position) -> None:
-        """Record that everything before `position` is in Spark's commit log."""
+        """Record that Spark has committed everything before `position`."""
         with self._changed:
             self._wanted[origin.store_id, ledger, origin.subscription] = (origin, position, current_batch())
             if self._thread is None:

@@ -171,7 +171,7 @@ class Ledger(LedgerAdmin):
         """
         self.client.call("create", CreateLedger(self.name, exist_ok=True, lists=False))
         return register_payload_schemas(
-            self.client, self.name, parse_schemas(schemas, f"what is given for {self.name}")
+            self.client, self.name, parse_schemas(schemas, f"the argument for ledger {self.name}")
         )
 
     def _tables(self, range_: PositionRange) -> Iterator[pa.Table]:
@@ -205,7 +205,7 @@ class Ledger(LedgerAdmin):
         if isinstance(rows, list) and not rows:
             return []
         given, columns = self._given(kept, rows)
-        fit, where = ColumnFit(columns.schema), f"what is appended to {self.name}"
+        fit, where = ColumnFit(columns.schema), f"the data appended to {self.name}"
         pieces = [
             piece for batch in given.combine_chunks().to_batches() for piece in entry_pieces(fit.fit(batch, where))
         ]

@@ -76,7 +76,8 @@ def require_version(path: Path, version: int) -> None:
 def require_sound_file(path: Path, tables: Sequence[RecordTable], *, behind: bool = False) -> int:
     """Check a whole metadata file. Return its format. Raises Corrupt.
 
-    `behind` accepts metadata that lack commits. A file of format 1 has no checksums, so only SQLite's own check runs.
+    A file of format 1 has no checksums, so only SQLite's own check runs. With `behind`, the file may be older than the
+    number of commits that is stored beside it.
     """
     require_ours(path)
     # Read before the metadata, so that a commit of a running broker cannot make the metadata look out of date.

@@ -31,7 +31,7 @@ class OpenSegment:
 
     @classmethod
     def continued(cls, writer: SegmentWriter, created_ms: int) -> OpenSegment:
-        """Return the open segment of another broker, which this one continues."""
+        """Return the open segment of an earlier broker, so that this broker continues it."""
         log = cls(writer, created_ms)
         log.size = log._acknowledged_size = writer.index.size_bytes
         return log
@@ -52,7 +52,7 @@ class OpenSegment:
         self.size += sum([entry.size for entry in entries])
 
     def make_room(self, length: int) -> None:
-        """Preallocate `length` bytes for a run, at most to the end of the open block."""
+        """Preallocate `length` bytes for the entries of one batch, at most to the end of the open block."""
         self.file.preallocate(length)
 
     def acknowledge(self, entries: int) -> None:

@@ -1,10 +1,7 @@
 """Slots of one broker in the write-ahead log, from the put of an object to its acknowledgement. Pure.
 
-A *slot* is the place of one numbered object. A *look* is a read of the manifest, which shows whether the broker still
-owns the store.
-
-A slot is the place of one number in the log. Before the broker acknowledges an object in the bucket, it reads the
-manifest again. The read shows whether the store still belongs to this broker.
+A *slot* is the place of one numbered object in the log. Before the broker acknowledges an object in the bucket, it
+reads the manifest again. The read shows whether the store still belongs to this broker.
 
     number      lowest                                                   next
     ────────────┼────────────────────────────────────────────────────────┼──────────

@@ -1,5 +1,6 @@
 """Reads of a bucket's segments: the visible entries of a task's part, and the heads of all entries of some segments.
 
+An entry is *visible* if a consumer of Pulsar would get it: markers and entries of aborted transactions are not visible.
 The head of an entry is its offset, length, time, number of rows and transaction (`entry_heads`).
 
 Rules of a part
@@ -10,7 +11,8 @@ Rules of a part
   the entry is visible.
 
 Rules of heads
-- The bytes of segments are read once, in order and in pieces of bounded size. About 32 bytes remain for each entry.
+- The bytes of segments are read once, in order and in pieces of bounded size. About 32 bytes for each entry stay in
+  memory.
 - Objects do not change, so heads stay valid.
 """
 

@@ -101,7 +101,7 @@ def test_the_command_offloads_tells_and_sweeps(store: LedgerStore, tmp_path: Pat
     assert told["bytes_done"] == told["bytes_total"] > 0
     said = run("offload", "clicks", "--status")
     assert "1 segment in this run, 0 left; 1 segment in object storage (1 of them here, too)" in said
-    assert "everything before 0:1 is there" in said
+    assert "all entries before 0:1 are in object storage" in said
     assert "0 unreferenced" not in run("offload", "clicks", "--sweep")
     assert "done" in run("offload", "clicks", "--cancel")
     assert "SEGMENT:ENTRY" in run("offload", "clicks", "--until", "x", status=1)

@@ -10,7 +10,8 @@ Rules of leases
 - One thread renews all leases. The renewals also keep a private broker from its idle shutdown.
 
 Rules of acknowledgements
-- A query acknowledges only entries in Spark's commit log: up to the start of the next batch, or up to a committed end.
+- A query acknowledges only entries of batches that Spark has committed (its commit log names them). So it acknowledges
+  up to the start of the next batch, or up to the end of a committed batch.
 - The *replay floor* is the end of the last batch that Spark is known to have committed. It is set before the first
   batch. So a batch can be repeated even if the batch itself acknowledged rows.
 - Each ledger is acknowledged separately. A deleted ledger is skipped.
@@ -155,7 +156,10 @@ class Subscription:
             )
 
     def acknowledge(self, position: Position) -> None:
-        """Acknowledge all entries before `position`. They are in Spark's commit log. Retention may delete them now."""
+        """Acknowledge all entries before `position`, all of them in batches that Spark has committed.
+
+        Retention may delete the entries after this call.
+        """
         if self._acknowledged is not None and position <= self._acknowledged:
             return
         request = MarkDelete(self._ledger, self._name, position, replay_floor=position)
@@ -193,7 +197,7 @@ class AnonymousReader:
         self._positions: dict[str, Position] = {}
 
     def report(self, positions: Mapping[str, Position]) -> None:
-        """Register the positions by ledger that have changed. Entries before them are in Spark's commit log."""
+        """Register the positions by ledger that have changed. Spark has committed all entries before them."""
         moved = {ledger: at for ledger, at in positions.items() if self._positions.get(ledger) != at}
         self._positions |= moved
         if moved:
