@@ -1,7 +1,8 @@
-"""Bucket of a store whose home is a bucket, as the broker loads it by name.
+"""Bucket of a store whose home is a bucket. The broker imports this module by its name, because it may not depend on
+it.
 
 Rules
-- Its access has the options of the offload settings: endpoint, region, profile, role, encryption.
+- The offload settings also apply to this bucket: endpoint, region, profile, role, encryption.
 - boto3 repeats no request of the write-ahead log: the log repeats them itself, and knows which may be repeated.
 """
 

@@ -95,14 +95,17 @@ class LedgerStreamReader(*stream_reader_classes()):  # type: ignore[misc]  # the
         return end.to_json() if report is None else end.to_json() | {REPORT_KEY: report}
 
     def _report(self) -> dict[str, Any] | None:
-        """Return the planner's report with the id of the batch, by which the listener logs."""
+        """Return the planner's report with the id of the batch. The session's listener logs this id."""
         report, batch = self._planner.report(), self._batches.newest
         if report is None or batch is None:
             return report
         return {**report, "batch": {**report.get("batch", {}), BATCH_ID_KEY: batch.batch}}
 
     def _start_without_admission_control(self) -> dict[str, Any]:
-        """Return the start of the next batch. In the first call of a run, warn that limits end Trigger.AvailableNow."""
+        """Return the start of the next batch. The first call of a run logs a warning if a limit is set.
+
+        Reason: `Trigger.AvailableNow` then ends after one limited batch, and not at the end of the log.
+        """
         options = self._options
         if not self._limits_reported and (options.max_rows_per_trigger or options.max_bytes_per_trigger):
             _log.warning(

@@ -1,7 +1,8 @@
 """Reads of storage in flight, which all readers of the same entries share.
 
-`claim` splits a requested range into parts. Parts that another reader is reading have a shared future. The caller must
-read the other parts itself, its own parts. It must call `settle` for each own part, also after a failure.
+`claim` splits a requested range into parts. If another reader is reading a part already, the caller waits for the
+future of that read. All other parts are the caller's *own* parts: it must read them, and call `settle` for each of
+them, also after a failure.
 
 Invariants
 - The reads in flight of one ledger do not overlap. A read is in flight from `claim` to `settle`.

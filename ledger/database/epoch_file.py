@@ -25,7 +25,7 @@ _EPOCH = struct.Struct("<Q")
 
 
 class EpochFile:
-    """File of the epoch. Its broker keeps it open while it lives."""
+    """File of the epoch. The broker keeps the file open until the broker ends."""
 
     def __init__(self, path: Path, epoch: int) -> None:
         """Write `epoch`, after the metadata have it."""
