@@ -8,6 +8,8 @@ Rules
 - The driver replaces a relative path of a store by the absolute path, before Spark pickles the source.
 - If the user calls `.schema()`, this schema is compared with the ledger's schema.
 - A batch read of a bucket reads the objects that existed when Spark asked for the columns, like a read of files.
+- A batch read without a broker has the columns of the time when Spark asked for them. Its end is fixed when Spark plans
+  the read.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark_ledger.connector.connection import log_default_store
+from pyspark_ledger.connector.options.home import require_home
 from pyspark_ledger.connector.options.option import Use
 from pyspark_ledger.connector.options.options import LedgerOptions, read_options
 from pyspark_ledger.ledger.errors import Refused
@@ -69,13 +72,16 @@ class LedgerSource:
         if options.ledger or options.ledgers or options.ledgers_pattern:  # a write can name ledgers by a column
             options.addressing()
         self._store = store_location(options.store or default_store)
+        if options.home is not None:
+            require_home(self._store)
         if not options.store and not default_store:
             log_default_store(self._store)
 
     def schema(self) -> StructType:
         """Return the columns of a read.
 
-        The listing of a bucket is kept in the source. Spark pickles the source next, so the reader has the listing too.
+        The listing of a bucket and the columns of a read without a broker are kept in the source. Spark pickles the
+        source next, so the reader has them too.
         """
         self._findings = None
         scan = self._scan(self._located(read_options(self._option_texts)))
@@ -120,6 +126,10 @@ class LedgerSource:
             from pyspark_ledger.connector.read.bucket.scan import BucketScan
 
             return BucketScan(options, schema, self._findings)
+        if options.home is not None:
+            from pyspark_ledger.connector.read.home.scan import HomeScan
+
+            return HomeScan(options, schema, self._findings)
         from pyspark_ledger.connector.read.ledger.scan import LedgerScan
 
         return LedgerScan(options, schema)

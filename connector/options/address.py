@@ -10,6 +10,7 @@ from pyspark_ledger.connector.options.option import (
     READS,
     Option,
     names,
+    one_of,
     option,
     pattern,
     reference,
@@ -42,6 +43,14 @@ class AddressOptions:
         "`grpc+tls://host:port` or `grpc+unix:///path`. If no broker of the directory or of the bucket's store runs, "
         "the driver starts a broker.",
         otherwise="$LEDGER_STORE, else ./ledger-store",
+    )
+    broker: str = option(
+        one_of("auto", "none"),
+        ("batch read",),
+        "`auto` reads through the broker of the store. `none` reads a store in a bucket without a broker: driver and "
+        "tasks read the objects of the bucket themselves, on any host, and change nothing. Streams, subscriptions and "
+        "writes need a broker.",
+        default="auto",
     )
     tls_trust_certs_file_path: str = option(
         text,

@@ -40,6 +40,14 @@ _SHARED = frozenset(
     }
 )  # fmt: skip
 
+ACCESS = frozenset(
+    {
+        "offload_endpoint", "offload_region", "offload_path_style", "offload_profile", "offload_role",
+        "offload_role_external_id", "offload_bucket_owner", "credential_provider",
+    }
+)  # fmt: skip
+"""Options for the access to a bucket, without the options of the objects in it."""
+
 
 @dataclass(frozen=True)
 class BucketOptions(EveryReadOptions):
@@ -87,38 +95,42 @@ class BucketOptions(EveryReadOptions):
     offload_endpoint: str = option(
         text,
         READS,
-        "With `offload` or `history`: the endpoint of an S3-compatible service, `https://host:port`.",
+        "With `offload`, `history` or `broker` = `none`: the endpoint of an S3-compatible service, `https://host:port`.",
         absent="",
         otherwise="AWS",
     )
-    offload_region: str = option(text, READS, "With `offload` or `history`: the region of the bucket.", absent="")
+    offload_region: str = option(
+        text, READS, "With `offload`, `history` or `broker` = `none`: the region of the bucket.", absent=""
+    )
     offload_path_style: bool | None = option(
         flag,
         READS,
-        "With `offload` or `history`: `true` puts the bucket's name into the path of a request, `false` into the host "
-        "name.",
+        "With `offload`, `history` or `broker` = `none`: `true` puts the bucket's name into the path of a request, "
+        "`false` into the host name.",
         otherwise="true with an endpoint",
     )
     offload_profile: str = option(
         text,
         READS,
-        "With `offload` or `history`: a profile in the files of `~/.aws`, instead of boto3's default chain of "
-        "credentials.",
+        "With `offload`, `history` or `broker` = `none`: a profile in the files of `~/.aws`, instead of boto3's "
+        "default chain of credentials.",
         absent="",
     )
-    offload_role: str = option(text, READS, "With `offload` or `history`: the ARN of a role to assume.", absent="")
+    offload_role: str = option(
+        text, READS, "With `offload`, `history` or `broker` = `none`: the ARN of a role to assume.", absent=""
+    )
     offload_role_external_id: str = option(
-        text, READS, "With `offload` or `history`: the external id for that role.", absent=""
+        text, READS, "With `offload`, `history` or `broker` = `none`: the external id for that role.", absent=""
     )
     offload_bucket_owner: str = option(
-        text, READS, "With `offload` or `history`: the account that must own the bucket.", absent=""
+        text, READS, "With `offload`, `history` or `broker` = `none`: the account that must own the bucket.", absent=""
     )
     credential_provider: str = option(
         text,
         READS,
-        "With `offload` or `history`: `module:function`. Each process that reads calls the function with the address. "
-        "The function returns a boto3 session, or a mapping with `access_key`, `secret_key` and optionally `token` and "
-        "`expiry_time`.",
+        "With `offload`, `history` or `broker` = `none`: `module:function`. Each process that reads calls the function "
+        "with the address. The function returns a boto3 session, or a mapping with `access_key`, `secret_key` and "
+        "optionally `token` and `expiry_time`.",
         absent="",
     )
 

@@ -12,19 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark_ledger.connector.options.bucket import BucketOptions
+from pyspark_ledger.connector.options.bucket import ACCESS, BucketOptions
 from pyspark_ledger.connector.options.option import READS, option, text
 from pyspark_ledger.ledger.errors import Refused
 
 if TYPE_CHECKING:
     from pyspark_ledger.offload.table.table_address import TableAddress
 
-_OF_A_BUCKET = frozenset(
-    {
-        "offload_endpoint", "offload_region", "offload_path_style", "offload_profile", "offload_role",
-        "offload_role_external_id", "offload_bucket_owner", "credential_provider",
-    }
-)  # fmt: skip
 _STRANGE: Mapping[str, tuple[str, str]] = {
     "subscription": (
         "a subscription keeps a position in the log, and not in a table",
@@ -76,5 +70,5 @@ def take_history_options(values: dict[str, object], names: Mapping[str, str]) ->
             "option 'history' has no meaning for a read that lists a bucket", hint="Name the ledger in load()"
         )
     taken = values.get if "offload" in values else values.pop
-    reached = {name: taken(name) for name in list(values) if name in _OF_A_BUCKET}
+    reached = {name: taken(name) for name in list(values) if name in ACCESS}
     return HistoryOptions(BucketOptions(**reached), str(values.pop("history")))  # type: ignore[arg-type]  # see options

@@ -19,6 +19,7 @@ from pyspark_ledger.connector.options.bucket import BucketOptions, take_bucket_o
 from pyspark_ledger.connector.options.checks import require_addressed, require_consistent, require_sense
 from pyspark_ledger.connector.options.foreign_names import require_no_foreign_name
 from pyspark_ledger.connector.options.history import HistoryOptions, take_history_options
+from pyspark_ledger.connector.options.home import take_home_options
 from pyspark_ledger.connector.options.ledger_selection import Addressing
 from pyspark_ledger.connector.options.option import Option, Use
 from pyspark_ledger.connector.options.reads import ReadOptions
@@ -44,6 +45,8 @@ class LedgerOptions(AddressOptions, ReadOptions, WriteOptions):
 
     bucket: BucketOptions | None = None
     history: HistoryOptions | None = None
+    home: BucketOptions | None = None
+    """Access to the bucket of the store, for a read without a broker."""
 
     def require_acknowledger(self) -> None:
         """Raise Refused for `ackMode` explicit without a subscription, and for its options in another `ackMode`."""
@@ -178,6 +181,7 @@ def _consistent(values: dict[str, object]) -> LedgerOptions:
         values["ledger"] = path
     require_consistent(values)
     names = {option.key: option.name for option in OPTIONS}
+    home = take_home_options(values, {option.key: option for option in OPTIONS})
     history = take_history_options(values, names)
     bucket = take_bucket_options(values, names)
     if values.get("ack_mode") == "explicit":
@@ -185,7 +189,7 @@ def _consistent(values: dict[str, object]) -> LedgerOptions:
     if "min_partition_bytes" not in values and "target_partition_bytes" in values:  # no further option was given
         least = int(str(values["target_partition_bytes"]))
         values["min_partition_bytes"] = min(least, LedgerOptions.min_partition_bytes)
-    options = LedgerOptions(bucket=bucket, history=history, **values)  # type: ignore[arg-type]  # each parser answers its field's type
+    options = LedgerOptions(bucket=bucket, history=history, home=home, **values)  # type: ignore[arg-type]  # each parser answers its field's type
     if options.min_partition_bytes > options.target_partition_bytes:
         raise Refused(
             f"option 'minPartitionBytes' ({options.min_partition_bytes}) exceeds "

@@ -1,22 +1,33 @@
-"""Goal: a stream goes on where its cluster's disk was lost. Method: Spark, a store in a real S3, the cache deleted."""
+"""Goal: Spark needs the bucket of a store, and not a disk. Method: a store in a real S3, the cache deleted.
+
+A stream continues on a new broker. A batch read works without a broker, and a proxy refuses writes.
+"""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
 
 from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.bucket_store.creation import found_or_created
 from pyspark_ledger.ledger.client.connect import stop_broker
 from pyspark_ledger.ledger.clock import system_clock_ms
+from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.location import bucket_directory
 from pyspark_ledger.ledger.wal.requests import RequestLimits
 from pyspark_ledger.offload.storage.factory import open_object_store
 from streaming_examples.s3_server import S3Server
+from tests.rigs.deadline import wait_until
+from tests.rigs.fault_proxy import FaultProxy
+
+PROVIDER = "streaming_examples.s3_server:credentials"
 
 
 @pytest.fixture
@@ -61,3 +72,40 @@ def test_a_stream_continues_after_the_disk_is_lost(
     run()
     assert ids("flights") == list(range(1_500))
     assert ids("some") == [number for number in range(1_500) if number % 7 < 5]
+
+
+def test_a_batch_read_without_a_broker_returns_segments_and_tail(
+    spark_session: SparkSession, directory: Path, bucket: str, s3_server: S3Server, tmp_path: Path
+) -> None:
+    options = {"store": str(directory)}
+
+    def write(first: int, count: int) -> None:
+        rows = spark_session.range(first, first + count).selectExpr("id", "id % 7 AS day")
+        rows.write.format("ledger").options(**options).mode("append").save("flights")
+
+    write(0, 1_000)
+    ledger = connect(bucket).ledger("flights")
+    with suppress(Refused):  # the broker uploads the sealed segment by itself already
+        ledger.offload(seal=True)
+    wait_until(lambda: ledger.describe().segments[0].offloaded, "the upload")
+    write(1_000, 500)
+    stop_broker(directory)
+    shutil.rmtree(directory.parent)
+    with FaultProxy(s3_server.endpoint) as proxy:
+        for method in ("PUT", "POST", "DELETE"):
+            proxy.on(method, "", "forbidden", times=1_000)
+        access = {"offloadEndpoint": proxy.endpoint, "credentialProvider": PROVIDER}
+        read = spark_session.read.format("ledger").options(store=bucket, broker="none", **access)
+        flights = read.option("includeMetadata", "true").option("targetPartitionBytes", "4k").load("flights")
+        assert flights.rdd.getNumPartitions() > 1
+        days = {row.day: row["count"] for row in flights.groupBy("day").count().collect()}
+        assert days == {day: len(range(day, 1_500, 7)) for day in range(7)}
+        assert flights.select(f.countDistinct("__position")).first()[0] == 1_500
+        stream = (
+            spark_session.readStream.format("ledger").options(store=bucket, broker="none", **access).load("flights")
+        )
+        query = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "none")).start()
+        with pytest.raises(PySparkException, match="option 'broker' has no meaning for a stream read"):
+            query.awaitTermination()
+        assert not proxy.met, "nothing was written"
+        assert not directory.parent.exists()

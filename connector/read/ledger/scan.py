@@ -75,14 +75,23 @@ class FoundLedgers:
 class LedgerRead:
     """State and requests of one read on the driver."""
 
-    def __init__(self, options: LedgerOptions, user_schema: StructType | None = None) -> None:
+    def __init__(
+        self,
+        options: LedgerOptions,
+        user_schema: StructType | None = None,
+        connection: DriverConnection | None = None,
+        ledgers: FoundLedgers | None = None,
+    ) -> None:
+        """`ledgers` are the ledgers if another process has found them. The default connection uses a broker."""
         self.options = options
         self._user_schema = user_schema
         self.addressing: Addressing = options.addressing()
-        self.connection = DriverConnection(store_location(options.store), credentials=options.credentials())
+        self.connection = connection or DriverConnection(
+            store_location(options.store), credentials=options.credentials()
+        )
         self.reader = options.subscription or ""
         """Subscription or reader name that tasks pass to the broker; may be empty."""
-        self._ledgers: FoundLedgers | None = None
+        self._ledgers = ledgers
         self._shape: RowShape | None = None
 
     @property
@@ -182,12 +191,16 @@ class LedgerRead:
 
     def tasks(self, ranges: Sequence[SizedRange]) -> list[LedgerTask]:
         """Return the tasks of ranges. Entries are immutable, so the same ranges have the same tasks."""
-        options = self.options
-        planned = plan_tasks(ranges, options.min_partition_bytes, options.target_partition_bytes, self.split)
+        planned = self.split_into_tasks(ranges)
         if not planned:
             return []
         source = self.source(ledgers={part.ledger for task in planned for part in task})
         return [LedgerTask(source, tuple(ranges)) for ranges in planned]
+
+    def split_into_tasks(self, ranges: Sequence[SizedRange]) -> list[list[LedgerRange]]:
+        """Return the ranges of each task."""
+        least, target = self.options.min_partition_bytes, self.options.target_partition_bytes
+        return plan_tasks(ranges, least, target, self.split)
 
     def newest_schemas(self, logs: Sequence[str]) -> list[SchemaOfMany]:
         """Return the newest schemas of ledgers and of the partitioned ledgers that they belong to, in one call."""
@@ -201,8 +214,7 @@ class LedgerRead:
         if not range_.range:
             return []
         ((whole,),) = self.split([SplitRequest(range_.ledger, range_.range, 2**62, 1)])
-        least, target = self.options.min_partition_bytes, self.options.target_partition_bytes
-        tasks = plan_tasks([sized_range(range_.ledger, range_.incarnation, whole)], least, target, self.split)
+        tasks = self.split_into_tasks([sized_range(range_.ledger, range_.incarnation, whole)])
         return [part for task in tasks for part in task]
 
     def source(self, shape: RowShape | None = None, ledgers: Collection[str] = ()) -> ReadSource:
@@ -257,20 +269,24 @@ class LedgerScan(BatchPlanner):
 
     def __init__(self, options: LedgerOptions, user_schema: StructType | None = None) -> None:
         self._read = LedgerRead(options, user_schema)
-        self._bounds = ReadBounds(options, stream=False)
 
     def schema(self) -> StructType:
         return self._read.schema()
 
     def tasks(self) -> list[LedgerTask]:
-        read, bounds, names = self._read, self._bounds, self._read.names()
-        statuses = read.statuses(bounds.initial_progress(names), of=names)
-        read.require_found(statuses)
-        progress = {
-            log.name: ReadProgress(bounds.start_position(log, len(statuses.logs)), log.incarnation, until=log.stop)
-            for log in statuses.logs
-        }
-        return read.tasks(measure_ranges(read, progress, strict=read.options.fail_on_data_loss))
+        return self._read.tasks(bounded_ranges(self._read))
+
+
+def bounded_ranges(read: LedgerRead) -> list[SizedRange]:
+    """Return the ranges of a batch read with sizes. Their ends are the present ends of the ledgers, or earlier."""
+    bounds, names = ReadBounds(read.options, stream=False), read.names()
+    statuses = read.statuses(bounds.initial_progress(names), of=names)
+    read.require_found(statuses)
+    progress = {
+        log.name: ReadProgress(bounds.start_position(log, len(statuses.logs)), log.incarnation, until=log.stop)
+        for log in statuses.logs
+    }
+    return measure_ranges(read, progress, strict=read.options.fail_on_data_loss)
 
 
 def measure_ranges(read: LedgerRead, progress: Mapping[str, ReadProgress], *, strict: bool) -> list[SizedRange]:

@@ -38,6 +38,12 @@ def stored(world: World, given: Given) -> object:
         return said(lambda: world.numbers({"store": "", **given}))
 
 
+def without_broker(world: World, given: Given) -> object:
+    """The rows of a read whose store is not in a bucket."""
+    world.ledger(2)
+    return said(lambda: world.numbers(given))
+
+
 def guarded(world: World, given: Given) -> object:
     """A read from a broker that asks for a certificate and a token."""
     broker = world.guarded
@@ -189,6 +195,7 @@ def announced(world: World, given: Given) -> object:
 
 
 DRIVES: OptionDrives = {
+    "broker": [OptionDrive(without_broker, [0, 1], {"auto": [0, 1], "none": "Refused"})],
     "path": [OptionDrive(addressed, "Refused", {"{name}": [0, 1, 2]})],
     "ledger": [OptionDrive(addressed, "Refused", {"{name}": [0, 1, 2]})],
     "ledgers": [OptionDrive(addressed, "Refused", {"{name},{other}": [0, 0, 1, 1, 2]})],

@@ -23,6 +23,7 @@ SAMPLES = {
     "ledgers": "orders,clicks",
     "ledgersPattern": "orders-.*",
     "store": "/srv/store",
+    "broker": "none",
     "tlsTrustCertsFilePath": "/etc/ca.pem",
     "tlsCertificateFilePath": "/etc/me.pem",
     "tlsKeyFilePath": "/etc/me.key",

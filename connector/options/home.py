@@ -1,0 +1,55 @@
+"""Options of a batch read without a broker (`broker` = `none`), of a store in a bucket.
+
+Rules
+- The options for access to the bucket are those of `offload`.
+- An option that needs a broker is refused, also if it has a meaning in other batch reads.
+- The option itself belongs to batch reads, so streams and writes refuse it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark_ledger.connector.options.bucket import ACCESS, BucketOptions
+from pyspark_ledger.connector.options.option import Option
+from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.location import bucket_of
+
+# Options of a batch read that have a meaning without a broker.
+_SHARED = frozenset(
+    {
+        "broker", "store", "path", "ledger", "ledgers", "ledgers_pattern", "starting_position", "starting_timestamp",
+        "starting_positions", "starting_timestamps", "ending_position", "ending_timestamp", "ending_positions",
+        "ending_timestamps", "fail_on_data_loss", "include_metadata", "columns", "payload_schema",
+        "rescued_data_column", "min_partition_bytes", "target_partition_bytes",
+    }
+)  # fmt: skip
+
+
+def take_home_options(values: dict[str, object], options: Mapping[str, Option]) -> BucketOptions | None:
+    """Remove the options of access from `values`, and return them; None unless `broker` is `none`.
+
+    `options` are all options by their keys. Options without a meaning in a batch read are left to other checks.
+    """
+    if values.get("broker") != "none":
+        return None
+    strange = sorted(key for key in set(values) - _SHARED - ACCESS if "batch read" in options[key].uses)
+    if strange:
+        raise Refused(
+            f"option {options[strange[0]].name!r} has no meaning with 'broker' = 'none': such a read uses the store's "
+            "bucket alone",
+            hint="Leave one of the two options out",
+        )
+    return BucketOptions(**{key: values.pop(key) for key in list(values) if key in ACCESS})  # type: ignore[arg-type]  # each parser answers its field's type
+
+
+def require_home(location: str) -> str:
+    """Return the bucket's address of a store. Raises Refused for a store that is not in a bucket."""
+    address = bucket_of(Path(location))
+    if not address:
+        raise Refused(
+            f"option 'broker' is 'none', and the store {location} is not in a bucket",
+            hint="Only a store at s3://BUCKET/PREFIX is read without a broker. open_read_only() reads a directory",
+        )
+    return address

@@ -1,0 +1,116 @@
+"""Tasks that read ranges of a store in a bucket from its objects, without a broker.
+
+Rules
+- A task fetches the blocks of its plan. It needs nothing but the bucket, and reads the credentials on its own host.
+- An object of the plan may be missing because the collector deleted it. Its bytes were carried to another object, or
+  the segment was uploaded. The task then opens a view of the store, and reads the rest of the range from there.
+- If the view lacks entries of the range, they are lost, and `failOnDataLoss` decides.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+import pyarrow as pa
+
+from pyspark_ledger.connector.read.ledger.task import LedgerTask, ReadSource, read_rows
+from pyspark_ledger.connector.read.offsets import LedgerRange
+from pyspark_ledger.ledger.errors import Corrupt, NotFound, Refused
+from pyspark_ledger.ledger.position import PositionRange
+from pyspark_ledger.ledger.protocol.actions import LedgerDescription
+from pyspark_ledger.ledger.protocol.reads import ReadRequest
+from pyspark_ledger.offload.home_view import HomeView, open_home_view
+from pyspark_ledger.offload.storage.factory import open_object_store
+from pyspark_ledger.offload.storage.s3_options import S3Options
+from pyspark_ledger.offload.stored_blocks import BlockFetcher, StoredBlock
+
+if TYPE_CHECKING:
+    from pyspark_ledger.ledger.client.block_reader import FrameBlock
+    from pyspark_ledger.ledger.client.client import Client
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class HomeTask:
+    """Task that reads ranges of ledgers, one after the other. `blocks` are the blocks of each range.
+
+    The address in `source` is the bucket's.
+    """
+
+    source: ReadSource
+    s3: S3Options
+    ranges: tuple[LedgerRange, ...]
+    blocks: tuple[tuple[StoredBlock, ...], ...]
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows. Raises errors of the object store, and DataLoss for lost entries."""
+        reader = _BlockReader(self)
+        try:
+            yield from read_rows(cast("Client", reader), LedgerTask(self.source, self.ranges))
+        finally:
+            reader.close()
+
+
+class _BlockReader:
+    """Reader of a task's blocks, with the calls of a client that the task needs."""
+
+    def __init__(self, task: HomeTask) -> None:
+        self._task = task
+        self._store = open_object_store(task.source.address, task.s3)
+
+    def read_ranges(
+        self, requests: Sequence[ReadRequest], **_: object
+    ) -> Iterator[tuple[ReadRequest, Iterator[FrameBlock]]]:
+        """Yield each request with its blocks. The caller reads all blocks of a request before the next request."""
+        blocks = [block for of_range in self._task.blocks for block in of_range]
+        with BlockFetcher(self._store, blocks) as fetcher:
+            first = 0
+            for request, of_range in zip(requests, self._task.blocks, strict=True):
+                yield request, self._planned(request, fetcher, range(first, first + len(of_range)))
+                first += len(of_range)
+
+    def read_blocks(self, request: ReadRequest, **_: object) -> Iterator[FrameBlock]:
+        """Yield the blocks of a range that is not in the plan."""
+        return self._view.read_blocks(request)
+
+    def call(self, action: str, request: msgspec.Struct) -> Any:
+        return self._view.call(action, request)
+
+    def describe(self, name: str) -> LedgerDescription:
+        return self._view.describe(name)
+
+    def close(self) -> None:
+        self._store.close()
+        if "_view" in vars(self):
+            self._view.close()
+
+    def _planned(self, request: ReadRequest, fetcher: BlockFetcher, numbers: range) -> Iterator[FrameBlock]:
+        at = request.range.start
+        try:
+            for number in numbers:
+                block = fetcher.fetch(number)
+                yield block
+                at = block.end
+        except (NotFound, Corrupt) as gone:
+            _log.info("%s from %s on is read from its present place: %s", request.name, at, gone)
+            rest = msgspec.structs.replace(request, range=PositionRange(at, request.range.end))
+            yield from self._view.read_blocks(rest)
+
+    @cached_property
+    def _view(self) -> HomeView:
+        source = self._task.source
+        view = open_home_view(source.address, self._task.s3)
+        if view.store_id != source.store_id:
+            found = view.store_id
+            view.close()
+            raise Refused(
+                f"the store at {source.address} has id {found}, the read was planned for {source.store_id}",
+                hint="Read the new store again",
+            )
+        return view
