@@ -33,6 +33,7 @@ from pyspark_ledger.connector.cli.ledgers import (
 from pyspark_ledger.connector.cli.wording import counted, time_words
 from pyspark_ledger.ledger.api.store import LedgerStore
 from pyspark_ledger.ledger.broker.bucket_home import settings_of
+from pyspark_ledger.ledger.bucket_store.probe import KEEPS_VERSIONS
 from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.display.progress_bar import progress_bar
 from pyspark_ledger.ledger.errors import Corrupt, DataLoss, NotFound, Refused
@@ -56,6 +57,7 @@ from pyspark_ledger.ledger.segment.verification import verify_segment
 from pyspark_ledger.ledger.segment.writer import data_path
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.tiering.sealed_index import entry_traits
+from pyspark_ledger.ledger.wal.bucket import MANIFEST
 from pyspark_ledger.offload.format.block_index import parse_index
 from pyspark_ledger.offload.home_bucket import home_bucket
 from pyspark_ledger.offload.home_verification import verify_home
@@ -197,6 +199,8 @@ def _verify_bucket(address: str, name: str | None, output: Output) -> None:
     try:
         with progress_bar("verify", shown=output is Output.text) as bar:
             found = verify_home(home, segments, name, bar.update if bar.shown else lambda *_: None)
+        if home.head(MANIFEST).version:
+            literal_console(stderr=True).print(KEEPS_VERSIONS % address)
     finally:
         home.close()
         segments.close()

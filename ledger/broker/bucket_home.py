@@ -19,6 +19,7 @@ import os
 import socket
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -27,6 +28,7 @@ from pyspark_ledger.ledger import disk
 from pyspark_ledger.ledger.bucket_store.collector import CollectorLimits
 from pyspark_ledger.ledger.bucket_store.creation import found_or_created
 from pyspark_ledger.ledger.bucket_store.home import BucketLimits, BucketStore
+from pyspark_ledger.ledger.bucket_store.probe import probe_bucket
 from pyspark_ledger.ledger.clock import monotonic_ms, pause, system_clock_ms
 from pyspark_ledger.ledger.errors import Fenced, LedgerError, Refused
 from pyspark_ledger.ledger.location import FENCED
@@ -80,7 +82,8 @@ def open_in_bucket(
     """
     disk.skip_syncs()
     limits = limits_of(settings)
-    found = found_or_created(bucket, system_clock_ms, limits.requests, create=create, window=limits.window)
+    probe = partial(probe_bucket, encryption=settings.managedLedgerOffloadEncryption)
+    found = found_or_created(bucket, system_clock_ms, limits.requests, create=create, window=limits.window, probe=probe)
     if not take_over:
         found = _unserved(bucket, found, limits.requests, settings.bucketTakeoverMs)
     lost: Callable[[LedgerError], None] = lambda error: _leave(directory, error)  # noqa: E731 — the type is stated

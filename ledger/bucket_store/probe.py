@@ -12,6 +12,7 @@ Rules
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -25,14 +26,29 @@ CONNECTIONS = _RACERS * _LANES
 """Connections that the probe uses at once."""
 PROBE_PREFIX = "probe-"
 CREATE_ROUNDS, REPLACE_ROUNDS = 300, 50
+KEEPS_VERSIONS = (
+    "%s keeps old versions of objects. The manifest is replaced and log objects are deleted all the time, and each old "
+    "version costs storage. Turn versioning off, or let noncurrent versions expire by a lifecycle rule"
+)
+"""Text about a bucket with versioning. Its argument is the address."""
+_log = logging.getLogger(__name__)
 _UNSOUND = "A store needs a bucket with atomic conditional puts. docs/bucket-store.md lists servers that have them"
 
 
-def probe_bucket(bucket: Bucket, *, create_rounds: int = CREATE_ROUNDS, replace_rounds: int = REPLACE_ROUNDS) -> None:
-    """Try what a store relies on. Raises Refused with the first violation, or the error of a request."""
+def probe_bucket(
+    bucket: Bucket,
+    *,
+    encryption: str = "",
+    create_rounds: int = CREATE_ROUNDS,
+    replace_rounds: int = REPLACE_ROUNDS,
+) -> None:
+    """Try what a store relies on. Raises Refused with the first violation, or the error of a request.
+
+    `encryption` is the encryption of the settings, such as `aws:kms`. A bucket that keeps old versions is logged.
+    """
     prefix = f"{PROBE_PREFIX}{new_id()}"
     try:
-        _try_requests(bucket, f"{prefix}/object")
+        _try_requests(bucket, f"{prefix}/object", encryption)
         with ThreadPoolExecutor(_LANES, thread_name_prefix="probe") as lanes:
             races = [
                 lanes.submit(_create_lane, bucket, prefix, range(at, create_rounds, _LANES)) for at in range(_LANES)
@@ -93,8 +109,8 @@ def _race(bucket: Bucket, racers: ThreadPoolExecutor, key: str, etag: str, numbe
     return fetched.head.etag
 
 
-def _try_requests(bucket: Bucket, key: str) -> None:
-    """Write, read, list and delete one object, and try stale conditions."""
+def _try_requests(bucket: Bucket, key: str, encryption: str) -> None:
+    """Write, read, list and delete one object, and try stale conditions. Look at its encryption and its version."""
     first = bucket.put(key, b"0123456789", only_new=True)
     _require_refused(bucket, "If-None-Match: * on an existing object", lambda: bucket.put(key, b"x", only_new=True))
     second = bucket.put(key, b"abcdefghij", if_match=first)
@@ -106,6 +122,14 @@ def _try_requests(bucket: Bucket, key: str) -> None:
             f"expected b'abcdefghij' with {second}",
             hint=_UNSOUND,
         )
+    if encryption and found.head.encryption != encryption:
+        raise Refused(
+            f"{bucket.address}: an object has the encryption {found.head.encryption or 'none'}, "
+            f"managedLedgerOffloadEncryption is {encryption}",
+            hint="Use a server that encrypts, or leave the setting out",
+        )
+    if found.head.version:
+        _log.warning(KEEPS_VERSIONS, bucket.address)
     part = bytes(memoryview(bucket.get_range(key, 2, 3)))
     if part != b"cde":
         raise Refused(f"{bucket.address}: bytes 2 to 4 are {part!r}, expected b'cde'", hint=_UNSOUND)

@@ -28,12 +28,16 @@ class Listed(Protocol):
 
 
 class FetchedHead(Protocol):
-    """Size and etag of an object."""
+    """Size, etag, version and encryption of an object. The last two are empty if the server states none."""
 
     @property
     def size(self) -> int: ...
     @property
     def etag(self) -> str: ...
+    @property
+    def version(self) -> str: ...
+    @property
+    def encryption(self) -> str: ...
 
 
 class Fetched(Protocol):

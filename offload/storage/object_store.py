@@ -40,12 +40,18 @@ class ListedObject(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ObjectHead:
-    """Size, etag and user metadata of an object."""
+    """Size, etag and user metadata of an object.
+
+    `version` is the object's version in a bucket that keeps old versions, otherwise empty. `encryption` is what S3
+    states, such as `AES256`, or empty.
+    """
 
     key: str
     size: int
     etag: str
     metadata: Mapping[str, str] = field(default_factory=dict)
+    version: str = ""
+    encryption: str = ""
 
 
 class FetchedObject(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -73,6 +74,22 @@ def test_a_server_without_conditions_is_refused(place: ObjectStore) -> None:
 
     with pytest.raises(Refused, match=r"If-None-Match: \* on an existing object succeeded, expected 412"):
         create(Careless(place), probe_bucket)
+
+
+def test_a_bucket_with_old_versions_is_told(s3_server: S3Server, caplog: pytest.LogCaptureFixture) -> None:
+    name = f"versions-{uuid.uuid4()}"
+    place = open_object_store(s3_server.make_bucket(name), s3_server.options)
+    probe_bucket(place, create_rounds=0, replace_rounds=0)
+    assert not caplog.messages
+    s3_server.client().put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": "Enabled"})
+    probe_bucket(place, create_rounds=0, replace_rounds=0)
+    assert [f"s3://{name} keeps old versions" in message for message in caplog.messages] == [True]
+
+
+def test_a_server_that_ignores_the_encryption_is_refused(place: ObjectStore) -> None:
+    with pytest.raises(Refused, match=r"has the encryption none, managedLedgerOffloadEncryption is aws:kms"):
+        probe_bucket(place, encryption="aws:kms", create_rounds=0, replace_rounds=0)
+    assert list(place.objects()) == []
 
 
 def test_a_prefix_in_use_is_refused(place: ObjectStore) -> None:
