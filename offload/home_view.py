@@ -5,7 +5,7 @@ Rules
 - A view has one state of the store, that of the time when it was opened (`ledger.bucket_store.view`). It changes
   nothing in the bucket.
 - Uploaded segments are read from the folder `segments` of the address, with the credentials of this process.
-- The temporary directory has the live part of the log. It is deleted with the view, or when the process ends.
+- The temporary directory has the files that are only in the log. It is deleted with the view, or when the process ends.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ _INDEXES_AT_ONCE = 16
 
 
 class _SegmentReaders(ObjectStoreOffloader):
-    """Readers of the uploaded segments of one store, wherever its broker reached them."""
+    """Readers of the uploaded segments of one store, at the address of this view.
+
+    The address in a segment's record is ignored, because the broker may have reached the bucket at another endpoint.
+    """
 
     def read_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> OffloadedSegmentReader:  # noqa: ARG002 — the name is that of the interface
         return OffloadedSegmentReader(self.store, ObjectKey(attempt, ledger_id), self.windows)

@@ -384,7 +384,10 @@ _CLOCK = "rate-micro-batch"  # a source with one batch for each trigger, and a s
 
 
 class _Pass:
-    """Function that Spark calls for each trigger. It pickles the user's arguments. The first call makes a publisher."""
+    """Function that Spark calls for each trigger. The first call creates a publisher.
+
+    Spark pickles the function, so it contains only the arguments of the publisher.
+    """
 
     def __init__(self, ledger: str, table: str, options: Mapping[str, str], publishing: Publishing) -> None:
         self._arguments = ledger, table, options, publishing

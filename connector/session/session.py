@@ -1,4 +1,4 @@
-"""Spark session with settings for Python data sources. The session acknowledges the commits of its queries.
+"""Spark session with settings for Python data sources. A listener acknowledges each batch that its queries commit.
 
 `conf/spark-defaults.conf` has the same settings for `spark-submit`. A test compares the two.
 
@@ -99,7 +99,7 @@ def _started(builder: SparkSession.Builder, packages: object) -> SparkSession:
 
 
 def configure_session(spark: SparkSession, *, quiet: bool = False) -> SparkSession:
-    """Set the settings that a running session can change, and let the session acknowledge the commits of its queries.
+    """Set the settings that a running session can change. Add the listener that acknowledges committed batches.
 
     Unless `quiet` is set, print the settings that must be set before the session starts.
     """

@@ -64,7 +64,8 @@ _OFFLOADER = "pyspark_ledger.offload.offloader:offloader_of"
 _ADDRESS = "pyspark_ledger.offload.storage.address:require_address"
 _BUCKET = "pyspark_ledger.offload.home_bucket:home_bucket"
 _TRIAL = "pyspark_ledger.offload.trial:try_address"
-_SWITCH_SECONDS = 0.0002  # short, so that a thread that has ended an fsync does not wait for a thread with a checksum
+# Short, so that a thread gets the interpreter lock soon after its fsync, even while another thread computes a checksum.
+_SWITCH_SECONDS = 0.0002
 _DESCRIPTORS_MAX = 2**20  # the kernel's default limit (fs.nr_open)
 _CHECK_SECONDS = 0.5
 _GRACE_MS = 2_000

@@ -1,4 +1,6 @@
-"""Files of the store's directory whose bytes are in the write-ahead log, and the oldest object that has bytes of each.
+"""Live files: files of the store's directory that can be restored only from the write-ahead log.
+
+For each file this module knows the oldest log object that has bytes of it. Such an object must not be deleted.
 
 Invariants
 - A file is recorded before its bytes are appended to the log. The recorded number is at most the number of the object
@@ -66,7 +68,7 @@ class LiveFiles:
 
 
 def to_carry(files: dict[str, LiveFile], first_wanted: int, bytes_max: int) -> list[str]:
-    """Return the files to write again, so that the first live number can rise to `first_wanted`.
+    """Return the files to write to the log again, so that all objects below `first_wanted` can be deleted.
 
     A file above `bytes_max` is not carried: its segment is rolled over and uploaded instead.
     """

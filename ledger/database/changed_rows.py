@@ -102,7 +102,9 @@ def apply_rows(
     for row in rows:
         table = known.get(row.table)
         if table is None or len(row.values) != len(table.columns):
-            raise Corrupt(f"{where}: a row of {row.table!r} with {len(row.values)} columns, no table has them")
+            raise Corrupt(
+                f"{where}: a row has {len(row.values)} columns of table {row.table!r}, but there is no such table"
+            )
         if row.change == PUT:
             places = ", ".join("?" * len(row.values))
             try:

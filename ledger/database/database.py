@@ -16,7 +16,7 @@ Rules
 - Readers take a connection from a pool and never wait for a writer. Connections are not kept for each thread, because
   a Flight server uses a new thread for each call.
 - With a `replica`, another place has the durable copy. The changed rows of a transaction go there before the commit.
-  The local file is not synced. Readers see the state before until the copy is durable.
+  The local file is not synced. Readers see a change only after the copy is durable.
 - A file that is refused (of another program, of another format, damaged, out of date, busy) stays unchanged. An
   existing file is never replaced.
 - The owner migrates a file of an earlier format in one transaction, when it opens the file. After that, an older

@@ -219,7 +219,8 @@ class LogSegments(Sequence[LogSegment]):
     def without_first(self, count: int) -> LogSegments:
         """Return a view of the sealed segments without the first `count` segments."""
         first = self._first + count
-        # A sum over the trimmed segments may need their indexes, which are deleted. New lists do not need it.
+        # A sum over the trimmed segments may need their indexes, which are deleted. New lists do not have these
+        # segments.
         if 2 * first > self._end or not self._sealed.is_counted(first):
             return LogSegments.of(self._sealed.segments[first : self._end])
         return LogSegments(self._sealed, first, self._end)

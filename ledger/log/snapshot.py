@@ -34,7 +34,10 @@ _LONGER_LOG = "The offset was written when the log was longer: the store was res
 
 @dataclass(frozen=True, slots=True)
 class Cover:
-    """Segments of a range: slices of those that the range covers in part, and `[first, end)`, which it covers fully."""
+    """Segments of a range. The range covers the segments `[first, end)` of the log fully.
+
+    `cut` has the slices of the segments that the range covers in part.
+    """
 
     cut: list[Slice]
     first: int
@@ -213,7 +216,7 @@ class LogSnapshot:
             )
 
     def _is_at_end(self, position: Position) -> bool:
-        """Return whether a position after `end` is the same place, before entry 0 of an empty segment."""
+        """Return whether a position after `end` is in an empty segment, and so is the same place as `end`."""
         return position.entry_id <= 0 and self.segments.find(position.ledger_id) is not None
 
 

@@ -34,7 +34,7 @@ class JsonLines(logging.Formatter):
     """Formatter of a record as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line. Called by the thread that logs, whose batch is the record's."""
+        """Return the line, with the batch of the current thread. Logging calls this method in the thread that logs."""
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         line: dict[str, object] = {
             "time": time.replace("+00:00", "Z"),

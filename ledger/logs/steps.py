@@ -1,7 +1,7 @@
 """Steps of batches in the log: one line for each step, with the batch's id and the step's figures.
 
-The lines have a logger of their own. It is silent unless lines are logged as JSON (`ledger.logs.json_lines`). Reason: a
-query with a trigger a second has several steps a second, and the text is for people.
+The lines have a logger of their own. The logger is silent unless lines are logged as JSON (`ledger.logs.json_lines`).
+Reason: a query with a trigger a second has several steps a second. In a text log these lines would hide the others.
 """
 
 from __future__ import annotations

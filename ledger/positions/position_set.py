@@ -97,7 +97,7 @@ class PositionSet:
             self._absorb_rows(ledger_id)
 
     def add_rows(self, ledger_id: int, left: BatchRows) -> None:
-        """Add rows of the entries in `left`: all rows except those that `left` has for the entry.
+        """Add rows of the entries in `left`. `left` has the rows of each entry that are *not* added.
 
         An entry without remaining rows is added as a whole.
         """

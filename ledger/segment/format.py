@@ -12,7 +12,7 @@
              | length u32| entry id i64 | entry (length) |
              +-----------+--------------+----------------+
 
-    padding  FE DC DE AD FE DC …        starts with FE and ends at the end of the block, also within the four bytes
+    padding  FE DC DE AD FE DC …        starts with FE; the end of the block may cut the last four bytes
 
 All integers are big-endian. A frame is an entry with its length and its id.
 

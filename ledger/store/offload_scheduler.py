@@ -225,7 +225,10 @@ class OffloadScheduler:
         return swept
 
     def sweep_left(self) -> None:
-        """Delete the objects of attempts that a crash interrupted. The records keep such an attempt until the next."""
+        """Delete the objects of attempts that a crash interrupted.
+
+        The record of the segment keeps such an attempt until the next attempt for this segment.
+        """
         for name, ledger_id, attempt in self._metadata.segments.attempts():
             if attempt.complete or attempt.attempt in self._running:
                 continue

@@ -44,7 +44,7 @@ class BrokerAddress(msgspec.Struct, frozen=True):
 
 
 class StoreManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """State of the store. `first` is the first live number of the log."""
+    """State of the store. `first` is the lowest number of a log object that is still needed."""
 
     store_id: str
     nonce: str

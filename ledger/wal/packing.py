@@ -1,8 +1,10 @@
 """Packing of batches into log objects: first in, first out, up to a number of bytes. Pure.
 
+A batch is appended to the log as a whole. It has rows of the metadata (`records`) or bytes of files (`bytes`).
+
 Rules
-- A batch of `records` is never split.
-- A batch of `bytes` is split at any byte: a reader applies a batch only as a whole.
+- A batch of `records` is never split between objects.
+- A batch of `bytes` can be split at any byte, because a reader applies a batch only as a whole.
 - An object has at least one part. It exceeds `bytes_max` only by one part of records.
 - A file that is shorter than its batch is `Corrupt`. Nothing is packed: readers would refuse the whole object.
 """
@@ -59,8 +61,8 @@ class Packer:
 
     def __init__(self) -> None:
         self._batches: deque[tuple[Item, ...]] = deque()
-        self._item = 0  # of the first batch
-        self._done = 0  # bytes of that item
+        self._item = 0  # number of the next item in the first batch
+        self._done = 0  # packed bytes of that item
         self.size = 0
         """Bytes that are not packed yet."""
 

@@ -343,7 +343,8 @@ def _find_record(attempts: Sequence[Attempt], records: Sequence[PulsarRecord], *
     raise Refused(
         f"none of {len(records)} records of Pulsar is of topic {spelled(path)}, whose objects are of ledgers "
         f"{sorted(ledger_ids)[:10]}",
-        hint="Give the internal statistics or the metadata record of this topic, one for each partition",
+        hint="Give the JSON of `pulsar-admin topics stats-internal` or the metadata record of this topic, one for each "
+        "partition",
     )
 
 

@@ -92,7 +92,7 @@ class BucketStream(StreamPlanner):
             return log.start
         if offset.incarnation != log.incarnation:
             raise Refused(
-                f"{log.topic.name} was written by {log.incarnation!r}, the checkpoint is of {offset.incarnation!r}",
+                f"{log.topic.name} has incarnation {log.incarnation!r}, the checkpoint has {offset.incarnation!r}",
                 hint="Start with a new checkpoint",
             )
         return offset.position

@@ -8,8 +8,8 @@ A number after a name is a width in bytes. All numbers are big-endian.
     LOCAL_DATE_TIME  day 8, nanosecond of the day 8
 
 Rules
-- Three payloads cannot be decoded: of another width, of invalid UTF-8, and a time outside the range of a timestamp in
-  microseconds. Their rows are null and have a reason in `Values.wrong`.
+- A payload cannot be decoded if it has another width, is invalid UTF-8, or is a time outside the range of a timestamp
+  in microseconds. Its row is null and has a reason in `Values.wrong`.
 - Nanoseconds are truncated to Spark's microseconds. Exception: LOCAL_TIME becomes a number of nanoseconds.
 """
 

@@ -143,7 +143,7 @@ def test_rows_that_do_not_fit_a_copy_are_refused(replica: Replica) -> None:
     gone = ChangedRow("schema", "delete", ["orders", 0, b"body"])
     with pytest.raises(Corrupt, match=r"0 rows of 'schema' are .*orders"):
         apply_rows(replica.copy, [gone], [table], "wal/7")
-    with pytest.raises(Corrupt, match="no table has them"):
+    with pytest.raises(Corrupt, match="there is no such table"):
         apply_rows(replica.copy, [ChangedRow("schema", "put", [1])], [table], "wal/7")
     with pytest.raises(Corrupt, match="wal/7: changed rows"):
         decode_rows(encode_rows([gone])[:-1], "wal/7")
