@@ -40,6 +40,8 @@ _NO_TABLE = re.compile(
     r"DELTA_(MISSING_DELTA_TABLE|TABLE_NOT_FOUND|PATH_DOES_NOT_EXIST|ONLY_OPERATION)|PATH_NOT_FOUND|"
     r"TABLE_OR_VIEW_NOT_FOUND|SCHEMA_NOT_FOUND|is not a Delta table"
 )
+_PATTERN = re.compile(r"[*?{}\[\]\\]")  # characters of a pattern of paths
+_FIRST_COMMIT = "_delta_log/00000000000000000000.json"
 _RECENT = 50
 
 
@@ -87,6 +89,24 @@ class DeltaTable:
         """Return the id that Delta gave the table at its creation. Returns an empty text if there is no table."""
         found = self._detail()
         return "" if found is None else str(found["id"])
+
+    def created_identity(self) -> str:
+        """Return the id of a table whose first commit this process has just made.
+
+        The first file of the table's log contains the id. Reason: DESCRIBE DETAIL also computes the state of the table,
+        which costs as much as a small commit. Exceptions: a table with a name, a path that Spark would read as a
+        pattern, and a log without that file. For these, `identity` returns the id.
+        """
+        from pyspark.errors import PySparkException
+
+        if not self.is_path or _PATTERN.search(self.target):
+            return self.identity()
+        commits = self.spark.read.schema("metaData struct<id: string>")
+        try:
+            found = commits.json(f"{self.target}/{_FIRST_COMMIT}").where("metaData IS NOT NULL").collect()
+        except PySparkException:
+            return self.identity()
+        return str(found[0]["metaData"]["id"]) if found else self.identity()
 
     def partition_columns(self) -> list[str]:
         found = self._detail()

@@ -246,7 +246,7 @@ class Publisher:
             return
         properties = {_SKIP_INDEX: _INDEXED, **self.publishing.properties}
         self.table.create(rows, *commit, [column.name for column in self._partitions], properties)
-        self._set_table_id(self.table.identity())
+        self._table_id = self.table.created_identity()
 
     def _set_table_id(self, identity: str) -> None:
         """Record the table's id and the partition columns to write. An empty id means that there is no table."""

@@ -23,6 +23,7 @@ from pyspark_ledger.ledger.api.ledger import Ledger
 from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.errors import DataLoss, NotFound, Refused
 from pyspark_ledger.ledger.protocol.actions import CreateLedger
+from pyspark_ledger.ledger.protocol.ledgers import PublishedNote
 
 pytestmark = [pytest.mark.tables, pytest.mark.feature("tables of Delta: publish and history")]
 NAME = "public/default/persistent/orders"
@@ -183,6 +184,21 @@ def test_a_first_publish_that_fails_leaves_no_table(orders: Published) -> None:
             assert oldest.publication.segment == first
     finally:
         orders.spark.sql("DROP TABLE IF EXISTS spark_catalog.default.orders")
+
+
+def test_a_new_tables_id_is_that_of_delta_and_is_noted(orders: Published) -> None:
+    orders.append(0, 1)
+    parent = Path(orders.target).parent
+    ids = []
+    # Read as a pattern, the second path is the first one.
+    for orders.target in (str(parent / "a"), str(parent / "[ab]")):
+        orders.publish()
+        assert orders.table().created_identity() == orders.table().identity()
+        ids.append(orders.table().identity())
+        note = PublishedNote.of(orders.publisher().source.logs()[0].properties, orders.target)
+        assert note is not None
+        assert note.table_id == ids[-1]
+    assert len(set(ids)) == 2
 
 
 def test_publishers_that_race_leave_each_segment_once(orders: Published) -> None:
