@@ -44,7 +44,7 @@ from pyspark_ledger.ledger.position import LATEST, Position, PositionRange
 from pyspark_ledger.ledger.protocol.actions import LedgerDescription, NameLedger
 from pyspark_ledger.ledger.protocol.ledgers import SealLedger
 from pyspark_ledger.ledger.protocol.reads import AskLogStatuses, ReadProgress
-from pyspark_ledger.ledger.rows.metadata_columns import METADATA, PROVENANCE
+from pyspark_ledger.ledger.rows.metadata_columns import METADATA, PROVENANCE, Topic
 from pyspark_ledger.offload.table.commit_metadata import NO_SEGMENT
 
 if TYPE_CHECKING:
@@ -92,7 +92,8 @@ def part_rows(spark: SparkSession, name: str, parts: Sequence[Task], columns: St
 INCARNATION = "__incarnation"
 RESCUED = "__rescued"
 """Column with the rescue text of undecodable rows, if the publisher has a dead-letter table."""
-PUBLISHED_METADATA = ("__position", "__publishTime", "__eventTime", "__key", "__topic", "__messageProperties")
+_TOPIC = "__topic"
+PUBLISHED_METADATA = ("__position", "__publishTime", "__eventTime", "__key", _TOPIC, "__messageProperties")
 # Options that the publisher sets. A user must not set them, because a partly published segment would count as
 # published.
 _PUBLISHER_OPTIONS = (
@@ -244,7 +245,8 @@ class BucketSegments:
             )
         read = self._reads[rescue]
         range_ = PositionRange(Position(segment.ledger_id, 0), segment.last.next())
-        return part_rows(spark, self._source, read.tasks(self._log(read, log), range_), read.schema())
+        found = self._log(read, log)
+        return _with_topic(part_rows(spark, self._source, read.tasks(found, range_), read.schema()), found.topic.name)
 
     def _options_with(self, wanted: Mapping[str, str]) -> LedgerOptions:
         return read_options(self._options | {name.lower(): value for name, value in wanted.items()}, "batch read")
@@ -323,15 +325,24 @@ def _frame(
         if option.lower() not in named:
             reader = reader.option(option, str(file_bytes))
     reader = reader.option("startingPosition", str(Position(segment.ledger_id, 0)))
-    return reader.option("endingPosition", str(segment.last.next())).load(log.name)
+    return _with_topic(reader.option("endingPosition", str(segment.last.next())).load(log.name), log.name)
+
+
+def _with_topic(frame: DataFrame, name: str) -> DataFrame:
+    """Return the frame with the topic of ledger `name` as a literal, which costs less than a text read for each row."""
+    from pyspark.sql import functions as f
+
+    return frame.withColumn(_TOPIC, f.lit(Topic.of(name).text))
 
 
 def _columns(rows: Sequence[str]) -> dict[str, str]:
-    """Return the options that select the columns to read. `__messageId` is left out, because it repeats the position.
+    """Return the options that select the columns to read.
+
+    `__messageId` is left out, because it repeats the position, and `__topic`, because it is the same for all rows.
 
     If a name cannot be part of a list, all columns are selected.
     """
-    names = [*rows, *(name for name in METADATA.names if name in PUBLISHED_METADATA)]
+    names = [*rows, *(name for name in METADATA.names if name in PUBLISHED_METADATA and name != _TOPIC)]
     if any("," in name or name != name.strip() for name in names):
         return {"includeMetadata": "true"}
     return {"columns": ",".join(names)}
