@@ -107,7 +107,7 @@ def columns_of_entry(
         "__messageId": lambda: message_ids(topic.partition, [position], np.zeros(rows, dtype=np.int64), numbers),
         "__publishTime": lambda: _times(np.full(rows, signed(metadata.publish_time), dtype=np.int64)),
         "__eventTime": lambda: _times(np.full(rows, signed(metadata.event_time), dtype=np.int64)),
-        "__messageProperties": lambda: pa.repeat(pa.scalar(properties, _PROPERTIES), rows),
+        "__messageProperties": lambda: _repeated_map(properties, rows),
         "__position": lambda: _positions(ledgers, entries, numbers),
         **(more or {}),
     }
@@ -117,6 +117,14 @@ def columns_of_entry(
         cast_column(batch.column(name), METADATA.field(name), where) if name in written else columns[name]()
         for name in names
     ]
+
+
+def _repeated_map(pairs: Sequence[tuple[str, str]], rows: int) -> pa.Array:
+    """Return a map column with the same pairs in each row. Reason: `pa.repeat` of a map costs 0.3 µs for each row."""
+    offsets = pa.array(np.arange(rows + 1) * len(pairs), pa.int32())
+    order = pa.array(np.tile(np.arange(len(pairs)), rows))
+    keys, values = (pa.array([pair[i] for pair in pairs], pa.string()).take(order) for i in (0, 1))
+    return pa.MapArray.from_arrays(offsets, keys, values, _PROPERTIES)
 
 
 def message_columns(owner: Integers, messages: Sequence[Message]) -> MessageColumns:

@@ -66,6 +66,20 @@ def test_rows_of_an_arrow_entry() -> None:
     assert columns["__messageId"].to_pylist() == [by_hand(Position(3, 7), 2, row) for row in range(126, 130)]
 
 
+def test_properties_of_an_arrow_entry_are_those_of_each_row() -> None:
+    metadata = arrow_metadata("p", 3, 1, 3, 0, None)
+    pairs = [("source", "till"), ("empty", ""), ("source", "again")]
+    for key, value in pairs:
+        metadata.properties.add(key=key, value=value)
+    for rows in (0, 1, 3):
+        batch = pa.record_batch({"n": pa.array(range(rows))})
+        topic = Topic.of("public/default/persistent/x")
+        (found,) = columns_of_entry(topic, Position(3, 7), metadata, 0, batch, ["__messageProperties"])
+        found.validate(full=True)
+        assert found.type == METADATA.field("__messageProperties").type
+        assert found.to_pylist() == [pairs] * rows
+
+
 def test_what_rows_were_written_with_goes_before_what_the_entry_says() -> None:
     metadata = arrow_metadata("p", 3, 1_700_000_000_123, 2, 0, None)
     metadata.partition_key = "of the entry"
