@@ -59,8 +59,8 @@ def settings_of(settings: Settings, address: str) -> Settings:
     )
 
 
-def only_target(address: str) -> Callable[[Settings], None]:
-    """Return a check that refuses another target of offloads than the bucket of the store."""
+def only_target(address: str, endpoint: str) -> Callable[[Settings], None]:
+    """Return a check that refuses another target of offloads than the bucket of the store at its S3 endpoint."""
 
     def check(settings: Settings) -> None:
         wanted = settings_of(settings, address).managedLedgerOffloadBucket
@@ -68,6 +68,12 @@ def only_target(address: str) -> Callable[[Settings], None]:
             raise Refused(
                 f"the store in {address} offloads to {wanted}, and not to {settings.managedLedgerOffloadBucket!r}",
                 hint="Sealed segments of a store in a bucket are a part of the store",
+            )
+        if settings.managedLedgerOffloadServiceEndpoint != endpoint:
+            raise Refused(
+                f"the store in {address} is at the endpoint {endpoint or 'of AWS'}, "
+                f"and not at {settings.managedLedgerOffloadServiceEndpoint!r}",
+                hint="To change the endpoint, stop the broker and start it with another configuration",
             )
 
     return check

@@ -129,7 +129,7 @@ def _opened(
     offloader = OffloaderChoice(made_by(_OFFLOADER), live.now)
     live.before_change(address_checked_by(_ADDRESS))
     if in_bucket:
-        live.before_change(only_target(in_bucket))
+        live.before_change(only_target(in_bucket, live.now.managedLedgerOffloadServiceEndpoint))
     live.on_trial(tried_by(_TRIAL))
     live.on_change(offloader.change)
     made: list[CachedReads] = []

@@ -135,6 +135,8 @@ def test_what_a_store_in_a_bucket_refuses(address: str) -> None:
     store = connect(address)
     with pytest.raises(Refused, match=r"offloads to s3://.*/segments, and not to '/elsewhere'"):
         store.offload_to("/elsewhere", check=False)
+    with pytest.raises(Refused, match=r"is at the endpoint of AWS, and not at 'http://127.0.0.1:1'"):
+        store.offload_to(f"{address}/segments", check=False, endpoint="http://127.0.0.1:1")
     with pytest.raises(Refused, match="has durability 'os', a store in a bucket acknowledges nothing before"):
         store.create("fast", durability="os")
 
