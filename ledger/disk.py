@@ -96,7 +96,9 @@ def hold(fd: int) -> None:
 
 
 def take_from_writer(path: Path, beside: Path) -> bool:
-    """Replace two files by copies if another process still has them open for writing. Return whether one had.
+    """Replace two files by copies if another process still has them open for writing.
+
+    Returns whether another process had them open.
 
     The writer of both files has the lock of the first (`hold`). It may be suspended or slow, and write later. The
     copies take over the names, so such a write reaches only files without a name. The copies are durable on return. The
@@ -142,7 +144,7 @@ _skips_syncs = False
 
 def skip_syncs() -> None:
     """Turn all syncs of this process into calls that do nothing. Called by the broker of a store in a bucket."""
-    global _skips_syncs  # noqa: PLW0603 — a process serves one store, whose disk is a cache or is not
+    global _skips_syncs  # noqa: PLW0603 — a process serves one store, so the syncs of all its files are skipped or none
     _skips_syncs = True
 
 

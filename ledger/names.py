@@ -36,9 +36,9 @@ _HINT = "Use a name such as orders, or tenant/namespace/orders"
 
 
 def canonical_name(text: str) -> str:
-    """Return the canonical name, the full name with four parts, of a user's name.
+    """Return the canonical name, the full name with four parts, of a name that a user wrote.
 
-    Raises Refused with an invalid value.
+    Raises Refused for an invalid name.
     """
     _require_measured(text, "a ledger's name")
     return _canonical(text)
@@ -91,7 +91,7 @@ def namespace_of(canonical: str) -> str:
 
 
 def require_namespace(text: str) -> str:
-    """Return the namespace that a user wrote. Raises Refused with an invalid value."""
+    """Return the namespace that a user wrote. Raises Refused for an invalid namespace."""
     _require_measured(text, "a namespace")
     parts = text.split("/")
     if len(parts) != 2:
@@ -102,7 +102,7 @@ def require_namespace(text: str) -> str:
 
 
 def require_cursor_name(text: str, ledger: str) -> None:
-    """Raise Refused with the value if it cannot be a cursor's name."""
+    """Raise Refused if `text` cannot be the name of a cursor. The error quotes the text."""
     _require_measured(text, f"a cursor's name for {ledger!r}")
     where = f"cursor name {text!r} of {ledger!r}"
     if text in ("", ".", ".."):

@@ -17,8 +17,8 @@ Rules
 Rules of `part_rows`
 - Spark plans a data source in a process of its own, which lacks the scan of this process. So a data source class is
   created for the parts of a bucket, and pickled together with them. A part is the input of one task.
-- Several frames use one name of a data source, one after the other. Each frame has the parts of its own registration.
-  The session keeps only the last registration.
+- One data source after another is registered under the same name. The session keeps only the last registration. Each
+  DataFrame keeps the parts of the registration with which it was created.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ class CursorMover:
 
 
 class CommitListener(StreamingQueryListener):
-    """Listener that acknowledges the commits of a session's queries."""
+    """Listener that acknowledges the batches that a session's queries commit."""
 
     def __init__(self, put: Callable[[SourceIdentity, str, Position], None]) -> None:
         self._put = put
@@ -194,7 +194,7 @@ _listeners: weakref.WeakValueDictionary[str, CommitListener] = weakref.WeakValue
 
 
 def install(spark: SparkSession) -> None:
-    """Let a session acknowledge the commits of its queries. A repeated call changes nothing."""
+    """Add a listener to a session that acknowledges each committed batch. A repeated call changes nothing."""
     if is_installed(spark):
         return
     log_connector_by()
@@ -216,7 +216,7 @@ def settle(spark: SparkSession, timeout_s: float = SETTLE_SECONDS) -> bool:
     listener = _listeners.get(spark.conf.get(CONF, "") or "")
     if listener is None:
         raise Refused(
-            "this session has no listener that acknowledges commits",
+            "this session has no listener that acknowledges committed batches",
             hint="Create the session with pyspark_ledger.session(), or call pyspark_ledger.configure(spark)",
         )
     return _settled(spark, listener, until_ms)

@@ -1,4 +1,4 @@
-"""Listeners of a session that do not keep the process alive, which takes their removal with Spark Connect.
+"""Listeners of a session that do not keep the process alive. With Spark Connect they must be removed for this.
 
 Rule: when a client of Spark Connect ends, it waits for its event thread, which ends with the last listener. So each
 listener of this package is removed after the main thread and its own work are done.

@@ -1,11 +1,17 @@
-"""Collector: bounds the log of a store. It snapshots the records, carries slow segments, and deletes old objects.
+"""Collector: limits the size of a store's write-ahead log. It deletes log objects that no broker needs any more.
+
+An object is *live* if the next broker needs it. Such an object has records that the newest snapshot lacks, or bytes of
+a segment that is not uploaded. The manifest has the *first live number*, the number of the oldest live object.
 
     snapshot ─▶ manifest (snapshot, first live number) ─▶ objects below the first live number are deleted
+
+An open segment with few appends keeps an old object live. The collector *carries* such a segment: it writes the bytes
+of the segment to the log again. Then only new objects have these bytes.
 
 Rules
 - An object is deleted only after a manifest that does not need it is in the bucket (`ledger.wal.fence`).
 - An idle store has nothing due: no request is sent.
-- If the broker lost the store, the collector ends the log. It never deletes anything afterwards.
+- If another broker has taken the store over, the collector closes the log. It deletes nothing afterwards.
 - If a deletion fails in a round, it is repeated later, without another round.
 """
 
@@ -40,7 +46,7 @@ class CollectorLimits:
 
     A snapshot is due after `snapshot_bytes` of log and after the size of the last snapshot, or after `objects_max`
     objects. The live part has at most `live_bytes` and `objects_max` objects before slow segments are carried.
-    A segment above `carry_bytes` is rolled over instead. Objects without a name are swept after `age_min_ms`.
+    A segment above `carry_bytes` is rolled over instead. Objects that no record names are deleted after `age_min_ms`.
     """
 
     snapshot_bytes: int = 64 * 1024 * 1024
@@ -69,7 +75,7 @@ class CollectedLog:
     roll_over: Callable[[str], bool]
     """Seals the segment of a file, so that it is uploaded. Returns False if the file is no ledger's segment."""
     fail: Callable[[LedgerError], None]
-    """Ends the log."""
+    """Closes the log after an error."""
 
 
 class _Mark(NamedTuple):
@@ -131,7 +137,9 @@ class Collector:
         mark = _Mark(self._log.end(), self._log.size())
         self._carry(mark)
         manifest = self._holder.manifest
-        needed = self._log.needed()  # before the files: a batch that is acknowledged meanwhile has its files recorded
+        # Read before `needed_files`. The files of a batch that is acknowledged in between are then among the live
+        # files.
+        needed = self._log.needed()
         data, records_from = self._log.snapshot()
         snapshot = put_snapshot(
             self._bucket,
@@ -164,7 +172,7 @@ class Collector:
     def sweep(self) -> bool:
         """Delete the objects that crashes left: below the first live number, unnamed snapshots, objects of a probe.
 
-        Return whether an object without a name is too young to be deleted.
+        Return whether an object that no record names is too young to be deleted.
         """
         manifest, now_ms = self._holder.manifest, self._clock()
         gone, young = [], False

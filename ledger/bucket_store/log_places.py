@@ -1,7 +1,7 @@
 """Places of the bytes of files in the write-ahead log: the object that had each byte last. Pure.
 
     file      0 ........ 100 .... 180 ............... 400
-    object    12 at 72   | 15 at 96 | 17 at 72               bytes that are carried later replace the old places
+    object    12 at 72   | 15 at 96 | 17 at 72               bytes that are written again replace the old places
 
 Invariants
 - The places of a file do not overlap, and are in the order of its bytes.

@@ -35,7 +35,7 @@ ACCEPT = "To continue with these metadata, run: ledger repair --accept-metadata"
 
 
 class CommitNumber:
-    """File with the number. The owner's broker keeps it mapped while it lives."""
+    """File with the number. The broker that owns the store keeps the file mapped until the broker ends."""
 
     def __init__(self, path: Path, number: int) -> None:
         """Replace the file by a new file with this number, durable on return."""

@@ -35,7 +35,9 @@ _FORBIDDEN = re.compile("[\ufffe\uffff]")
 
 
 def element(tag: str, *children: Element | str, **attributes: str | float) -> Element:
-    """Return an element. An underscore in an attribute's name is a hyphen, at its end nothing: `stroke_width`, `for_`.
+    """Return an element. Underscores in the name of an attribute become hyphens: `stroke_width`.
+
+    An underscore at the end of the name is removed: `for_`, because `for` is a word of Python.
 
     A text child must come before all elements.
     """

@@ -1,7 +1,7 @@
 """Records of a partitioned ledger and of its partitions, inserted within one transaction.
 
 Invariants
-- The record of a partitioned ledger has the number of partitions. All their records exist.
+- The record of a partitioned ledger has the number of its partitions. Each of these partitions has a record.
 - A new partition gets the properties of the partitioned ledger.
 """
 

@@ -10,7 +10,7 @@ Rules
   is synced, and the record is deleted. After a crash the next start repeats these steps.
 - The transaction that allocates a segment id inserts the record `made`. The transaction that lists the segment deletes
   it. If a crash comes between, the next start deletes the files, unless they have an acknowledged entry.
-- A file without a record is kept, and its name is logged. It is never in the way, because its id is not used again.
+- A file without a record is kept, and its name is logged. No new file gets its name, because its id is not used again.
 
 An attempt is one upload of a segment to object storage. The table `unwanted` lists the attempts whose objects must be
 deleted: attempt (UUID), segment id, name of the managed ledger, JSON of the driver. The transaction that removes an

@@ -18,7 +18,7 @@ Invariants
 - Each row has a checksum. Recovery compares each row with the data before it uses the row. A sealed index is synced and
   has a checksum over all rows.
 - The sidecar of an open segment is written through a mapping of preallocated space, without a system call. So the file
-  system's journal has no change of the sidecar that a sync of the data would wait for.
+  system's journal has no change of the sidecar. Otherwise a sync of the data would also wait for this change.
 - In memory one thread extends the index, and any thread reads it without a lock. Arrays are replaced before `count` is
   increased, and entries below `count` never change.
 """

@@ -68,7 +68,7 @@ class BackgroundTasks:
     def sealed(self, name: str) -> None:
         """Record that a managed ledger has sealed a segment.
 
-        Never blocks, because the thread of a write stage calls.
+        Never blocks, because the thread that writes the log calls this method.
         """
         with self._arrival:
             self._sealed.add(name)
@@ -133,7 +133,8 @@ class BackgroundTasks:
 
     def _run(self) -> None:
         interval_ms = self._settings.retentionCheckIntervalInSeconds * 1000
-        # The due time is kept while sealed segments wake the thread. So a busy store has its rounds, too.
+        # A sealed segment wakes the thread early and does not move the due time. So rounds are due in a busy store,
+        # too.
         due_ms = monotonic_ms() + interval_ms
         while True:
             with self._arrival:

@@ -9,7 +9,8 @@ Invariants
   are recorded with the next batch.
 - A ledger found while the query runs is read from its beginning. Trigger.AvailableNow reads only the ledgers that
   existed at its start.
-- A query acknowledges only entries in Spark's commit log: up to the start of the next batch, or up to a committed end.
+- A query acknowledges only entries of batches that Spark has committed. When Spark plans the next batch, all entries
+  before its start are committed. A commit also states the end of its batch.
 - Lost entries raise DataLoss. With `failOnDataLoss` false they are logged and reported once. They are never skipped
   silently.
 """
