@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark_ledger.ledger.client.client import Client
     from pyspark_ledger.ledger.client.credentials import Credentials
 
-_ONE_HOST = ("grpc+unix://", "grpc://127.", "grpc://localhost", "grpc://[::1]")
+_ONE_HOST = ("grpc+unix://", "grpc+tls://127.", "grpc://127.", "grpc://localhost", "grpc://[::1]")
 
 
 def require_release(release: str) -> None:

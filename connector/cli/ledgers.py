@@ -38,7 +38,7 @@ from pyspark_ledger.ledger.client.client import Client
 from pyspark_ledger.ledger.clock import HOST_ZONE
 from pyspark_ledger.ledger.errors import Corrupt, DataLoss, LedgerError, NotFound, Refused, Unsupported
 from pyspark_ledger.ledger.hidden_characters import visible
-from pyspark_ledger.ledger.location import store_location
+from pyspark_ledger.ledger.location import bucket_of, store_location
 from pyspark_ledger.ledger.names import canonical_name, short_name
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position
 from pyspark_ledger.ledger.protocol.actions import CreateLedger, LedgerDescription
@@ -157,17 +157,21 @@ def credentials(
 def opened(store: str | None, *, create: bool = False) -> LedgerStore:
     """Open a store. Raises NotFound if it does not exist, unless `create` is set.
 
-    Credentials are sent only to a broker's address, not to the broker of a directory.
+    Credentials are sent only to a broker's address and to the broker of a bucket, not to the broker of a directory.
     """
-    given = _shown if "://" in store_location(store) else {}
+    given = _shown if _takes_credentials(store_location(store)) else {}
     return connect(store, create=create, **given)
+
+
+def _takes_credentials(location: str) -> bool:
+    return "://" in location or bool(bucket_of(Path(location)))
 
 
 def source_options(store: str | None) -> dict[str, str]:
     """Return the store and the credentials as options of `format("ledger")`."""
     location = store_location(store)
     named = {"ca": "TrustCertsFilePath", "certificate": "CertificateFilePath", "key": "KeyFilePath"}
-    shown = {name: value for name, value in _shown.items() if value and "://" in location}
+    shown = {name: value for name, value in _shown.items() if value and _takes_credentials(location)}
     names = {"token": "authParams", **{name: f"tls{rest}" for name, rest in named.items()}}
     return {"store": location, **{names[name]: value for name, value in shown.items()}}
 

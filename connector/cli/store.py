@@ -31,7 +31,10 @@ def serve(
     store: Directory = None,
     address: Annotated[
         str | None,
-        typer.Option(help="grpc://127.0.0.1:PORT or grpc+tls://HOST:PORT; replaces the address in the settings."),
+        typer.Option(
+            help="grpc://127.0.0.1:PORT or grpc+tls://HOST:PORT; replaces the address in the settings. The broker of a "
+            "store in a bucket makes certificates, if the settings have none."
+        ),
     ] = None,
     web: Annotated[
         str | None, typer.Option(help="http://127.0.0.1:PORT or https://HOST:PORT: metrics, health and status page.")

@@ -25,13 +25,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark_ledger.connector.read.ledger.subscription import Heartbeat
-from pyspark_ledger.connector.session.certificates import EphemeralCertificates
 from pyspark_ledger.connector.session.ephemeral_disk import dies_with_its_machine
 from pyspark_ledger.connector.session.listeners import is_connect
 from pyspark_ledger.ledger.errors import LedgerError, Refused
 from pyspark_ledger.ledger.location import bucket_of, location_text, store_location
 from pyspark_ledger.ledger.ownership import run_directory
 from pyspark_ledger.ledger.protocol.actions import Empty
+from pyspark_ledger.ledger.transport.certificates import EphemeralCertificates
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -24,7 +24,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
+
 from pyspark_ledger.ledger import disk
+from pyspark_ledger.ledger.broker.own_certificates import OwnCertificates
 from pyspark_ledger.ledger.bucket_store.collector import CollectorLimits
 from pyspark_ledger.ledger.bucket_store.creation import found_or_created
 from pyspark_ledger.ledger.bucket_store.home import BucketLimits, BucketStore
@@ -34,6 +37,7 @@ from pyspark_ledger.ledger.errors import Fenced, LedgerError, Refused
 from pyspark_ledger.ledger.location import FENCED
 from pyspark_ledger.ledger.ownership import is_gone, machine_id, process_identity
 from pyspark_ledger.ledger.settings.broker import Settings
+from pyspark_ledger.ledger.transport.discovery import BrokerRecord
 from pyspark_ledger.ledger.wal.bucket import LOG_PREFIX, Bucket, log_key
 from pyspark_ledger.ledger.wal.manifest import BrokerAddress
 from pyspark_ledger.ledger.wal.requests import FoundManifest, RequestLimits, read_manifest
@@ -96,9 +100,32 @@ def open_in_bucket(
     return BucketStore(bucket, directory, found, system_clock_ms, limits, lost, settings=settings, **options)
 
 
-def address_of(address: str, remote: str) -> BrokerAddress:
-    """Return what the manifest says of this broker. `remote` is its address for other hosts, or empty."""
-    return BrokerAddress(remote or address, process_identity())
+class BucketHome:
+    """Open store of this broker, and the address at which clients of other directories find the broker.
+
+    `own` are the broker's own certificates, None if it listens with others or at its private socket only.
+    """
+
+    def __init__(self, store: BucketStore, own: OwnCertificates | None) -> None:
+        self.store = store
+        self._own = own
+        self._address = ""
+
+    def announced(self, record: BrokerRecord, port: int) -> BrokerRecord:
+        """Return the broker's record with its address for other hosts. `port` is the port at which it listens.
+
+        A broker that listens at loopback because it has no address stays a private broker, without such an address.
+        """
+        if self._own is None:
+            self._address = record.remote or record.address
+            return record
+        self._address = self._own.address(port)
+        return msgspec.structs.replace(record, remote="" if self._own.is_default else self._address)
+
+    def begin(self) -> None:
+        """Write the secret and the address to the bucket, and start the collector."""
+        secret = None if self._own is None else self._own.secret()
+        self.store.begin(BrokerAddress(self._address, process_identity()), secret)
 
 
 def _leave(directory: Path, error: LedgerError) -> None:

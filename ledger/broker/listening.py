@@ -3,6 +3,8 @@
 Rules
 - An address that other hosts can reach requires TLS, an authority that has signed the clients' certificates, and a
   bearer token. If one of the three is missing, the broker refuses the address before it opens a socket.
+- Exception: the broker of a store in a bucket can make certificates and a token of its own. Clients find them in the
+  bucket. Such an address requires TLS and the token, and no certificate of a client.
 - The broker refuses a key file or token file that every user of the host can read.
 - The broker refuses at the start a certificate that does not match its key. Otherwise gRPC would refuse every call.
 - The broker refuses a TCP address that is in use, because gRPC would share the port with the other process.
@@ -22,6 +24,7 @@ from urllib.parse import urlsplit
 
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.settings.broker import Settings
+from pyspark_ledger.ledger.transport.certificates import EphemeralCertificates
 from pyspark_ledger.ledger.transport.tokens import TLS_SCHEME, is_loopback, read_pem, read_tokens, require_reference
 
 _UNIX = "grpc+unix://"
@@ -66,6 +69,15 @@ class Listening:
             reference = require_reference(settings.authenticationTokens, "setting 'authenticationTokens'")
             tokens = read_tokens(reference, private=True)
         return cls(address, tokens, _tls(address, settings) if encrypted else {})
+
+    @classmethod
+    def own(cls, address: str, certificates: EphemeralCertificates) -> Self:
+        """Return an address with certificates and a token that the broker has made itself."""
+        _host(address)
+        require_free(address)
+        pair = tuple(read_pem(str(certificates.file(name))) for name in ("broker.pem", "broker.key"))
+        tokens = read_tokens(f"file:{certificates.file('token')}", private=True)
+        return cls(address, tokens, {"tls_certificates": [pair]})
 
     @classmethod
     def loopback(cls, port: int, token: str) -> Self:

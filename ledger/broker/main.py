@@ -31,12 +31,13 @@ from msgspec.structs import replace
 
 from pyspark_ledger.ledger import disk
 from pyspark_ledger.ledger.broker.append_socket import AppendSocketListener
-from pyspark_ledger.ledger.broker.bucket_home import address_of, only_target, open_in_bucket, settings_of
+from pyspark_ledger.ledger.broker.bucket_home import BucketHome, only_target, open_in_bucket, settings_of
 from pyspark_ledger.ledger.broker.error_log import ErrorLog
 from pyspark_ledger.ledger.broker.limits import Activity, BrokerLimits
 from pyspark_ledger.ledger.broker.listening import Listening, require_free
 from pyspark_ledger.ledger.broker.live_settings import LiveSettings
 from pyspark_ledger.ledger.broker.metrics import MetricsCollector
+from pyspark_ledger.ledger.broker.own_certificates import OwnCertificates
 from pyspark_ledger.ledger.broker.reads.cached_reads import CachedReads
 from pyspark_ledger.ledger.broker.server import BrokerServer
 from pyspark_ledger.ledger.broker.supervisor import bound_log
@@ -79,13 +80,15 @@ def main(arguments: list[str] | None = None) -> int:
     sys.setswitchinterval(_SWITCH_SECONDS)
     log_broker_as("text")
     try:
-        store, cache, live, listening, web_address, home = _opened(options)
+        store, cache, live, listening, web_address, in_bucket = _opened(options)
     except (LedgerError, OSError) as error:
         print(error, file=sys.stderr, flush=True)  # noqa: T201 — the process that started the broker reads it
         return _CANNOT_START
     activity = Activity(monotonic_ms)
     try:
         servers, record = _bound(store, cache, live, listening, activity)
+        if in_bucket is not None:
+            record = in_bucket.announced(record, servers[0].port)
     except (LedgerError, OSError, pa.ArrowException) as error:
         store.close()
         where = listening.address if listening else "the private socket"
@@ -101,7 +104,7 @@ def main(arguments: list[str] | None = None) -> int:
         return _CANNOT_START
     idle = options.idle
     idle_limit = (lambda: live.now.brokerIdleTimeoutSeconds) if idle is None else (lambda: idle)
-    _serve(store, servers, record, activity, idle_limit, live, (lambda: None) if push is None else push.stop, home)
+    _serve(store, servers, record, activity, idle_limit, live, (lambda: None) if push is None else push.stop, in_bucket)
     if web is not None:
         web.stop()
     return 0
@@ -109,11 +112,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _opened(
     options: argparse.Namespace,
-) -> tuple[Store, CachedReads, LiveSettings, Listening | None, WebAddress | None, BucketStore | None]:
-    """Open the store. Return it with its cache, settings, configured addresses of calls and of HTTP, and `BucketStore`.
+) -> tuple[Store, CachedReads, LiveSettings, Listening | None, WebAddress | None, BucketHome | None]:
+    """Open the store. Return it with its cache, settings, configured addresses of calls and of HTTP, and `BucketHome`.
 
     Both addresses are checked before the store is opened, because an opening raises the store's epoch. The address of
-    calls is None if the broker listens at its private socket only. The `BucketStore` is None for a local store.
+    calls is None if the broker listens at its private socket only. The `BucketHome` is None for a local store.
     """
     settings = Settings.load(options.config) if options.config else Settings()
     in_bucket = bucket_of(options.store)
@@ -124,7 +127,11 @@ def _opened(
     live.on_change(lambda changed: log_broker_as(changed.logFormat))
     _raise_descriptors()
     address = options.address or settings.bindAddress
-    listening = Listening.of(address, settings) if address else None
+    own = OwnCertificates.of(address, settings, options.store, system_clock_ms) if in_bucket else None
+    if own is not None:
+        listening: Listening | None = own.listening
+    else:
+        listening = Listening.of(address, settings) if address else None
     web = _web_address(options.web or live.now.webServiceAddress, live.now)
     offloader = OffloaderChoice(made_by(_OFFLOADER), live.now)
     live.before_change(address_checked_by(_ADDRESS))
@@ -142,7 +149,7 @@ def _opened(
     how = {"create": options.create, "take_over": options.take_over, "offloader": offloader, "watch": watch}
     if in_bucket:
         home = open_in_bucket(called(_BUCKET, live.now), options.store, live.now, **how)
-        return home.store, made[0], live, listening, web, home
+        return home.store, made[0], live, listening, web, BucketHome(home, own)
     store = Store.open(options.store, settings=live.now, clock=system_clock_ms, **how)
     return store, made[0], live, listening, web, None
 
@@ -270,15 +277,15 @@ def _serve(
     idle_limit: Callable[[], int],
     live: LiveSettings,
     stop_push: Callable[[], object],
-    home: BucketStore | None,
+    in_bucket: BucketHome | None,
 ) -> None:
     stopping = servers[0].stopping
     log = store.path / "broker.log"
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
     record.write(store.path)
-    if home is not None:
-        home.begin(address_of(record.address, record.remote))
+    if in_bucket is not None:
+        in_bucket.begin()
     store.upkeep.start()
     store.acknowledgements.start()
     store.offloads.start()
@@ -308,7 +315,7 @@ def _serve(
     if record.guarded is True:
         replace(record, guarded=UNSET).write(store.path)  # so that the next broker creates another token
     stop_push()
-    _leave(home or store, servers, live.now.brokerShutdownTimeoutMs)
+    _leave(store if in_bucket is None else in_bucket.store, servers, live.now.brokerShutdownTimeoutMs)
 
 
 def _leave(store: Store | BucketStore, servers: list[BrokerServer], limit_ms: int) -> None:

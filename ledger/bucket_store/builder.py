@@ -4,7 +4,7 @@
     log      ──▶ ledgers/<id>.ledger, staging/…      the bytes of each file, at their offsets
 
 Rules
-- The directory is emptied first. Only the log of the broker process stays.
+- The directory is emptied first. The log of the broker process, locks and credentials stay.
 - A file that no record needs is deleted again, because its segment is uploaded or not listed.
 - The file of a sealed segment that is not uploaded is sealed as its broker did, and compared with the record.
 - The file of an open segment stays unsealed. The first use of its ledger continues the segment.
@@ -36,10 +36,12 @@ from pyspark_ledger.ledger.metadata.segment_records import LedgerInfo
 from pyspark_ledger.ledger.segment.recovery import recover_segment, seal_recovered
 from pyspark_ledger.ledger.segment.writer import data_path
 from pyspark_ledger.ledger.tiering.sealed_index import entry_traits
+from pyspark_ledger.ledger.transport.bucket_discovery import AUTHORITY_FILE, OWN_CERTIFICATES, TOKEN_FILE
 from pyspark_ledger.ledger.wal.log_object import RECORDS, WalPart
 from pyspark_ledger.ledger.wal.reader import Batch
 
-KEPT = frozenset(["broker.log", "broker.log.old", "settings.json", "lock", "spawn.lock", "supervisor.lock"])
+_OF_PROCESSES = ("broker.log", "broker.log.old", "settings.json", "lock", "spawn.lock", "supervisor.lock")
+KEPT = frozenset([*_OF_PROCESSES, OWN_CERTIFICATES, TOKEN_FILE, AUTHORITY_FILE])
 _FOLDERS = ("ledgers", "staging")
 
 

@@ -22,6 +22,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from pyspark_ledger.ledger import disk
 from pyspark_ledger.ledger.bucket_store.builder import Builder
 from pyspark_ledger.ledger.bucket_store.collector import CollectedLog, Collector, CollectorLimits
@@ -38,6 +40,7 @@ from pyspark_ledger.ledger.ownership import StoreLock, host_identity
 from pyspark_ledger.ledger.segment.scan import require_entries
 from pyspark_ledger.ledger.store.store import Store
 from pyspark_ledger.ledger.tiering.sealed_index import entry_traits
+from pyspark_ledger.ledger.transport.bucket_discovery import BrokerSecret, put_secret
 from pyspark_ledger.ledger.wal.bucket import Bucket, log_key
 from pyspark_ledger.ledger.wal.fence import require_epoch
 from pyspark_ledger.ledger.wal.log_object import WalRange
@@ -115,9 +118,15 @@ class BucketStore:
             clock,
         )
 
-    def begin(self, broker: BrokerAddress) -> None:
-        """Write the broker's address to the manifest, where other hosts find the broker, and start the collector."""
+    def begin(self, broker: BrokerAddress, secret: BrokerSecret | None = None) -> None:
+        """Write the broker's address to the manifest, where other hosts find the broker, and start the collector.
+
+        A secret is put first, so that a client that reads the address finds the secret.
+        """
         try:
+            if secret is not None:
+                key = put_secret(self._bucket, self.manifest.manifest, secret, self._requests)
+                broker = msgspec.structs.replace(broker, secret=key)
             self.manifest.change(broker=broker)
         except Fenced as fenced:
             self.wal.fail(fenced)

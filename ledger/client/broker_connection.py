@@ -25,7 +25,7 @@ from pyarrow import flight
 
 from pyspark_ledger.ledger.client.credentials import Credentials
 from pyspark_ledger.ledger.clock import monotonic_ms, pause
-from pyspark_ledger.ledger.errors import NotFound, Refused, Unavailable, Unsupported
+from pyspark_ledger.ledger.errors import Fenced, NotFound, Refused, Unauthenticated, Unavailable, Unsupported
 from pyspark_ledger.ledger.json_errors import JSON_FAULTS, json_fault
 from pyspark_ledger.ledger.logs.batch import batch_header
 from pyspark_ledger.ledger.protocol.actions import (
@@ -72,6 +72,8 @@ class BrokerConnection:
         self.deadline_ms = deadline_ms
         # If set, starts the broker of a directory again, which exits when it is idle. Returns the broker's address.
         self.revive: Callable[[], str] | None = None
+        self.can_move = False
+        """Whether the next broker may be on another host. It is then looked for after each failed call."""
         self._lock = threading.Lock()
         self._connection: flight.FlightClient | None = None
         self._token: str | None = None
@@ -99,7 +101,8 @@ class BrokerConnection:
         """Call an action of the protocol and return its reply. Raises the broker's error, or Unavailable.
 
         Until the deadline, the call is retried if no broker is reached. A broker that has accepted the call has
-        `attempt_seconds` to reply.
+        `attempt_seconds` to reply. If the broker can move, a call is also retried after the broker was fenced. It
+        is retried once if the broker does not trust this client, because another broker may have the address.
         """
         body = request_body(request)
         until = monotonic_ms() + (self.deadline_ms if deadline_ms is None else deadline_ms)
@@ -107,10 +110,11 @@ class BrokerConnection:
         while True:
             try:
                 return self._call_once(action, body, attempt_seconds)
-            except Unavailable:
-                if monotonic_ms() >= until:
+            except (Unavailable, Fenced, Unauthenticated) as error:
+                may_have_moved = self.can_move and (isinstance(error, Fenced) or not repeated)
+                if not (isinstance(error, Unavailable) or may_have_moved) or monotonic_ms() >= until:
                     raise
-                if self.revive is not None and not repeated:
+                if self.revive is not None and (not repeated or self.can_move):
                     self.address = self.revive()
                 repeated = True
                 pause(_RETRY_MS)

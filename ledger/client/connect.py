@@ -12,6 +12,7 @@ Rules
 - If a broker owns the store and does not answer yet, a client waits for it. If a start fails in a directory that is no
   store, the client removes the files that the start created.
 - An idle broker exits. A client that is allowed to start a broker then starts another at its next call.
+- If a store in a bucket has no broker of this directory, the client connects to the broker that the manifest names.
 - Only a client that is allowed to do so starts a broker or creates a store. Any other client connects, or fails with an
   error that names the store's path.
 """
@@ -42,6 +43,7 @@ from pyspark_ledger.ledger.transport.discovery import BrokerRecord, token_path
 _SCHEMES = ("grpc://", "grpc+unix://", "grpc+tls://", "grpc+tcp://")
 _PROBE_MS = 2_000
 _ADDRESS_MS = 5_000
+_RESTART_MS = 10_000
 _BUCKET_MS = 600_000  # the broker tests a new bucket, or waits to see whether a broker on another host still uses it
 
 # SQLite opens no path of more than 512 bytes. The path of a file in the store is longer than that of the store.
@@ -59,9 +61,10 @@ def connect_store(
     deadline_ms: int = 30_000,
     credentials: Credentials | None = None,
 ) -> Client:
-    """Return a client of the broker at an address, or of the store in a directory.
+    """Return a client of the broker at an address, or of the store in a directory or a bucket.
 
-    For an address the function starts no broker. It waits a few seconds at most for the broker at the address.
+    `credentials` are for an address, and for the broker of a store in a bucket that has no own certificates. For an
+    address the function starts no broker. It waits a few seconds at most for the broker at the address.
 
     Raises Unauthenticated if broker and client do not trust each other, and Unavailable if no broker answers in time.
     Raises NotFound if the directory has no store and `create` is false. Raises Refused if the store cannot be used on
@@ -76,38 +79,71 @@ def connect_store(
         text = str(bucket_directory(text))
     if "://" in text:
         raise Refused(f"store {text!r} is neither a directory nor one of {', '.join(_SCHEMES)}")
-    if credentials is not None and not credentials.empty:
+    store = Path(text).absolute()
+    if credentials is not None and not credentials.empty and not bucket_of(store):
         raise Refused(
-            f"credentials were given for the store {location_text(text)}, whose broker requires none",
+            f"credentials were given for the store {text}, whose broker requires none",
             hint="Remove them, or use the broker's address, grpc+tls://HOST:PORT",
         )
-    store = Path(text).absolute()
     _require_directory(store)
     if start:
         (store / FENCED).unlink(missing_ok=True)
-    client_found = _answering(store, deadline_ms)
+    client_found = _answering(store, deadline_ms) or _elsewhere(store, credentials, deadline_ms)
     if not start:
         return client_found or _awaited(store, deadline_ms)
     if client_found is None:
         if not create and not (store / "metadata.sqlite").exists() and not bucket_of(store):
             raise NotFound(f"there is no ledger store at {store}", hint="Write to it once, or correct the path")
-        client_found = _started(store, create, deadline_ms)
-    client_found.revive = lambda: _revived(store, deadline_ms)
-    return client_found
+        client_found = _started_or_elsewhere(store, create, credentials, deadline_ms)
+    found = client_found
+    found.can_move = bool(bucket_of(store))
+    found.revive = lambda: _revived(found, store, credentials, deadline_ms)
+    return found
 
 
-def _revived(store: Path, deadline_ms: int) -> str:
-    """Return the address of a store's next broker. Raises Fenced if another host has taken over the store's bucket.
+def _elsewhere(store: Path, credentials: Credentials | None, deadline_ms: int, *, wait_ms: int = 0) -> Client | None:
+    """Return a client of the broker that a store in a bucket has on another host, or with another directory.
 
-    Reason: two hosts that restart their brokers by themselves would take the store from each other for ever.
+    Waits up to `wait_ms` for a broker that its supervisor restarts. Running tasks know the address of this broker.
+    """
+    if not bucket_of(store):
+        return None
+    from pyspark_ledger.ledger.client.manifest_client import manifest_client  # used by stores in a bucket only
+
+    return manifest_client(store, credentials, deadline_ms, wait_ms)
+
+
+def _started_or_elsewhere(store: Path, create: bool, credentials: Credentials | None, deadline_ms: int) -> Client:
+    """Start a broker. If it fails, return a client of the broker elsewhere that was faster."""
+    try:
+        return _started(store, create, deadline_ms)
+    except (Refused, Unavailable):
+        if (faster := _elsewhere(store, credentials, deadline_ms)) is None:
+            raise
+        return faster
+
+
+def _revived(client: Client, store: Path, credentials: Credentials | None, deadline_ms: int) -> str:
+    """Return the address of a store's next broker, and give the client the broker's credentials.
+
+    If another host has taken over the store's bucket, the next broker is that host's. Raises Fenced if it does not
+    answer. Reason: two hosts that restart their brokers by themselves would take the store from each other for ever.
     """
     mark = store / FENCED
     if mark.exists():
-        raise Fenced(
-            f"the store in {bucket_of(store)} was taken over: {mark.read_text(encoding='utf-8')}",
-            hint="Connect again to use the store from this host, once no other host does",
-        )
-    return connect_store(store, deadline_ms=deadline_ms).address
+        found = _elsewhere(store, credentials, deadline_ms)
+        if found is None:
+            raise Fenced(
+                f"the store in {bucket_of(store)} was taken over: {mark.read_text(encoding='utf-8')}",
+                hint="Connect again to use the store from this host, once no other host does",
+            )
+    else:
+        record = BrokerRecord.read(store)
+        was_elsewhere = record is None or record.address != client.address
+        restarted = _elsewhere(store, credentials, deadline_ms, wait_ms=_RESTART_MS) if was_elsewhere else None
+        found = restarted or connect_store(store, deadline_ms=deadline_ms, credentials=credentials)
+    client.credentials = found.credentials
+    return found.address
 
 
 def serve_store(store: Path, arguments: Sequence[str], *, deadline_ms: int = 30_000) -> Client:

@@ -6,6 +6,7 @@ Rules
 - A path or a reference is no secret, so it can be printed and pickled. The exception is the token of a Spark task. It
   is pickled with the task's partition. It is never printed, it allows one operation, and it expires.
 - A process reads the files at every new connection. Each process that uses the broker must have them at the same paths.
+  The exception is a client without a certificate of its own: its tasks get the authority's certificate. It is public.
 - gRPC gives no reason for a failed TLS handshake. The client therefore repeats the handshake without gRPC, and raises
   the error of TLS. It does not retry the call, because a retry cannot correct a certificate.
 """
@@ -39,7 +40,8 @@ class Credentials:
     """Credentials, of which each can be empty. Without `ca` the client trusts the system's authorities.
 
     A Spark task has `task_token` instead of `token`. `scope` names the operation and the ledgers that the task token
-    allows. Two credentials that differ only in `task_token` are equal.
+    allows. A task can have `authority`, the content of the file `ca`, instead of the file. Two credentials that differ
+    only in `task_token` are equal.
     """
 
     ca: str = ""
@@ -48,6 +50,7 @@ class Credentials:
     token: str = ""
     scope: str = ""
     task_token: str = field(default="", repr=False, compare=False)
+    authority: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         if bool(self.certificate) != bool(self.key):
@@ -59,7 +62,7 @@ class Credentials:
     @property
     def empty(self) -> bool:
         """Whether all credentials are empty."""
-        return not (self.ca or self.certificate or self.key or self.token or self.task_token)
+        return self == Credentials() and not self.task_token
 
     def for_task(self, may: May, ledgers: Collection[str], clock: Clock, dead_letters: str = "") -> Credentials:
         """Return the credentials of a task, with a task token for these ledgers.
@@ -71,7 +74,10 @@ class Credentials:
         named = sorted(ledgers) if len(ledgers) <= LEDGERS_NAMED_MAX else []
         claims = TaskClaims(may, named, clock() + TASK_TOKEN_MS, dead_letters)
         derived = task_token(read_tokens(self.token)[0], claims)
-        return replace(self, token="", scope=" ".join([may, *named, dead_letters]), task_token=derived)
+        task = replace(self, token="", scope=" ".join([may, *named, dead_letters]), task_token=derived)
+        if not self.ca or self.certificate:
+            return task
+        return replace(task, ca="", authority=read_pem(self.ca).decode("latin-1"))
 
     def with_files(self, find: Callable[[str], str]) -> Credentials:
         """Return the credentials with the path on this host for each file. `find` returns this path."""
@@ -86,7 +92,7 @@ class Credentials:
         """Raise Refused if the address does not use the certificates, or if a token would be sent unencrypted."""
         if address.startswith(TLS_SCHEME):
             return
-        if self.ca or self.certificate:
+        if self.ca or self.certificate or self.authority:
             raise Refused(f"certificates were given for {address}, which has no TLS", hint=f"Connect to {TLS_SCHEME}…")
         host = urlsplit(address).hostname or ""
         if (self.token or self.task_token) and not (address.startswith("grpc+unix://") or is_loopback(host)):
@@ -99,7 +105,8 @@ class Credentials:
         """Return the arguments of Flight's client for an address. Raises NotFound for an unreadable file."""
         if not address.startswith(TLS_SCHEME):
             return {}
-        arguments: dict[str, Any] = {"tls_root_certs": read_pem(self.ca)} if self.ca else {}
+        roots = read_pem(self.ca) if self.ca else self.authority.encode("latin-1")
+        arguments: dict[str, Any] = {"tls_root_certs": roots} if roots else {}
         if self.certificate:
             arguments |= {"cert_chain": read_pem(self.certificate), "private_key": read_pem(self.key)}
         return arguments
@@ -110,4 +117,4 @@ class Credentials:
             return None
         from pyspark_ledger.ledger.transport.tls_handshake import handshake_failure  # used seldom
 
-        return handshake_failure(address, self.ca, self.certificate, self.key)
+        return handshake_failure(address, self.ca, self.certificate, self.key, self.authority)

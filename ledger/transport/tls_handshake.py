@@ -19,13 +19,15 @@ _X509_EXPIRED = 10
 _HINT = "Compare the client's authority, certificate and key with the broker's"
 
 
-def handshake_failure(address: str, ca: str, certificate: str, key: str) -> LedgerError | None:
+def handshake_failure(address: str, ca: str, certificate: str, key: str, authority: str = "") -> LedgerError | None:
     """Return the error of a TLS handshake with the broker at `address`, with a client's certificate files.
+
+    `authority` has the authority's certificate as text, instead of the file `ca`.
 
     Returns None if the handshake succeeds, or if the broker does not answer.
     """
     try:
-        context = _context(ca, certificate, key)
+        context = _context(ca, certificate, key, authority)
     except (OSError, ValueError) as wrong:
         reason = getattr(wrong, "reason", None) or wrong
         return Refused(f"the client cannot use its TLS files: {reason}", hint=_HINT)
@@ -62,8 +64,8 @@ def _refused_certificate(address: str, certificate: str, key: str) -> LedgerErro
     return Unauthenticated(f"the broker at {address} refuses the certificate {certificate}{reason}", hint=_HINT)
 
 
-def _context(ca: str, certificate: str, key: str) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=ca or None)
+def _context(ca: str, certificate: str, key: str, authority: str) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=ca or None, cadata=authority or None)
     context.set_alpn_protocols(["h2"])
     if certificate:
         context.load_cert_chain(certificate, key)

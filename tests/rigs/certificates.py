@@ -8,8 +8,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from pyspark_ledger.connector.session import certificates as product
 from pyspark_ledger.ledger.clock import system_clock_ms
+from pyspark_ledger.ledger.transport import certificates as product
 
 _DAYS = 2
 

@@ -1,11 +1,15 @@
 """Goal: Spark needs the bucket of a store, and not a disk. Method: a store in a real S3, the cache deleted.
 
-A stream continues on a new broker. A batch read works without a broker, and a proxy refuses writes.
+A stream continues on a new broker. A batch read works without a broker, and a proxy refuses writes. A session with
+another cache uses the broker of the first one.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -109,3 +113,36 @@ def test_a_batch_read_without_a_broker_returns_segments_and_tail(
             query.awaitTermination()
         assert not proxy.met, "nothing was written"
         assert not directory.parent.exists()
+
+
+OTHER_HOST = """
+import sys
+from pyspark_ledger import session
+
+spark = session(store=sys.argv[1])
+spark.range(100, 200).selectExpr("id").write.format("ledger").mode("append").save("flights")
+read = spark.readStream.format("ledger").option("subscription", "copy").option("startingPosition", "earliest")
+write = read.load("flights").writeStream.format("ledger").option("checkpointLocation", sys.argv[2])
+assert write.trigger(availableNow=True).start("copied").awaitTermination(60)
+rows = spark.read.format("ledger").load("copied")
+assert sorted(row.id for row in rows.collect()) == list(range(200))
+print(rows._jdf.queryExecution().toString())
+"""
+
+
+def test_spark_on_another_host_uses_the_broker_that_the_manifest_names(
+    directory: Path, bucket: str, tmp_path: Path
+) -> None:
+    """In a process of its own: Spark's workers have the environment of their JVM's start."""
+    flights = connect(bucket).ledger("flights")
+    flights.append([{"id": number} for number in range(100)])
+    environment = {**os.environ, "LEDGER_CACHE": str(tmp_path / "two")}
+    command = [sys.executable, "-c", OTHER_HOST, bucket, str(tmp_path / "checkpoint")]
+    ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    (other,) = (tmp_path / "two").iterdir()
+    assert not (other / "broker.json").exists(), "it has no broker of its own"
+    token = (other / "remote.token").read_text()
+    assert token not in ran.stdout + ran.stderr
+    assert flights.read().num_rows == 200
+    assert connect(bucket).client.hello().store_path == str(directory)

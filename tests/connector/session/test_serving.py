@@ -19,7 +19,6 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from pyspark_ledger import DefaultSource
 from pyspark_ledger.connector.data_source import LedgerSource
-from pyspark_ledger.connector.session.certificates import EphemeralCertificates
 from pyspark_ledger.connector.session.cluster import (
     ServedStore,
     _free_port,
@@ -31,6 +30,7 @@ from pyspark_ledger.connector.session.ephemeral_disk import dies_with_its_machin
 from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.client.credentials import Credentials
 from pyspark_ledger.ledger.errors import LedgerError, Refused
+from pyspark_ledger.ledger.transport.certificates import EphemeralCertificates
 
 MOUNTS = """
 /dev/nvme0n1p1 / ext4 rw 0 0

@@ -17,7 +17,7 @@ from pyspark_ledger.ledger.api.store import connect, open_read_only
 from pyspark_ledger.ledger.broker.bucket_home import _leave
 from pyspark_ledger.ledger.bucket_store.creation import found_or_created
 from pyspark_ledger.ledger.bucket_store.home import BucketLimits, BucketStore
-from pyspark_ledger.ledger.client.connect import stop_broker
+from pyspark_ledger.ledger.client.connect import serve_store, stop_broker
 from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.errors import Fenced, LedgerError, NotFound, Refused
 from pyspark_ledger.ledger.location import bucket_directory, bucket_of, location_text, store_location
@@ -101,8 +101,8 @@ def test_a_served_store_is_not_taken_over(address: str, tmp_path: Path, monkeypa
     create_in(address)
     connect(address).ledger("orders").append(rows(1))
     monkeypatch.setenv("LEDGER_CACHE", str(tmp_path / "two"))
-    with pytest.raises(Refused, match=r"s3://.* is served at grpc\+unix://.* by "):
-        connect(address)
+    with pytest.raises(Refused, match=r"s3://.* is served at grpc\+tls://127.0.0.1:\d+ by "):
+        serve_store(bucket_directory(address), [])
 
 
 def test_a_fenced_broker_is_not_started_again_by_itself(address: str, tmp_path: Path) -> None:

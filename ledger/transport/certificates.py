@@ -8,7 +8,8 @@
 Rules
 - The files are in a directory that only the user can read. Keys and token have mode 0600 from their creation.
 - The authority's key stays in memory, and no file contains it.
-- Each file name has a random part (`mark`), because Spark distinguishes shipped files only by their names.
+- Each file name has a part `mark`. Files that Spark ships have a random mark, because Spark distinguishes shipped files
+  only by their names.
 - The package `cryptography` is imported when the first authority is made.
 """
 
@@ -43,9 +44,12 @@ class EphemeralCertificates:
         return self.directory / f"ledger-{self.mark}-{name}"
 
     @classmethod
-    def make(cls, directory: Path, host: str) -> EphemeralCertificates:
-        """Create all files for a broker named `host` and `localhost`. Raises Refused without package cryptography."""
-        made = cls(directory, secrets.token_hex(4))
+    def make(cls, directory: Path, host: str, mark: str = "") -> EphemeralCertificates:
+        """Create all files for a broker named `host` and `localhost`, the token last. The default mark is random.
+
+        Raises Refused without package cryptography.
+        """
+        made = cls(directory, mark or secrets.token_hex(4))
         authority = Authority("ledger", system_clock_ms())
         made.file("ca.pem").write_bytes(authority.certificate)
         for who in ("broker", "client"):
@@ -66,8 +70,8 @@ class Authority:
         except ImportError as missing:
             raise Refused(
                 "certificates are made by the package cryptography, which is not installed here",
-                hint="pip install 'pyspark-ledger[crypto]' on the driver. Or run `ledger serve` with your own "
-                "certificates, and use its address as the store",
+                hint="pip install 'pyspark-ledger[crypto]' where the broker is started. Or run `ledger serve` with "
+                "certificates of yours, and use its address as the store",
             ) from missing
         self._start = datetime.fromtimestamp(now_ms // 1000, UTC)
         self._key, self._name = _new_key(), _common_name(name)

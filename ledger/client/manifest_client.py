@@ -1,0 +1,94 @@
+"""Client of a store in a bucket whose broker runs with another local directory, on this host or on another one.
+
+Rules
+- The manifest is read only if the directory's own broker does not answer. So a client of that broker sends nothing to
+  the bucket.
+- A broker is not reachable if its process on this host has ended, or if it listens at loopback of another host.
+- If the broker has own certificates, the client uses the secret in the bucket. Otherwise it uses the credentials that
+  the caller gave.
+- An error of the bucket is no error here. The caller starts a broker, which meets the same error and reports it.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from pyspark_ledger.ledger.client.client import Client
+from pyspark_ledger.ledger.client.credentials import Credentials
+from pyspark_ledger.ledger.clock import monotonic_ms, pause
+from pyspark_ledger.ledger.errors import LedgerError, Refused, Unauthenticated, Unavailable
+from pyspark_ledger.ledger.location import bucket_of
+from pyspark_ledger.ledger.ownership import is_gone, machine_id
+from pyspark_ledger.ledger.transport.bucket_discovery import NamedBroker, keep_secret, named_broker, opened_bucket
+from pyspark_ledger.ledger.transport.tokens import is_loopback
+from pyspark_ledger.ledger.wal.requests import RequestLimits
+
+_PROBE_MS, _PAUSE_MS = 2_000, 200
+_TAKING_OVER_MS = 3_000
+_REQUESTS = RequestLimits(deadline_ms=5_000, refused_ms=0)
+_log = logging.getLogger(__name__)
+
+
+def manifest_client(
+    directory: Path, credentials: Credentials | None, deadline_ms: int, wait_ms: int = 0
+) -> Client | None:
+    """Return a client of the broker that the manifest names. Return None if no broker answers within `wait_ms`.
+
+    Raises Unauthenticated if the broker answers, and does not trust the client.
+    """
+    started = monotonic_ms()
+    while True:
+        named = _named(directory)
+        client = None if named is None else _answering(named, directory, credentials, deadline_ms)
+        # Without a name in the manifest, the broker has ended, or the next one is taking the store over.
+        most_ms = wait_ms if named is not None else min(wait_ms, _TAKING_OVER_MS)
+        if client is not None or monotonic_ms() - started >= most_ms:
+            return client
+        pause(_PAUSE_MS)
+
+
+def _answering(
+    named: NamedBroker | None, directory: Path, credentials: Credentials | None, deadline_ms: int
+) -> Client | None:
+    last: NamedBroker | None = None
+    while named is not None and _is_reachable(named):
+        client = _client_of(named, directory, credentials, deadline_ms)
+        try:
+            client.hello(deadline_ms=_PROBE_MS)
+        except (Unavailable, Refused):  # no broker, or the broker of another store
+            return None
+        except Unauthenticated:
+            if named == last:
+                raise
+            # The next broker at the same address may have put another secret meanwhile.
+            last, named = named, _named(directory)
+        else:
+            return client
+    return None
+
+
+def _named(directory: Path) -> NamedBroker | None:
+    try:
+        with opened_bucket(bucket_of(directory)) as bucket:
+            return named_broker(bucket, _REQUESTS)
+    except LedgerError as error:
+        _log.info("the broker of %s is not found by its manifest: %s", bucket_of(directory), error)
+        return None
+
+
+def _is_reachable(named: NamedBroker) -> bool:
+    here = named.process.split("/")[0] == machine_id()
+    if here:
+        return not is_gone(named.process)
+    return not named.address.startswith("grpc+unix://") and not is_loopback(urlsplit(named.address).hostname or "")
+
+
+def _client_of(named: NamedBroker, directory: Path, credentials: Credentials | None, deadline_ms: int) -> Client:
+    if named.secret is not None:
+        authority, token = keep_secret(directory, named.secret)
+        credentials = Credentials(str(authority), token=f"file:{token}")
+    elif named.address.startswith("grpc+unix://"):
+        credentials = None
+    return Client(named.address, named.store_id, credentials=credentials, deadline_ms=deadline_ms)
