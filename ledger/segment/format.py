@@ -28,6 +28,8 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
+import numpy as np
+
 from pyspark_ledger.ledger.errors import Corrupt, Refused, Unsupported
 
 BLOCK_MAGIC = 0xFBDBABCB
@@ -102,8 +104,10 @@ def padding(length: int) -> list[memoryview]:
 
 def find_wrong_padding(data: memoryview) -> int:
     """Return the offset of the first byte that is not padding, or -1 if all bytes are."""
-    for start in range(0, len(data), len(_PADDING_PIECE)):
-        part = data[start : start + len(_PADDING_PIECE)]
-        if part != memoryview(_PADDING_PIECE)[: len(part)]:
-            return start + next(i for i, byte in enumerate(part) if byte != PADDING[i % 4])
+    expected = np.frombuffer(_PADDING_PIECE, dtype=np.uint8)
+    for start in range(0, len(data), len(expected)):
+        part = np.frombuffer(data[start : start + len(expected)], dtype=np.uint8)
+        same = part == expected[: len(part)]
+        if not same.all():
+            return start + int(np.argmin(same))
     return -1
