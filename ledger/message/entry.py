@@ -4,6 +4,9 @@
     [0x0e01  crc32c u32]                         the checksum of the bytes after it
     size u32  MessageMetadata  payload …         all numbers are big-endian
 
+A *wide* stamp has a fixed length: each of its two varints takes 8 bytes, with leading zeros. It is written where the
+length must be known before the numbers are. Every reader of protobuf reads it like a short one.
+
 Rules
 - Every entry is written with its checksum, and every decoder checks the checksum. A missing checksum raises Corrupt.
   Exception: a caller can allow it, because Pulsar's own clients may omit the checksum.
@@ -27,6 +30,8 @@ STAMP_MAGIC = b"\x0e\x02"
 CHECKSUM_MAGIC = b"\x0e\x01"
 ARROW_PROPERTY = "ledger.arrow.rows"
 STAMP_BYTES_MAX = 2 + 4 + 22
+WIDE_STAMP_BYTES = 2 + 4 + 18
+WIDE_BODY_BYTES = 18
 
 _U32 = struct.Struct(">I")
 _HEAD = struct.Struct(">HI")
@@ -71,6 +76,16 @@ def stamp_prefix(stamp: BrokerStamp) -> bytes:
         metadata.index = stamp.row_end - 1
     body = metadata.SerializeToString()
     return STAMP_MAGIC + _U32.pack(len(body)) + body
+
+
+def wide_stamp(stamp: BrokerStamp) -> bytes:
+    """Return the 24 bytes of a wide stamp. `row_end` is at least 1, and both numbers are below 2**55."""
+    body = b"\x08" + _wide_varint(stamp.timestamp_ms) + b"\x10" + _wide_varint(stamp.row_end - 1)
+    return STAMP_MAGIC + _U32.pack(WIDE_BODY_BYTES) + body
+
+
+def _wide_varint(value: int) -> bytes:
+    return bytes([value >> (7 * step) & 0x7F | 0x80 for step in range(7)] + [value >> 49])
 
 
 def parse_entry(buffer: Buffer, where: str, *, require_checksum: bool = True) -> ParsedEntry:

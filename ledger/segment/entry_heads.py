@@ -10,6 +10,8 @@ Rules
 - The heads of many entries are compared at once, column by column, and not in a Python loop over entries.
 - A head agrees with a row if a writer would write exactly these bytes for the row. The bytes after the magic number
   0x0e01 are not read here: the checksum protects them.
+- A writer writes short stamps, or wide ones (`ledger.message.entry`) in a segment that was a staged part. The first
+  entry shows which. If a later stamp has the other form, the agreement ends there.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from pyspark_ledger.ledger.message.entry import CHECKSUM_MAGIC, STAMP_MAGIC, BrokerStamp
+from pyspark_ledger.ledger.message.entry import CHECKSUM_MAGIC, STAMP_MAGIC, WIDE_BODY_BYTES, BrokerStamp
 from pyspark_ledger.ledger.segment.format import FRAME_BYTES, HEADER_BYTES
 from pyspark_ledger.ledger.segment.index import Integers, Rows
 
@@ -31,6 +33,7 @@ _SLICE = 8 * 1024  # rows whose columns stay in the processor's cache
 _VARINT_STEPS = np.array([1 << (7 * step) for step in range(1, 8)], dtype=np.int64)
 _VARINT_END = 1 << 55  # largest number in eight bytes with a sign
 _TIMESTAMP_TAG, _INDEX_TAG = 0x08, 0x10
+_WIDE_VARINT = 8
 
 
 def agreeing(data: memoryview, block_start: int, block_end: int, rows: Rows, first: int, before: BrokerStamp) -> int:
@@ -62,7 +65,7 @@ def _agreeing(data: memoryview, at: int, block_end: int, rows: Rows, first: int,
     sound[:1] &= (offsets[:1] == at) & (timestamps[:1] >= before.timestamp_ms) & (row_ends[:1] >= before.row_end)
     sound[1:] &= (offsets[1:] == ends[:-1]) & (timestamps[1:] >= timestamps[:-1]) & (row_ends[1:] >= row_ends[:-1])
     count = _leading(sound)
-    for start, end, widths in _same_widths(timestamps[:count], row_ends[:count]):
+    for start, end, widths in _same_widths(timestamps[:count], row_ends[:count], wide=count > 0 and _is_wide(data, at)):
         part = slice(start, end)
         expected, width = _heads(lengths[part], first + start, timestamps[part], row_ends[part], *widths)
         sound[part] &= lengths[part] >= width - FRAME_BYTES - len(CHECKSUM_MAGIC) + _SUM_BYTES
@@ -83,12 +86,21 @@ def _same(data: memoryview, offsets: Integers, expected: npt.NDArray[np.uint8], 
     return same
 
 
-def _same_widths(timestamps: Integers, row_ends: Integers) -> Iterator[tuple[int, int, tuple[int, int]]]:
+def _is_wide(data: memoryview, frame: int) -> bool:
+    """Return whether the stamp of the entry at offset `frame` has the length of a wide stamp."""
+    size_at = frame + FRAME_BYTES + len(STAMP_MAGIC)
+    return int.from_bytes(data[size_at : size_at + 4], "big") == WIDE_BODY_BYTES
+
+
+def _same_widths(timestamps: Integers, row_ends: Integers, *, wide: bool) -> Iterator[tuple[int, int, tuple[int, int]]]:
     """Yield ranges of rows whose stamps have the same layout: start, end, and the bytes of the time and of the index.
 
     The stamp of an entry has no index if the log has no row up to its end. Then the index has 0 bytes.
     """
     if not len(timestamps):
+        return
+    if wide and row_ends[0] > 0:
+        yield 0, len(timestamps), (_WIDE_VARINT, _WIDE_VARINT)
         return
     times = np.searchsorted(_VARINT_STEPS, timestamps, side="right") + 1
     indexes = np.where(row_ends > 0, np.searchsorted(_VARINT_STEPS, row_ends - 1, side="right") + 1, 0)

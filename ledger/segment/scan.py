@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from pyspark_ledger.ledger.errors import Corrupt
-from pyspark_ledger.ledger.message.entry import BrokerStamp, stamp_prefix
+from pyspark_ledger.ledger.message.entry import WIDE_STAMP_BYTES, BrokerStamp, stamp_prefix, wide_stamp
 from pyspark_ledger.ledger.segment.entry_heads import agreeing
 from pyspark_ledger.ledger.segment.format import FRAME, FRAME_BYTES, HEADER_BYTES, BlockHeader, parse_header
 from pyspark_ledger.ledger.segment.index import NO_ROWS, EntryIndex, OpenSidecar, Rows, make_rows
@@ -58,7 +58,7 @@ def checked_traits(entry: memoryview, describe: Describe, before: BrokerStamp) -
     if stamp is None:
         raise Corrupt(f"entry begins with {bytes(entry[:2]).hex()}, expected broker metadata ({_STAMP_MAGIC.hex()})")
     prefix = stamp_prefix(stamp)
-    if entry[: len(prefix)] != prefix:
+    if entry[: len(prefix)] != prefix and not _is_wide(entry, stamp):
         raise Corrupt(f"broker metadata is {bytes(entry[: len(prefix)]).hex()}, expected {prefix.hex()}")
     if stamp.timestamp_ms < before.timestamp_ms:
         raise Corrupt(
@@ -70,6 +70,11 @@ def checked_traits(entry: memoryview, describe: Describe, before: BrokerStamp) -
             f"expected {before.row_end + traits.rows}"
         )
     return traits
+
+
+def _is_wide(entry: memoryview, stamp: BrokerStamp) -> bool:
+    """Return whether an entry begins with the wide form of a stamp."""
+    return stamp.row_end > 0 and entry[:WIDE_STAMP_BYTES] == wide_stamp(stamp)
 
 
 class Scan:

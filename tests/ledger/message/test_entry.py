@@ -13,6 +13,7 @@ from pyspark_ledger.ledger.errors import Corrupt
 from pyspark_ledger.ledger.message.entry import (
     ARROW_PROPERTY,
     STAMP_BYTES_MAX,
+    WIDE_STAMP_BYTES,
     BrokerStamp,
     arrow_rows,
     encode_entry,
@@ -21,6 +22,7 @@ from pyspark_ledger.ledger.message.entry import (
     is_marker,
     parse_entry,
     stamp_prefix,
+    wide_stamp,
 )
 from pyspark_ledger.ledger.proto.pulsar_messages_pb2 import MessageMetadata
 
@@ -64,6 +66,20 @@ def test_before_the_first_row_the_stamp_has_no_index() -> None:
     assert parse_entry(stamp_prefix(BrokerStamp(300, 0)) + GOLDEN, "it").stamp == BrokerStamp(300, 0)
     assert parse_entry(stamp_prefix(BrokerStamp(300, 1)) + GOLDEN, "it").stamp == BrokerStamp(300, 1)
     assert len(stamp_prefix(BrokerStamp(U64, 2**64))) <= STAMP_BYTES_MAX
+
+
+@given(st.integers(0, 2**55 - 1), st.integers(1, 2**55 - 1))
+def test_a_wide_stamp_is_read_like_a_short_one(timestamp_ms: int, row_end: int) -> None:
+    stamp, rest = BrokerStamp(timestamp_ms, row_end), b"".join(encode_entry(small(), b"payload"))
+    wide = wide_stamp(stamp)
+    assert len(wide) == WIDE_STAMP_BYTES
+    parsed = parse_entry(wide + rest, "an entry")
+    assert parsed == parse_entry(stamp_prefix(stamp) + rest, "an entry")
+    assert parsed.stamp == stamp
+
+
+def test_golden_bytes_of_a_wide_stamp() -> None:
+    assert wide_stamp(BrokerStamp(1, 129)).hex() == "0e0200000012088180808080808000108081808080808000"
 
 
 def test_payload_is_passed_on_and_viewed_never_copied() -> None:

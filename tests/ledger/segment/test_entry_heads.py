@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_ledger.ledger.message.entry import BrokerStamp, stamp_prefix
+from pyspark_ledger.ledger.message.entry import WIDE_STAMP_BYTES, BrokerStamp, stamp_prefix, wide_stamp
 from pyspark_ledger.ledger.segment.entry_heads import agreeing
 from pyspark_ledger.ledger.segment.format import FRAME, HEADER_BYTES
 from pyspark_ledger.ledger.segment.index import Rows, make_rows
@@ -48,6 +48,42 @@ def test_every_flipped_bit_of_a_head_ends_the_agreement_there() -> None:
                 data[at] ^= 1 << bit
                 assert count(data, rows, 70) == (number if at < behind else len(rows)), (at, bit)
                 data[at] ^= 1 << bit
+
+
+def wide(data: bytearray, rows: Rows, entries: slice = slice(None)) -> tuple[bytearray, Rows]:
+    """The same block, with wide stamps in some entries."""
+    made, places = bytearray(HEADER_BYTES), []
+    widened = set(range(len(rows))[entries])
+    for number, row in enumerate(rows):
+        stamp = BrokerStamp(int(row["timestamp"]), int(row["row_end"]))
+        entry = (wide_stamp(stamp) if number in widened else stamp_prefix(stamp)) + _BEHIND
+        places.append((len(made), len(entry), *stamp))
+        made += FRAME.pack(len(entry), number) + entry
+    columns = np.array(places, dtype=np.int64).reshape(-1, 4).T
+    return made + bytes(64), make_rows(columns[0], columns[1], columns[2], columns[3])
+
+
+@given(st.lists(st.tuples(_STEPS, _STEPS), min_size=1, max_size=30))
+def test_wide_stamps_agree(steps: list[tuple[int, int]]) -> None:
+    data, rows = wide(*laid_out([(0, 1), *steps], 0))
+    assert count(data, rows) == len(rows)
+
+
+def test_every_flipped_bit_of_a_wide_stamp_ends_the_agreement_there() -> None:
+    data, rows = wide(*laid_out([(1, 1), (127, 1), (2**41, 200)], 0))
+    for number, row in enumerate(rows):
+        begin = int(row["offset"])
+        for at in range(begin, begin + 12 + WIDE_STAMP_BYTES):
+            for bit in range(8):
+                data[at] ^= 1 << bit
+                assert count(data, rows) == number, (at, bit)
+                data[at] ^= 1 << bit
+
+
+def test_the_agreement_ends_where_the_form_of_the_stamps_changes() -> None:
+    short = laid_out([(1, 1)] * 6, 0)
+    assert count(*wide(*short, slice(4))) == 4
+    assert count(*wide(*short, slice(2, 6))) == 2
 
 
 @pytest.mark.parametrize("entry", [0, 1, 9000, 19999])
