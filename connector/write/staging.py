@@ -27,7 +27,7 @@ from pyspark_ledger.ledger.message.column_encoding import RowEncoder
 from pyspark_ledger.ledger.message.columns import ColumnFit, schema_from_bytes
 from pyspark_ledger.ledger.message.entry import encode_entry
 from pyspark_ledger.ledger.message.run_marker import RunId
-from pyspark_ledger.ledger.protocol.commits import LedgerParts, StagedPart
+from pyspark_ledger.ledger.protocol.commits import LedgerParts, PartRun, StagedPart
 
 if TYPE_CHECKING:
     from pyspark_ledger.ledger.client.client import Client
@@ -141,7 +141,9 @@ class _LedgerStream:
         if not batches:
             return
         if self._writer is None:
-            self._writer = self._client.stage_part(self._task.query, self._task.batch)
+            query, batch, run = self._task.query, self._task.batch, self._task.run
+            part_run = PartRun(query, batch, run.most, run.least, self._ledger.block_bytes, system_clock_ms())
+            self._writer = self._client.stage_part(query, batch, part_run)
         for entry, rows in self._entries(batches):
             self._writer.write(entry, rows)
 

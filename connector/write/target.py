@@ -57,6 +57,7 @@ class LedgerTarget:
     schema_version: int
     entry_bytes_most: int
     partitions: int
+    block_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +133,7 @@ def ledger_target(
         schema.version,
         _entry_bytes_most(description, entry_bytes),
         len(description.partitions),
+        _block_bytes(description),
     )
 
 
@@ -193,7 +195,7 @@ def _registered_schema(ask: Ask, description: LedgerDescription, columns: pa.Sch
 
 def _entry_bytes_most(description: LedgerDescription, entry_bytes: int) -> int:
     """Return the largest size of an entry. Raises Refused if option `entryBytes` is larger."""
-    block = int(description.properties.get(_BLOCK_BYTES, _BLOCK_BYTES_DEFAULT))
+    block = _block_bytes(description)
     most = entry_bytes_max(block) - STAMP_BYTES_MAX
     if entry_bytes > most:
         raise Refused(
@@ -202,3 +204,7 @@ def _entry_bytes_most(description: LedgerDescription, entry_bytes: int) -> int:
             hint=f"Give at most {most}",
         )
     return most
+
+
+def _block_bytes(description: LedgerDescription) -> int:
+    return int(description.properties.get(_BLOCK_BYTES, _BLOCK_BYTES_DEFAULT))

@@ -28,7 +28,7 @@ from pyspark_ledger.ledger.protocol.actions import (
     RegisterSchema,
     SchemaVersion,
 )
-from pyspark_ledger.ledger.protocol.commits import CommitRun, CommittedRun
+from pyspark_ledger.ledger.protocol.commits import CommitRun, CommittedRun, PartRun
 from pyspark_ledger.ledger.protocol.cursors import CursorState, MarkDelete, OpenCursor
 from pyspark_ledger.ledger.protocol.reads import Places, PositionReply, ReadRequest, SplitPart, SplitParts, SplitRequest
 
@@ -133,11 +133,14 @@ class Client(BrokerConnection):
         self.kept = KeptProducers()
         super()._leave_to_parent()
 
-    def stage_part(self, query: str, batch: int) -> PartWriter:
-        """Open a new staged part: a file with the rows of one task of a batch."""
+    def stage_part(self, query: str, batch: int, run: PartRun | None = None) -> PartWriter:
+        """Open a new staged part: a file with the rows of one task of a batch.
+
+        With the `run` of its ledger, a large part can become a segment of the ledger.
+        """
         from pyspark_ledger.ledger.client.part_writer import PartWriter
 
-        return PartWriter(self, query, batch)
+        return PartWriter(self, query, batch, run)
 
 
 _inherited: list[KeptProducers] = []

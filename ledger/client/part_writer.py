@@ -1,6 +1,7 @@
 """Writer of a staged part: the rows of one Spark task for one ledger, which no reader sees before the commit.
 
-On the broker's host the writer writes to a file in the store. On another host it sends the rows to the broker.
+On the broker's host the writer writes to a file in the store. On another host it sends the rows to the broker, which
+writes a part in frames.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pyspark_ledger.ledger.checksum import Buffer, crc32c
 from pyspark_ledger.ledger.client.broker_connection import BrokerConnection
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.protocol.actions import ENTRY_SCHEMA, StageCommand
-from pyspark_ledger.ledger.protocol.commits import OpenStaging, StagedPart, StagingPlace
+from pyspark_ledger.ledger.protocol.commits import OpenStaging, PartRun, StagedPart, StagingPlace
 from pyspark_ledger.ledger.protocol.names import request_body
 from pyspark_ledger.ledger.transport.errors import from_flight
 from pyspark_ledger.ledger.transport.part_file import PartFile, frame_header
@@ -28,11 +29,11 @@ _STAGED = msgspec.msgpack.Decoder(StagedPart)
 class PartWriter:
     """Writer of one part. The task sends the result of `close` in its commit message."""
 
-    def __init__(self, client: BrokerConnection, query: str, batch: int) -> None:
+    def __init__(self, client: BrokerConnection, query: str, batch: int, run: PartRun | None = None) -> None:
         token = client.same_host_token()
         self._sink: PartFile | _RemotePart
         if token:
-            self._sink = PartFile(_place(client, query, batch, token))
+            self._sink = PartFile(_place(client, query, batch, token), run)
         else:
             self._sink = _RemotePart(client, query, batch)
 

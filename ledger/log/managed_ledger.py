@@ -38,10 +38,17 @@ from pyspark_ledger.ledger.log.policy import require_properties
 from pyspark_ledger.ledger.log.queries import log_description, log_end, prefix, prefix_left, reading_left
 from pyspark_ledger.ledger.log.segment_list import LogContext
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot
-from pyspark_ledger.ledger.log.staging import OpenedPart
+from pyspark_ledger.ledger.log.staging.opened_part import OpenedPart
 from pyspark_ledger.ledger.log.writer import LogWriter
 from pyspark_ledger.ledger.message.entry import STAMP_BYTES_MAX, entry_rows, is_marker, parse_entry
-from pyspark_ledger.ledger.message.run_marker import CommittedBatch, RunId, run_id
+from pyspark_ledger.ledger.message.run_marker import (
+    CommittedBatch,
+    RunId,
+    RunSummary,
+    closes_run,
+    marker_summary,
+    run_id,
+)
 from pyspark_ledger.ledger.metadata.offload_records import OffloadAttempt
 from pyspark_ledger.ledger.metrics.publish_counter import PublishCounter
 from pyspark_ledger.ledger.position import Position, PositionRange
@@ -195,7 +202,9 @@ class ManagedLedger:
         Raises Refused if an entry belongs to another run, and Terminated if the log was terminated.
         """
         entries = self._run_entries(request, parts)
-        item = PendingRun(request, entries, sum(part.part.length for part in parts))
+        block_bytes = self._writer.list.policy.block_bytes
+        promoted = all(part.promotable and part.part.block_bytes == block_bytes for part in parts)
+        item = PendingRun(request, entries, sum(part.part.length for part in parts), parts if promoted else ())
         self._writer.put(item)
         return item.future
 
@@ -329,6 +338,8 @@ class ManagedLedger:
 
     def _run_entries(self, request: CommitRun, parts: Sequence[OpenedPart]) -> list[CheckedEntry]:
         run, most = RunId(request.txn_most, request.txn_least), self._entry_bytes_max
+        for part in parts:
+            _require_marker(request, part)
         return [
             self._check_run_entry(entry, f"{part.part.part} entry {ordinal}", run, most)
             for part in parts
@@ -381,3 +392,15 @@ class ManagedLedger:
             self._moved.notify_all()
         if self._on_moved is not None:
             self._on_moved(before, snapshot)
+
+
+def _require_marker(request: CommitRun, part: OpenedPart) -> None:
+    """Raise Refused unless the last entry of a part in segment layout is the marker of this run."""
+    if part.marker is None:
+        return
+    where = f"the last entry of {part.part.part}"
+    metadata = parse_entry(part.marker, where).metadata
+    found = marker_summary(metadata, where) if closes_run(metadata) else None
+    expected = RunSummary(request.query, request.batch, part.part.entries, part.part.rows)
+    if found != expected or run_id(metadata) != RunId(request.txn_most, request.txn_least):
+        raise Refused(f"{where} is {found} of run {run_id(metadata)}, expected the marker {expected}")

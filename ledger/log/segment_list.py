@@ -2,6 +2,7 @@
 
 Invariants
 - A file exists before the list names it. The list names a segment before the segment's first entry is written.
+  Exception: a staged part, a file with the rows of a Spark task, is listed as a complete segment.
 - Only the last segment of the list can be open (close time 0). An open segment at the start of a broker was left by a
   broker that ended without a seal. It is recovered and sealed, and the first append creates a new segment.
 - Each start of a broker raises the store's epoch, which fences the previous broker. A fenced broker may continue to
@@ -35,6 +36,7 @@ from pyspark_ledger.ledger.log.open_segment import OpenSegment
 from pyspark_ledger.ledger.log.policy import DURABILITY, LedgerPolicy
 from pyspark_ledger.ledger.log.retention import TrimMark
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot
+from pyspark_ledger.ledger.log.staging.promotion import PromotedSegment
 from pyspark_ledger.ledger.log.sync_pool import LogPool
 from pyspark_ledger.ledger.log.unfinished_chunks import ChunkTable
 from pyspark_ledger.ledger.message.entry import parse_entry
@@ -191,6 +193,19 @@ class SegmentList:
         """Seal the open segment: first the file, then the record, together with the committed batches."""
         sealed = log.seal()
         self._close(log.ledger_id, sealed, log.index, log.created_ms)
+
+    def add(self, segments: Sequence[PromotedSegment], batch: CommittedBatch) -> None:
+        """List complete segments at the end, together with their batch, in one transaction. No segment is open."""
+        now = max(self._context.clock(), 1)
+        rows = [_promoted_record(segment, now) for segment in segments]
+        self._unsaved[batch.query] = batch
+        self._save(put=rows)
+        self.committed[batch.query] = batch
+        if batch.once:
+            self._once.append(batch)
+        for row, segment in zip(rows, segments, strict=True):
+            self._sealed = self._sealed.sealed(self._sealed_segment(row, row.listed(), segment.index))
+        self._context.sealed(self.name)
 
     def remember(self, batch: CommittedBatch) -> None:
         """Remember a batch after its commit. The next seal saves it. Until then, recovery finds its marker in the file.
@@ -467,6 +482,21 @@ class SegmentList:
             record.file_bytes - HEADER_BYTES,
             record.row_entries,
         )
+
+
+def _promoted_record(segment: PromotedSegment, now_ms: int) -> SegmentRecord:
+    index = segment.index
+    listed = LedgerInfo(ledgerId=index.ledger_id, entries=index.count, size=index.size_bytes, timestamp=now_ms)
+    return SegmentRecord(
+        index.ledger_id,
+        segment.block_bytes,
+        index.first_row,
+        index.row_end - index.first_row,
+        segment.file_bytes,
+        now_ms,
+        row_entries(index, 0, index.count, index.first_row),
+        listed.SerializeToString(),
+    )
 
 
 def _with_attempt(record: SegmentRecord, attempt: OffloadAttempt) -> SegmentRecord:

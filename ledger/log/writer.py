@@ -9,6 +9,7 @@ Invariants
 - An entry is acknowledged after its sync, and after a check that this broker still owns the store. Exception: with the
   durability "os" the broker acknowledges without a sync.
 - A rollover takes effect with the change of the metadata. A new segment is listed before its first entry is written.
+  Exception: a staged part that becomes a segment is listed complete (`ledger.log.staging.promotion`).
 - A recovered segment is sealed and never written again.
 - After a write or sync error, the segment is sealed at its last acknowledged entry before anything else is written.
   Its unacknowledged entries are retried once, in order, in a new segment.
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -36,6 +38,12 @@ from pyspark_ledger.ledger.log.deduplication import invalidated_error
 from pyspark_ledger.ledger.log.open_segment import OpenSegment
 from pyspark_ledger.ledger.log.segment_list import LogContext, SegmentList
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot
+from pyspark_ledger.ledger.log.staging.promotion import (
+    PromotedSegment,
+    SegmentPlace,
+    acknowledge_segments,
+    link_segments,
+)
 from pyspark_ledger.ledger.log.sync_pool import SyncedFile
 from pyspark_ledger.ledger.logs.batch import BatchId, in_batch
 from pyspark_ledger.ledger.logs.steps import log_step
@@ -367,6 +375,10 @@ class LogWriter:
         earlier = self.list.committed.get(request.query)
         if earlier is not None and request.batch <= earlier.batch:
             return CommittedRun(True, earlier.first, earlier.end, earlier.entries, earlier.rows)
+        if run.parts:
+            promoted = self._promote_run(run)
+            if promoted is not None:
+                return promoted
         try:
             return self._write_run(run)
         except OSError as error:
@@ -376,6 +388,69 @@ class LogWriter:
         except OSError as error:
             self._give_up(error)
             raise _failed_twice(self.name, error) from error
+
+    def _promote_run(self, run: PendingRun) -> CommittedRun | None:
+        """Make the parts of a run segments of the log. Return None if the parts must be copied instead."""
+        self._require_whole()
+        self.refuse_terminated()
+        request, list_ = run.request, self.list
+        earlier = list_.committed.get(
+            request.query
+        )  # a failed promotion may have been committed: the list was read again
+        if earlier is not None and request.batch <= earlier.batch:
+            return CommittedRun(True, earlier.first, earlier.end, earlier.entries, earlier.rows)
+        if self._open is not None:
+            self._seal_open()
+        now = max(self._stamp.timestamp_ms, self._context.clock())
+        before = BrokerStamp(now, self._stamp.row_end)
+        ledger_ids = self._context.metadata.allocate_ledger_ids(len(run.parts))
+        place = SegmentPlace(self._context.directory, self._context.store_id, list_.incarnation)
+        started_s = perf_counter()
+        with ExitStack() as locks:
+            try:
+                segments = link_segments(run, ledger_ids, place, before, locks)
+                self._require_epoch()
+            except BaseException as error:
+                self._abandon(ledger_ids, error)
+                if isinstance(error, OSError):
+                    return None
+                raise
+            seconds = perf_counter() - started_s
+            return self._list_segments(run, segments, before, seconds)
+
+    def _list_segments(
+        self, run: PendingRun, segments: list[PromotedSegment], before: BrokerStamp, seconds: float
+    ) -> CommittedRun:
+        """List promoted segments, which commits their run, and publish them."""
+        request, last = run.request, segments[-1].index
+        first, end = Position(segments[0].index.ledger_id, 0), Position(last.ledger_id, last.count)
+        entries, rows = len(run.entries), last.row_end - before.row_end
+        batch = CommittedBatch(
+            request.query, request.batch, first, end, entries, rows, before.timestamp_ms, request.once
+        )
+        try:
+            self.list.add(segments, batch)
+        except BaseException:
+            self._unsealed = True  # it is unknown whether the metadata list the segments: the list is read again
+            raise
+        self._stamp = BrokerStamp(before.timestamp_ms, last.row_end)
+        try:
+            acknowledge_segments(segments, self._context.directory)
+        except OSError as error:
+            _log.warning("%s: the sidecars of segments from %s state no entry: %s", self.name, first.ledger_id, error)
+        self.appended.add(1, entries, run.size)
+        self._publish(self.list.snapshot(None))
+        places = {"first": str(first), "end": str(end)}
+        figures = {"entries": entries, "rows": rows, "seconds": round(seconds, 6), "segments": len(segments)}
+        log_step("sync", ledger=self.name, **figures, **places)
+        return CommittedRun(False, first, end, entries, rows)
+
+    def _abandon(self, ledger_ids: list[int], error: BaseException) -> None:
+        """Delete the files of segments that were not listed. Otherwise the next start deletes them."""
+        _log.warning("%s: a batch is not promoted: %s", self.name, error)
+        with suppress(LedgerError, OSError):
+            self._context.metadata.abandon_ledger_ids(ledger_ids)
+            self._context.unlisted(ledger_ids)
 
     def _write_run(self, run: PendingRun) -> CommittedRun:
         if not self._is_writable():

@@ -25,7 +25,7 @@ Rules
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self, TypeVar
@@ -223,14 +223,24 @@ class Metadata:
 
     def allocate_ledger_id(self) -> int:
         """Return a segment id that was never used and will never be used again."""
+        return self.allocate_ledger_ids(1)[0]
 
-        def allocate(c: sqlite3.Connection) -> int:
-            c.execute("UPDATE store_row SET next_ledger_id = next_ledger_id + 1")
-            allocated = int(c.execute("SELECT next_ledger_id - 1 FROM store").fetchone()[0])
-            put_made(c, allocated)
+    def allocate_ledger_ids(self, count: int) -> list[int]:
+        """Return ascending segment ids that were never used and will never be used again."""
+
+        def allocate(c: sqlite3.Connection) -> list[int]:
+            c.execute("UPDATE store_row SET next_ledger_id = next_ledger_id + ?", (count,))
+            end = int(c.execute("SELECT next_ledger_id FROM store").fetchone()[0])
+            allocated = list(range(end - count, end))
+            for ledger_id in allocated:
+                put_made(c, ledger_id)
             return allocated
 
         return self._file.change(allocate)
+
+    def abandon_ledger_ids(self, ledger_ids: Sequence[int]) -> None:
+        """Record as unwanted the files of allocated ids that no ledger lists. The caller then deletes the files."""
+        self._file.change(lambda c: put_unlisted(c, ledger_ids))
 
     def give_ledger_ids_after(self, last: int) -> None:
         """Allocate only segment ids after `last` from now on, because files with the id `last` exist."""

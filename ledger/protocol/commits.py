@@ -23,20 +23,43 @@ class OpenStaging(msgspec.Struct, frozen=True):
 
 
 class StagingPlace(msgspec.Struct, frozen=True):
-    """Name of a staged part, and the path of its file. The broker has created the file; the client writes to it."""
+    """Name of a staged part, and the path of its file. The broker has created the file; the client writes to it.
+
+    A part of at least `segment_from` bytes in segment layout can become a segment. -1: no part can.
+    """
 
     part: str
     path: str
+    segment_from: int = -1
+
+
+class PartRun(msgspec.Struct, frozen=True):
+    """Run of a part in segment layout, for the part's marker: the batch, the run's id, the time of the marker.
+
+    `block_bytes` is the block size of the part's ledger.
+    """
+
+    query: Name
+    batch: Int64
+    txn_most: Uint64
+    txn_least: Uint64
+    block_bytes: Int64
+    publish_ms: Int64
 
 
 class StagedPart(msgspec.Struct, frozen=True):
-    """Description of a staged part by its writer. `length` and `crc32c` are of all bytes of the file."""
+    """Description of a staged part by its writer. `length` is the size of the file.
+
+    `block_bytes` is the block size of a part in segment layout, and 0 for a part in frames. `crc32c` covers all bytes
+    of a part in frames. `ledger.transport.part_file` defines it for the other layout.
+    """
 
     part: Name
     entries: Int64
     rows: Int64
     length: Int64
     crc32c: Int64
+    block_bytes: Int64 = 0
 
 
 class CommitRun(msgspec.Struct, frozen=True):

@@ -314,6 +314,32 @@ def sealed_bytes(index: EntryIndex, *, store_id: str, block_bytes: int, file_byt
     return b"".join([head.ljust(_SEAL_AT, b"\0"), _with_crc(seal).ljust(_ROWS_AT - _SEAL_AT, b"\0"), rows])
 
 
+def create_sealed(
+    path: Path, index: EntryIndex, *, store_id: str, block_bytes: int, file_bytes: int, owner: str
+) -> None:
+    """Create and sync the sidecar of a complete segment that no ledger lists yet. It states no acknowledged entry."""
+    data = bytearray(sealed_bytes(index, store_id=store_id, block_bytes=block_bytes, file_bytes=file_bytes))
+    slot = _with_crc(_SLOT.pack(1, 0, HEADER_BYTES, index.first_row))
+    at = _SLOTS_AT + _SLOT_STRIDE
+    data[at : at + len(slot)] = slot
+    if len(owner.encode()) <= _OWNER.size:
+        record = _with_crc(_OWNER.pack(owner.encode()))
+        data[_OWNER_AT : _OWNER_AT + len(record)] = record
+    fd = disk.create_file(path)
+    try:
+        disk.write_all(fd, [data], 0, path)
+        disk.sync_data(fd)
+    finally:
+        os.close(fd)
+
+
+def acknowledge_sealed(path: Path, end: AcknowledgedEnd) -> None:
+    """Write the acknowledged end into a sidecar of `create_sealed`, without a sync."""
+    record = _with_crc(_SLOT.pack(2, end.entries, end.end_offset, end.row_end))
+    with disk.opened(path, writable=True) as fd:
+        disk.write_all(fd, [record], _SLOTS_AT, path)
+
+
 def seal_in_place(path: Path, index: EntryIndex, written: Rows, file_bytes: int) -> None:
     """Complete the existing sidecar, which has the first rows of the index, `written`, and sync it.
 

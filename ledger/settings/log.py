@@ -90,6 +90,14 @@ class LogSettings:
         TEN_YEARS_SECONDS,
         "Time for which the broker keeps staged rows that were not committed, in case Spark repeats their batch.",
     )
+    stagedPartPromotionMinBytes: int = whole(
+        32 * MIB,
+        "bytes",
+        -1,
+        INT_MAX,
+        "A staged part of at least this size becomes a segment of its ledger when its batch is committed. Smaller "
+        "parts are copied into the open segment. -1: every part is copied. A store in a bucket copies every part.",
+    )
     brokerDeduplicationMaxNumberOfProducers: int = whole(
         10_000,
         "producers",

@@ -26,7 +26,7 @@ from concurrent.futures import Future, wait
 
 from pyspark_ledger.ledger.errors import LedgerError, NotFound, Refused
 from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
-from pyspark_ledger.ledger.log.staging import OpenedPart, StagingArea
+from pyspark_ledger.ledger.log.staging.area import StagingArea
 from pyspark_ledger.ledger.metadata.manifest_records import Manifest, ManifestRecords, ManifestRun
 from pyspark_ledger.ledger.protocol.commits import CommitRun, CommitRuns, CommittedRun, CommittedRuns, StagedPart
 
@@ -122,7 +122,8 @@ class ManifestCommits:
                     f"ledger {ledger.name!r} is named twice",
                     hint="Name each ledger once, with all its parts",
                 )
-            ledger.require_run(_run(request, ledger.name, requested.parts), self._opened(requested.parts))
+            opened = [self._staging.open(part) for part in requested.parts]
+            ledger.require_run(_run(request, ledger.name, requested.parts), opened)
             runs[ledger.name] = ManifestRun(ledger.name, ledger.incarnation, requested.parts)
         if not runs:
             raise Refused(f"batch {request.batch} of query {request.query!r} names no ledger")
@@ -168,7 +169,11 @@ class ManifestCommits:
             existing: Future[CommittedRun] = Future()
             existing.set_result(CommittedRun(True, earlier.first, earlier.end, earlier.entries, earlier.rows))
             return existing
-        return ledger.commit_run(_run(manifest, run.ledger, run.parts), self._opened(run.parts))
+        request = _run(manifest, run.ledger, run.parts)
+        opened = self._staging.open_run(request)
+        future = ledger.commit_run(request, opened)
+        future.add_done_callback(lambda _: self._staging.remove_joined(request, opened))
+        return future
 
     def _existing(self, run: ManifestRun) -> ManagedLedger | None:
         """Return the ledger of a run. Returns None if it was deleted, even if a new ledger has the same name."""
@@ -195,9 +200,6 @@ class ManifestCommits:
         """Return the parts of a repeated request that the newest batch does not need."""
         first = {part.part for run in newest.runs for part in run.parts}
         return [part.part for run in request.runs for part in run.parts if newest.done or part.part not in first]
-
-    def _opened(self, parts: Sequence[StagedPart]) -> list[OpenedPart]:
-        return [self._staging.open(part) for part in parts]
 
 
 def _run(batch: CommitRuns | Manifest, ledger: str, parts: list[StagedPart]) -> CommitRun:

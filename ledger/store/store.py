@@ -36,7 +36,7 @@ from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
 from pyspark_ledger.ledger.log.policy import DURABILITY, LedgerPolicy, require_properties, require_settings
 from pyspark_ledger.ledger.log.segment_list import LogContext
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot, LogWatch
-from pyspark_ledger.ledger.log.staging import StagingArea
+from pyspark_ledger.ledger.log.staging.area import StagingArea
 from pyspark_ledger.ledger.log.unfinished_chunks import ChunkTable
 from pyspark_ledger.ledger.metadata.records import Metadata
 from pyspark_ledger.ledger.metadata.unwanted_files import UnwantedFiles
@@ -113,7 +113,9 @@ class Store:
         self._clock = clock
         self._executor = ThreadPoolExecutor(_DRAINING_THREADS, thread_name_prefix="drain")
         self._sync_pool = durability.pool(self.require_ours)
-        self._staging = StagingArea(path / "staging", new_id, durability.sync_parts)
+        self._staging = StagingArea(
+            path / "staging", new_id, durability.sync_parts, settings.stagedPartPromotionMinBytes
+        )
         self._opened: dict[str, ManagedLedger] = {}
         self._watch = watch(self)
         self.policies = PolicyService(
@@ -400,12 +402,15 @@ class Store:
             self._staging.remove([part.part for part in request.parts])  # the log has their rows already
             return CommittedRun(True, earlier.first, earlier.end, earlier.entries, earlier.rows)
         try:
-            parts = [self._staging.open(part) for part in request.parts]
+            parts = self._staging.open_run(request)
         except NotFound:
             if ledger.committed_batch(request.query) == earlier:
                 raise
             return self.commit(request)  # another call has committed the same batch, and deleted the parts
-        committed = ledger.commit_run(request, parts).result()
+        try:
+            committed = ledger.commit_run(request, parts).result()
+        finally:
+            self._staging.remove_joined(request, parts)
         self._staging.remove([part.part for part in request.parts])
         self._staging.sweep_before(request.query, request.batch)
         return committed

@@ -1,7 +1,18 @@
 """Writer of a staged part: a file with the rows of one Spark task for one ledger, which no reader sees.
 
-A client on the broker's host writes the file itself. For a client on another host the broker writes it.
-`ledger.log.staging` defines the layout of the file and reads it.
+A client on the broker's host writes the file itself. For a client on another host the broker writes it. A part has one
+of two layouts:
+
+    frames     length u32, ordinal i64, entry; one after another (`ledger.log.staging`)
+    segment    the blocks of a segment file (`ledger.segment.format`), so that the part can become a segment
+
+In segment layout each entry has a wide stamp of zeros before it, which the broker overwrites at the commit. The marker
+of the run is the last entry. The file is otherwise complete, and never changes again.
+
+Rules
+- The checksum of a part in segment layout covers the frame header of each entry, its magic number and its own checksum.
+  So it covers the entries' bytes, and the task does not read them a second time.
+- A large part in segment layout is synced when it is closed, by the task. So the syncs of a batch run in parallel.
 """
 
 from __future__ import annotations
@@ -14,18 +25,36 @@ from typing import Self
 
 from pyspark_ledger.ledger import disk
 from pyspark_ledger.ledger.checksum import Buffer, crc32c
-from pyspark_ledger.ledger.protocol.commits import StagedPart, StagingPlace
+from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.message.entry import WIDE_STAMP_BYTES, BrokerStamp, wide_stamp
+from pyspark_ledger.ledger.message.run_marker import RunId, RunSummary, encode_marker
+from pyspark_ledger.ledger.protocol.commits import PartRun, StagedPart, StagingPlace
+from pyspark_ledger.ledger.segment.format import (
+    FRAME_BYTES,
+    HEADER_BYTES,
+    BlockHeader,
+    entry_bytes_max,
+    pack_header,
+    padding,
+)
 
 FRAME = struct.Struct(">Iq")
+HEAD_BYTES = 6
+"""Magic number and checksum at the start of an entry."""
+NO_STAMP = wide_stamp(BrokerStamp(0, 1))
+_WRITE_BACK_BYTES = 8 * 1024 * 1024
 
 
 class PartFile:
-    """Writer of one part. Each entry is written as a frame: its length, its number in the part, its bytes."""
+    """Writer of one part. With a `run`, the part has segment layout, if the broker wants it."""
 
-    def __init__(self, place: StagingPlace) -> None:
+    def __init__(self, place: StagingPlace, run: PartRun | None = None) -> None:
         self._place = place
-        self._fd = disk.open_file(Path(place.path), writable=True)
+        self._path = Path(place.path)
+        self._fd = disk.open_file(self._path, writable=True)
         self._entries = self._rows = self._length = self._crc = 0
+        self._run = run if place.segment_from >= 0 else None
+        self._block_start = self._block_first = self._written_back = 0
 
     def __enter__(self) -> Self:
         return self
@@ -41,23 +70,74 @@ class PartFile:
 
     def write(self, entry: Sequence[Buffer], rows: int) -> None:
         """Write one entry with `rows` rows. `entry` has the bytes of the entry as a list of buffers."""
-        if self._fd < 0:
-            self._fd = disk.open_file(Path(self._place.path), writable=True)
         size = sum(memoryview(buffer).nbytes for buffer in entry)
-        frame = [FRAME.pack(size, self._entries), *entry]
-        disk.write_all(self._fd, frame, self._length, Path(self._place.path))
-        for buffer in frame:
-            self._crc = crc32c(buffer, self._crc)
+        header = FRAME.pack(size, self._entries)
+        if self._run is None:
+            for buffer in (header, *entry):
+                self._crc = crc32c(buffer, self._crc)
+            self._append([header, *entry], FRAME.size + size)
+        else:
+            self._crc = crc32c(header + entry_head(entry), self._crc)
+            self._append_stamped(entry, size, self._run.block_bytes)
         self._entries += 1
         self._rows += rows
-        self._length += FRAME.size + size
 
     def close(self) -> StagedPart:
         """Close the file. Return the description of the part, which the task sends in its commit message."""
+        if self._run is not None and self._entries:
+            self._close_segment(self._run)
         self.rest()
-        return StagedPart(self._place.part, self._entries, self._rows, self._length, self._crc)
+        block_bytes = self._run.block_bytes if self._run is not None and self._entries else 0
+        return StagedPart(self._place.part, self._entries, self._rows, self._length, self._crc, block_bytes)
+
+    def _append(self, buffers: Sequence[Buffer], size: int) -> None:
+        disk.write_all(self._opened(), buffers, self._length, self._path, size)
+        self._length += size
+
+    def _append_stamped(self, entry: Sequence[Buffer], size: int, block_bytes: int) -> None:
+        """Write an entry in segment layout. Begin a new block if the open block is full."""
+        size += WIDE_STAMP_BYTES
+        if size > entry_bytes_max(block_bytes):
+            raise Refused(f"{self._path}: an entry of {size} bytes does not fit into a block of {block_bytes} bytes")
+        buffers: list[Buffer] = [FRAME.pack(size, self._entries), NO_STAMP, *entry]
+        size += FRAME_BYTES
+        block_end = self._block_start + block_bytes
+        if not self._length or self._length + size > block_end:
+            rest = block_end - self._length if self._length else 0
+            self._block_start, self._block_first = self._length + rest, self._entries
+            header = pack_header(BlockHeader(block_bytes, self._entries))
+            buffers = [*padding(rest), header, *buffers]
+            size += rest + HEADER_BYTES
+        self._append(buffers, size)
+        self._write_back()
+
+    def _write_back(self) -> None:
+        """Start the write-back of a part that will be synced, so that the device works while the task writes."""
+        if self._length >= self._place.segment_from and self._length - self._written_back >= _WRITE_BACK_BYTES:
+            disk.begin_sync(self._opened(), self._written_back, self._length - self._written_back)
+            self._written_back = self._length
+
+    def _close_segment(self, run: PartRun) -> None:
+        """Write the marker and the length of the last block. Sync the file if it can become a segment."""
+        summary = RunSummary(run.query, run.batch, self._entries, self._rows)
+        marker = encode_marker(RunId(run.txn_most, run.txn_least), summary, run.publish_ms)
+        self._append_stamped([marker], len(marker), run.block_bytes)
+        header = pack_header(BlockHeader(self._length - self._block_start, self._block_first))
+        disk.write_all(self._opened(), [header], self._block_start, self._path)
+        if self._length >= self._place.segment_from:
+            disk.sync_data(self._opened())
+
+    def _opened(self) -> int:
+        if self._fd < 0:
+            self._fd = disk.open_file(self._path, writable=True)
+        return self._fd
 
 
 def frame_header(length: int, ordinal: int) -> bytes:
     """Return the 12 bytes before an entry of a part."""
     return FRAME.pack(length, ordinal)
+
+
+def entry_head(entry: Sequence[Buffer]) -> bytes:
+    """Return the magic number and the checksum of an entry, from its first buffer."""
+    return bytes(memoryview(entry[0])[:HEAD_BYTES])

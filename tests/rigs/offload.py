@@ -15,7 +15,7 @@ from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position
 from pyspark_ledger.ledger.protocol.actions import CreateLedger
 from pyspark_ledger.ledger.protocol.cursors import OpenCursor
 from pyspark_ledger.ledger.protocol.ledgers import ChangePolicy, OffloadPrefix, OffloadStatus
-from pyspark_ledger.ledger.settings.broker import Settings
+from pyspark_ledger.ledger.settings.broker import SETTINGS, Settings
 from pyspark_ledger.ledger.store.offload_scheduler import OffloadScheduler
 from pyspark_ledger.ledger.store.store import Store
 from pyspark_ledger.ledger.tiering.loader import OffloaderChoice
@@ -53,8 +53,8 @@ class OffloadRig:
         self.address = address
         self.now = NOW
         self.options = options or S3Options()
-        self.settings = Settings.of({name: value for name, value in rest.items() if name[:1] in "mdr"})
-        made = {name: value for name, value in rest.items() if name[:1] not in "mdr"}
+        self.settings = Settings.of({name: value for name, value in rest.items() if name in SETTINGS})
+        made = {name: value for name, value in rest.items() if name not in SETTINGS}
         self.copies = ObjectStoreOffloader(address, self.options, **{"window_bytes": 1024, "cache_bytes": 8192, **made})
         self.offloader: Any = self.copies
         self.store = self._open()

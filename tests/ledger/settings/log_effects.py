@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
-from pyspark_ledger.ledger.protocol.commits import CommitRun, CommitRuns, LedgerParts
+from pyspark_ledger.ledger.protocol.commits import CommitRun, CommitRuns, LedgerParts, PartRun
 from pyspark_ledger.ledger.protocol.ledgers import PublishedNote
+from pyspark_ledger.ledger.transport.part_file import PartFile
 from tests.rigs.driven_broker import Drive, DrivenBroker, Drives, WaitRecorder
 from tests.rigs.entry import entry
 from tests.rigs.store import stage
@@ -97,6 +98,17 @@ def staged_after_two_minutes(broker: DrivenBroker) -> object:
     return left, known, manifest
 
 
+def sealed_by_promotion(broker: DrivenBroker) -> object:
+    """Return how many segments a part of 600,000 bytes adds to the sealed segments."""
+    log = broker.log()
+    run = PartRun("q", 1, 7, 1, int(str(block_bytes(broker))), 1)
+    with PartFile(broker.store.open_part("q", 1), run) as file:
+        file.write([entry(b"x" * 600_000, run=1)], 1)
+        part = file.close()
+    broker.store.commit(CommitRun(log.name, "q", 1, 7, 1, [part]))
+    return len(segments(broker, log))
+
+
 def producers_known(broker: DrivenBroker) -> object:
     log = broker.log(deduplication=True)
     for name in ("a", "b"):
@@ -118,6 +130,7 @@ DRIVES: Drives = {
     "retentionWaitsForOffload": [Drive(kept, 0, {1: 3}, {"defaultRetentionTimeInMinutes": 1, **OFFLOADING})],
     "deleteAfterPublish": [Drive(lambda broker: kept(broker, published=True), 3, {1: 0})],
     "stagingRetentionSeconds": [Drive(staged_after_two_minutes, (1, True, True), {60: (0, False, False)})],
+    "stagedPartPromotionMinBytes": [Drive(sealed_by_promotion, 0, {500_000: 1})],
     "brokerDeduplicationMaxNumberOfProducers": [Drive(producers_known, [3, 3], {1: [-1, 3]})],
     "brokerDeduplicationProducerInactivityTimeoutMinutes": [Drive(producers_known, [3, 3], {3: [-1, 3]})],
 }

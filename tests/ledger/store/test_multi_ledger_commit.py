@@ -37,7 +37,7 @@ from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
 from pyspark_ledger.ledger.metadata.manifest_records import ManifestRecords
 from pyspark_ledger.ledger.protocol.commits import (CommitRuns)
 from pyspark_ledger.ledger.settings.broker import Settings
-from pyspark_ledger.ledger.log.staging import StagingArea
+from pyspark_ledger.ledger.log.staging.area import StagingArea
 from pyspark_ledger.ledger.store.store import Store
 
 last, count = int(sys.argv[2]), 0

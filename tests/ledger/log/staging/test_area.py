@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from pyspark_ledger.ledger.checksum import crc32c
 from pyspark_ledger.ledger.errors import Corrupt, LedgerError, NotFound, Refused
-from pyspark_ledger.ledger.log.staging import StagingArea
+from pyspark_ledger.ledger.log.staging.area import StagingArea
 from pyspark_ledger.ledger.protocol.commits import StagedPart
 from pyspark_ledger.ledger.transport.part_file import PartFile, frame_header
 

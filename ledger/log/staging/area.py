@@ -7,8 +7,11 @@
     +-----------+--------------+-----------------+
 
 Rules
-- One attempt of a Spark task writes a part, once. The commit states the part's number of entries, its length and the
-  CRC32C of the whole file. The broker refuses a part that differs in one of them.
+- One attempt of a Spark task writes a part, once. The commit states the part's number of entries, its length and a
+  CRC32C. The broker refuses a part that differs in one of them.
+- A part for a ledger of a local store has the layout of a segment instead (`ledger.transport.part_file`). A large
+  part becomes a segment at the commit (`ledger.log.staging.promotion`). Then all parts of its batch do, in their order.
+  Consecutive small parts are first joined to one part.
 - After a commit, its parts are deleted at once. Parts that no commit named are deleted when a later batch of the same
   query is committed, or at the age of the setting `stagingRetentionSeconds`.
 - If a part is missing, the commit fails.
@@ -18,18 +21,20 @@ Rules
 from __future__ import annotations
 
 import hashlib
-import mmap
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 
 from pyspark_ledger.ledger import disk
-from pyspark_ledger.ledger.checksum import crc32c
-from pyspark_ledger.ledger.errors import Corrupt, NotFound, Refused
-from pyspark_ledger.ledger.protocol.commits import StagedPart, StagingPlace
-from pyspark_ledger.ledger.transport.part_file import FRAME
+from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.log.staging.opened_part import OpenedPart, open_part
+from pyspark_ledger.ledger.message.entry import entry_rows, parse_entry
+from pyspark_ledger.ledger.protocol.commits import CommitRun, PartRun, StagedPart, StagingPlace
+from pyspark_ledger.ledger.transport.part_file import PartFile
 
 _PART_NAME = re.compile(r"[0-9a-f]{32}/\d{1,19}/[0-9a-f-]{36}\.part")
 
@@ -38,20 +43,22 @@ SyncParts = Callable[[Sequence[tuple[str, Path]]], None]
 """Function that makes files durable. Each file is a pair: its name in the store's directory, and its path."""
 
 
-class OpenedPart:
-    """Verified part with its entries, in order. The entries are views of the mapped file."""
-
-    def __init__(self, part: StagedPart, entries: list[memoryview]) -> None:
-        self.part = part
-        self.entries = entries
+_ENTRY_BYTES_MIN = 64 * 1024
+"""Least mean size of the entries of a promoted part. A stamp changes a page of 4 KiB, which is written twice."""
 
 
 class StagingArea:
     """Directory of the staged parts of one store."""
 
-    def __init__(self, directory: Path, new_id: Callable[[], str], sync_parts: SyncParts | None = None) -> None:
-        """`sync_parts` makes parts durable in a bucket; None: parts are durable after an fsync on the local disk."""
+    def __init__(
+        self, directory: Path, new_id: Callable[[], str], sync_parts: SyncParts | None = None, segment_from: int = -1
+    ) -> None:
+        """`sync_parts` makes parts durable in a bucket; None: parts are durable after an fsync on the local disk.
+
+        Parts of at least `segment_from` bytes become segments. -1: no part does.
+        """
         self._directory = directory
+        self._segment_from = segment_from if sync_parts is None else -1
         self._sync_parts = sync_parts
         self._new_id = new_id
         directory.mkdir(mode=0o700, exist_ok=True)
@@ -64,7 +71,7 @@ class StagingArea:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = folder / f"{self._new_id()}.part"
         os.close(disk.create_file(path))
-        return StagingPlace(part=str(path.relative_to(self._directory)), path=str(path))
+        return StagingPlace(str(path.relative_to(self._directory)), str(path), self._segment_from)
 
     def path(self, part: str) -> Path:
         """Return the path of a part. Raises Refused if the name does not have the form that `place` returns."""
@@ -73,19 +80,48 @@ class StagingArea:
         return self._directory / part
 
     def open(self, part: StagedPart) -> OpenedPart:
-        """Map a part and verify its length, checksum and entries.
+        """Map a part and verify its length, checksum and frames.
 
         Raises Corrupt if they differ from `part`, and NotFound if the file was deleted.
         """
-        path = self.path(part.part)
-        view = _mapped(path, part)
-        found = crc32c(view)
-        if found != part.crc32c:
-            raise Corrupt(f"staged part {path} has CRC32C {found:#010x}, its writer reported {part.crc32c:#010x}")
-        entries = list(_entries(view, path))
-        if len(entries) != part.entries:
-            raise Corrupt(f"staged part {path} has {len(entries)} entries, its writer reported {part.entries}")
-        return OpenedPart(part, entries)
+        opened = open_part(part, self.path(part.part))
+        return replace(opened, promotable=self._is_large(part))
+
+    def open_run(self, run: CommitRun) -> list[OpenedPart]:
+        """Open the parts of a run, in order. If one of them is large, all of the returned parts are promotable.
+
+        Consecutive small parts are then joined to a new part.
+        """
+        parts = [self.open(part) for part in run.parts]
+        large = next((part for part in parts if part.promotable), None)
+        if large is None or large.marker is None:
+            return parts
+        time_ms = parse_entry(large.marker, f"the marker of {large.path}").metadata.publish_time
+        kind = PartRun(run.query, run.batch, run.txn_most, run.txn_least, large.part.block_bytes, time_ms)
+        return [
+            part
+            for promotable, group in groupby(parts, key=lambda part: part.promotable)
+            for part in (group if promotable else self._joined(list(group), kind))
+        ]
+
+    def _joined(self, parts: Sequence[OpenedPart], run: PartRun) -> list[OpenedPart]:
+        """Return the entries of small parts as one promotable part. Return nothing if they have no entry."""
+        with PartFile(self.place(run.query, run.batch), run) as file:
+            for part in parts:
+                for entry in part.entries:
+                    file.write([entry], entry_rows(parse_entry(entry, f"an entry of {part.path}").metadata))
+            joined = file.close()
+        if not joined.entries:
+            self.remove([joined.part])
+            return []
+        return [replace(open_part(joined, self.path(joined.part)), promotable=True)]
+
+    def _is_large(self, part: StagedPart) -> bool:
+        return (
+            0 <= self._segment_from <= part.length
+            and part.block_bytes > 0
+            and part.length >= part.entries * _ENTRY_BYTES_MIN
+        )
 
     def sync(self, parts: Sequence[StagedPart]) -> None:
         """Fsync parts and their directories."""
@@ -105,6 +141,11 @@ class StagingArea:
         """Delete parts. Ignores missing parts."""
         for part in parts:
             self.path(part).unlink(missing_ok=True)
+
+    def remove_joined(self, run: CommitRun, opened: Sequence[OpenedPart]) -> None:
+        """Delete the parts that `open_run` has made for this run."""
+        requested = {part.part for part in run.parts}
+        self.remove([part.part.part for part in opened if part.part.part not in requested])
 
     def sweep_before(self, query: str, batch: int) -> None:
         """Delete the parts of earlier batches of this query."""
@@ -131,37 +172,3 @@ def _batch_folders(query_folder: Path) -> list[Path]:
     if not query_folder.is_dir():
         return []
     return [folder for folder in query_folder.iterdir() if folder.name.isdecimal()]
-
-
-def _mapped(path: Path, part: StagedPart) -> memoryview:
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except FileNotFoundError:
-        raise NotFound(
-            f"staged part {part.part} with {part.entries} entries is missing in {path.parent}",
-            hint="A later batch or stagingRetentionSeconds deleted it. Run the batch again",
-        ) from None
-    try:
-        length = os.fstat(fd).st_size
-        if length != part.length:
-            raise Corrupt(f"staged part {path} has {length} bytes, its writer reported {part.length}")
-        return memoryview(mmap.mmap(fd, length, prot=mmap.PROT_READ)) if length else memoryview(b"")
-    finally:
-        os.close(fd)
-
-
-def _entries(view: memoryview, path: Path) -> Iterator[memoryview]:
-    offset, ordinal, end = 0, 0, len(view)
-    while offset < end:
-        if end - offset < FRAME.size:
-            raise Corrupt(f"staged part {path} ends inside a frame header at {offset} of {end} bytes")
-        length, number = FRAME.unpack_from(view, offset)
-        offset += FRAME.size
-        if number != ordinal or length > end - offset:
-            raise Corrupt(
-                f"staged part {path} has frame {number} of {length} bytes at {offset}, "
-                f"expected frame {ordinal} of at most {end - offset} bytes"
-            )
-        yield view[offset : offset + length]
-        offset += length
-        ordinal += 1

@@ -1,0 +1,131 @@
+"""Promotion of staged parts: the parts of a large batch become segments of the log by a link, and are not copied.
+
+    part in segment layout ─▶ stamps ─▶ sync ─▶ sidecar ─▶ link <id>.ledger ─▶ sync of the directory ─▶ list (commit)
+
+A stamp is the broker's time and row number before an entry. The sidecar is the file `<id>.index` beside a segment. The
+task has synced its part, so the sync here writes only the pages of the stamps.
+
+Invariants
+- Only stamps of a part ever change. A commit that is repeated after a crash writes all of them again.
+- The part is locked while its stamps are written and until its segment is listed. A part with a second name may be a
+  segment already. A part that is locked or has a second name is copied. So a broker that was suspended and has lost the
+  store never changes a listed segment.
+- One metadata transaction lists all segments of a batch, in the order of the parts. Before it, a crash leaves files of
+  allocated ids without an acknowledged entry. The next start deletes them, and the part keeps its first name.
+- The caller deletes the first names of the parts after the commit.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from pyspark_ledger.ledger import disk
+from pyspark_ledger.ledger.log.append_queue import CheckedEntry, PendingRun
+from pyspark_ledger.ledger.log.staging.opened_part import OpenedPart
+from pyspark_ledger.ledger.message.entry import WIDE_STAMP_BYTES, BrokerStamp, wide_stamp
+from pyspark_ledger.ledger.segment.format import FRAME_BYTES
+from pyspark_ledger.ledger.segment.index import (
+    AcknowledgedEnd,
+    EntryIndex,
+    acknowledge_sealed,
+    create_sealed,
+    make_rows,
+)
+from pyspark_ledger.ledger.segment.writer import data_path, index_path
+
+
+class SegmentPlace(NamedTuple):
+    """Directory of the segments, and the values that a sidecar states: the store's id, the ledger's incarnation."""
+
+    directory: Path
+    store_id: str
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
+class PromotedSegment:
+    """Part with the name of a segment. `index` has its entries, with the marker."""
+
+    index: EntryIndex
+    block_bytes: int
+    file_bytes: int
+
+    @property
+    def end(self) -> AcknowledgedEnd:
+        """The end of the segment, as its sidecar states it after the commit."""
+        return AcknowledgedEnd(self.index.count, self.file_bytes, self.index.row_end)
+
+
+class NotPromotableError(OSError):
+    """Error for a part that another process holds, or that has a second name. The part must be copied."""
+
+
+def link_segments(
+    run: PendingRun, ledger_ids: Sequence[int], place: SegmentPlace, before: BrokerStamp, locks: ExitStack
+) -> list[PromotedSegment]:
+    """Stamp, sync and link the parts of a run. On return all of them are durable, and no ledger lists them.
+
+    `before` is the stamp of the last entry of the log, with the time of the new entries. The locks of the parts are
+    held until `locks` is closed.
+    """
+    segments, entries, row_end = [], iter(run.entries), before.row_end
+    for ledger_id, part in zip(ledger_ids, run.parts, strict=True):
+        fd = locks.enter_context(disk.opened(part.path, writable=True))
+        _take(fd, part.path)
+        index = EntryIndex(ledger_id, row_end)
+        _stamp(fd, part, list(islice(entries, len(part.entries))), BrokerStamp(before.timestamp_ms, row_end), index)
+        disk.sync_data(fd)
+        segment = PromotedSegment(index, part.part.block_bytes, part.part.length)
+        create_sealed(
+            index_path(place.directory, ledger_id),
+            index,
+            store_id=place.store_id,
+            block_bytes=segment.block_bytes,
+            file_bytes=segment.file_bytes,
+            owner=place.owner,
+        )
+        os.link(part.path, data_path(place.directory, ledger_id), follow_symlinks=False)
+        segments.append(segment)
+        row_end = index.row_end
+    disk.sync_directory(place.directory)
+    return segments
+
+
+def acknowledge_segments(segments: Sequence[PromotedSegment], directory: Path) -> None:
+    """Write the acknowledged end of listed segments to their sidecars, without a sync."""
+    for segment in segments:
+        acknowledge_sealed(index_path(directory, segment.index.ledger_id), segment.end)
+
+
+def _take(fd: int, path: Path) -> None:
+    """Lock a part. Raises NotPromotableError unless this process alone may change its stamps."""
+    try:
+        disk.hold(fd)
+    except BlockingIOError:
+        raise NotPromotableError(f"staged part {path} is locked by another broker") from None
+    names = os.fstat(fd).st_nlink
+    if names != 1:
+        raise NotPromotableError(f"staged part {path} has {names} names, expected 1")
+
+
+def _stamp(fd: int, part: OpenedPart, entries: Sequence[CheckedEntry], before: BrokerStamp, index: EntryIndex) -> None:
+    """Write the stamp of each entry and of the marker, and fill the index."""
+    assert part.marker is not None  # noqa: S101 — only parts in segment layout are promoted
+    sizes = [*(entry.size for entry in entries), len(part.marker)]
+    row_ends = before.row_end + np.cumsum([*(entry.rows for entry in entries), 0])
+    if row_ends[0] < 1:
+        raise NotPromotableError(f"staged part {part.path} begins with an entry without rows, before the first row")
+    for offset, row_end in zip(part.offsets, row_ends.tolist(), strict=True):
+        stamp = wide_stamp(BrokerStamp(before.timestamp_ms, row_end))
+        disk.write_all(fd, [stamp], offset + FRAME_BYTES, part.path, WIDE_STAMP_BYTES)
+    offsets = np.array(part.offsets, dtype=np.int64)
+    lengths = np.array(sizes, dtype=np.int64) + WIDE_STAMP_BYTES
+    index.extend(make_rows(offsets, lengths, np.full(len(sizes), before.timestamp_ms), row_ends))

@@ -1,0 +1,34 @@
+"""Staged parts in segment layout, and the rows that a store has after their commit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark_ledger.ledger.protocol.commits import CommitRun, PartRun, StagedPart
+from pyspark_ledger.ledger.store.store import Store
+from pyspark_ledger.ledger.transport.part_file import PartFile
+from tests.rigs.entry import entry
+
+BLOCK_BYTES = 256 * 1024
+LARGE = 64 * 1024
+"""Bytes of a payload, so that a part of such entries is promoted."""
+
+
+def payload(name: str, size: int = LARGE) -> bytes:
+    return name.encode() + b"." * max(size - len(name), 0)
+
+
+def part_run(batch: int, query: str = "q", block_bytes: int = BLOCK_BYTES) -> PartRun:
+    return PartRun(query, batch, 7, batch, block_bytes, 1)
+
+
+def stage(store: Store, batch: int, payloads: Sequence[bytes], query: str = "q") -> StagedPart:
+    """A part in segment layout; its entries belong to run `batch`."""
+    with PartFile(store.open_part(query, batch), part_run(batch, query)) as part:
+        for value in payloads:
+            part.write([entry(value, run=batch)], 1)
+        return part.close()
+
+
+def request(batch: int, parts: list[StagedPart], ledger: str = "log") -> CommitRun:
+    return CommitRun(ledger, "q", batch, 7, batch, parts)
