@@ -8,7 +8,7 @@ Invariants
 - Nothing is fetched before the first read.
 - No entry is read before format version and length are verified. Both objects must state the supported version, and the
   data object must have the length that the block index states.
-- If values disagree, Corrupt is raised. It names the object, the offset and both values.
+- If values disagree, Corrupt is raised. It names the object, the offset, and the expected and the found value.
 - A missing object raises DataLoss, because the segment's record refers to it.
 """
 

@@ -159,7 +159,7 @@ def _show_cache(console: Console, metrics: CacheMetrics, name: str) -> None:
         f"{metrics.inflight_read_bytes:,} being read from storage; "
         f"{metrics.local_file_bytes:,} of {metrics.local_file_limit_bytes:,} bytes of local files counted; "
         f"{counted(metrics.evictions, 'eviction')} by size in {metrics.eviction_nanos / 1e6:,.1f} ms, "
-        f"{counted(metrics.requeues, 'life', 'lives')} extended"
+        f"{counted(metrics.requeues, 'postponed eviction')}"
     )
     if any(part.readers for part in parts):
         console.print(_readers(parts))

@@ -1,8 +1,8 @@
 """Live chart of one streaming query, in a notebook, a terminal or a log.
 
 Rules
-- A thread takes a sample every `every_ms` until the query ends or `stop()` is called. Nothing that the thread meets
-  reaches the query.
+- A thread takes a sample every `every_ms` until the query ends or `stop()` is called. An error in the thread does not
+  affect the query.
 - A notebook gets a picture that is replaced. A terminal gets a live view. Anything else gets a line for each batch.
 - The watch is a picture itself: display it again in another cell. A notebook that cannot replace a picture thus shows
   the present chart each time.

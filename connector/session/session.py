@@ -3,8 +3,8 @@
 `conf/spark-defaults.conf` has the same settings for `spark-submit`. A test compares the two.
 
 The source works without these settings, but more slowly. Without the listener, the last batch of a query is
-acknowledged when the query starts again. If a running session cannot change a
-setting, `configure_session` prints the setting as a line for `spark-defaults.conf`.
+acknowledged when the query starts again. If a running session cannot change a setting, `configure_session` prints the
+setting as a line for `spark-defaults.conf`.
 """
 
 from __future__ import annotations

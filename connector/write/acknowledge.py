@@ -6,7 +6,7 @@ A negative acknowledgement makes the rows be delivered again.
     acknowledge(done, "orders", subscription="billing")          the same write as one call
 
     task      rows → their positions, as bits for each entry → message
-    driver    all messages → one call → the broker writes and syncs the cursor's ledger
+    driver    all messages → one call → the broker writes and syncs the cursor's log
 
     __position   struct<ledgerId bigint, entryId bigint, batchIndex int>
     __messageId  Pulsar's MessageIdData: 08 ledger  10 entry  [18 partition]  [20 batch index]  [30 batch size]
@@ -157,7 +157,7 @@ class PositionsMessage(WriterCommitMessage):
 
     positions: bytes
     trigger: str = ""
-    """Spark's trigger of the task, for logs."""
+    """`QUERY:BATCH` as Spark names the task's trigger, for logs; empty outside of a streaming query."""
 
 
 @plain_errors

@@ -74,7 +74,8 @@ class PartitionedLedger(Ledger):
     def append(self, rows: pa.Table | pa.RecordBatch | Iterable[Mapping[str, object]] | bytes) -> Position:
         """Append rows, or one message, to the next partition in rotation. Return the position after them there.
 
-        After partitions were added, a client may use them only after it was idle for some seconds.
+        A client that appends all the time does not use partitions that were added meanwhile. It uses them after it was
+        idle for some seconds.
         """
         if not isinstance(rows, (bytes, pa.Table, pa.RecordBatch)):
             rows = listed_rows(rows)

@@ -2,7 +2,7 @@
 
     the earlier broker is …      this broker …
     gone from this host          takes over at once
-    announced by nobody          takes over at once
+    not announced                takes over at once
     reachable, or alive here     refuses to start, and names the address
     elsewhere                    waits `bucketTakeoverMs`, and takes over if the log has no new object
 
@@ -142,8 +142,9 @@ def _leave(directory: Path, error: LedgerError) -> None:
 
 
 def _unserved(bucket: Bucket, found: FoundManifest, limits: RequestLimits, takeover_ms: int) -> FoundManifest:
-    """Return the manifest of a store that no other broker serves. Waits for a broker elsewhere to show a sign of life.
+    """Return the manifest of a store that no other broker serves.
 
+    If the manifest names a broker on another host, this watches for `takeover_ms` whether that broker still writes.
     Raises Refused if another broker serves the store.
     """
     broker = found.manifest.broker
@@ -152,7 +153,7 @@ def _unserved(bucket: Bucket, found: FoundManifest, limits: RequestLimits, takeo
     hint = "Use the store from there, stop that broker, or run once: ledger serve --take-over"
     if broker.process.split("/")[0] == machine_id() or _answers(broker.address):
         raise Refused(f"the store {bucket.address} is served at {broker.address} by {broker.process}", hint=hint)
-    _log.info("waiting %d ms for a sign of the broker %s at %s", takeover_ms, broker.process, broker.address)
+    _log.info("waiting %d ms for a write of the broker %s at %s", takeover_ms, broker.process, broker.address)
     before, until = _newest(bucket, found), monotonic_ms() + takeover_ms
     while monotonic_ms() < until:
         pause(min(_STEP_MS, takeover_ms))

@@ -7,10 +7,10 @@ Rules
   crash then loses at most the acknowledgements of the last `managedLedgerCursorPositionFlushSeconds`.
 - If `managedLedgerMaxUnackedRangesToPersist` is set, an acknowledgement that would exceed the limit is refused. So
   no acknowledgement is lost silently.
-- A cursor's position is the later of the positions in the metadata and in the cursor's ledger. `state` returns it.
+- A cursor's position is the later of the positions in the metadata and in the cursor's log. `state` returns it.
 - In a read-only store the set is read for every call, because the store's broker may be writing it.
-- A clean close moves a small set into the metadata record, and deletes the cursor's ledger. For a large set the close
-  writes a whole state to the ledger.
+- A clean close moves a small set into the metadata record, and deletes the cursor's log. For a large set the close
+  writes a whole state to the log.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 
 
 class CurrentCursor(NamedTuple):
-    """Current state of a cursor. `ledger_id` is the id of the cursor's ledger, -1 for none."""
+    """Current state of a cursor. `ledger_id` is the id of the cursor's log, -1 for none."""
 
     cursor: CursorRecord
     positions: PositionSet
@@ -183,7 +183,7 @@ class AcknowledgementTable:
 
     @contextmanager
     def cleared(self, cursor: CursorRecord, snapshot: LogSnapshot, *, deleted: bool = False) -> Iterator[None]:
-        """Clear the acknowledgements of a cursor, and delete the cursor's ledger, at the end of the context.
+        """Clear the acknowledgements of a cursor, and delete the cursor's log, at the end of the context.
 
         The caller changes the metadata within the context. If the caller raises, the acknowledgements are kept, and the
         next call reads them again.
@@ -192,7 +192,7 @@ class AcknowledgementTable:
         try:
             self.of(cursor, snapshot)
         except (Corrupt, DataLoss) as damage:
-            _log.warning("cursor %s of %s is cleared because its ledger cannot be read: %s", *reversed(key), damage)
+            _log.warning("cursor %s of %s is cleared because its log cannot be read: %s", *reversed(key), damage)
             with self._lock:
                 self._acks[key] = Acknowledgements(self._place, PositionSet(), cursor.kept_info().cursorsLedgerId)
         with self._locked(cursor, snapshot) as acks:
@@ -302,7 +302,7 @@ class AcknowledgementTable:
         )
 
     def _current(self, cursor: CursorRecord, acks: Acknowledgements) -> CursorRecord:
-        """Return the cursor from the metadata. In a read-only store its position may come from the cursor's ledger."""
+        """Return the cursor from the metadata. In a read-only store its position may come from the cursor's log."""
         found = self._change((cursor.ledger, cursor.name), lambda found: found)
         return acks.furthest(found) if self._place.read_only else found
 
@@ -349,7 +349,7 @@ class AcknowledgementTable:
 
 
 def cursor_log_form(settings: Settings) -> CursorLogForm:
-    """Return the format of cursor ledgers that the settings select. Raises Refused for an unknown compression."""
+    """Return the format of cursor logs that the settings select. Raises Refused for an unknown compression."""
     return CursorLogForm(
         settings.persistentUnackedRangesMaxEntrySize,
         compression_number(settings.cursorInfoCompressionType or NAMES[NONE]),

@@ -1,16 +1,16 @@
 """Individual acknowledgements of one cursor: positions that are acknowledged after its mark-delete position.
 
-They are kept in memory, and written to the cursor's own ledger (`ledger.cursor.cursor_log`).
+They are kept in memory, and written to the cursor's own log (`ledger.cursor.cursor_log`).
 
 Invariants
 - `positions` has all acknowledgements, `pending` those that are not durable yet. `add` adds to both. `flush` empties
   `pending` only after a successful write, so a failed flush loses no position.
 - A whole state has all acknowledgements. A later delta has only those since the previous delta.
-- A new ledger has a durable whole state before the metadata name the ledger. The previous ledger is deleted afterwards.
+- A new log has a durable whole state before the metadata name the log. The previous log is deleted afterwards.
 - A crash between these steps leaves a file that a record lists as unwanted (`ledger.metadata.unwanted_files`). The next
   start deletes the file.
-- `flush` returns True until `retire` confirms that the metadata name the new ledger.
-- Recovery joins the state in the ledger with the mark-delete position in the metadata. Both have acknowledged positions
+- `flush` returns True until `retire` confirms that the metadata name the new log.
+- Recovery joins the state in the log with the mark-delete position in the metadata. Both have acknowledged positions
   only. The result has at least all flushed positions, and at most all added positions.
 """
 
@@ -44,7 +44,7 @@ _DAMAGED = (
 
 @dataclass(frozen=True, slots=True)
 class CursorPlace:
-    """Directory and format of cursor ledgers. If `read_only` is set, another process writes the ledgers."""
+    """Directory and format of cursor logs. If `read_only` is set, another process writes the logs."""
 
     directory: Path
     store_id: str
@@ -53,9 +53,9 @@ class CursorPlace:
     clock: Clock
     allocate: Callable[[], int]
     delete_ledgers: Callable[[Collection[int]], None] = lambda _: None
-    """Deletes the files of the cursor ledgers with these ids. No record names them."""
+    """Deletes the files of the cursor logs with these ids. No record names them."""
     sync_through: SyncThrough | None = None
-    """Makes a cursor's ledger durable in another place than the disk. Then its file may have no sidecar."""
+    """Makes the bytes of a cursor's log durable in a bucket; the file then may lack a sidecar. None: on the disk."""
     read_only: bool = False
 
 
@@ -143,7 +143,7 @@ class Acknowledgements:
         self.pending.trim_below(position)
 
     def flush(self, next_position: Position) -> bool:
-        """Make all positions durable. Returns whether the caller must name a new ledger in the metadata."""
+        """Make all positions durable. Returns whether the caller must name a new log in the metadata."""
         mark_delete = Position(next_position.ledger_id, next_position.entry_id - 1)
         now, is_new = self._place.clock(), False
         is_old = 0 < self._place.rollover_ms <= now - self._created_ms
@@ -161,16 +161,16 @@ class Acknowledgements:
         return self._is_unreferenced
 
     def retire(self) -> None:
-        """Delete the previous ledgers. Called after the metadata name the new ledger, or no ledger."""
+        """Delete the previous logs. Called after the metadata name the new log, or no log."""
         old, self._old_ledgers, self._is_unreferenced = self._old_ledgers, [], False
         if self._log is not None:
             self._log.mark_referenced()
         self._place.delete_ledgers(old)
 
     def leave_ledger(self) -> None:
-        """Close the current ledger and list it for deletion. `retire` deletes it after the metadata have changed.
+        """Close the current log and list it for deletion. `retire` deletes it after the metadata have changed.
 
-        Called if a new ledger or the cursor's record replaces its state, or the state is cleared.
+        Called if a new log or the cursor's record replaces its state, or the state is cleared.
         """
         self.close_log()
         if self.ledger_id >= 0:
@@ -178,7 +178,7 @@ class Acknowledgements:
         self.ledger_id = -1
 
     def close(self, next_position: Position) -> bool:
-        """Write a whole state and close the ledger. Returns whether the metadata must name a new ledger."""
+        """Write a whole state and close the log. Returns whether the metadata must name a new log."""
         mark_delete = Position(next_position.ledger_id, next_position.entry_id - 1)
         if self._log is None:
             return self.is_dirty and self.flush(next_position)
@@ -202,7 +202,7 @@ class Acknowledgements:
         self._log, self.ledger_id, self._created_ms, self._is_unreferenced = log, log.ledger_id, place.clock(), True
 
     def close_log(self) -> None:
-        """Close the ledger for writing. The file is kept."""
+        """Close the log for writing. The file is kept."""
         if self._log is not None:
             self._log.close()
             self._log = None
@@ -220,7 +220,7 @@ class Acknowledgements:
 
 
 def _recovered(place: CursorPlace, ledger_id: int, where: str) -> RecoveredState:
-    """Return the recovered state of a cursor's ledger. Raises Corrupt or DataLoss if no state is complete."""
+    """Return the recovered state of a cursor's log. Raises Corrupt or DataLoss if no state is complete."""
     try:
         found = recover_cursor_log(
             place.directory,
@@ -232,5 +232,5 @@ def _recovered(place: CursorPlace, ledger_id: int, where: str) -> RecoveredState
     except (Corrupt, DataLoss) as damage:
         raise type(damage)(f"{where}: {damage.message}", hint=_DAMAGED) from damage
     if found is None:
-        raise Corrupt(f"{where}: its ledger {ledger_id} holds no whole state", hint=_DAMAGED)
+        raise Corrupt(f"{where}: its log {ledger_id} contains no whole state", hint=_DAMAGED)
     return found

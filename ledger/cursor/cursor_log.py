@@ -1,4 +1,4 @@
-"""Ledger of one cursor: a segment file with the successive states of the cursor's acknowledgements.
+"""Log of one cursor: a segment file with the successive states of the cursor's acknowledgements.
 
 A *whole state* has all acknowledgements. A *delta* has those since the previous delta. A whole state that is too large
 for one entry is split into chunks, followed by a footer.
@@ -11,11 +11,11 @@ Invariants
 - The entries of a whole state are contiguous. Deltas of this state or another whole state follow.
 - The sidecar, a small file beside the segment, has the segment's acknowledged end. A flushed state is synced and lies
   before this end. Damage there raises an error that names the place.
-- The acknowledged end stays 0 until the metadata name the ledger.
+- The acknowledged end stays 0 until the metadata name the log.
 - After the acknowledged end, a crash may have torn entries. Recovery uses the newest complete whole state, and its
   deltas up to the first gap in their numbers.
-- A recovered file is never written again. The next flush creates a new ledger with a whole state, and then the metadata
-  name the new ledger.
+- A recovered file is never written again. The next flush creates a new log with a whole state, and then the metadata
+  name the new log.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CursorLogForm:
-    """Format of states and limits of a cursor's ledger.
+    """Format of states and limits of a cursor's log.
 
-    An entry has at most `entry_bytes`, the ledger at most `entries_max` entries. At most `deltas_max` deltas follow a
+    An entry has at most `entry_bytes`, the log at most `entries_max` entries. At most `deltas_max` deltas follow a
     whole state. With 0, only whole states are written, as in PIP-381.
     """
 
@@ -73,7 +73,7 @@ class CursorLogForm:
 
 @dataclass(frozen=True, slots=True)
 class RecoveredState:
-    """State of a cursor, recovered from the cursor's ledger.
+    """State of a cursor, recovered from the cursor's log.
 
     `deltas` is the number of applied deltas. `encoding` names the encoding of the whole state (`DecodedInfo.encoding`).
     """
@@ -88,7 +88,7 @@ class RecoveredState:
 
 
 class CursorLog:
-    """Writer of a cursor's ledger. Not thread-safe."""
+    """Writer of a cursor's log. Not thread-safe."""
 
     def __init__(self, writer: SegmentWriter, form: CursorLogForm, clock: Clock) -> None:
         self.ledger_id = writer.ledger_id
@@ -111,7 +111,7 @@ class CursorLog:
         clock: Clock,
         sync_through: SyncThrough | None = None,
     ) -> CursorLog:
-        """Create a ledger without a state. The file is durable on return, or becomes durable by `sync_through`."""
+        """Create a log without a state. The file is durable on return, or becomes durable by `sync_through`."""
         writer = SegmentWriter.create(
             directory, ledger_id, store_id=store_id, block_bytes=BLOCK_BYTES, sync_through=sync_through
         )
@@ -119,14 +119,14 @@ class CursorLog:
 
     @property
     def is_full(self) -> bool:
-        """Whether the next state needs a new ledger."""
+        """Whether the next state needs a new log."""
         return self._writer.entries >= self._form.entries_max or self._writer.failed
 
     def flush(self, mark_delete: Position, acknowledged: PositionSet, added: PositionSet | None) -> int:
         """Make the state durable, and return the number of written bytes.
 
         `added` are the positions since the last flush. They are written as a delta if the delta is small. Otherwise the
-        whole state is written. Raises OSError if the device fails. The caller then creates a new ledger.
+        whole state is written. Raises OSError if the device fails. The caller then creates a new log.
         """
         if added is not None and self._base is not None and self._deltas < self._form.deltas_max:
             written = self._flush_delta(self._base, encode_info(mark_delete, added))
@@ -156,7 +156,7 @@ class CursorLog:
         return self._base_bytes
 
     def mark_referenced(self) -> None:
-        """Set the acknowledged end after the synced entries. Called after the metadata name this ledger."""
+        """Set the acknowledged end after the synced entries. Called after the metadata name this log."""
         if not self._is_referenced:
             self._is_referenced = True
             self._writer.acknowledge()
@@ -196,7 +196,7 @@ class CursorLog:
 def recover_cursor_log(
     directory: Path, ledger_id: int, store_id: str, *, fence: bool = True, built: bool = False
 ) -> RecoveredState | None:
-    """Return the newest state in a cursor's ledger. Returns None if the ledger has no complete state to return.
+    """Return the newest state in a cursor's log. Returns None if the log has no complete state.
 
     `built`: the file was built from the log of a store in a bucket, and may have no sidecar.
     If `fence` is set, a broker that still writes the file is fenced first. Raises Corrupt or DataLoss for damage before

@@ -1,7 +1,7 @@
 """SQLite file of a store's metadata: durable transactions that many threads share, and the store's epoch.
 
 The epoch is a number in the metadata that rises with each start of a broker. An earlier broker finds another epoch than
-its own, and is fenced: it can no more change the store.
+its own, and is fenced: its changes are refused.
 
 Rules
 - The file uses a write-ahead log (WAL) with synchronous=FULL: a change is on the device before the call returns.

@@ -35,7 +35,7 @@ class BatchId:
 
     @classmethod
     def of_write(cls, query: str, number: int, trigger: str = "") -> BatchId:
-        """Return the id of a batch that is written. Without another trigger, the batch is that of Spark's trigger."""
+        """Return the id of batch `number` of a write. Without a `trigger`, query and number are also its trigger."""
         batch = f"{query}:{number}"
         return cls(batch, trigger or batch)
 

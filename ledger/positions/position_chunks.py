@@ -1,11 +1,11 @@
-"""Encoding of a `PositionInfo` as entries of a cursor's ledger.
+"""Encoding of a `PositionInfo` as entries of a cursor's log.
 
 A *whole state* has all acknowledgements of a cursor. It is one entry, or several chunks with a footer (PIP-381). A
 *delta* has the acknowledgements since the previous delta or whole state.
 
     whole, small        0x08 …                                   the PositionInfo itself
-    whole, compressed   size u32 | compressed bytes              the size of the PositionInfo; its first byte is below
-    0x08 whole, large        chunk | chunk | … | {"numParts":N,"length":L}    a whole state in slices, then the footer
+    whole, compressed   size u32 | compressed bytes              size of the PositionInfo, first byte below 0x08
+    whole, large        chunk | chunk | … | {"numParts":N,"length":L}    a whole state in slices, then the footer
     delta               0xD5 | version | base u64 | number u32 | codec u8 | size u32 | PositionInfo, or compressed bytes
 
 Rules
@@ -16,7 +16,7 @@ Rules
   not support deltas, and does not accept them as states.
 - Footers, sizes and numbers are untrusted. Each is checked against its limit before use.
 - A footer is valid only if all its chunks are present and have the stated total length.
-- A footer cannot refer to more entries than precede it. So the entries of the ledger limit the memory of a read.
+- A footer cannot refer to more entries than precede it. So the entries of the log limit the memory of a read.
 - A plain state has at most `FOOTER_LENGTH_MAX` bytes, because PIP-381 stores the length in a Java `int`.
 - A state that could not be read again is refused when it is written.
 """

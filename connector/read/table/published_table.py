@@ -99,7 +99,7 @@ class HistoryTable:
             newest = self.up_to.get(log.name, -1)
             if newest > log.end.ledger_id:
                 raise DataLoss(
-                    f"ledger {log.name} ends at {log.end}, its ledger {newest} is in {self.snapshot}",
+                    f"ledger {log.name} ends at {log.end}, its segment {newest} is in {self.snapshot}",
                     hint="The store was restored from an older copy: publish to a new table",
                 )
 

@@ -1,9 +1,9 @@
 """Interface of the eviction policies, their limits, and the removal queue.
 
 A cached range is a series of consecutive cached entries (`ledger.cache.range_cache`). A policy decides which ranges are
-evicted. It keeps all ranges of its pool in an order of its own. The cache
-calls the policy for each range that is added, read or removed. A policy has two passes. The time pass (`expire`) evicts
-old ranges. The size pass (`free`) evicts ranges until the requested number of bytes is free.
+evicted. It keeps all ranges of its pool in an order of its own. The cache calls the policy for each range that is
+added, read or removed. A policy has two passes. The time pass (`expire`) evicts old ranges. The size pass (`free`)
+evicts ranges until the requested number of bytes is free.
 
 `RemovalQueue` has the cached ranges in the order of their arrival. Its loop takes the first range of the queue, and
 calls a predicate, which decides:

@@ -4,8 +4,8 @@ Rules
 - Rows have the columns of the newest version. A record has a column for each field, a key-value schema has `key` and
   `value`, any other type has `value`. Avro payloads of older versions are resolved to the newest version.
 - A payload without a version is decoded with the newest version.
-- Three payloads cannot be decoded: of an unknown version, of another type than the newest, and of bytes that do not
-  match their schema. Their row is null, and `wrong` has the reason.
+- Three kinds of payloads are not decoded: of an unknown version, of another type than the newest, and payloads that
+  do not match their schema. Their row is null, and `wrong` has the reason.
 - A null payload (a tombstone) becomes a row of nulls, and `wrong` has no reason for it.
 - Only the requested `columns` are decoded.
 """

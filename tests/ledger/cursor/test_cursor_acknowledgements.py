@@ -279,7 +279,7 @@ def test_cursor_whose_ledger_has_no_state_is_an_error_and_not_empty(rig: CursorR
     rig.crash()
     for made in (data_path(tmp_path, number), index_path(tmp_path, number)):
         (rig.path / "ledgers" / made.name).write_bytes(made.read_bytes())
-    with pytest.raises(Corrupt, match=f"its ledger {number} holds no whole state"):
+    with pytest.raises(Corrupt, match=f"its log {number} contains no whole state"):
         rig.state()
     rig.store.cursors.reset(ResetCursor("log", "c", Position(1, 0)))
     assert rig.ack((2, 0)).acknowledged_entries == 1
