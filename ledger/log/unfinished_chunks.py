@@ -11,7 +11,8 @@ Rules
 - A message is given up when its producer starts another message, or after ten minutes without a chunk. Reason: a
   producer that died must not stop trims and cursors for ever.
 - The scan starts one hour before the segment of the position. A message that took longer is not found.
-- Segments without a local file are not scanned.
+- Segments without a local file are not scanned. A segment is offloaded only after its chunked messages are complete or
+  given up.
 """
 
 from __future__ import annotations

@@ -17,6 +17,8 @@ Invariants
 - If a segment fails, the run continues with the next segment. The status has the first failure. A segment that was
   deleted before its offload does not count as a failure.
 - The objects of a running attempt are never deleted by a sweep.
+- A segment with the first chunk of an unfinished message waits, and so do later segments. Reason: only local files are
+  scanned for chunks, and a store in a bucket keeps no local file of an offloaded segment.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from pyspark_ledger.ledger.clock import Clock
 from pyspark_ledger.ledger.errors import Fenced, LedgerError, NotFound, Refused, Unavailable
 from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
 from pyspark_ledger.ledger.log.policy import LedgerPolicy
+from pyspark_ledger.ledger.log.unfinished_chunks import ChunkTable
 from pyspark_ledger.ledger.metadata.offload_records import OffloadAttempt
 from pyspark_ledger.ledger.metadata.records import Metadata
 from pyspark_ledger.ledger.metadata.segment_records import attempts_of
@@ -88,8 +91,10 @@ class OffloadScheduler:
         offloader: Callable[[], LedgerOffloader],
         ledger: Callable[[str], ManagedLedger],
         new_id: Callable[[], str],
+        chunks: ChunkTable,
     ) -> None:
         self._metadata = metadata
+        self._chunks = chunks
         self._settings = settings
         self._clock = clock
         self._store_id = store_id
@@ -150,6 +155,7 @@ class OffloadScheduler:
         found = self._candidates(name)
         end = self._ledger(name).snapshot.end
         ids = before(found, request.until or Position(end.ledger_id + 1, 0), name) if found else []
+        ids = self._without_chunks(name, ids)
         with self._arrival:
             earlier = self._runs.get(name)
             if earlier is not None and earlier.active:
@@ -374,7 +380,16 @@ class OffloadScheduler:
         policy = LedgerPolicy.of(info, *self._metadata.policies.of_ledger(name), self._settings)
         if not policy.offloads:
             return []
-        return due(self._candidates(name), policy.offload_bytes, policy.offload_ms, self._clock())
+        ids = due(self._candidates(name), policy.offload_bytes, policy.offload_ms, self._clock())
+        return self._without_chunks(name, ids)
+
+    def _without_chunks(self, name: str, ids: list[int]) -> list[int]:
+        """Return the segments before the first chunk of an unfinished message."""
+        if not ids:
+            return []
+        snapshot = self._ledger(name).snapshot
+        floor = self._chunks.floor(snapshot, snapshot.end, self._clock())
+        return ids if floor == snapshot.end else [ledger_id for ledger_id in ids if ledger_id < floor.ledger_id]
 
     def _candidates(self, name: str) -> list[OffloadCandidate]:
         rows = self._metadata.segments.of(name)

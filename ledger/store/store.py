@@ -129,6 +129,7 @@ class Store:
             offloader=offloader,
             ledger=self.ledger,
             new_id=new_id,
+            chunks=chunks,
         )
         self.upkeep = BackgroundTasks(
             metadata,

@@ -13,20 +13,25 @@ from pathlib import Path
 import pytest
 
 from pyspark_ledger.ledger.api.cursor import Cursor
-from pyspark_ledger.ledger.api.store import connect, open_read_only
+from pyspark_ledger.ledger.api.store import LedgerStore, connect, open_read_only
 from pyspark_ledger.ledger.broker.bucket_home import _leave
 from pyspark_ledger.ledger.bucket_store.creation import found_or_created
 from pyspark_ledger.ledger.bucket_store.home import BucketLimits, BucketStore
 from pyspark_ledger.ledger.client.connect import serve_store, stop_broker
+from pyspark_ledger.ledger.client.producer import Producer
 from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.errors import Fenced, LedgerError, NotFound, Refused
 from pyspark_ledger.ledger.location import bucket_directory, bucket_of, location_text, store_location
+from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.transport.discovery import BrokerRecord
 from pyspark_ledger.ledger.wal.requests import RequestLimits, read_manifest
 from pyspark_ledger.offload.storage.factory import open_object_store
+from streaming_examples.app_process import session_members
 from streaming_examples.s3_server import S3Server
+from tests.rigs import entry as entries
 from tests.rigs.command import run
+from tests.rigs.deadline import wait_until
 
 
 @pytest.fixture
@@ -55,6 +60,11 @@ def create_in(address: str) -> None:
 
 def rows(count: int, first: int = 0) -> list[dict[str, int]]:
     return [{"id": number} for number in range(first, first + count)]
+
+
+def append_entry(store: LedgerStore, entry: bytes) -> Position:
+    with Producer(store.client, "public/default/persistent/orders") as producer:
+        return producer.append(entry).result()
 
 
 def test_the_directory_of_a_bucket_is_named_by_its_address(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -128,6 +138,35 @@ def test_a_fenced_broker_is_not_started_again_by_itself(address: str, tmp_path: 
         orders.append(rows(1, 3))
     assert (directory / "fenced").exists()
     assert ids(address) in (list(range(3)), list(range(4))), "a new connection takes the store back"
+
+
+def test_no_cursor_passes_a_first_chunk_after_a_take_over(address: str) -> None:
+    create_in(address)
+    store = connect(address)
+    store.create("orders")
+    log = store.ledger("orders")
+    first = append_entry(store, entries.chunk(b"c", 0, 2, "m-1", 2, "p"))
+    log.append(b"whole")
+    log.seal()
+    log.append(b"later")
+    log.offload()
+    directory = bucket_directory(address)
+    for member in session_members(os.getsid(store.client.hello().pid)):
+        os.kill(member, signal.SIGKILL)
+    shutil.rmtree(directory)
+    store = connect(address)
+    log = store.ledger("orders")
+    cursor = log.cursor("c")
+    cursor.acknowledge(log.end().end)
+    assert cursor.state().next_position == first
+    append_entry(store, entries.chunk(b"c", 1, 2, "m-1", 2, "p"))
+    end = log.end().end
+    cursor.acknowledge(end)
+    assert cursor.state().next_position == end
+    assert not any(segment.offloaded for segment in log.describe().segments)
+    with suppress(Refused):  # the broker's own run has started
+        log.offload()
+    wait_until(lambda: [part.ledger_id for part in log.describe().segments if part.offloaded] == [first.ledger_id])
 
 
 def test_what_a_store_in_a_bucket_refuses(address: str) -> None:
