@@ -154,6 +154,10 @@ class StoreLock:
         os.pwrite(lock._fd, process_identity().encode(), 0)
         return lock
 
+    def shared(self) -> Self:
+        """Return a second handle of this lock. The lock is released with the last of its handles."""
+        return type(self)(self._path, os.dup(self._fd))
+
     def release(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)

@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 from pyspark_ledger.ledger.bucket_store.verification import UploadedSegment, VerifiedStore, verify_store
 from pyspark_ledger.ledger.errors import DataLoss, NotFound
-from pyspark_ledger.ledger.names import canonical_name, partition_of, pulsar_path, short_name
+from pyspark_ledger.ledger.names import canonical_name, partition_of, short_name
 from pyspark_ledger.ledger.segment.index import EntryIndex
-from pyspark_ledger.ledger.tiering.offloaded_schemas import schemas_to_offload
-from pyspark_ledger.ledger.tiering.offloader import LocalSegment
+from pyspark_ledger.ledger.tiering.recorded_segment import extra_metadata, recorded_segment
+from pyspark_ledger.ledger.wal.manifest import StoreManifest
 from pyspark_ledger.ledger.wal.requests import RequestLimits
 from pyspark_ledger.offload.format.object_names import ObjectKey
 from pyspark_ledger.offload.storage.object_store import ObjectStore
@@ -35,16 +35,26 @@ class VerifiedHome(NamedTuple):
 
 
 def verify_home(
-    home: ObjectStore, segments: ObjectStore, name: str | None, progress: Callable[[float, str], object]
+    home: ObjectStore,
+    segments: ObjectStore,
+    name: str | None,
+    progress: Callable[[float, str], object],
+    *,
+    planned: StoreManifest | None = None,
 ) -> VerifiedHome:
     """Verify the store at `home`, whose uploaded segments are at `segments`. `progress` gets a share and a text.
 
+    With `planned`, verify the objects of a manifest that is not in the bucket yet.
     Raises NotFound if there is no store or no such ledger, Corrupt for damage, and DataLoss for a missing object.
     """
     with tempfile.TemporaryDirectory(prefix="ledger-verify-") as directory:
         scratch = Path(directory)
         verified = verify_store(
-            home, scratch / "store", _LIMITS, lambda objects: progress(0, f"{objects:,} objects of the log")
+            home,
+            scratch / "store",
+            _LIMITS,
+            lambda objects: progress(0, f"{objects:,} objects of the log"),
+            planned=planned,
         )
         entries = _wanted(verified, name)
         uploaded = [segment for segment in verified.uploaded if segment.name in entries]
@@ -53,6 +63,8 @@ def verify_home(
             try:
                 entries[segment.name] += _verify(segments, verified, segment, scratch / "segment")
             except DataLoss:
+                if planned is not None:
+                    raise
                 present = verify_store(home, scratch / f"store-{number}", _LIMITS).uploaded
                 if segment.attempt.attempt in {found.attempt.attempt for found in present}:
                     raise
@@ -79,27 +91,10 @@ def _whole(name: str) -> str:
 def _verify(store: ObjectStore, verified: VerifiedStore, segment: UploadedSegment, path: Path) -> int:
     """Verify the objects of one segment. Return the number of its entries."""
     row, records = segment.record, verified.records
-    listed = row.listed()
 
     def index() -> EntryIndex:
         raise AssertionError("the index is read from the data object")
 
-    described = LocalSegment(
-        segment.name,
-        row.ledger_id,
-        listed.entries,
-        listed.size,
-        row.file_bytes,
-        row.block_bytes,
-        row.created_ms,
-        path,
-        index,
-        schemas_to_offload(records, segment.name),
-    )
-    extra = {
-        "ManagedLedgerName": pulsar_path(segment.name),
-        "pulsarClusterName": records.store_record().store_id,
-        "LedgerIncarnation": records.ledger(segment.name).incarnation,
-    }
+    described, extra = recorded_segment(records, segment.name, row, path, index), extra_metadata(records, segment.name)
     verify_objects(store, ObjectKey(segment.attempt.attempt, row.ledger_id), described, row.first_row, extra)
-    return int(listed.entries)
+    return described.entries

@@ -136,10 +136,10 @@ class ObjectStoreOffloader:
             _require_uploaded(store, key, index, entry_index)
 
     def read_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> OffloadedSegmentReader:
-        return OffloadedSegmentReader(self._store_of(driver), ObjectKey(attempt, ledger_id), self.windows)
+        return OffloadedSegmentReader(self.store_of(driver), ObjectKey(attempt, ledger_id), self.windows)
 
     def delete_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> None:
-        store, key = self._store_of(driver), ObjectKey(attempt, ledger_id)
+        store, key = self.store_of(driver), ObjectKey(attempt, ledger_id)
         store.delete([key.index_name])
         for upload in list(store.uploads(key.data_name)):
             if upload.key == key.data_name:
@@ -173,7 +173,8 @@ class ObjectStoreOffloader:
         for store in stores:
             store.close()
 
-    def _store_of(self, driver: Driver) -> ObjectStore:
+    def store_of(self, driver: Driver) -> ObjectStore:
+        """Return the store in which a driver has put its objects."""
         properties = driver.properties
         if driver.name == DIRECTORY_DRIVER and "address" in properties:
             return self._store_at(properties["address"], self._options)

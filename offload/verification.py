@@ -57,7 +57,7 @@ def verify_objects(
     if size != index.data_bytes:
         raise Corrupt(f"{store.address}/{key.data_name} has {size} bytes, its index states {index.data_bytes}")
     try:
-        _download(store, key, size, segment.path)
+        download_object(store, key, size, segment.path)
         if size != segment.file_bytes:
             with disk.opened(segment.path) as fd, disk.mapping(fd) as data:
                 for _ in walk_segment(data, key.ledger_id, where=where, entries=index.entries):
@@ -77,7 +77,8 @@ def _fetched(key: ObjectKey, fetch: Callable[[], T]) -> T:
         raise DataLoss(f"an object of segment {key.ledger_id} does not exist: {gone.message}") from gone
 
 
-def _download(store: ObjectStore, key: ObjectKey, size: int, path: Path) -> None:
+def download_object(store: ObjectStore, key: ObjectKey, size: int, path: Path) -> None:
+    """Write the data object of a segment to a new file. Raises DataLoss if the object does not exist."""
     with closing(os.fdopen(disk.create_file(path), "wb")) as file:
         for start in range(0, size, _STEP_BYTES):
             length = min(_STEP_BYTES, size - start)

@@ -16,13 +16,14 @@ from pyspark_ledger.connector.cli.ledgers import app
 from pyspark_ledger.connector.cli.offload import offload
 from pyspark_ledger.connector.cli.publish import publish
 from pyspark_ledger.connector.cli.settings import settings
-from pyspark_ledger.connector.cli.store import repair, serve, stop
+from pyspark_ledger.connector.cli.store import repair, serve, stop, stores
 from pyspark_ledger.connector.cli.top.command import top
 
 app.add_typer(cursors, name="cursor")
 dump.command("positioninfo")(position_info)
 app.add_typer(dump, name="dump")
 app.add_typer(settings, name="settings")
+app.add_typer(stores, name="store")
 for command in (
     describe, lag, top, serve, stop, trim, terminate, properties, policy, offload, publish, verify, repair, doctor,
 ):  # fmt: skip
@@ -63,6 +64,7 @@ EXAMPLES = {
     "doctor": "ledger doctor",
     "stop": "ledger stop",
     "repair": "ledger repair",
+    "store move": "ledger store move ledger-store s3://lake/ledgers",
     "serve": "ledger serve --web http://127.0.0.1:8080",
 }
 """Example of each command, in an order in which they can be run. The help of a command ends with its example."""

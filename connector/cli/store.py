@@ -1,10 +1,14 @@
-"""Commands on the directory of a store: `ledger serve` and `stop` for its broker, `ledger repair` for its metadata.
+"""Commands on a whole store: `ledger serve` and `stop` for its broker, `ledger repair` for its metadata, `store move`.
 
 `repair` adds segments whose records are lost to their ledgers again. It also accepts metadata that lack commits.
 
 Rules of `repair`
 - Without `--yes` the command changes nothing.
 - With `--yes` the command overwrites or deletes no existing data (`ledger.store.repair`).
+
+Rules of `store move`
+- A private broker of the store on this host is stopped. A broker with an address for other hosts is refused.
+- A rerun goes on where the last run ended.
 """
 
 from __future__ import annotations
@@ -15,15 +19,21 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from pyspark_ledger.connector.cli.ledgers import Output, OutputOption, StoreOption, reporting, show
+from pyspark_ledger.connector.cli.ledgers import Durability, Output, OutputOption, StoreOption, reporting, show
+from pyspark_ledger.connector.cli.wording import counted
 from pyspark_ledger.ledger.client.connect import stop_broker
 from pyspark_ledger.ledger.clock import system_clock_ms
+from pyspark_ledger.ledger.display.progress_bar import progress_bar
 from pyspark_ledger.ledger.errors import Refused
-from pyspark_ledger.ledger.location import location_text, store_location
+from pyspark_ledger.ledger.location import bucket_of, location_text, store_location
 from pyspark_ledger.ledger.names import short_name
+from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.store.repair import RepairReport, UnknownSegment, find
 from pyspark_ledger.ledger.store.repair import repair as repaired
+from pyspark_ledger.ledger.transport.moved_store import require_not_moved
+from pyspark_ledger.offload.move.into_bucket import MoveSummary, move_into_bucket
 
+stores = typer.Typer(no_args_is_help=True, help="Move a store.")
 Directory = Annotated[str | None, typer.Option("--store", "-s", help="Directory of the store, or s3://BUCKET/PREFIX.")]
 
 
@@ -92,6 +102,7 @@ def repair(
 ) -> None:
     """Find segments that the metadata of a store lost. With --yes, add them to their ledgers. No broker may run."""
     directory = Path(store_location(store))
+    require_not_moved(directory)
     if not (directory / "metadata.sqlite").exists():
         raise Refused(
             f"there is no store at {location_text(directory)} on this host", hint="Run it where the store's broker runs"
@@ -122,3 +133,45 @@ def _tell(console: Console, done: list[UnknownSegment]) -> None:
         console.print(f"segment {added.ledger_id}: {added.rows:,} rows are in {short_name(added.ledger)} again")
     if not done:
         console.print("no segment was added")
+
+
+@stores.command()
+@reporting
+def move(
+    source: Annotated[str, typer.Argument(help="Directory of the store.")],
+    target: Annotated[str, typer.Argument(help="Empty place in a bucket, s3://BUCKET/PREFIX.")],
+    durability: Annotated[
+        Durability | None, typer.Option(help="fsync: convert ledgers with durability os. A bucket does not have it.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="File of settings, such as conf/broker.toml.")] = None,
+    output: OutputOption = Output.text,
+) -> None:
+    """Move a store with all its ledgers and cursors into a bucket. Run it again if it was interrupted."""
+    settings = Settings.load(config) if config else Settings()
+    if durability is Durability.os:
+        raise typer.BadParameter("a store in a bucket has durability fsync", param_hint="--durability")
+    address = bucket_of(Path(store_location(target)))
+    if not address:
+        raise Refused(f"the target {target!r} is not in a bucket", hint="Write s3://BUCKET/PREFIX")
+    directory = _source(source)
+    stop_broker(directory, private_only=True)
+    with progress_bar("move", shown=output is Output.text) as bar:
+        moved = move_into_bucket(
+            directory, address, settings, convert=durability is Durability.fsync, progress=bar.update
+        )
+    show(output, moved._asdict(), lambda console: console.print(_sentence(directory, moved)))
+
+
+def _source(text: str) -> Path:
+    location = store_location(text)
+    if "://" in location or bucket_of(Path(location)):
+        raise Refused(f"the source {text!r} is not the directory of a store", hint="Name the directory of the store")
+    return Path(location).resolve()
+
+
+def _sentence(directory: Path, moved: MoveSummary) -> str:
+    held = f"{counted(moved.ledgers, 'ledger')}, {counted(moved.segments, 'segment')}"
+    return (
+        f"the store of {directory} is in {moved.address} now: {held}, {counted(moved.entries, 'entry', 'entries')} "
+        f"verified. Delete the directory when you do not need it any more"
+    )

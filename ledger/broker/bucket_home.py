@@ -39,6 +39,7 @@ from pyspark_ledger.ledger.ownership import is_gone, machine_id, process_identit
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.transport.discovery import BrokerRecord
 from pyspark_ledger.ledger.wal.bucket import LOG_PREFIX, Bucket, log_key
+from pyspark_ledger.ledger.wal.fence import require_served
 from pyspark_ledger.ledger.wal.manifest import BrokerAddress
 from pyspark_ledger.ledger.wal.requests import FoundManifest, RequestLimits, read_manifest
 
@@ -94,6 +95,7 @@ def open_in_bucket(
     limits = limits_of(settings)
     probe = partial(probe_bucket, encryption=settings.managedLedgerOffloadEncryption)
     found = found_or_created(bucket, system_clock_ms, limits.requests, create=create, window=limits.window, probe=probe)
+    require_served(found.manifest, bucket.address, take_over=take_over)
     if not take_over:
         found = _unserved(bucket, found, limits.requests, settings.bucketTakeoverMs)
     lost: Callable[[LedgerError], None] = lambda error: _leave(directory, error)  # noqa: E731 — the type is stated

@@ -49,12 +49,7 @@ def found_or_created(
                 f"there is no ledger store at {bucket.address}",
                 hint="Write to it once, create it with `ledger serve --create`, or correct the address",
             ) from None
-    used = next((found.key for found in bucket.objects() if not found.key.startswith(_OF_CREATORS)), None)
-    if used is not None:
-        raise Refused(
-            f"{bucket.address} has objects and no manifest, the first is {used}",
-            hint="Choose an empty prefix. If a store was here, restore its object 'manifest'",
-        )
+    require_unused(bucket)
     probe(bucket)
     store_id, nonce = str(uuid.uuid4()), str(uuid.uuid4())
     snapshot = put_snapshot(
@@ -65,6 +60,16 @@ def found_or_created(
         return FoundManifest(manifest, bucket.put(MANIFEST, encode_manifest(manifest), only_new=True))
     except AlreadyExists:
         return read_manifest(bucket, limits)
+
+
+def require_unused(bucket: Bucket) -> None:
+    """Raise Refused if a bucket without a manifest has objects that no creator of a store left."""
+    used = next((found.key for found in bucket.objects() if not found.key.startswith(_OF_CREATORS)), None)
+    if used is not None:
+        raise Refused(
+            f"{bucket.address} has objects and no manifest, the first is {used}",
+            hint="Choose an empty prefix. If a store was here, restore its object 'manifest'",
+        )
 
 
 def _first_records(store_id: str, clock: Clock) -> bytes:

@@ -28,6 +28,7 @@ from pyspark_ledger.ledger.segment.recovery import recover_segment
 from pyspark_ledger.ledger.segment.writer import data_path
 from pyspark_ledger.ledger.tiering.sealed_index import entry_traits
 from pyspark_ledger.ledger.wal.bucket import Bucket
+from pyspark_ledger.ledger.wal.manifest import StoreManifest
 from pyspark_ledger.ledger.wal.requests import RequestLimits
 
 
@@ -49,18 +50,23 @@ class VerifiedStore(NamedTuple):
 
 
 def verify_store(
-    bucket: Bucket, directory: Path, limits: RequestLimits, advance: Callable[[int], object] = lambda _: None
+    bucket: Bucket,
+    directory: Path,
+    limits: RequestLimits,
+    advance: Callable[[int], object] = lambda _: None,
+    *,
+    planned: StoreManifest | None = None,
 ) -> VerifiedStore:
     """Verify a store, except for its uploaded segments. `directory` is a new directory, which the caller deletes.
 
-    `advance` is called with the number of verified log objects. Raises NotFound if there is no store, and Corrupt for
-    damage.
+    `advance` is called with the number of verified log objects. With `planned`, verify the objects of a manifest that
+    is not in the bucket yet. Raises NotFound if there is no store, and Corrupt for damage.
     """
-    view = build_view(bucket, directory, limits, advance)
-    return _verified(directory, view.end - view.manifest.first)
+    view = build_view(bucket, directory, limits, advance, planned=planned)
+    return verify_built(directory, view.end - view.manifest.first)
 
 
-def _verified(directory: Path, objects: int) -> VerifiedStore:
+def verify_built(directory: Path, objects: int) -> VerifiedStore:
     """Check the built records, and the open segments and cursors, which the builder does not read."""
     records = Metadata(MetadataView(directory / "metadata.sqlite", TABLES), system_clock_ms)
     store_id = records.store_record().store_id

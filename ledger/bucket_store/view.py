@@ -22,6 +22,7 @@ from pyspark_ledger.ledger.bucket_store.snapshots import read_snapshot
 from pyspark_ledger.ledger.errors import Corrupt, NotFound, Unavailable
 from pyspark_ledger.ledger.ownership import host_identity
 from pyspark_ledger.ledger.wal.bucket import MANIFEST, Bucket, log_key
+from pyspark_ledger.ledger.wal.fence import require_served
 from pyspark_ledger.ledger.wal.manifest import StoreManifest
 from pyspark_ledger.ledger.wal.reader import WalReader
 from pyspark_ledger.ledger.wal.requests import RequestLimits, read_manifest
@@ -39,13 +40,21 @@ class BuiltView(NamedTuple):
 
 
 def build_view(
-    bucket: Bucket, directory: Path, limits: RequestLimits, advance: Callable[[int], object] = lambda _: None
+    bucket: Bucket,
+    directory: Path,
+    limits: RequestLimits,
+    advance: Callable[[int], object] = lambda _: None,
+    *,
+    planned: StoreManifest | None = None,
 ) -> BuiltView:
     """Build the store in `directory`, a new directory that the caller deletes.
 
-    `advance` is called with the number of log objects that were read. Raises NotFound if there is no store, Corrupt for
+    `advance` is called with the number of log objects that were read. With `planned`, build the store of a manifest
+    that is not in the bucket yet. Raises NotFound if there is no store, and Refused if it has moved. Raises Corrupt for
     damage, and Unavailable if the log is collected faster than it is read.
     """
+    if planned is not None:
+        return _build(bucket, directory, planned, limits, advance)
     manifest = _manifest(bucket, limits)
     for _ in range(_ATTEMPTS):
         built, failure = None, None
@@ -69,9 +78,11 @@ def _collected(manifest: StoreManifest) -> tuple[object, ...]:
 
 def _manifest(bucket: Bucket, limits: RequestLimits) -> StoreManifest:
     try:
-        return read_manifest(bucket, limits).manifest
+        manifest = read_manifest(bucket, limits).manifest
     except NotFound:
         raise NotFound(f"there is no ledger store at {bucket.address}", hint="Correct the address") from None
+    require_served(manifest, bucket.address)
+    return manifest
 
 
 def _build(

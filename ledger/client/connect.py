@@ -39,6 +39,7 @@ from pyspark_ledger.ledger.location import FENCED, bucket_directory, bucket_of, 
 from pyspark_ledger.ledger.ownership import is_gone, process_identity, require_open_to_us
 from pyspark_ledger.ledger.protocol.actions import Empty
 from pyspark_ledger.ledger.transport.discovery import BrokerRecord, token_path
+from pyspark_ledger.ledger.transport.moved_store import require_not_moved
 
 _SCHEMES = ("grpc://", "grpc+unix://", "grpc+tls://", "grpc+tcp://")
 _PROBE_MS = 2_000
@@ -86,6 +87,7 @@ def connect_store(
             hint="Remove them, or use the broker's address, grpc+tls://HOST:PORT",
         )
     _require_directory(store)
+    require_not_moved(store)
     if start:
         (store / FENCED).unlink(missing_ok=True)
     client_found = _answering(store, deadline_ms) or _elsewhere(store, credentials, deadline_ms)

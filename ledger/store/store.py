@@ -76,6 +76,7 @@ from pyspark_ledger.ledger.store.offload_scheduler import OffloadScheduler
 from pyspark_ledger.ledger.store.partitions import PartitionTable
 from pyspark_ledger.ledger.store.policies import PolicyService
 from pyspark_ledger.ledger.tiering.loader import OffloaderChoice, nothing_chosen
+from pyspark_ledger.ledger.transport.moved_store import require_not_moved
 
 _DRAINING_THREADS = 16
 _log = logging.getLogger(__name__)
@@ -202,10 +203,11 @@ class Store:
 
         Raises NotFound if there is no store. Raises Refused if another broker owns the store (unless `take_over`), if
         other users can write to it, or if it belongs to another host. Also raises Refused on a file system without
-        locks, preallocation or sync.
+        locks, preallocation or sync, and in a directory whose store has moved to a bucket.
         """
         path, durability = path.absolute(), durability or DiskDurability()
         require_settings(settings)
+        require_not_moved(path)
         exists = (path / "metadata.sqlite").exists()
         if not exists and not create:
             raise NotFound(

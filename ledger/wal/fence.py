@@ -22,9 +22,11 @@ import uuid
 from collections.abc import Iterable
 from enum import Enum, auto
 
-from pyspark_ledger.ledger.errors import Fenced
+from msgspec import UNSET, UnsetType
+
+from pyspark_ledger.ledger.errors import Fenced, Refused
 from pyspark_ledger.ledger.wal.log_object import Header
-from pyspark_ledger.ledger.wal.manifest import StoreManifest
+from pyspark_ledger.ledger.wal.manifest import Move, StoreManifest
 
 
 class Slot(Enum):
@@ -103,8 +105,11 @@ def claimed_slots(first_free: int, window: int) -> range:
     return range(first_free, first_free + window)
 
 
-def taken_over(before: StoreManifest, nonce: uuid.UUID, window: int) -> StoreManifest:
-    """Return the manifest of a taker. The window never shrinks: an even earlier broker may have its puts in flight."""
+def taken_over(before: StoreManifest, nonce: uuid.UUID, window: int, move: Move | UnsetType = UNSET) -> StoreManifest:
+    """Return the manifest of a taker. The window never shrinks: an even earlier broker may have its puts in flight.
+
+    `move` says that the taker is no broker, and moves the store to a directory.
+    """
     return StoreManifest(
         store_id=before.store_id,
         nonce=str(nonce),
@@ -113,6 +118,33 @@ def taken_over(before: StoreManifest, nonce: uuid.UUID, window: int) -> StoreMan
         first=before.first,
         window=max(before.window, window),
         snapshot=before.snapshot,
+        move=move,
+    )
+
+
+def require_served(manifest: StoreManifest, where: str, *, take_over: bool = False) -> None:
+    """Raise Refused if the store moves between the bucket and a directory, or has left the bucket.
+
+    `take_over` ends the move. Exception: a store that arrives and is not complete cannot be served.
+    """
+    move = manifest.move
+    if isinstance(move, UnsetType):
+        return
+    there = f"{move.directory} of host {move.host}"
+    if move.state == "arriving" and (manifest.snapshot is None or not take_over):
+        raise Refused(
+            f"the store {where} is not complete: its move from {there} has not ended",
+            hint=f"Run there again: ledger store move {move.directory} {where}",
+        )
+    if take_over:
+        return
+    undo = f"To end the move and use the bucket: ledger serve --take-over --store {where}"
+    if move.state == "leaving":
+        again = f"Run there again: ledger store move {where} {move.directory}"
+        raise Refused(f"the store {where} is being moved to {there}", hint=f"{again}. {undo}")
+    raise Refused(
+        f"the store {where} was moved to {there}",
+        hint=f"Use the store there. {undo}. Entries that the directory got since are lost then",
     )
 
 

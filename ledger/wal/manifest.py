@@ -2,6 +2,7 @@
 
     {"format": 1, "store_id": …, "epoch": 3, "revision": 17, "nonce": …, "snapshot": {…}, "first": 1200, "window": 8,
      "broker": {"address": …, "process": …, "secret": …},
+     "move": {"state": "arriving", "directory": …, "host": …},
      "crc32c": 305419896}
 
 Invariants
@@ -11,6 +12,7 @@ Invariants
 - `epoch`, `first` and `window` never fall. `window` changes only together with `epoch`.
 - The pair of `nonce` and `revision` identifies a replacement, so a broker recognizes its own after a lost answer.
 - The manifest contains no secret. `secret` is the name of an object.
+- A manifest with `move` is not served. A store that does not move has no such field.
 """
 
 from __future__ import annotations
@@ -43,6 +45,18 @@ class BrokerAddress(msgspec.Struct, frozen=True):
     secret: str = ""
 
 
+class Move(msgspec.Struct, frozen=True):
+    """Move of the store between this bucket and a directory of a host.
+
+    `arriving`: from the directory, which is not marked yet, or the manifest does not follow yet. `leaving`: to the
+    directory, which is not complete. `left`: the store is in the directory.
+    """
+
+    state: Literal["arriving", "leaving", "left"]
+    directory: str
+    host: str
+
+
 class StoreManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """State of the store. `first` is the lowest number of a log object that is still needed."""
 
@@ -55,6 +69,7 @@ class StoreManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     window: int = 1
     snapshot: SnapshotName | None = None
     broker: BrokerAddress | None = None
+    move: Move | msgspec.UnsetType = msgspec.UNSET
 
 
 _SUM = b',"crc32c":'

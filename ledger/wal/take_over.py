@@ -14,11 +14,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 
+from msgspec import UNSET, UnsetType
+
 from pyspark_ledger.ledger.clock import Clock
 from pyspark_ledger.ledger.errors import Corrupt, Unavailable
 from pyspark_ledger.ledger.wal.bucket import MANIFEST, Bucket, log_key
 from pyspark_ledger.ledger.wal.fence import Slot, claimed_slots, require_epoch, require_not_superseded, taken_over
 from pyspark_ledger.ledger.wal.log_object import Header, encode_object
+from pyspark_ledger.ledger.wal.manifest import Move
 from pyspark_ledger.ledger.wal.reader import Batch, WalReader
 from pyspark_ledger.ledger.wal.requests import (
     FoundManifest,
@@ -54,10 +57,10 @@ class TakeOver:
         assert self._first_number is not None, "batches come first"  # noqa: S101 — order of calls
         return self._first_number
 
-    def raise_epoch(self, before: FoundManifest, window: int) -> FoundManifest:
+    def raise_epoch(self, before: FoundManifest, window: int, move: Move | UnsetType = UNSET) -> FoundManifest:
         """Put the manifest of the next epoch. Raises AlreadyExists if the manifest is not `before` any more."""
         self._found = replace_manifest(
-            self._bucket, before, taken_over(before.manifest, self._nonce, window), self._limits
+            self._bucket, before, taken_over(before.manifest, self._nonce, window, move), self._limits
         )
         return self._found
 

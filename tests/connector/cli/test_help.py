@@ -19,7 +19,9 @@ from typer.testing import CliRunner
 
 from pyspark_ledger.connector.cli.app import EXAMPLES, app
 from pyspark_ledger.ledger.api.store import connect
+from streaming_examples.s3_server import S3Server
 from tests.rigs.broker_process import store
+from tests.rigs.moving_store import reserved
 
 __all__ = ["store"]
 ROOT = Path(__file__).resolve().parents[3]
@@ -45,7 +47,12 @@ def test_each_command_has_an_example_of_itself() -> None:
         assert re.search(rf"Example: {re.escape(example)}\s*$", shown.strip()), shown
 
 
-def test_the_examples_work_in_their_order(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_examples_work_in_their_order(
+    store: Path, tmp_path: Path, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    s3_server.make_bucket("lake")
+    for name, value in s3_server.environment.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.chdir(store.parent)
     (store.parent / "ledger-store").symlink_to(store)
     monkeypatch.setenv("LEDGER_STORE", str(store))
@@ -59,6 +66,8 @@ def test_the_examples_work_in_their_order(store: Path, tmp_path: Path, monkeypat
                 command = command.commands[part]  # type: ignore[attr-defined]  # a group
             command.make_context(name, words[len(name.split()) :])
             continue
+        if name == "store move":
+            reserved(connect(store).client.hello().store_id, words[-1])
         done = CliRunner().invoke(app, words)
         assert done.exit_code == 0, f"{example}: {done.output}"
 

@@ -1,0 +1,74 @@
+"""Mark of a directory whose store has moved to a bucket. Each later open of the directory fails with the new address.
+
+    moved.json               {"address": "s3://…", "store_id": …, "nonce": …}, written first
+    metadata.moved.sqlite    the metadata; the rename from metadata.sqlite is the mark
+
+Rules
+- One rename marks a directory. A program without this module finds no metadata, and refuses the directory.
+- The rename back is the undo. `moved.json` beside `metadata.sqlite` means nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from pyspark_ledger.ledger import disk
+from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.json_errors import JSON_FAULTS
+
+METADATA, MOVED_METADATA, _NOTE = "metadata.sqlite", "metadata.moved.sqlite", "moved.json"
+
+
+class MovedStore(msgspec.Struct, frozen=True):
+    """New address of a store, and the nonce of the manifest there."""
+
+    address: str
+    store_id: str
+    nonce: str
+
+
+def moved_store(directory: Path) -> MovedStore | None:
+    """Return the new address of the store that was in a directory, None if the directory is not marked.
+
+    If the note is damaged, the address is empty.
+    """
+    if (directory / METADATA).exists() or not (directory / MOVED_METADATA).exists():
+        return None
+    try:
+        return msgspec.json.decode((directory / _NOTE).read_bytes(), type=MovedStore)
+    except (OSError, *JSON_FAULTS):
+        return MovedStore("", "", "")
+
+
+def require_not_moved(directory: Path) -> None:
+    """Raise Refused if the store of a directory has moved to a bucket."""
+    found = moved_store(directory)
+    if found is None:
+        return
+    address = found.address or "a bucket"
+    raise Refused(
+        f"the store of {directory} was moved to {address}",
+        hint=f"Use {address}. To undo the move, delete the objects there first, and then rename "
+        f"{directory / MOVED_METADATA} to {METADATA}",
+    )
+
+
+def mark_moved(directory: Path, moved: MovedStore) -> None:
+    """Mark a directory. Durable on return. The caller has the lock of the store."""
+    note = directory / _NOTE
+    scratch = note.with_suffix(".json.new")
+    scratch.unlink(missing_ok=True)
+    fd = disk.create_file(scratch)
+    try:
+        disk.write_all(fd, [msgspec.json.encode(moved)], 0, scratch)
+        disk.sync_data(fd)
+    finally:
+        os.close(fd)
+    scratch.rename(note)
+    (directory / "broker.json").unlink(missing_ok=True)  # the broker of the new place has the same store id and socket
+    disk.sync_directory(directory)
+    (directory / METADATA).rename(directory / MOVED_METADATA)
+    disk.sync_directory(directory)

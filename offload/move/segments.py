@@ -1,0 +1,112 @@
+"""Segments of a store that moves into a bucket: each is uploaded once, under a name that every run of the move finds.
+
+    sealed segment with a local file        uploaded as an offload does it
+    offloaded, and without a local file     its objects are copied unchanged, under their names
+
+Rules
+- The name of an upload is a digest of the manifest's nonce and the segment's id. A rerun finds its objects and resumes
+  an unfinished upload. The verification of the move compares every byte.
+- Objects of an earlier run that no segment has any more are deleted.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from pyspark_ledger.ledger.clock import system_clock_ms
+from pyspark_ledger.ledger.errors import NotFound
+from pyspark_ledger.ledger.metadata.offload_records import OffloadAttempt
+from pyspark_ledger.ledger.metadata.records import Metadata
+from pyspark_ledger.ledger.metadata.segment_records import SegmentRecord
+from pyspark_ledger.ledger.segment.verification import load_or_rebuild_index
+from pyspark_ledger.ledger.segment.writer import data_path
+from pyspark_ledger.ledger.tiering.offloader import NO_CALLBACKS, OffloadCallbacks
+from pyspark_ledger.ledger.tiering.recorded_segment import extra_metadata, recorded_segment
+from pyspark_ledger.ledger.tiering.sealed_index import entry_traits
+from pyspark_ledger.offload.format.block_index import parse_index
+from pyspark_ledger.offload.format.object_names import ObjectKey
+from pyspark_ledger.offload.index_objects import split_into_parts
+from pyspark_ledger.offload.offloader import ObjectStoreOffloader
+from pyspark_ledger.offload.reader import INDEX_BYTES_MAX
+from pyspark_ledger.offload.storage.object_store import ObjectStore
+from pyspark_ledger.offload.upload import retry, upload_file
+from pyspark_ledger.offload.verification import download_object
+
+Progress = Callable[[float | None, str], object]
+
+
+def upload_segments(
+    source: Path, records: Metadata, nonce: str, offloader: ObjectStoreOffloader, progress: Progress
+) -> dict[int, OffloadAttempt]:
+    """Copy all segments to the offloader's address. Return the complete attempts by segment."""
+    rows = [(name, row) for name in records.names() for row in records.segments.of(name)]
+    total, done = sum(row.file_bytes for _, row in rows), 0
+    found: dict[int, OffloadAttempt] = {}
+    for number, (name, row) in enumerate(rows):
+        words = f"segment {number + 1:,} of {len(rows):,}"
+
+        def advance(uploaded: int, before: int = done, words: str = words) -> None:
+            progress((before + uploaded) / max(total, 1), words)
+
+        advance(0)
+        attempt = OffloadAttempt.of(row.listed())
+        if attempt is not None and attempt.complete and attempt.local_deleted:
+            _copy_objects(ObjectKey(attempt.attempt, row.ledger_id), offloader.store_of(attempt.driver), offloader)
+        else:
+            attempt = OffloadAttempt(uuid.uuid5(uuid.UUID(nonce), str(row.ledger_id)), offloader.driver)
+            _upload(source, records, name, row, attempt, offloader, OffloadCallbacks(advance, lambda: False))
+            attempt = attempt.completed(system_clock_ms())
+        found[row.ledger_id] = replace(attempt, driver=offloader.driver).without_local()
+        done += row.file_bytes
+    kept = {attempt.attempt for attempt in found.values()}
+    retry(lambda: offloader.delete_orphans(records.store_record().store_id, kept))
+    return found
+
+
+def _upload(
+    source: Path,
+    records: Metadata,
+    name: str,
+    row: SegmentRecord,
+    attempt: OffloadAttempt,
+    offloader: ObjectStoreOffloader,
+    callbacks: OffloadCallbacks,
+) -> None:
+    path, entries = data_path(source / "ledgers", row.ledger_id), row.listed().entries
+    index = load_or_rebuild_index(
+        path,
+        row.ledger_id,
+        store_id=records.store_record().store_id,
+        entries=entries,
+        file_bytes=row.file_bytes,
+        first_row=row.first_row,
+        block_bytes=row.block_bytes,
+        describe=entry_traits,
+    )
+    segment = recorded_segment(records, name, row, path, lambda: index)
+    offloader.offload(segment, attempt.attempt, extra_metadata(records, name), callbacks)
+
+
+def _copy_objects(key: ObjectKey, place: ObjectStore, offloader: ObjectStoreOffloader) -> None:
+    """Copy the objects of an offloaded segment, the block index last."""
+    target = offloader.store
+    encoded = retry(lambda: place.get(key.index_name, INDEX_BYTES_MAX).data)
+    index = parse_index(encoded, f"{place.address}/{key.index_name}")
+    with tempfile.TemporaryDirectory(prefix="ledger-move-") as scratch:
+        path = Path(scratch) / "data"
+        download_object(place, key, index.data_bytes, path)
+        metadata = retry(lambda: place.head(key.data_name)).metadata
+        parts = split_into_parts(index)
+        upload_file(target, key.data_name, metadata, path, parts, threads=2, callbacks=NO_CALLBACKS)
+    for name in (key.entries_name, key.index_name):
+        try:
+            found = retry(lambda: place.get(name, INDEX_BYTES_MAX))  # noqa: B023 — called at once
+        except NotFound:
+            if name == key.index_name:
+                raise
+            continue  # offloaded without an entry index, as by Pulsar
+        retry(lambda: target.put(name, found.data, found.head.metadata))  # noqa: B023 — called at once
