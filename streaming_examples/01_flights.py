@@ -122,7 +122,7 @@ assert chart.state == "ended"
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC A ledger is a picture, too: its segments, and the cursors on them.
+# MAGIC A notebook shows a ledger as a picture: its segments, and the cursors on them.
 
 # COMMAND ----------
 

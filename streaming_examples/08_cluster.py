@@ -14,7 +14,7 @@
 # MAGIC a cache. This notebook writes the flights of January 2013 on three days of work. Each evening the cluster goes
 # MAGIC away: its broker is killed and its disk is deleted. In the morning, a new broker starts on an empty disk.
 # MAGIC
-# MAGIC **Set-up.** The notebook uses the active Spark session, or makes a local one. Without an address of yours, it
+# MAGIC **Set-up.** The notebook uses the active Spark session, or makes a local one. If you set no `address`, it
 # MAGIC starts an S3 server on this host (SeaweedFS). In Amazon S3, set `address` to an empty prefix of your bucket. The
 # MAGIC driver needs permission to get, put, list and delete objects there.
 
@@ -57,8 +57,8 @@ folder = mkdtemp(prefix="cluster-")
 # MAGIC %md
 # MAGIC **The S3 server** listens on loopback. Skip this cell in Amazon S3.
 # MAGIC
-# MAGIC `connect` tests a new bucket with hundreds of races of puts. SeaweedFS lets the losers of a race wait for
-# MAGIC seconds, so the cell makes the store without them.
+# MAGIC `connect` tests a new bucket with hundreds of races of puts. In SeaweedFS, a put that loses a race waits
+# MAGIC for seconds, so the cell creates the store without this test.
 
 
 # COMMAND ----------

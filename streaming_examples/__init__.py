@@ -1,1 +1,1 @@
-"""Examples that run: each is a module started with `python -m`, on data that comes installed."""
+"""Examples: each is a module for `python -m`. Their data are an installed package."""

@@ -1,7 +1,7 @@
-"""A Spark application in a process group of its own, so that it can be killed the way a machine kills it.
+"""Spark application in a session of its own, which can be killed as if its machine failed.
 
-Rules: everything that the application starts (its JVM, its Python workers) is in its session. `kill` is SIGKILL to the
-whole of it, with no warning; nothing of it is left when `kill` or `wait` returns.
+Rules: all processes that the application starts (its JVM, its Python workers) are in its session. `kill` sends SIGKILL
+to all of them. When `kill` or `wait` returns, none of them is left.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class AppProcess:
         self.log = log
         root = str(Path(__file__).resolve().parent.parent)
         paths = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-        # Spark hands its own settings to children by the environment; this one is an application of its own.
+        # Spark passes the address of its JVM to child processes in variables. This child starts a JVM of its own.
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_GATEWAY")}
         with log.open("ab") as output:
             self._process = subprocess.Popen(  # noqa: S603  # our own module
@@ -38,11 +38,11 @@ class AppProcess:
 
     @property
     def pid(self) -> int:
-        """The process, which is also its group and its session."""
+        """Id of the process, and also of its process group and its session."""
         return self._process.pid
 
     def require_alive(self) -> None:
-        """RuntimeError with the end of its log when it has ended."""
+        """Raise RuntimeError with the last lines of the log if the application has ended."""
         status = self._process.poll()
         if status is not None:
             said = "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-30:])
@@ -50,7 +50,7 @@ class AppProcess:
             raise RuntimeError(message)
 
     def kill(self) -> None:
-        """SIGKILL to all of it."""
+        """Send SIGKILL to all processes of the application."""
         if self._process.poll() is None:
             os.killpg(self.pid, signal.SIGKILL)
             self._process.wait()
@@ -63,14 +63,14 @@ class AppProcess:
         return status
 
     def _sweep(self) -> None:
-        """Spark puts its Python daemon in a group of its own: it leaves by itself, or is killed too."""
+        """Kill the processes of the session that are left: Spark's Python daemon is in a process group of its own."""
         until = time.monotonic() + _GONE_SECONDS
         while members := session_members(self.pid):
             for pid in members:
                 try:
                     os.kill(pid, signal.SIGKILL)
                 except ProcessLookupError:
-                    continue  # it left between the two lines
+                    continue  # it ended after the call of session_members
             if time.monotonic() > until:
                 message = f"processes {members} of session {self.pid} cannot be killed"
                 raise RuntimeError(message)
@@ -84,7 +84,7 @@ def session_members(session: int) -> list[int]:
         if not entry.name.isdigit():
             continue
         try:
-            # pid (name) state ppid pgrp session …; the name may hold anything, also a parenthesis.
+            # The file has: pid (name) state ppid pgrp session … The name may contain any character, also a parenthesis.
             fields = (entry / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         except (FileNotFoundError, ProcessLookupError):
             continue

@@ -29,8 +29,8 @@ class Check:
 
 
 def exactly_once(found: pa.Table, source: pa.Table) -> list[Check]:
-    """`found` is `source` as a multiset of rows, in all columns."""
-    # What was read points into the mapped log, where columns begin at any byte; Arrow's joins want them aligned.
+    """Check that `found` has the same rows as `source`, each as often, with equal values in all columns."""
+    # The columns of `found` are parts of the mapped log and begin at any byte. Arrow's joins need aligned columns.
     found = found.combine_chunks()
     counts = found.group_by(FLIGHT_KEY).aggregate([([], "count_all")])["count_all"]
     distinct = len(counts)
@@ -38,15 +38,19 @@ def exactly_once(found: pa.Table, source: pa.Table) -> list[Check]:
     order = [(name, "ascending") for name in FLIGHT_KEY]
     same = found.schema.equals(source.schema) and found.sort_by(order).equals(source.sort_by(order))
     return [
-        Check("the key is one: no two flights of the source share it", _is_key(source), " + ".join(FLIGHT_KEY)),
+        Check("no two flights of the source have the same key", _is_key(source), " + ".join(FLIGHT_KEY)),
         Check("no flight is missing", missing == 0, f"{missing} of {source.num_rows:,}"),
-        Check("no flight is there twice", found.num_rows == distinct, f"{found.num_rows - distinct} of {distinct:,}"),
+        Check(
+            "no flight is in the ledger twice",
+            found.num_rows == distinct,
+            f"{found.num_rows - distinct} of {distinct:,}",
+        ),
         Check(f"all {len(source.schema)} columns of all rows are equal", same, f"{found.num_rows:,} rows"),
     ]
 
 
 def windows_right(files: BatchFiles, flights: pa.Table, weather: pa.Table) -> list[Check]:
-    """Check that the newest row of each window is what pyarrow computes from the source."""
+    """Check that the newest row of each window equals the row that pyarrow computes from the source."""
     right = expected(flights, weather)
     newest = files.newest(["day", "origin"])
     wrong = differences(newest.select(right.column_names).sort_by(KEY), right)
@@ -56,9 +60,10 @@ def windows_right(files: BatchFiles, flights: pa.Table, weather: pa.Table) -> li
 
 
 def nothing_dropped(progress: Path, files: BatchFiles) -> list[Check]:
-    """No row came too late for the watermark, in what Spark said of its batches.
+    """Check by Spark's progress that no row came too late for the watermark.
 
-    A kill may silence the batch it hits, and only that; a row dropped there is a row that a window lacks.
+    The progress of one batch may be missing, because the kill came before Spark reported it. A row that was dropped in
+    that batch is missing in a window, which `windows_right` finds.
     """
     told = _told(progress)
     dropped = sum(operator["numRowsDroppedByWatermark"] for batch in told for operator in batch["stateOperators"])
@@ -74,7 +79,7 @@ def nothing_dropped(progress: Path, files: BatchFiles) -> list[Check]:
 
 
 def went_on(progress: Path) -> list[Check]:
-    """Check that the restarted query is the killed one, and resumed at its position."""
+    """Check that the restarted query has the id of the killed query, and resumed at its position."""
     told = _told(progress)
     queries, runs = {batch["id"] for batch in told}, list(dict.fromkeys(batch["runId"] for batch in told))
     first = [next(batch["batchId"] for batch in told if batch["runId"] == run) for run in runs]
@@ -85,7 +90,7 @@ def went_on(progress: Path) -> list[Check]:
 
 
 def _told(progress: Path) -> list[dict[str, Any]]:
-    """Spark's progress, batch by batch; a last line that a kill cut short is none."""
+    """Return Spark's progress of each batch. A kill may leave an incomplete last line, which is left out."""
     lines = progress.read_text(encoding="utf-8").split("\n")
     return [json.loads(line) for line in lines if line.endswith("}")]
 

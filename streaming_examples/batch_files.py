@@ -1,8 +1,9 @@
-"""The outcome of a streaming query as files, one per micro-batch, written so that a repeated batch changes nothing.
+"""Results of a streaming query as files, one for each micro-batch. A repeated batch changes nothing.
 
-    <directory>/batch-000017.parquet        the rows of micro-batch 17; renamed into place when it is whole
+    <directory>/batch-000017.parquet        the rows of micro-batch 17; renamed to this name when complete
 
-Spark repeats a batch that it had not noted as done when it died: same id, same rows, hence the same file again.
+If Spark is killed before it records that a batch is done, it repeats the batch with the same id and the same rows. So
+the same file is written again.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class BatchFiles:
-    """A directory of them. Call an instance from `foreachBatch`."""
+    """Directory of such files. An instance is a function for `foreachBatch`."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

@@ -1,7 +1,7 @@
 """Control of the demo's broker: kill it, and stop it for good.
 
-The supervisor restarts a killed broker, and exits only when the broker exits by itself. So `stop` calls the broker;
-killing the whole session is for a broker that does not answer.
+The supervisor restarts a killed broker, and exits only when the broker exits by itself. So `stop_broker` asks the
+broker to exit. It kills the whole session only if the broker does not exit.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LEAVE_SECONDS = 10.0
 
 
 def kill_broker(client: Client) -> tuple[int, int, float]:
-    """SIGKILL; the pid that was, the pid that answers now, and the seconds in between."""
+    """Kill the broker. Return its process id, that of the broker that answers next, and the seconds until then."""
     before = client.hello().pid
     began = time.monotonic()
     os.kill(before, signal.SIGKILL)
@@ -31,9 +31,9 @@ def kill_broker(client: Client) -> tuple[int, int, float]:
 
 
 def stop_broker(client: Client) -> None:
-    """Ask the broker to leave; kill it and its supervisor when they are still there after ten seconds."""
+    """Ask the broker to exit. Kill it and its supervisor if they still run after ten seconds."""
     session = os.getsid(client.hello().pid)
-    with contextlib.suppress(LedgerError):  # it may leave before it has answered
+    with contextlib.suppress(LedgerError):  # it may exit before its answer is sent
         client.call("shutdown", Empty(), deadline_ms=0)
     until = time.monotonic() + _LEAVE_SECONDS
     while members := session_members(session):
@@ -45,6 +45,6 @@ def stop_broker(client: Client) -> None:
 
 
 def stop_broker_of(store: Path) -> None:
-    """Stop a broker that an earlier run may have left."""
-    with contextlib.suppress(LedgerError):  # none is there
+    """Stop the broker of an earlier run, if it still runs."""
+    with contextlib.suppress(LedgerError):  # no broker runs
         stop_broker(connect_store(store, start=False, deadline_ms=2_000))

@@ -1,8 +1,8 @@
-"""Act of the demo: the ledger's history goes to S3, and is read from there, with its broker and without.
+"""Act of the demo: the sealed segments go to S3, and Spark reads them from there, with the broker and without it.
 
-Sealed segments are offloaded and their local copies dropped. A query from the beginning then reads them from S3 and
-goes on into what is still local. When the rest is offloaded, too, Spark reads the bucket without asking any broker.
-Both times the rows are those of the source: as many, and with the same sum of hashes.
+Sealed segments are offloaded, and their local copies are deleted. A query from the beginning then reads them from S3,
+and the last rows from the local file. When the rest is offloaded, too, Spark reads the bucket without a broker. Both
+times the number of rows and the sum of their hashes must be those of the source.
 """
 
 from __future__ import annotations
@@ -38,19 +38,21 @@ class BucketAct:
         store.offload_to(self.address, endpoint=self.server.endpoint, credential_provider=PROVIDER)
 
     def run(self, source: pa.Table, location: Path) -> None:
-        """Offload, drop, read through S3 into the tail, read the bucket alone."""
+        """Offload, delete the local copies, read from S3 and the local file, and read the bucket alone."""
         wanted = sums(self.spark.createDataFrame(source))
         done = self._timed("offload the sealed segments to S3", self.ledger.offload)
         self.ledger.set_policy(managedLedgerOffloadDeletionLagInMillis=0)
         gone = self.ledger.trim().local
         kept = len(list((location / "ledgers").glob("*.ledger")))
-        found = f"{len(done.done)} segments, {done.bytes_done / 1e6:.1f} MB; {len(gone)} local copies dropped"
+        found = f"{len(done.done)} segments, {done.bytes_done / 1e6:.1f} MB; {len(gone)} local copies deleted"
         self.checks.append(
             Check("sealed segments are in S3 only", bool(gone) and sorted(gone) == sorted(done.done), found)
         )
-        through = self._timed("a query from the beginning, through S3 into the tail", lambda: self._through(location))
-        what = f"{through[0]:,} rows, {kept} segment files are left here"
-        self.checks.append(Check("a query from the beginning reads S3 and then the tail", through == wanted, what))
+        through = self._timed("a query from the beginning, from S3 and the local file", lambda: self._through(location))
+        what = f"{through[0]:,} rows, {kept} local segment files"
+        self.checks.append(
+            Check("a query from the beginning reads S3 and then the local file", through == wanted, what)
+        )
         self.ledger.offload(seal=True)
         alone = self._timed("read the bucket without a broker", lambda: sums(self.bucket()))
         self.checks.append(Check("the bucket alone has the same rows", alone == wanted, f"{alone[0]:,} rows"))

@@ -1,4 +1,4 @@
-"""The picture of the demo: rows written and read a second above, the subscription's backlog below, kills marked."""
+"""Picture of the demo: above the rows written and read per second, below the subscription's backlog, with the kills."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _EVENT = "tab:red"
 
 
 def rates(samples: Sequence[Sample]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Middles of the bins in seconds; rows written, and rows acknowledged, a second in each."""
+    """Return the middle of each bin in seconds, and its rows written and rows acknowledged per second."""
     seconds = np.array([sample.seconds for sample in samples])
     written = np.array([sample.rows for sample in samples], float)
     read = np.array([0 if sample.backlog is None else sample.rows - sample.backlog for sample in samples], float)
@@ -51,11 +51,11 @@ def draw(samples: Sequence[Sample], events: Sequence[Event], path: Path) -> None
 
 
 def _rates(axis: Axes, samples: Sequence[Sample]) -> None:
-    """Both rates. The batch write is one spike beyond everything: the axis ends below it, and it is named."""
+    """Draw both rates. The batch write is far above the rest: the axis ends below it, and a text gives its rate."""
     middles, written, read = (values / scale for values, scale in zip(rates(samples), (1, 1e3, 1e3), strict=True))
     axis.step(middles, written, where="mid", label="written", color="tab:blue")
     axis.step(middles, read, where="mid", label="read and acknowledged", color="tab:orange")
-    axis.set_ylabel("thousand rows a second")
+    axis.set_ylabel("thousand rows per second")
     axis.legend(loc="upper right", frameon=False)
     spike = int(np.argmax(written))
     top = 1.4 * max(np.delete(written, spike).max(initial=1.0), read.max())
@@ -72,7 +72,7 @@ def _rates(axis: Axes, samples: Sequence[Sample]) -> None:
 
 
 def _mark(axis: Axes, event: Event, *, row: int) -> None:
-    """Draw a line, and its name above the axis; neighbours are in different rows."""
+    """Draw a line for an event, and its name above the axis. Names of successive events are in different rows."""
     axis.axvline(event.seconds, color=_EVENT, linewidth=0.8, linestyle="--")
     axis.annotate(
         event.what,

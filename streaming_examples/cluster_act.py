@@ -80,7 +80,8 @@ class ClusterAct:
     def _create(self) -> None:
         """Create the store as `connect` does, but without the races that test a bucket.
 
-        SeaweedFS lets the losers of a race wait for seconds, so its hundreds of races take one or two minutes.
+        In SeaweedFS, a put that loses a race waits for seconds, so the test with hundreds of races takes one or two
+        minutes.
         """
         bucket = open_object_store(self.address)
         found_or_created(bucket, system_clock_ms, RequestLimits(), create=True, window=8, probe=lambda _: None)
@@ -107,7 +108,7 @@ class ClusterAct:
         return files
 
     def _wait(self, store: LedgerStore, query: StreamingQuery, rows: int) -> None:
-        """Wait until the ledger has the rows. Raises what ended the query, or TimeoutError."""
+        """Wait until the ledger has the rows. Raises the error that ended the query, or TimeoutError."""
         until = time.monotonic() + _WAIT_SECONDS
         while _rows(store) < rows:
             if (error := query.exception()) is not None:

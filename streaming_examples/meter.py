@@ -1,7 +1,7 @@
 """Meter of a ledger and its reader: a thread that samples ten times a second, and records events.
 
-A sample that finds no broker (it was just killed) waits inside the client, and is late, not lost. Before the ledger or
-the subscription exists there are no rows and no backlog.
+If the broker was just killed, the client waits for its successor: the sample is late, but not lost. Before the ledger
+or the subscription exists there are no rows and no backlog.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LOOK_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Measurement. `seconds` since the start; `backlog` None without a subscription."""
+    """Measurement, `seconds` after the start. `backlog` is None without a subscription."""
 
     seconds: float
     rows: int
@@ -35,7 +35,7 @@ class Event:
 
 
 class Meter:
-    """Samples until it is stopped. `rows` and `backlog` are as of the last look."""
+    """Meter that samples until it is stopped. `rows` and `backlog` are those of the last sample."""
 
     def __init__(self, client: Client, ledger: str, subscription: str) -> None:
         self.samples: list[Sample] = []
@@ -48,20 +48,20 @@ class Meter:
 
     @property
     def rows(self) -> int:
-        """Rows in the ledger."""
+        """Number of rows in the ledger."""
         return self.samples[-1].rows if self.samples else 0
 
     @property
     def backlog(self) -> int | None:
-        """Rows that the subscription has not acknowledged."""
+        """Number of rows that the subscription has not acknowledged."""
         return self.samples[-1].backlog if self.samples else None
 
     def seconds(self) -> float:
-        """Since the start."""
+        """Return the seconds since the start."""
         return time.monotonic() - self._began
 
     def mark(self, what: str) -> float:
-        """Note that something happened now; when that is."""
+        """Record an event at the present time. Return its seconds since the start."""
         event = Event(self.seconds(), what)
         self.events.append(event)
         return event.seconds
@@ -76,7 +76,7 @@ class Meter:
             try:
                 self.samples.append(Sample(self.seconds(), *self._look()))
             except LedgerError as error:
-                self.mark(f"no look at the ledger: {error.code}")
+                self.mark(f"no sample of the ledger: {error.code}")
 
     def _look(self) -> tuple[int, int | None]:
         try:

@@ -1,4 +1,4 @@
-"""Report of the demo: checks and timings as tables, on the screen and in `report.txt`, and `picture.png`."""
+"""Report of the demo: tables of checks and timings on the screen and in `report.txt`, and `picture.png`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from streaming_examples.meter import Meter
 def write_report(
     checks: Sequence[Check], timings: Sequence[tuple[str, float]], meter: Meter, directory: Path, console: Console
 ) -> None:
-    """Print it and keep it; the last line says whether everything held."""
+    """Print the report and write it to files. The last line has the number of checks that held."""
     draw(meter.samples, meter.events, directory / "picture.png")
     failed = [check for check in checks if not check.held]
     backlogs = [sample.backlog for sample in meter.samples if sample.backlog is not None]
@@ -30,7 +30,7 @@ def write_report(
 
 
 def _checks(checks: Sequence[Check]) -> Table:
-    table = Table("", "check", "found", title="Accounts", title_justify="left")
+    table = Table("", "check", "found", title="Checks", title_justify="left")
     for check in checks:
         table.add_row("[green]holds[/]" if check.held else "[red]FAILS[/]", check.what, check.numbers)
     return table

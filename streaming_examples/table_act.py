@@ -33,7 +33,7 @@ class TableAct:
         self.timings: list[tuple[str, float]] = []
 
     def run(self, location: Path, rows: int) -> None:
-        """Publish, then ask table and log the same."""
+        """Publish the segments, and run the same SQL on the table and on the log."""
         self.store.ledger(self.ledger).seal()
         options = {"store": str(location)}
         done = self._timed(
@@ -41,8 +41,8 @@ class TableAct:
             lambda: publish(self.spark, self.ledger, self.table, options=options),
         )
         again = publish(self.spark, self.ledger, self.table, options=options)
-        what = f"{len(done)} segments, {len(again)} when asked again"
-        self.checks.append(Check("every segment is published, and once", len(done) > 1 and not again, what))
+        what = f"{len(done)} segments, {len(again)} by a second call"
+        self.checks.append(Check("every segment is published once", len(done) > 1 and not again, what))
         log = self.spark.read.format("ledger").option("store", str(location))
         delta = self.spark.read.format("delta")
         table, wanted = self._timed(
@@ -72,6 +72,6 @@ class TableAct:
 
 
 def ask(flights: DataFrame) -> Answer:
-    """Return the SQL's answer about these flights."""
+    """Return the result of the SQL for these flights."""
     found = flights.sparkSession.sql(SQL, flights=flights)
     return [tuple(row) for row in found.collect()]

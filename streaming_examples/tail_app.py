@@ -3,8 +3,8 @@
     python -m streaming_examples.tail_app STORE LEDGER DIRECTORY
 
 `DIRECTORY` gets `checkpoint/`, `windows/` (see `batch_files`) and `progress.jsonl`: one line of Spark's own progress
-per micro-batch. From that file the demo learns of rows dropped by the watermark after this process was killed. The
-application runs until a file `DIRECTORY/stop` appears, or it is killed. To recover, start it again.
+per micro-batch. The demo reads this file to find rows that the watermark dropped, also after a kill of this process.
+The application runs until a file `DIRECTORY/stop` appears, or it is killed. To recover, start it again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LOOK_SECONDS = 0.1
 
 
 def main(store: str, ledger: str, directory: Path) -> None:
-    """Start or restart the query, and wait."""
+    """Start or restart the query, and wait for its end."""
     spark = session(
         "daily windows",
         **{"spark.master": "local[2]", "spark.sql.shuffle.partitions": 2, "spark.ui.showConsoleProgress": "false"},
@@ -63,10 +63,10 @@ def main(store: str, ledger: str, directory: Path) -> None:
 
 
 def _note(query: StreamingQuery, notes: Any, written: int) -> int:
-    """Append the progress of the batches after `written`; the newest batch that is noted now."""
+    """Append the progress of the batches after batch `written` to `notes`. Return the newest batch in `notes`."""
     for progress in query.recentProgress:
         told = json.loads(progress.json)
-        # Spark also reports while idle, under the id of the batch that is to come.
+        # Spark also reports progress while it is idle, with the id of the next batch.
         if told["batchId"] > written and "addBatch" in told["durationMs"]:
             written = told["batchId"]
             notes.write(json.dumps(told, separators=(",", ":")) + "\n")

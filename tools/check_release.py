@@ -1,4 +1,4 @@
-"""Whether a checkout may be published as a tag: tag, version and changelog agree, and the tree is what the tag names.
+"""Check that a checkout may be published as a tag: version and changelog agree, and the tree is that of the tag.
 
 Prints one line for each refusal and ends with status 1, or prints one line. Nothing is changed.
 
@@ -19,7 +19,7 @@ _RELEASE = re.compile(r"\[(.+)\] - \d{4}-\d{2}-\d{2}")
 
 
 def refusals(root: Path, tag: str) -> Iterator[str]:
-    """Why the checkout at `root` is not the release `tag`; nothing when it is."""
+    """Yield each reason why the checkout at `root` cannot be published as the release `tag`."""
     named = _TAG.fullmatch(tag)
     if named is None:
         yield f"tag {tag!r} is not of the form v1.2.3 or v1.2.3rc1"
@@ -68,7 +68,7 @@ def _git(root: Path, *words: str) -> str:
 
 
 def main() -> int:
-    """Exit status 1 when something disagrees."""
+    """Print the reasons. Return the exit status, 1 if there is a reason."""
     tag = sys.argv[1] if len(sys.argv) > 1 else ""
     found = list(refusals(Path(__file__).resolve().parents[1], tag))
     for refusal in found:

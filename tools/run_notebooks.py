@@ -41,7 +41,7 @@ def execute(path: Path, python: Path) -> float:
         try:
             client.execute(env=environment_variables(temporary))
         finally:
-            # The broker of a directory that goes away would wait for work until it is idle long enough.
+            # Without this, the brokers would run on after their directory is deleted, until their idle time is over.
             for store in temporary.glob("*/store"):
                 stop_broker(store)
     return time.monotonic() - start

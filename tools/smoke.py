@@ -35,7 +35,7 @@ def main() -> None:
         message = f"the wheel put {', '.join(strangers)} at the top of site-packages, where only pyspark_ledger belongs"
         raise RuntimeError(message)
     if crc_implementation != "c":
-        message = f"google-crc32c runs its {crc_implementation} implementation, wanted c: checksums crawl"
+        message = f"google-crc32c uses its slow {crc_implementation} implementation, expected c"
         raise RuntimeError(message)
     os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = (

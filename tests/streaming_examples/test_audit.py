@@ -30,7 +30,7 @@ def test_a_missing_a_doubled_and_a_changed_row_are_found(source: pa.Table) -> No
     same = "all 19 columns of all rows are equal"
     assert failed(audit.exactly_once(source.slice(1), source)) == ["no flight is missing", same]
     twice = pa.concat_tables([source, source.slice(7, 1)])
-    assert failed(audit.exactly_once(twice, source)) == ["no flight is there twice", same]
+    assert failed(audit.exactly_once(twice, source)) == ["no flight is in the ledger twice", same]
     instead = pa.concat_tables([source.slice(1), source.slice(7, 1)])
     assert len(failed(audit.exactly_once(instead, source))) == 3, "as many rows as there should be"
     place = source.column_names.index("tailnum")

@@ -21,4 +21,4 @@ def test_without_the_jars_of_delta_it_ends_with_a_line_and_no_traceback(
     with pytest.raises(SystemExit) as ended:
         demo.start_spark(tmp_path / "spark.log")
     assert str(ended.value.code).startswith("The demo needs Delta's jars. [LEDGER_UNAVAILABLE] no packages")
-    assert str(ended.value.code).endswith(f", here {tmp_path / 'spark.log'}")
+    assert str(ended.value.code).endswith(f". See {tmp_path / 'spark.log'}")
