@@ -66,7 +66,10 @@ def spark_features() -> SparkFeatures:
 
 
 def stream_reader_classes() -> tuple[type, ...]:
-    """Return the base classes of a stream reader. With admission control, one of them is for Trigger.AvailableNow."""
+    """Return the base classes of a stream reader.
+
+    Spark with admission control needs a class for Trigger.AvailableNow.
+    """
     if admission is None:
         return (datasource.DataSourceStreamReader,)
     return (datasource.DataSourceStreamReader, admission.SupportsTriggerAvailableNow)

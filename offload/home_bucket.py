@@ -20,7 +20,7 @@ _READ_MS = 20_000
 
 
 def home_bucket(settings: Settings) -> ObjectStore:
-    """Return the bucket. The target of offloads is the folder `segments` in it."""
+    """Return the bucket of the store. Segments are offloaded to the folder `segments` of this bucket."""
     address = settings.managedLedgerOffloadBucket.removesuffix("/segments")
     options = s3_options_of(settings)
     connections = max(options.connections + 2 * settings.bucketPutsInFlight, CONNECTIONS)

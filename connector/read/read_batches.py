@@ -5,8 +5,8 @@
     commit(end)              the id of that end
 
 Rules
-- A trigger that finds nothing leaves its id to the next trigger, because the start is the same.
-- Only the newest `_KEPT` ends are known. Spark commits a batch before it plans the one after the next.
+- If a trigger finds no rows, the next trigger has the same id, because it has the same start.
+- Only the newest `_KEPT` ends are known. Two would be enough: Spark commits batch n before it plans batch n + 2.
 """
 
 from __future__ import annotations

@@ -72,7 +72,8 @@ class PartitionedLedger(Ledger):
         return any(sealed)
 
     def append(self, rows: pa.Table | pa.RecordBatch | Iterable[Mapping[str, object]] | bytes) -> Position:
-        """Append rows, or one message, to the next partition in rotation. Return the position after them there.
+        """Append rows, or one message, to the next partition in rotation. Return the position after them in this
+        partition.
 
         A client that appends all the time does not use partitions that were added meanwhile. It uses them after it was
         idle for some seconds.

@@ -7,8 +7,8 @@ Rules
 - No thread waits for an append: the thread that acknowledges an object completes the jobs of the object.
 - The bytes of a batch are read from the local file when its object is built. The file stays open until then.
 - A store whose log has failed accepts nothing more. Its broker exits.
-- Lengths in `LiveFiles` grow in the order of the log. So a carry of a file writes all of its bytes that earlier batches
-  have.
+- Lengths in `LiveFiles` grow in the order of the log. To *carry* a file is to write its bytes to the log again. So a
+  carry writes all bytes of the file that earlier batches have.
 """
 
 from __future__ import annotations

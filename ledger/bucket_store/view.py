@@ -5,8 +5,9 @@
 Rules
 - Nothing in the bucket is changed, and no epoch is raised: a broker may serve the store meanwhile.
 - The view has everything that was acknowledged before the call: the log without a gap, up to its first missing number.
-- A number may be missing because the collector deleted its object. Then the present manifest has a first live number
-  above it, or another snapshot, and the view is built again. Reason: a deletion follows the manifest that allows it.
+- A number may be missing because the collector deleted its object. Then the view is built again. It finds out by a
+  second read of the manifest, which then has another snapshot, or a *first live number* above the missing number. That
+  is the number of the oldest object that is still needed. Reason: a deletion follows the manifest that allows it.
 """
 
 from __future__ import annotations

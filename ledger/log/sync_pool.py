@@ -225,7 +225,7 @@ class SyncPool:
             except Empty:
                 break
             if job is None:
-                self._jobs.put(None)  # None ends one thread; this one was meant for another thread
+                self._jobs.put(None)  # each None ends one thread, and this None is for another thread
                 break
             if job.take():
                 jobs.append(job)

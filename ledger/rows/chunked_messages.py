@@ -25,7 +25,10 @@ _BUFFER_BYTES_MAX = 64 * 1024 * 1024
 
 
 def earlier_ranges(segments: Sequence[SegmentDescription], position: Position) -> Iterator[PositionRange]:
-    """Yield the ranges of entries before a position, the last range first, each larger than the one before."""
+    """Yield ranges of the entries before a position, the last range first.
+
+    Each range is larger than the range before.
+    """
     count = _BACK_ENTRIES_MIN
     for segment in reversed(segments):
         if segment.ledger_id > position.ledger_id:

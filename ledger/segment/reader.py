@@ -3,8 +3,8 @@
 A frame is an entry with its length and id.
 
 Rules
-- A `SegmentBlock` is a series of whole frames inside one block of the file, without header and padding. It ends at the
-  acknowledged end of the log or earlier, because the index ends there.
+- A `SegmentBlock` is a series of whole frames inside one block of the file, without header and padding. It has only
+  acknowledged entries, because the index has no other entries.
 - `iter_frames` and `frame_table` check that frames with consecutive ids fill the buffer exactly. The reader of an entry
   verifies the entry's checksum.
 - `walk_segment` reads a whole object, written by this project or by Pulsar. It compares every byte outside of entries:

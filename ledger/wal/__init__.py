@@ -2,7 +2,7 @@
 
 The package knows nothing of ledgers. The design is in docs/decisions/bucket-store.md.
 
-Words of the package
+Words of the package, as in docs/concepts.md
 - *slot*: the place of one number in the log. It has at most one log object.
 - *window*: the number of slots after the lowest unacknowledged number that a broker may use at the same time.
 - *take-over*: a new broker, the *taker*, replaces the earlier one. It raises the *epoch*, a number in the manifest.

@@ -31,5 +31,5 @@ class FlushSchedule:
         return self._flushed_ms + self._interval_ms
 
     def flushed(self, now_ms: int, ended: int) -> None:
-        """Record that an object was packed, in which `ended` batches end."""
+        """Record that an object was packed. `ended` is the number of batches that end in it."""
         self._flushed_ms, self._ended = now_ms, ended

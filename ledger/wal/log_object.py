@@ -12,13 +12,13 @@
     | CRC32C of all bytes before (u32)                                                                   |
     +----------------------------------------------------------------------------------------------------+
 
-Integers are big-endian. The payload of a part of kind `records` is defined by `ledger.wal.records`.
+Integers are big-endian. `ledger.database.changed_rows` defines the payload of a part of kind `records`.
 
 Invariants
 - Damage to any bit is `Corrupt`. The message names the object, the place, the expected and the found value.
 - An object of a newer format is `Unsupported`. A decoder never guesses.
 - A batch is a sequence of parts. Only its last part has `last`. A batch may continue in the next object.
-- A claim has no part.
+- A claim, which a broker puts at a take-over (`ledger.wal.take_over`), has no part.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ Rules
 - The reader requests several objects at once, and applies them in the order of their numbers.
 - A running broker deletes objects below the first live number. A caller that reads at the same time therefore reads
   the manifest again if an object is missing. It continues at the present first live number.
-- A broker puts no object at or beyond `end + window`. An object there proves that an earlier object is lost: Corrupt.
+- A broker puts no object at or beyond `end + window`. `window` is the number of puts that a broker may have in flight.
+  So an object there proves that an earlier object is lost: Corrupt.
 """
 
 from __future__ import annotations

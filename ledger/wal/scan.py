@@ -6,6 +6,9 @@
                        batch       would be    is dropped
                                    the end
 
+A *claim* is an empty object of a broker that takes the store over. An object is *void* if an object with a lower number
+has a higher epoch: a broker that was replaced wrote it.
+
 Invariants
 - Objects are fed in the order of their numbers, each once.
 - A batch is returned once, when its last part is there, with all of its parts in order.

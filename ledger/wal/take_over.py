@@ -1,11 +1,16 @@
 """Take-over of a store in a bucket: raise the epoch, read the log, claim the slots of the earlier broker.
 
+A *slot* is the place of one numbered object in the log. To *claim* a slot is to put an empty object there, so that a
+late put of the earlier broker fails. The *window* is the number of slots for which that broker may have a put in
+flight.
+
     manifest, epoch + 1 ──▶ read to the first free slot ──▶ claim it ──▶ claim the rest of the window ──▶ write
 
 Invariants
 - The epoch is raised before the log is read. So no later put of the earlier broker is acknowledged.
 - The first free slot is claimed, or its object is read. The claim decides which objects of the earlier broker count.
-- All other slots of the window are claimed or have a void object. So a late put cannot reach a number of this broker.
+- All other slots of the window are claimed or have an object of the earlier broker, which readers skip. So a late put
+  cannot reach a number of this broker.
 - A crash between any two steps leaves objects that every later reader skips.
 """
 

@@ -332,7 +332,7 @@ class CachedReads:
 
 
 def _entry_ranges(positions: PositionSet) -> Iterator[PositionRange]:
-    """Yield the entries of which the set has a row, as ranges.
+    """Yield ranges of the entries that have at least one row in the set.
 
     A segment has at most `_RANGES_MAX` ranges: ranges with the smallest gaps between them are joined.
     """

@@ -90,7 +90,7 @@ class OffloadedReads:
         return _joined([fetched.frames(p.first, p.end) if p.held is None else _cut(p) for p in parts])
 
     def parts(self, block: SegmentBlock, source: FrameSource, reading: ReaderId) -> list[BlockPart]:
-        """Return a block in the parts in which it is cached. A part keeps its memory until it is released."""
+        """Return a block as the parts that are cached separately. A part keeps its memory until it is released."""
         return self._parts(self._fetched(block, source, alone=self.is_known(reading)), block, reading)
 
     def copied(self, part: BlockPart) -> SharedMemoryReference | None:

@@ -21,7 +21,7 @@ import msgspec
 
 from pyspark_ledger.ledger.position import MessageId, Position
 
-# What `concurrent.futures.wait`, `as_completed` and asyncio use of a future, besides its result.
+# Attributes of a future that `concurrent.futures.wait`, `as_completed` and asyncio use, except `result`.
 _STANDARD = frozenset({"_condition", "_state", "_waiters", "add_done_callback", "cancel", "cancelled", "running"})
 
 
