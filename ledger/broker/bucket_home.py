@@ -21,12 +21,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
 
 from pyspark_ledger.ledger import disk
+from pyspark_ledger.ledger.broker.live_settings import LiveSettings
 from pyspark_ledger.ledger.broker.own_certificates import OwnCertificates
 from pyspark_ledger.ledger.bucket_store.collector import CollectorLimits
 from pyspark_ledger.ledger.bucket_store.creation import found_or_created
@@ -84,17 +85,43 @@ def only_target(address: str, endpoint: str) -> Callable[[Settings], None]:
     return check
 
 
+class FoundStore(NamedTuple):
+    """Store in a bucket before this broker takes the store over."""
+
+    bucket: Bucket
+    found: FoundManifest
+
+    @classmethod
+    def find(cls, bucket: Bucket, settings: Settings, *, create: bool) -> FoundStore:
+        """Read the manifest. With `create`, make a store if there is none. Raises NotFound without a store."""
+        limits = limits_of(settings)
+        probe = partial(probe_bucket, encryption=settings.managedLedgerOffloadEncryption)
+        found = found_or_created(
+            bucket, system_clock_ms, limits.requests, create=create, window=limits.window, probe=probe
+        )
+        return cls(bucket, found)
+
+    def live_settings(self, configured: Settings) -> LiveSettings:
+        """Return the configured settings, overridden by those that a client changed. The manifest has the changes."""
+        changed = self.found.manifest.settings
+        return LiveSettings.of(
+            configured,
+            {} if changed is msgspec.UNSET else changed,
+            f"the manifest of {self.bucket.address}",
+            "Start a broker of the version that wrote them, and reset them: ledger settings reset",
+        )
+
+
 def open_in_bucket(
-    bucket: Bucket, directory: Path, settings: Settings, *, create: bool, take_over: bool, **options: Any
+    store: FoundStore, directory: Path, settings: Settings, *, take_over: bool, **options: Any
 ) -> BucketStore:
     """Take the store in a bucket over and open it. `options` are those of `Store.open`.
 
-    Raises NotFound if there is no store and `create` is false, and Refused if another broker serves the store.
+    Raises Refused if another broker serves the store.
     """
     disk.skip_syncs()
+    bucket, found = store
     limits = limits_of(settings)
-    probe = partial(probe_bucket, encryption=settings.managedLedgerOffloadEncryption)
-    found = found_or_created(bucket, system_clock_ms, limits.requests, create=create, window=limits.window, probe=probe)
     require_served(found.manifest, bucket.address, take_over=take_over)
     if not take_over:
         found = _unserved(bucket, found, limits.requests, settings.bucketTakeoverMs)

@@ -1,6 +1,7 @@
 """Settings of a running broker: the values of its configuration file, and changes that a client made at run time.
 
     <store>/settings.json       {"name": number or text}: the changed settings only; each change rewrites the file
+    manifest of a bucket        the same, as its field "settings"
 
 Rules
 - A changed value overrides the configuration file. The broker checks both in the same way.
@@ -8,7 +9,8 @@ Rules
   starts, has no configuration file.
 - A client can change only the settings that the broker reads at each use. The error for another setting says to change
   the file and restart the broker.
-- A broker does not start with an unknown setting in settings.json. The error names the file.
+- A broker does not start with an unknown setting in settings.json or the manifest. The error names the file or the
+  bucket.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -28,13 +31,20 @@ from pyspark_ledger.ledger.protocol.actions import ChangeSetting, SettingState, 
 from pyspark_ledger.ledger.settings.broker import SETTINGS, Settings, declared
 
 _FILE = "settings.json"
+_CORRECT_FILE = "Correct or delete the file"
 
 
 class LiveSettings:
     """Settings that can change at any time. Callers must read `now` at each use."""
 
-    def __init__(self, path: Path | None, configured: Settings, changed: dict[str, int | str]) -> None:
-        self._path = path
+    def __init__(
+        self,
+        configured: Settings,
+        changed: dict[str, int | str],
+        keep: Callable[[dict[str, int | str]], None] = lambda _: None,
+    ) -> None:
+        """Override `configured` by `changed`. `keep` stores all changed settings after each change."""
+        self._keep = keep
         self._configured = configured
         self._changed = changed
         self._lock = threading.Lock()
@@ -52,13 +62,35 @@ class LiveSettings:
         path = store / _FILE
         try:
             changed = msgspec.json.decode(path.read_bytes(), type=dict[str, int | str])
+        except FileNotFoundError:
+            changed = {}
+        except JSON_FAULTS as wrong:
+            raise Refused(f"{path}: {json_fault(wrong)}", hint=_CORRECT_FILE) from wrong
+        return cls.of(configured, changed, str(path), _CORRECT_FILE, partial(_replace, path))
+
+    @classmethod
+    def of(
+        cls,
+        configured: Settings,
+        changed: dict[str, int | str],
+        where: str,
+        hint: str,
+        keep: Callable[[dict[str, int | str]], None] = lambda _: None,
+    ) -> Self:
+        """Return the configured settings, overridden by the changed settings that are stored at `where`.
+
+        Raises Refused if a stored setting is unknown or has a wrong value.
+        """
+        try:
             for name in changed:
                 _require_live(name)
-            return cls(path, configured, changed)
-        except FileNotFoundError:
-            return cls(path, configured, {})
-        except (*JSON_FAULTS, Refused) as wrong:
-            raise Refused(f"{path}: {json_fault(wrong)}", hint="Correct or delete the file") from wrong
+            return cls(configured, changed, keep)
+        except Refused as wrong:
+            raise Refused(f"{where}: {wrong}", hint=hint) from wrong
+
+    def keep_by(self, keep: Callable[[dict[str, int | str]], None]) -> None:
+        """Store all changed settings with `keep` after each change."""
+        self._keep = keep
 
     def before_change(self, check: Callable[[Settings], object]) -> None:
         """Call `check` with the new settings before each change. If `check` raises an error, the change fails with
@@ -91,8 +123,7 @@ class LiveSettings:
             now = self._configured.changed(changed)
             for check in [*self._checks, *(self._trials if request.trial else [])]:
                 check(now)
-            if self._path is not None:
-                _replace(self._path, changed)
+            self._keep(changed)
             self._changed, self.now = changed, now
             for listener in self._listeners:
                 listener(now)

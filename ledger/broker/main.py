@@ -31,7 +31,7 @@ from msgspec.structs import replace
 
 from pyspark_ledger.ledger import disk
 from pyspark_ledger.ledger.broker.append_socket import AppendSocketListener
-from pyspark_ledger.ledger.broker.bucket_home import BucketHome, only_target, open_in_bucket, settings_of
+from pyspark_ledger.ledger.broker.bucket_home import BucketHome, FoundStore, only_target, open_in_bucket, settings_of
 from pyspark_ledger.ledger.broker.error_log import ErrorLog
 from pyspark_ledger.ledger.broker.limits import Activity, BrokerLimits
 from pyspark_ledger.ledger.broker.listening import Listening, require_free
@@ -122,9 +122,6 @@ def _opened(
     in_bucket = bucket_of(options.store)
     if in_bucket:
         settings = settings_of(settings, in_bucket)
-    live = LiveSettings.load(options.store, settings)
-    log_broker_as(live.now.logFormat)
-    live.on_change(lambda changed: log_broker_as(changed.logFormat))
     _raise_descriptors()
     address = options.address or settings.bindAddress
     own = OwnCertificates.of(address, settings, options.store, system_clock_ms) if in_bucket else None
@@ -132,7 +129,11 @@ def _opened(
         listening: Listening | None = own.listening
     else:
         listening = Listening.of(address, settings) if address else None
-    web = _web_address(options.web or live.now.webServiceAddress, live.now)
+    web = _web_address(options.web or settings.webServiceAddress, settings)
+    found = FoundStore.find(called(_BUCKET, settings), settings, create=options.create) if in_bucket else None
+    live = LiveSettings.load(options.store, settings) if found is None else found.live_settings(settings)
+    log_broker_as(live.now.logFormat)
+    live.on_change(lambda changed: log_broker_as(changed.logFormat))
     offloader = OffloaderChoice(made_by(_OFFLOADER), live.now)
     live.before_change(address_checked_by(_ADDRESS))
     if in_bucket:
@@ -146,11 +147,12 @@ def _opened(
         made.append(CachedReads(live.now, monotonic_ms, store.snapshot, store.cursors.leased, shared))
         return made[0]
 
-    how = {"create": options.create, "take_over": options.take_over, "offloader": offloader, "watch": watch}
-    if in_bucket:
-        home = open_in_bucket(called(_BUCKET, live.now), options.store, live.now, **how)
+    how = {"take_over": options.take_over, "offloader": offloader, "watch": watch}
+    if found is not None:
+        home = open_in_bucket(found, options.store, live.now, **how)
+        live.keep_by(home.keep_settings)
         return home.store, made[0], live, listening, web, BucketHome(home, own)
-    store = Store.open(options.store, settings=live.now, clock=system_clock_ms, **how)
+    store = Store.open(options.store, settings=live.now, clock=system_clock_ms, create=options.create, **how)
     return store, made[0], live, listening, web, None
 
 

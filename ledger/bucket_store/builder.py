@@ -40,7 +40,7 @@ from pyspark_ledger.ledger.transport.bucket_discovery import AUTHORITY_FILE, OWN
 from pyspark_ledger.ledger.wal.log_object import RECORDS, WalPart
 from pyspark_ledger.ledger.wal.reader import Batch
 
-_OF_PROCESSES = ("broker.log", "broker.log.old", "settings.json", "lock", "spawn.lock", "supervisor.lock")
+_OF_PROCESSES = ("broker.log", "broker.log.old", "lock", "spawn.lock", "supervisor.lock")
 KEPT = frozenset([*_OF_PROCESSES, OWN_CERTIFICATES, TOKEN_FILE, AUTHORITY_FILE])
 _FOLDERS = ("ledgers", "staging")
 

@@ -22,6 +22,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple, TypeVar
 
 from pyspark_ledger.ledger.bucket_store.live_files import LiveFile, LiveFiles, oldest, to_carry
@@ -30,7 +31,15 @@ from pyspark_ledger.ledger.bucket_store.probe import PROBE_PREFIX
 from pyspark_ledger.ledger.bucket_store.snapshots import put_snapshot
 from pyspark_ledger.ledger.clock import Clock, monotonic_ms
 from pyspark_ledger.ledger.errors import Fenced, LedgerError
-from pyspark_ledger.ledger.wal.bucket import LOG_PREFIX, SNAPSHOT_PREFIX, Bucket, epoch_of, log_key, number_of
+from pyspark_ledger.ledger.wal.bucket import (
+    LOG_PREFIX,
+    SECRET_PREFIX,
+    SNAPSHOT_PREFIX,
+    Bucket,
+    epoch_of,
+    log_key,
+    number_of,
+)
 from pyspark_ledger.ledger.wal.fence import first_live, may_sweep
 from pyspark_ledger.ledger.wal.requests import RequestLimits, repeated
 
@@ -170,7 +179,7 @@ class Collector:
         return self._snapshots - {"" if named is None else named.key}
 
     def sweep(self) -> bool:
-        """Delete the objects that crashes left: below the first live number, unnamed snapshots, objects of a probe.
+        """Delete what crashes left: log objects below the first live number, unnamed snapshots and secrets, probes.
 
         Return whether an object that no record names is too young to be deleted.
         """
@@ -180,8 +189,10 @@ class Collector:
             if number_of(found.key) >= manifest.first:
                 break
             gone.append(found.key)
-        for found in self._bucket.objects(SNAPSHOT_PREFIX):
-            named = manifest.snapshot is not None and manifest.snapshot.key == found.key
+        names = {"" if manifest.snapshot is None else manifest.snapshot.key}
+        names.add("" if manifest.broker is None else manifest.broker.secret)
+        for found in chain(self._bucket.objects(SNAPSHOT_PREFIX), self._bucket.objects(SECRET_PREFIX)):
+            named = found.key in names
             age_ms = now_ms - found.modified_ms
             if not named and may_sweep(epoch_of(found.key), manifest.epoch, age_ms, self._limits.age_min_ms):
                 gone.append(found.key)

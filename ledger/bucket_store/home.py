@@ -34,7 +34,7 @@ from pyspark_ledger.ledger.bucket_store.snapshots import read_snapshot, snapshot
 from pyspark_ledger.ledger.clock import Clock
 from pyspark_ledger.ledger.cursor.cursor_log import BLOCK_BYTES as CURSOR_BLOCK_BYTES
 from pyspark_ledger.ledger.database.changed_rows import encode_rows
-from pyspark_ledger.ledger.errors import AlreadyExists, Corrupt, Fenced, LedgerError, NotFound, Unavailable
+from pyspark_ledger.ledger.errors import AlreadyExists, Corrupt, Fenced, LedgerError, NotFound, Refused, Unavailable
 from pyspark_ledger.ledger.metadata.segment_records import SegmentRecord
 from pyspark_ledger.ledger.ownership import StoreLock, host_identity
 from pyspark_ledger.ledger.segment.scan import require_entries
@@ -50,6 +50,7 @@ from pyspark_ledger.ledger.wal.take_over import TakeOver, identity_of
 from pyspark_ledger.ledger.wal.writer import WalWriter
 
 _CARRIED_AT_ONCE = 256
+_SETTINGS_BYTES_MAX = 32 * 1024  # half of the largest manifest
 _CHECK_MS = 1_000
 _log = logging.getLogger(__name__)
 
@@ -132,6 +133,20 @@ class BucketStore:
             self.wal.fail(fenced)
             raise
         self.collector.start()
+
+    def keep_settings(self, settings: Mapping[str, int | str]) -> None:
+        """Write the settings that a client changed to the manifest, for this broker's successors."""
+        size = len(msgspec.json.encode(settings))
+        if size > _SETTINGS_BYTES_MAX:
+            raise Refused(
+                f"the changed settings have {size} bytes, at most {_SETTINGS_BYTES_MAX} are allowed in the manifest",
+                hint="Reset some of them, or set them in the broker's file",
+            )
+        try:
+            self.manifest.change(settings=dict(settings) or msgspec.UNSET)
+        except Fenced as fenced:
+            self.wal.fail(fenced)
+            raise
 
     def check_fenced(self) -> None:
         """End the log if another broker has taken the store over. An unreachable bucket is no error."""

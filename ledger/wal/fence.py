@@ -119,6 +119,7 @@ def taken_over(before: StoreManifest, nonce: uuid.UUID, window: int, move: Move 
         window=max(before.window, window),
         snapshot=before.snapshot,
         move=move,
+        settings=before.settings,
     )
 
 

@@ -2,7 +2,7 @@
 
     {"format": 1, "store_id": …, "epoch": 3, "revision": 17, "nonce": …, "snapshot": {…}, "first": 1200, "window": 8,
      "broker": {"address": …, "process": …, "secret": …},
-     "move": {"state": "arriving", "directory": …, "host": …},
+     "move": {"state": "arriving", "directory": …, "host": …}, "settings": {"name": number or text},
      "crc32c": 305419896}
 
 Invariants
@@ -13,6 +13,7 @@ Invariants
 - The pair of `nonce` and `revision` identifies a replacement, so a broker recognizes its own after a lost answer.
 - The manifest contains no secret. `secret` is the name of an object.
 - A manifest with `move` is not served. A store that does not move has no such field.
+- `settings` are the settings that a client changed at run time. The field is missing if there are none.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ class StoreManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     snapshot: SnapshotName | None = None
     broker: BrokerAddress | None = None
     move: Move | msgspec.UnsetType = msgspec.UNSET
+    settings: dict[str, int | str] | msgspec.UnsetType = msgspec.UNSET
 
 
 _SUM = b',"crc32c":'

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 import signal
 import stat
 import subprocess
@@ -29,12 +30,14 @@ from pyspark_ledger.ledger.errors import LedgerError, Refused, Unauthenticated
 from pyspark_ledger.ledger.location import bucket_directory
 from pyspark_ledger.ledger.names import canonical_name
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, PositionRange
+from pyspark_ledger.ledger.protocol.actions import Empty, SettingStates
 from pyspark_ledger.ledger.protocol.reads import ReadRequest
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.transport.discovery import BrokerRecord
 from pyspark_ledger.ledger.wal.requests import RequestLimits, read_manifest
 from pyspark_ledger.offload.storage.factory import open_object_store
 from streaming_examples.s3_server import S3Server
+from tests.rigs.command import run
 from tests.rigs.deadline import wait_until
 
 Host = Callable[[str], Path]
@@ -173,6 +176,20 @@ def test_a_client_follows_a_broker_that_took_over(host: Host, bucket: str) -> No
     finally:
         taker.terminate()
         taker.wait(60)
+
+
+def test_changed_settings_survive_the_loss_of_the_cache(host: Host, bucket: str) -> None:
+    one = host("one")
+    run("settings", "set", "maxConcurrentReaders", "77", "--store", bucket)
+    run("settings", "set", "logFormat", "json", "--store", bucket)
+    run("settings", "reset", "logFormat", "--store", bucket)
+    stop_broker(one)
+    shutil.rmtree(one)
+    for name in ("one", "two"):
+        stop_broker(host("one"))
+        host(name)
+        states: SettingStates = connect(bucket).client.call("settings", Empty())
+        assert {state.name: state.value for state in states.settings if state.changed} == {"maxConcurrentReaders": 77}
 
 
 def test_a_broker_without_an_address_needs_no_certificates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

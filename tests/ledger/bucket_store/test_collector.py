@@ -10,7 +10,9 @@ from pyspark_ledger.ledger.bucket_store.live_files import LiveFile, LiveFiles, t
 from pyspark_ledger.ledger.errors import Fenced
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.protocol.cursors import NameCursor
-from pyspark_ledger.ledger.wal.bucket import snapshot_key
+from pyspark_ledger.ledger.transport.bucket_discovery import BrokerSecret
+from pyspark_ledger.ledger.wal.bucket import secret_key, snapshot_key
+from pyspark_ledger.ledger.wal.manifest import BrokerAddress
 from tests.rigs.bucket_store import SMALL, BucketRig, append, cursor, numbered, offload, payloads
 from tests.rigs.cursors import given
 
@@ -92,13 +94,17 @@ def test_a_sweep_deletes_what_crashes_left(rig: BucketRig) -> None:
     append(first, numbered(3))
     epoch = rig.manifest().epoch
     lower, own = snapshot_key(1, epoch - 1, "n"), snapshot_key(1, epoch, "n")
-    for key in (lower, own):
+    first.begin(BrokerAddress("grpc+tls://here:1", "machine/1/2"), BrokerSecret("token", "authority"))
+    secret = rig.manifest().broker.secret
+    lower_secret, own_secret = secret_key(epoch - 1, "n"), secret_key(epoch, "n")
+    for key in (lower, own, lower_secret, own_secret):
         rig.bucket.put(key, b"left by a crash")
     named = rig.manifest().snapshot.key
     rig.bucket.put("probe-1/create-0001", b"left by a probe")
     first.collector.sweep()
     assert rig.keys("probe-") == []
     assert rig.keys("snapshot/") == sorted([named, own])
+    assert rig.keys("secret/") == sorted([secret, own_secret])
 
 
 def test_a_file_that_is_recorded_during_a_round_is_kept() -> None:

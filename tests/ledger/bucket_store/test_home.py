@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_ledger.ledger.errors import LedgerError, NotFound
+from pyspark_ledger.ledger.errors import Fenced, LedgerError, NotFound, Refused
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.protocol.cursors import NameCursor
 from tests.rigs.bucket_store import BucketRig, append, cursor, log, numbered, payloads
@@ -81,3 +81,14 @@ def test_a_large_append_spans_objects(rig: BucketRig) -> None:
     batch = [entry(b"%04d" % number + bytes(1_000)) for number in range(60)]
     ledger.append(batch).result(30)
     assert [found[:4] for found in payloads(rig.host("b"))] == [b"%04d" % number for number in range(60)]
+
+
+def test_changed_settings_are_kept_in_the_manifest(rig: BucketRig) -> None:
+    first = rig.host("a")
+    first.keep_settings({"maxConcurrentReaders": 77})
+    with pytest.raises(Refused, match="have 40011 bytes, at most 32768 are allowed in the manifest"):
+        first.keep_settings({"name": "x" * 40_000})
+    assert rig.host("b").manifest.manifest.settings == {"maxConcurrentReaders": 77}
+    with pytest.raises(Fenced):
+        first.keep_settings({})
+    assert isinstance(first.wal.failed, Fenced), "a broker that learns of its successor ends"

@@ -160,11 +160,12 @@ def web_scheme(broker: DrivenBroker) -> str:
     """The scheme at which metrics are served."""
     live = broker.opened[2]
     try:
-        web = main._web_server(live.now.webServiceAddress, broker.store, broker.servers[0], live)
+        address = main._web_address(live.now.webServiceAddress, live.now)
     except Refused:
         return "refused"
-    if web is None:
+    if address is None:
         return ""
+    web = main._web_server(address, broker.store, broker.servers[0], live)
     web.stop()
     return web.url.partition(":")[0]
 

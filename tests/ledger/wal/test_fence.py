@@ -95,6 +95,13 @@ def test_require_epoch_names_both_epochs() -> None:
         require_epoch(manifest, 3, "s3://lake/store")
 
 
+def test_a_taker_keeps_what_later_brokers_need() -> None:
+    before = StoreManifest(str(STORE), "n", epoch=4, revision=9, first=7, window=8, settings={"logFormat": "json"})
+    taken = taken_over(before, uuid.UUID(int=5), 4)
+    assert (taken.epoch, taken.revision, taken.first, taken.window, taken.broker) == (5, 10, 7, 8, None)
+    assert taken.settings == before.settings
+
+
 def test_first_live_spares_slow_segments_and_unfinished_batches() -> None:
     assert first_live(20, [], None, 30) == 20
     assert first_live(20, [25, 12], None, 30) == 12

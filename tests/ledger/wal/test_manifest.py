@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import UNSET
+from msgspec.structs import replace
 
 from pyspark_ledger.ledger.checksum import crc32c
 from pyspark_ledger.ledger.errors import Corrupt, LedgerError, Unsupported
@@ -34,6 +36,14 @@ GOLDEN = (
 def test_a_manifest_is_decoded_as_it_was_encoded() -> None:
     assert decode_manifest(encode_manifest(WHOLE), "manifest") == WHOLE
     assert encode_manifest(WHOLE) == GOLDEN
+
+
+def test_changed_settings_are_a_field_only_if_there_are_some() -> None:
+    assert decode_manifest(GOLDEN, "manifest").settings is UNSET
+    changed = replace(WHOLE, settings={"maxConcurrentReaders": 100, "logFormat": "json"})
+    data = encode_manifest(changed)
+    assert b',"settings":{"maxConcurrentReaders":100,"logFormat":"json"},"crc32c":' in data
+    assert decode_manifest(data, "manifest") == changed
 
 
 def test_every_flipped_bit_of_a_manifest_is_refused() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pyspark_ledger.ledger.broker.bucket_home import open_in_bucket
+from pyspark_ledger.ledger.broker.bucket_home import FoundStore, open_in_bucket
 from pyspark_ledger.ledger.bucket_store.home import BucketLimits
 from pyspark_ledger.ledger.client.connect import connect_store
 from pyspark_ledger.ledger.errors import LedgerError, NotFound, Refused
@@ -131,7 +131,7 @@ def test_a_marked_directory_ends_its_move_only_with_its_own_manifest(source: Off
     bucket = open_object_store(place)
     kept = bucket.get(MANIFEST, 1 << 20).data
     with pytest.raises(Refused, match="is not complete: its move from"):
-        open_in_bucket(bucket, path.parent / "a", Settings(), create=True, take_over=False)
+        open_in_bucket(FoundStore.find(bucket, Settings(), create=True), path.parent / "a", Settings(), take_over=False)
     other = filled(path.parent / "other")
     bucket.delete([MANIFEST, *[found.key for found in bucket.objects()]])
     move(killed(other), place)
