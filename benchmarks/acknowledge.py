@@ -42,8 +42,8 @@ ALL_CASES = "ack_rate,holes_read_by_entry,holes_read_by_row"
 CASES = os.environ.get("ACKNOWLEDGE_CASES", ALL_CASES).split(",")
 ENTRIES = 96
 ROWS = entry_rows(ROW_BYTES["120B"])
-# A quarter of the log, and a little for what goes around rows: four batches without holes, two with. The first of a
-# run is not counted.
+# A quarter of the log and 2 % for metadata. So a read without holes has four batches, a read with holes two. The first
+# batch of a read is not counted.
 BATCH_BYTES = ENTRIES * ENTRY_BYTES // 4 * 102 // 100
 LEDGER = canonical_name("backlog")
 Integers = npt.NDArray[np.int64]

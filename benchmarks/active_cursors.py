@@ -66,7 +66,7 @@ def loop(make: Callable[[], ActiveCursors | SortedCursors], cursors: int, moves:
 
 def main() -> None:
     """Print a table of all sizes, then the comparison."""
-    print(f"{'cursors':>8}{'moves':>7}{'sorted us':>11}{'lazy us':>9}   a move, its part of the question included")
+    print(f"{'cursors':>8}{'moves':>7}{'sorted us':>11}{'lazy us':>9}   time of a move, with its part of the query")
     for cursors in (10, 1_000, 10_000):
         for moves in (1, 50, 1_000):
             found = [

@@ -5,8 +5,8 @@ and 100 such appends in flight. It makes the next 100 when all are acknowledged:
 store in this process, so they differ in the number of files and syncs. Memory is warmed and page cache is dropped as
 in `benchmarks.raw_disk`.
 
-The floor writes the same bytes to 100 files and syncs each, with eight threads, and does nothing else. The figures hang
-on the device: how long one sync takes, and how many syncs it takes at once.
+The floor writes the same bytes to 100 files and syncs each, with eight threads, and does nothing else. The figures
+depend on the device: how long one sync takes, and how many syncs it takes at once.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ Parquet of their values. Both sides use the same server and write to noop, which
 
 The floor is a Python data source that fetches the same bytes with boto3 and does nothing else. It unpacks Arrow entries
 unverified, or yields prepared messages. Parquet is decoded in the JVM; rows of a Python data source pass through a pipe
-from a worker process. So the figures hang on the cores that worker and JVM share, and on the speed of pipe and server.
+from a worker process. So the figures depend on the cores that worker and JVM share, and on the speed of pipe and
+server.
 """
 
 from __future__ import annotations

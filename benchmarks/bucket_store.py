@@ -65,7 +65,7 @@ class BucketBench:
             shutil.rmtree(directory, ignore_errors=True)
 
     def put(self, data: bytes) -> None:
-        """Put one object under a new name, if none has it."""
+        """Put one object at a new key, on condition that the key is free."""
         self.client.put_object(Bucket=BUCKET, Key=f"bare/{uuid.uuid4()}", Body=data, IfNoneMatch="*")
 
 

@@ -112,7 +112,7 @@ def main() -> None:
         try:
             record = BrokerRecord.read(store)
             if record is None:
-                raise RuntimeError(f"no broker has written down where it is in {store}")
+                raise RuntimeError(f"no broker has written its record in {store}")
             bench = Bench(spark, client, store, record.pid, count())
             compare("cache_tail", bench.tailing(QUERIES), bench.tailing(1))
         finally:

@@ -1,7 +1,7 @@
 """`dirty_flush`: bytes of a cursor's flush after a thousand acknowledgements in one segment, over the whole state.
 
 The state has ten million randomly acknowledged ranges in a hundred segments. Both sides are the bytes written to the
-cursor's own ledger, with ZSTD.
+cursor's own log, with ZSTD.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Time from `pip install` to a user's first row, and of the first row against Parquet, both in new processes.
+"""Time from `pip install` to the first row of a new user, and the time of this first row against Parquet.
 
     pip install PACKAGE[spark]    into a new environment, with its Spark: seconds, once
     python first_row.py           write 1,000 rows to a new store, and read them: seconds, in turns with Parquet

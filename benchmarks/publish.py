@@ -4,7 +4,7 @@ The publisher reads entries of the log, verifies every CRC, adds the metadata co
 columns that were written for Spark. Both write the same columns, partitioned by day, to a table of their own.
 
 The floor is Spark writing the same rows from a Python data source that only maps Arrow files. Rows of such a source
-pass through a pipe and become rows of the JVM one by one. So the figures hang on how worker and JVM share the cores.
+pass through a pipe and become rows of the JVM one by one. So the figures depend on how worker and JVM share the cores.
 
 `PUBLISH_BYTES` (1 GiB) sets the bytes of the log per loop.
 """

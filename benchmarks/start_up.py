@@ -5,7 +5,7 @@
     start_up_runner    imports of the process that drives a stream, including Spark and Arrow
     start_up_task      imports of a process that reads a batch, including Spark and Arrow
     start_up_broker    a broker and its supervisor, from the command to the first answer, and their end
-    start_up_archive   Spark's own: the base's import from the archive that Spark puts first on a worker's path
+    start_up_archive   the base's imports, from the archive of pyspark that Spark puts first on a worker's path
 
 Ratios are of processor time (user and system, with children), which a busy machine changes little. All bytecode is
 cached before the measurement, except for the archive: Python compiles its modules in each process.

@@ -1,6 +1,6 @@
 """Runs of Trigger.AvailableNow until nothing is left, on every release of Spark.
 
-Without admission control Spark makes one micro-batch of such a run, within the limits. A query then needs several runs.
+Without admission control, such a run is one micro-batch within the limits. A query then needs several runs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ while True:
 
 
 def run_all(start: Callable[[], StreamingQuery], timeout_s: int = 120) -> list[Any]:
-    """Start a query until a run reads nothing; once if Spark has admission control. Return all progress."""
+    """Start a query again until a run reads nothing, or once if Spark has admission control. Return all progress."""
     progress: list[Any] = []
     for _ in range(RUNS_MAX if ONE_BATCH else 1):
         query = start()

@@ -1,4 +1,4 @@
-"""Shared by the tests of the broker: real processes on real stores, and a run directory of their own for sockets."""
+"""Set-up for tests of the broker: real processes on real stores, whose sockets are in a run directory of the tests."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def halt(pid: int) -> None:
-    """Stop a broker with SIGSTOP. Return when each thread has stopped: until then some of them answer calls."""
+    """Stop a broker with SIGSTOP. Return when all its threads have stopped: before that, some still answer calls."""
     os.kill(pid, signal.SIGSTOP)
     threads = Path(f"/proc/{pid}/task")
     wait_until(
         lambda: all((one / "stat").read_text().rpartition(")")[2].split()[0] == "T" for one in threads.iterdir()),
-        "the broker stands still",
+        "all threads of the broker are stopped",
     )
 
 
 class BrokerRig:
-    """Brokers of one test, which end with the test."""
+    """Brokers of one test. They end with the test."""
 
     wait_until = staticmethod(wait_until)
     halt = staticmethod(halt)
@@ -46,7 +46,7 @@ class BrokerRig:
         self._clients: list[Client] = []
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """A broker without a supervisor, as its own child, answering calls."""
+        """Start a broker without a supervisor as a child process, and wait until it answers calls."""
         known = BrokerRecord.read(self.store)
         child = self.spawn(*arguments)
         wait_until(lambda: child.poll() is not None or BrokerRecord.read(self.store) != known, "the broker starts")
@@ -54,7 +54,7 @@ class BrokerRig:
         return child
 
     def spawn(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """Start a broker process, which may fail; its output is in `log`."""
+        """Start a broker process, which may fail. `log` returns its output."""
         self.store.parent.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "pyspark_ledger.ledger.broker.main", "--store", str(self.store), *arguments]
         with (self.store.parent / "broker-said").open("ab") as said:
@@ -66,7 +66,7 @@ class BrokerRig:
         return (self.store.parent / "broker-said").read_text()
 
     def client(self, **options: int) -> Client:
-        """A client of the broker that the store's record names."""
+        """Return a client of the broker that the store's record names."""
         record = self.record()
         client = Client(record.address, record.store_id, **options)
         self._clients.append(client)
@@ -78,17 +78,17 @@ class BrokerRig:
         return record
 
     def supervised(self) -> tuple[int, int]:
-        """The process ids of the supervisor and of its broker; waits for the one after a broker that was killed."""
+        """Return the process ids of the supervisor and its broker. After a kill, wait for the next broker."""
         found: list[int] = []
 
         def there() -> bool:
             broker = self.record().pid
-            with suppress(FileNotFoundError, ProcessLookupError):  # reaped in this moment
+            with suppress(FileNotFoundError, ProcessLookupError):  # the process ended just now
                 state, parent = Path(f"/proc/{broker}/stat").read_text().rpartition(")")[2].split()[:2]
                 found[:] = [int(parent), broker] if state != "Z" else []
             return bool(found)
 
-        self.wait_until(there, "a broker is there")
+        self.wait_until(there, "a broker runs")
         supervisor, broker = found
         assert b"pyspark_ledger.ledger.broker.supervisor" in Path(f"/proc/{supervisor}/cmdline").read_bytes()
         self.pids |= {supervisor, broker}
@@ -105,7 +105,7 @@ class BrokerRig:
                 os.waitpid(pid, 0)
 
     def _ours(self) -> list[int]:
-        """Every broker and supervisor of this store, supervisors first, so that nobody comes back."""
+        """Return every broker and supervisor of this store. Supervisors are first, so that they start no broker."""
         mine = str(self.store).encode()
         found = []
         for folder in Path("/proc").iterdir():
@@ -118,7 +118,7 @@ class BrokerRig:
 
 @pytest.fixture(scope="session")
 def session_run_directory() -> Iterator[Path]:
-    """A run directory with a short name: sockets have about a hundred bytes."""
+    """Yield a run directory with a short name: the path of a socket has at most about a hundred bytes."""
     path = Path(tempfile.mkdtemp(prefix="ledger-run-"))
     yield path
     shutil.rmtree(path)
@@ -139,7 +139,7 @@ def rig(store_path: Path) -> Iterator[BrokerRig]:
 
 @pytest.fixture(scope="module")
 def shared_rig(session_run_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerRig]:
-    """A broker that the tests of a file share; none of them may stop it."""
+    """Yield a broker that the tests of a file share. None of them may stop it."""
     rig = BrokerRig(tmp_path_factory.mktemp("shared") / "store")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_RUNTIME_DIR", str(session_run_directory))
@@ -150,7 +150,7 @@ def shared_rig(session_run_directory: Path, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture
 def make_entry() -> Callable[..., bytes]:
-    """A Pulsar entry of one message."""
+    """Return a function that makes a Pulsar entry of one message."""
 
     def make(payload: bytes, sequence_id: int = 0, producer: str = "p", **fields: int) -> bytes:
         return entry(payload, producer_name=producer, sequence_id=sequence_id, **fields)
@@ -160,7 +160,7 @@ def make_entry() -> Callable[..., bytes]:
 
 @pytest.fixture
 def read_log() -> Callable[..., list[tuple[str, bytes]]]:
-    """Everything in a ledger, as a reader gets it: (position, payload) of every entry."""
+    """Return a function that reads a ledger: (position, payload) of every entry."""
 
     def read(client: Client, ledger: str, *, mapping: bool = True) -> list[tuple[str, bytes]]:
         request = ReadRequest(ledger, PositionRange(EARLIEST, LATEST), max_block_bytes=4096)

@@ -1,4 +1,4 @@
-"""Set-up for tests of the connector: a store whose broker ends with the test, and queries driven by hand."""
+"""Set-up for tests of the connector: a store whose broker ends with the test."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from pyspark_ledger.ledger.protocol.actions import Empty
 
 @pytest.fixture
 def store(store_path: Path) -> Iterator[Path]:
-    """The path of a store, not made yet; no process that serves it outlives the test."""
+    """Yield the path of a store that does not exist yet. All processes that serve it end with the test."""
     yield store_path
     if not serving(store_path):
         return
     with suppress(LedgerError):
         connect_store(store_path, start=False, deadline_ms=1_000).call("shutdown", Empty(), deadline_ms=0)
-    kill_all(store_path)  # it would wait for the streams that this process still holds
+    kill_all(store_path)  # a broker that shuts down would wait for streams that are still open in this process
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def api(store: Path) -> LedgerStore:
 
 @contextmanager
 def served(path: Path) -> Iterator[LedgerStore]:
-    """A store with a broker of its own, which leaves when the block ends."""
+    """Yield a store with a broker of its own, which is shut down when the block ends."""
     opened = connect(path)
     yield opened
     opened.client.call("shutdown", Empty())
@@ -49,7 +49,7 @@ def served_store(store_path: Path) -> Iterator[LedgerStore]:
 
 
 def kill_all(store_path: Path) -> None:
-    """SIGKILL the processes of a store, its supervisor first, so that the broker is not restarted."""
+    """Kill the processes of a store, its supervisor first, so that the broker is not restarted."""
     until = time.monotonic() + 60
     while left := serving(store_path):
         assert time.monotonic() < until, f"processes {left} still serve {store_path}"
@@ -60,7 +60,7 @@ def kill_all(store_path: Path) -> None:
 
 
 def serving(store_path: Path) -> list[int]:
-    """The brokers of a store and their supervisors."""
+    """Return the process ids of a store's brokers and their supervisors."""
     wanted, found = str(store_path).encode(), []
     for place in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -73,7 +73,7 @@ def serving(store_path: Path) -> list[int]:
 
 
 def _is_supervisor(pid: int) -> bool:
-    """Whether it would start another broker for the one that is killed."""
+    """Return whether the process is a supervisor, which restarts a killed broker."""
     try:
         return b"pyspark_ledger.ledger.broker.supervisor" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
@@ -81,9 +81,10 @@ def _is_supervisor(pid: int) -> bool:
 
 
 def kill_broker(store_path: Path, timeout_s: float = 30.0) -> int:
-    """SIGKILL the broker of a store, by the pid that it recorded; its supervisor starts another.
+    """Kill the broker of a store. Its supervisor starts another. Return the process id of the killed broker.
 
-    The record is the broker's own, so just after a kill it still names the dead one: this waits for the next.
+    The id is in the record that the broker writes. Just after a kill, the record still names the killed broker. Then
+    this waits for the record of the next broker.
     """
     for _ in range(int(timeout_s / 0.05)):
         pid = int(msgspec.json.decode((store_path / "broker.json").read_bytes())["pid"])
@@ -93,4 +94,4 @@ def kill_broker(store_path: Path, timeout_s: float = 30.0) -> int:
             time.sleep(0.05)
         else:
             return pid
-    raise AssertionError(f"no broker of {store_path} came up in {timeout_s} s")
+    raise AssertionError(f"no broker of {store_path} started in {timeout_s} s")

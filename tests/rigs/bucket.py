@@ -1,4 +1,4 @@
-"""Objects as Pulsar's offloader lays them down, made of any entries, for tests of what reads them."""
+"""Objects in the format of Pulsar's offloader, made from any entries, for tests of their readers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOPIC = "public/default/persistent/t"
 
 
 def message(number: int, payload: bytes = b"", **fields: object) -> bytes:
-    """An entry of one message; `fields` are set in its metadata."""
+    """Return an entry of one message. `fields` are set in its metadata."""
     metadata = MessageMetadata(producer_name="p", sequence_id=number, publish_time=1_000 + number)
     for name, value in fields.items():
         if name == "properties":
@@ -29,12 +29,12 @@ def message(number: int, payload: bytes = b"", **fields: object) -> bytes:
 
 
 def marker(number: int, run: int, *, commit: bool) -> bytes:
-    """The entry that ends a transaction."""
+    """Return the entry that ends a transaction."""
     return message(number, b"\0", marker_type=21 if commit else 22, txnid_most_bits=0, txnid_least_bits=run)
 
 
 def lay_down(entries: Sequence[bytes], block_bytes: int) -> tuple[bytes, list[IndexedBlock]]:
-    """The data object of entries and its blocks."""
+    """Return the data object of entries, and its blocks."""
     data, blocks, first = bytearray(), [], 0
     while first < len(entries):
         left = HEADER_BYTES + sum(FRAME_BYTES + len(entry) for entry in entries[first:])
@@ -42,7 +42,7 @@ def lay_down(entries: Sequence[bytes], block_bytes: int) -> tuple[bytes, list[In
         while number < len(entries) and HEADER_BYTES + len(body) + FRAME_BYTES + len(entries[number]) <= size:
             body += FRAME.pack(len(entries[number]), number) + entries[number]
             number += 1
-        assert number > first, "an entry fits no block"
+        assert number > first, "an entry is larger than a block"
         room = size - HEADER_BYTES - len(body)
         blocks.append(IndexedBlock(first, len(blocks) + 1, len(data)))
         data += pack_header(BlockHeader(size, first)) + body + (PADDING * (room // 4 + 1))[:room]
@@ -61,7 +61,7 @@ def put_segment(
     attempt: uuid.UUID | None = None,
     sidecar: bool = True,
 ) -> ObjectKey:
-    """Data, index and, with `sidecar`, the metadata that S3 would keep of both."""
+    """Write the data object and the index object. With `sidecar`, also write the metadata of both."""
     directory.mkdir(parents=True, exist_ok=True)
     data, blocks = lay_down(entries, block_bytes)
     metadata = LedgerMetadataFormat(

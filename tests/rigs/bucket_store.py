@@ -1,4 +1,4 @@
-"""Brokers of a store in a bucket, each with a directory of its own, as hosts have them."""
+"""Brokers of a store in a bucket, each with a directory of its own, as on hosts of their own."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class BucketRig:
         through: S3Options | None = None,
         wrap: Callable[[ObjectStore], Bucket] = lambda place: place,
     ) -> None:
-        """`wrap` puts something between the brokers and the bucket, for example faults at given keys."""
+        """`wrap` returns the bucket of the brokers, for example with faults at given keys."""
         self.wrap = wrap
         self.directory = directory
         self.address = address

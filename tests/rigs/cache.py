@@ -1,4 +1,4 @@
-"""Set-up for tests of the cache: blocks of entries of one size, a clock that is moved by hand, counted releases."""
+"""Set-up for tests of the cache: blocks of entries of one size, a clock that the test sets, counted releases."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pyspark_ledger.ledger.settings.cache import EvictionSettings
 
 
 class HandClock:
-    """Milliseconds that pass when a test says so."""
+    """Clock in milliseconds that only `pass_ms` moves."""
 
     def __init__(self, now_ms: int = 1_000_000) -> None:
         self.now_ms = now_ms
@@ -31,14 +31,14 @@ class HandClock:
 
 
 def cache_limits(size: int, local_file_size: int | None = None, **settings: int) -> CacheLimits:
-    """Limits of a cache that accounts for as much of local files as it may hold, unless it is said; Pulsar's marks."""
+    """Return limits with Pulsar's eviction marks. By default, the limit for local files equals the limit for memory."""
     marks = {"managedLedgerCacheEvictionWatermark": 90, "managedLedgerCacheEvictionTriggerThresholdPercent": 98}
-    eviction = EvictionSettings(**{**marks, **settings})  # type: ignore[arg-type]  # no text among them
+    eviction = EvictionSettings(**{**marks, **settings})  # type: ignore[arg-type]  # all values are numbers
     return CacheLimits(size, size if local_file_size is None else local_file_size, eviction)
 
 
 def cache_of(policy_of: Callable[[CacheLimits], EvictionPolicy], limits: CacheLimits, clock: Clock) -> EntryCache:
-    """A cache whose read permits are none."""
+    """Return a cache without read permits."""
     return EntryCache(policy_of, limits, clock)
 
 
@@ -50,7 +50,7 @@ class CountedHome:
 
     @property
     def frames(self) -> pa.Buffer:
-        raise AssertionError("nobody asks for bytes here")
+        raise AssertionError("these tests read no bytes")
 
     def acquire(self) -> BlockReference:
         return self
@@ -68,7 +68,7 @@ class CountedHome:
 def block(
     first: int, end: int, *, size: int = 10, ledger_id: int = 1, storage: CountedHome | None = None
 ) -> CachedBlock:
-    """Entries `[first, end)` of `size` bytes each."""
+    """Return a block of the entries `[first, end)` of `size` bytes each."""
     return CachedBlock(
         ledger_id,
         first,
@@ -80,7 +80,7 @@ def block(
 
 
 def insert(cache: EntryCache, name: str, cached: CachedBlock) -> list[CachedRange]:
-    """Cache a block as a read of storage does; the spans that are there still."""
+    """Cache a block as a read of storage does. Return its spans that are still cached."""
     with cache.still():
         return cache._put(cache.ledger(name), cached)
 
@@ -94,7 +94,7 @@ def put_one(
     expected: int = 0,
     accessed: bool = False,
 ) -> CachedRange:
-    """Cache one entry of `size` bytes, which `expected` readers of its own wait for, and answer its span."""
+    """Cache one entry of `size` bytes with `expected` readers of its own that will read it. Return its span."""
     (span,) = cache.put(block(entry, entry + 1, size=size), now_ms)
     if expected:
         span.readers = LedgerReaders()
@@ -105,7 +105,7 @@ def put_one(
 
 
 def removing(spans: list[CachedRange], policy: EvictionPolicy | None = None) -> Remove:
-    """A `remove` that notes what it removed, and tells the policy as the cache does."""
+    """Return a `remove` that appends each removed span to `spans`, and informs the policy as the cache does."""
 
     def remove(span: CachedRange) -> int:
         spans.append(span)

@@ -1,4 +1,4 @@
-"""The invariants of the cache and of its sets, asserted from outside."""
+"""Assertions of the invariants of the cache and its sets."""
 
 from __future__ import annotations
 
@@ -54,6 +54,6 @@ def check_readers(readers: LedgerReaders) -> None:
 
 def check_ranges(ranges: EntryRanges) -> None:
     for starts, ends in ranges._ledgers.values():
-        assert starts, "an empty ledger is kept"
+        assert starts, "the cache has a ledger without entries"
         edges = [edge for pair in zip(starts, ends, strict=True) for edge in pair]
         assert all(a < b for a, b in pairwise(edges)), edges

@@ -1,4 +1,4 @@
-"""Authorities and certificates for one test run, made by the product's own authority. Nothing of them is kept."""
+"""Authorities and certificates for one test run, made by the product's own authority, and deleted afterwards."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DAYS = 2
 
 
 class Authority:
-    """Signs certificates, for `localhost` and 127.0.0.1 unless an address is given."""
+    """Authority that signs certificates, by default for `localhost` and 127.0.0.1."""
 
     def __init__(self, directory: Path, name: str) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -25,7 +25,7 @@ class Authority:
         self.ca.write_bytes(self._signer.certificate)
 
     def sign(self, name: str, *, days: int = _DAYS, address: str = "127.0.0.1") -> tuple[Path, Path]:
-        """A certificate and its key; with -1 days, one that has expired."""
+        """Return a certificate and its key. With -1 days, the certificate has expired."""
         certificate, key = (self._directory / f"{name}.{kind}" for kind in ("crt", "key"))
         signed, private = self._signer.sign(name, ("localhost", address), days)
         certificate.write_bytes(signed)
@@ -36,7 +36,7 @@ class Authority:
 
 @functools.cache
 def certificates() -> dict[str, str]:
-    """An authority, certificates of two servers and a client, and a token: made once for a run of tests."""
+    """Return an authority, certificates of two servers and a client, and a token, made once for a run of tests."""
     folder = Path(tempfile.mkdtemp(prefix="ledger-tls-"))
     atexit.register(shutil.rmtree, folder)
     authority, found = Authority(folder, "authority"), dict[str, str]()
@@ -50,7 +50,7 @@ def certificates() -> dict[str, str]:
 
 
 def tls(*names: str) -> dict[str, str | int]:
-    """Settings of a broker on loopback with TLS; `certificates` fill in the names."""
+    """Return settings of a broker on loopback with TLS. The values are formats for the result of `certificates`."""
     files = {
         "bindAddress": "grpc+tls://localhost:0",
         "tlsCertificateFilePath": "{one}",

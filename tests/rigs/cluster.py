@@ -93,7 +93,7 @@ def _namespace(number: int) -> tuple[str, str, str]:
 
 
 def _join(one: tuple[str, str, str], other: tuple[str, str, str]) -> None:
-    """A line between two namespaces; this host forwards nothing."""
+    """Connect two namespaces by a link: this host does not forward packets between them."""
     _ip(f"link add eth1 netns {one[0]} type veth peer name eth1 netns {other[0]}")
     for (name, _, own), (_, _, far) in ((one, other), (other, one)):
         _ip(f"-n {name} link set eth1 up")

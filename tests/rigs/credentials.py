@@ -25,11 +25,11 @@ Answer = Callable[[str, dict[str, str]], tuple[int, dict[str, Any]]]
 
 @contextmanager
 def answering(answer: Answer) -> Iterator[str]:
-    """The address of a server of JSON: `answer` gets path and headers."""
+    """Yield the address of a server that answers with JSON. `answer` gets the path and the headers."""
 
     class Handler(BaseHTTPRequestHandler):
         def log_message(self, *_: object) -> None:
-            """Silent."""
+            """Log nothing."""
 
         def do_GET(self) -> None:
             status, document = answer(self.path, {name.lower(): value for name, value in self.headers.items()})
@@ -50,7 +50,7 @@ def answering(answer: Answer) -> Iterator[str]:
 
 
 class Issuer:
-    """An OIDC issuer with one key."""
+    """OIDC issuer with one key."""
 
     def __init__(self) -> None:
         self._key = rsa.generate_private_key(65537, 2048)
@@ -63,14 +63,14 @@ class Issuer:
         return 200, {"keys": [{**key, "n": _base64(_bytes(numbers.n)), "e": _base64(_bytes(numbers.e))}]}
 
     def token(self) -> str:
-        """A token that is valid for an hour."""
+        """Return a token that is valid for an hour."""
         now = int(time.time())
         claims = {"iss": self.address, "aud": AUDIENCE, "sub": "somebody", "iat": now, "exp": now + 3600}
         signed = ".".join(_base64(json.dumps(part).encode()) for part in ({"alg": "RS256", "kid": "one"}, claims))
         return f"{signed}.{_base64(self._key.sign(signed.encode(), padding.PKCS1v15(), hashes.SHA256()))}"
 
     def configuration(self, path: Path) -> str:
-        """SeaweedFS's argument for a role that the tokens may assume, and those who have keys."""
+        """Return SeaweedFS's argument for a role that owners of a token or of keys may assume."""
         trust = [
             {"Effect": "Allow", "Principal": {"Federated": "local"}, "Action": ["sts:AssumeRoleWithWebIdentity"]},
             {"Effect": "Allow", "Principal": {"AWS": "*"}, "Action": ["sts:AssumeRole"]},
@@ -92,7 +92,7 @@ class Issuer:
 
 
 class Container:
-    """A container's credential endpoint; `keys` are what it hands out, to those who show its token."""
+    """Credential endpoint of a container. It returns `keys` to requests with its token."""
 
     token = "container-token-hush"
 
@@ -101,7 +101,7 @@ class Container:
         self.asked = 0
 
     def answer(self, _path: str, headers: dict[str, str]) -> tuple[int, dict[str, Any]]:
-        """Keys that run out within a minute: boto3 renews what runs out within ten."""
+        """Return keys that expire after a minute: boto3 renews keys that expire within ten minutes."""
         self.asked += 1
         if headers.get("authorization") != self.token:
             return 403, {"message": "no"}

@@ -1,4 +1,4 @@
-"""Set-up for tests of cursors: a log of few entries of few rows, and a cursor at its beginning."""
+"""Set-up for tests of cursors: a log with a few small entries, and a cursor at its start."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ ROWS = 5
 
 
 def given(*places: tuple[int, ...]) -> list[pa.RecordBatch]:
-    """An acknowledgement of entries (ledger, entry) and of rows (ledger, entry, row)."""
+    """Return an acknowledgement of entries (ledger, entry) and of rows (ledger, entry, row)."""
     lines = np.array([(*place, -1)[:3] for place in places], dtype=np.int64).reshape(-1, 3)
     return [acknowledge_batch(*lines.T)]
 
 
 class CursorRig(LogRig):
-    """A log of ledgers of four entries of five rows each: 0:0 … 4:3, and a cursor at its beginning."""
+    """Log with the entries 0:0 … 4:3, and a cursor at its start. A segment has four entries, an entry five rows."""
 
     def __init__(self, path: Path, **settings: int) -> None:
         super().__init__(path, **settings)

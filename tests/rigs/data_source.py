@@ -1,5 +1,6 @@
-"""The data source driven as Spark does, without a JVM, over brokers of this process; and tables of the effects of
-options.
+"""Calls of the data source as Spark makes them, without a JVM, with brokers in this process.
+
+Tables of `OptionDrive` state the effects of options.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ TLS = ("tlsCertificateFilePath", "tlsKeyFilePath", "tlsTrustCertsFilePath", "aut
 class OptionDrive:
     """Effect of an option: `observe` returns `default` without the option, and each of `seen` with that text.
 
-    `also` are options that the effect needs. In a text, names in braces stand for what the world has: see `World`.
+    `also` are options that the effect needs. A name in braces in a text stands for a value of `World.places`.
     """
 
     observe: Callable[[World, Given], object]
@@ -49,11 +50,11 @@ OptionDrives = dict[str, Sequence[OptionDrive]]
 
 
 class World:
-    """A broker on loopback, another behind TLS, an S3 that notes what it is asked, and a ledger for each question.
+    """Broker on loopback, a second broker with TLS, an S3 server that records its requests, and new ledgers.
 
-    `{name}` is that ledger, `{p5}` the position of its entry 5, `{t5}` and `{iso5}` the time.
-    `{folder}` and `{port}` are of the bucket and the S3, `{ca}`, `{client}`, `{client_key}` and `{token}` what a caller
-    shows.
+    `places` has the values for texts of options. `{name}` is the newest ledger, `{p5}` the position of its entry 5, and
+    `{t5}` and `{iso5}` are the time of that entry. `{folder}` is the bucket, and `{port}` the port of the S3 server.
+    `{ca}`, `{client}`, `{client_key}` and `{token}` are the certificates and the token of a client.
     """
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
@@ -74,9 +75,9 @@ class World:
         self.s3.close()
 
     def ledger(self, rows: int = 10, entries: int = 0) -> Ledger:
-        """A new ledger of so many entries of one row, `n` from 0 on, each a second after the one before.
+        """Return a new ledger with `rows` entries of one row, each appended a second after the one before.
 
-        Its segments are full at so many `entries`.
+        The column `n` counts from 0. A segment has at most `entries` entries. 0: the default.
         """
         name = f"orders{next(_numbers)}"
         ledger = self.store.ledger(name)
@@ -100,11 +101,11 @@ class World:
         return DefaultSource(self.options(given, **more))
 
     def names(self, given: Given, **more: str) -> list[str]:
-        """The columns of a read."""
+        """Return the names of the columns of a read."""
         return list(self.source(given, **more).schema().names)
 
     def rows(self, given: Given, before: Callable[[], object] = lambda: None, **more: str) -> list[dict[str, Any]]:
-        """A bounded read; its tasks get copies, and read after `before`."""
+        """Return the rows of a bounded read. `before` is called between the planning and the tasks."""
         source = self.source(given, **more)
         reader = source.reader(source.schema())
         parts = [pickle.loads(pickle.dumps(part)) for part in reader.partitions() or []]  # noqa: S301 — our own bytes
@@ -119,7 +120,10 @@ class World:
         return len(source.reader(source.schema()).partitions())
 
     def stream(self, given: Given, before: Callable[[], object] = lambda: None, **more: str) -> list[int]:
-        """The first batch of a stream that begins at the earliest, if nothing else is given; `before` it is planned."""
+        """Return the first batch of a stream. It starts at the earliest position unless options set its start.
+
+        `before` is called before the batch is planned.
+        """
         begun = "subscription" in given or any(name.startswith("starting") for name in given)
         source = self.source(given, **({} if begun else {"startingPosition": "earliest"}), **more)
         reader = source.streamReader(source.schema())
@@ -134,20 +138,20 @@ class World:
             reader.stop()
 
     def places_of_rows(self) -> pa.RecordBatch:
-        """The places of the rows of the ledger."""
+        """Return the positions of the rows of the ledger."""
         rows = self.rows({"includeMetadata": "true", "columns": "__position"})
         kind = pa.struct([("ledgerId", pa.int64()), ("entryId", pa.int64()), ("batchIndex", pa.int32())])
         return pa.RecordBatch.from_pylist(rows, schema=pa.schema([("__position", kind)]))
 
     def write(self, rows: Sequence[Mapping[str, Any]] | pa.RecordBatch, given: Given, **more: str) -> None:
-        """A bounded write of one task."""
+        """Write rows by a bounded write of one task."""
         batch = rows if isinstance(rows, pa.RecordBatch) else pa.RecordBatch.from_pylist([dict(row) for row in rows])
         columns = spark_schema(batch.schema, "rows")
         writer = self.source(given, **more).writer(columns, overwrite=False)
         writer.commit([writer.write(iter([batch]))])
 
     def entries(self, name: str) -> list[int]:
-        """The bytes of each entry of a ledger."""
+        """Return the bytes of each entry of a ledger."""
         log = self.broker.store.ledger(name)
         return [block.length for block in log.blocks(PositionRange(EARLIEST, LATEST), 1)]
 

@@ -1,4 +1,4 @@
-"""A broker in this process, wired by `ledger.broker.main` from a file of settings, on a clock moved by hand.
+"""Broker in this process, made by `ledger.broker.main` from a file of settings, with a clock that the test sets.
 
 Tables of `Drive` state the effects of settings.
 """
@@ -49,7 +49,7 @@ Drives = dict[str, Sequence[Drive]]
 
 
 class DrivenBroker:
-    """As `python -m pyspark_ledger.ledger.broker.main --config FILE` makes it, without its signals and its wait."""
+    """Broker of `python -m pyspark_ledger.ledger.broker.main --config FILE`, without signal handlers and main loop."""
 
     def __init__(
         self, folder: Path, settings: Mapping[str, Value], patch: pytest.MonkeyPatch, wall_ms: int | None = None
@@ -99,7 +99,7 @@ class DrivenBroker:
         self.now_ms += milliseconds
 
     def again(self) -> DrivenBroker:
-        """Close, and serve the same store from the same file at the same time of day."""
+        """Close this broker. Return a new one of the same store, with the same settings and wall-clock time."""
         self.close()
         return DrivenBroker(self.folder, self._given, self.patch, self.wall_ms)
 
@@ -115,15 +115,15 @@ class DrivenBroker:
             self.store.close()
         logging.getLogger().handlers[:] = self._handlers
 
-    # What several effects are seen on.
+    # Ledgers that show the effects of settings.
 
     def log(self, entries: int = 0, **shape: Any) -> ManagedLedger:
-        """A new ledger, whose segments are full at so many entries; 0: as the settings say."""
+        """Return a new ledger with at most `entries` entries in a segment. 0: the settings have the limit."""
         name = f"log{next(_numbers)}"
         return self.store.create_ledger(CreateLedger(name, max_entries_per_ledger=entries, **shape))
 
     def filled(self, entries: int = 3, *, payload: bytes = b"x", **shape: Any) -> ManagedLedger:
-        """A new ledger of so many segments of one entry each, which are sealed."""
+        """Return a new ledger with `entries` sealed segments of one entry each."""
         log = self.log(1, **shape)
         for _ in range(entries):
             log.append([entry(payload)]).result(60)
@@ -131,7 +131,7 @@ class DrivenBroker:
         return log
 
     def offloaded(self, entries: int = 1, *, gone: bool = False, payload: bytes = b"x") -> ManagedLedger:
-        """The same, copied to where the settings say; `gone`: deleted here."""
+        """Return such a ledger, offloaded as the settings say. With `gone`, the local copies are deleted."""
         log = self.filled(entries, payload=payload)
         self.store.offloads.offload(OffloadPrefix(log.name))
         self.store.offloads.round()
@@ -146,7 +146,7 @@ _LISTENER = main.AppendSocketListener
 
 
 class WaitRecorder:
-    """Stands in for the event or condition that a thread of the broker waits on: notes for how long, and ends it."""
+    """Replacement of an event or condition of a broker's thread. It records the seconds of a wait and ends the wait."""
 
     def __init__(self, stop: Callable[[], object] = lambda: None) -> None:
         self.seconds = list[float]()

@@ -1,4 +1,4 @@
-"""Entries made by hand, and the entries of a block read back with every byte checked."""
+"""Functions that make entries, and that read the entries of a block and check every byte."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyspark_ledger.ledger.transport.mapped_block import read_block
 
 
 def entry(payload: bytes, *, rows: int = 1, run: int = 0, **fields: Any) -> bytes:
-    """An entry of one message or of a batch of `rows`, in the transaction `run`; `fields` are set in its metadata."""
+    """Return an entry of one message, or of a batch of `rows`, in transaction `run`. `fields` go into its metadata."""
     said: dict[str, Any] = {"producer_name": "p", "sequence_id": 0, "publish_time": 1}
     if rows != 1:
         said["num_messages_in_batch"] = rows
@@ -23,19 +23,19 @@ def entry(payload: bytes, *, rows: int = 1, run: int = 0, **fields: Any) -> byte
 
 
 def item(value: bytes, more: bytes = b"", **fields: Any) -> bytes:
-    """A message of a batch: its metadata, `more` bytes behind them, and its value."""
+    """Return a message of a batch: its metadata, the bytes `more` after the metadata, and its value."""
     head = SingleMessageMetadata(payload_size=len(value), **fields).SerializeToString() + more
     return len(head).to_bytes(4, "big") + head + value
 
 
 def chunk(payload: bytes, number: int, count: int, uuid: str, total: int, producer: str = "p") -> bytes:
-    """Chunk `number` of the `count` chunks of a message of `total` bytes."""
+    """Return chunk `number` of the `count` chunks of a message of `total` bytes."""
     of = {"uuid": uuid, "chunk_id": number, "num_chunks_from_msg": count, "total_chunk_msg_size": total}
     return entry(payload, producer_name=producer, **of)
 
 
 def parsed(block: SegmentBlock | FrameBlock) -> Iterator[tuple[str, ParsedEntry]]:
-    """The entries of a block, of a log or of a client, with their positions; an error names the log's file."""
+    """Yield the positions and entries of a block of a log or of a client. An error names the file of a log's block."""
     of_log = isinstance(block, SegmentBlock)
     frames, file = (read_block(block), f" of {block.path}") if of_log else (block.frames, "")
     for entry_id, frame in iter_frames(frames, block.ledger_id, block.first_entry, block.entries):

@@ -1,4 +1,4 @@
-"""Set-up for tests of `ackMode` explicit: one store, calls as Spark makes them, and rows acknowledged by hand."""
+"""Set-up for tests of `ackMode` explicit: one store, calls as Spark makes them, and acknowledgements of rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PLACES = pa.schema([METADATA.field("__position"), METADATA.field("__messageId")]
 
 
 def new_name(of: str) -> str:
-    """A ledger's name that no other test has."""
+    """Return a name for a ledger that no other test uses."""
     return f"{of}{next(_NUMBERS)}"
 
 
@@ -43,13 +43,13 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def empty(shared: Path) -> Ledger:
-    """A ledger of this test alone, without an entry."""
+    """Return an empty ledger that only this test uses."""
     return connect(shared).ledger(new_name("orders"))
 
 
 @pytest.fixture
 def orders(empty: Ledger) -> Ledger:
-    """Three entries of four rows, 0 to 11."""
+    """Return a ledger with the rows 0 to 11 in three entries of four rows."""
     append(empty, 0, 12, step=4)
     return empty
 
@@ -92,7 +92,7 @@ def batch_of_all(orders: Ledger) -> pa.Table:
 
 
 def given_up(stream: LedgerStreamReader, here: dict[str, Any], batches: int = 4) -> dict[str, Any]:
-    """Nobody acknowledges: so many batches later."""
+    """Read this many batches without an acknowledgement. Return the offset after them."""
     for _ in range(batches):
         here = text(stream.latestOffset(here, ALL) or here)
     return here

@@ -1,10 +1,11 @@
-"""A query in explicit mode that acknowledges some rows of each batch, and writes down what it saw, to be killed.
+"""Query in explicit mode that tests kill. It acknowledges some rows of each batch, and records the rows in files.
 
-    <seen>/<batch>-<pid>.delivered      Arrow IPC: n, count (how often it came before), chosen; before it acknowledges
-    <seen>/<batch>-<pid>.acknowledged   empty; after it did
+    <seen>/<batch>-<pid>.delivered      Arrow IPC: n, count (earlier deliveries of the row), chosen; written before the
+                                        acknowledgement
+    <seen>/<batch>-<pid>.acknowledged   empty; written after the acknowledgement
 
-`python -m tests.rigs.explicit_app STORE CHECKPOINT SEEN SHARE LIMIT` runs until the backlog is empty. Which rows
-are chosen is a function of row and batch, so that a batch that is run again chooses the same.
+`python -m tests.rigs.explicit_app STORE CHECKPOINT SEEN SHARE LIMIT` runs until the backlog is empty. The choice of a
+row depends on the row and the batch only, so a repeated batch chooses the same rows.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ LEDGER, SUBSCRIPTION = "flights", "audit"
 
 
 class ExplicitApp(NamedTuple):
-    """Parameters of the query. `share`: percent of each batch."""
+    """Parameters of the query. `share` is the percentage of the rows of a batch that are acknowledged."""
 
     spark: SparkSession
     store: Path
@@ -59,7 +60,7 @@ class ExplicitApp(NamedTuple):
 
 
 def finish(app: ExplicitApp) -> None:
-    """Run until nothing is left."""
+    """Run the query until the backlog is empty."""
     cursor = connect(app.store).ledger(LEDGER).cursor(SUBSCRIPTION)
     query = app.start()
     try:
@@ -71,10 +72,10 @@ def finish(app: ExplicitApp) -> None:
 
 
 def require_once(seen: Path, rows: int) -> int:
-    """Check that every row was acknowledged in one batch, came with each count up to there, and never again. Return the
-    highest count.
+    """Check the recorded batches. Return the highest number of batches that had a row.
 
-    Every run of a repeated batch had the same rows.
+    Every row was delivered with the counts 0, 1, 2 and so on up to the batch that acknowledged it, and not after that.
+    All runs of a repeated batch had the same rows.
     """
     runs: dict[int, list[pa.Table]] = defaultdict(list)
     for path in sorted(seen.glob("*.delivered")):
@@ -85,7 +86,7 @@ def require_once(seen: Path, rows: int) -> int:
         first, *others = runs[number]
         assert all(other.select(["n", "count"]).equals(first.select(["n", "count"])) for other in others), number
         n = first["n"].to_numpy()
-        assert (np.diff(n) > 0).all(), f"a row is twice in batch {number}"
+        assert (np.diff(n) > 0).all(), f"batch {number} has a row twice"
         assert not gone[n].any(), f"batch {number} has rows that were acknowledged before"
         assert np.array_equal(first["count"].to_numpy(), times[n]), f"counts of batch {number} are wrong"
         times[n] += 1

@@ -1,6 +1,6 @@
-"""A proxy before the S3 server that does to requests what networks and servers do: fails, loses, cuts, delays them.
+"""Proxy before the S3 server with the faults of networks and servers: requests fail, get lost, are cut or delayed.
 
-    proxy.on("PUT", "partNumber", "lost", times=1)      the request arrives, its answer does not
+    proxy.on("PUT", "partNumber", "lost", times=1)      the request arrives, the answer is lost
 
 Faults
 - `error`: 503, the request does not arrive. `forbidden`: 403. `internal`: 500. `throttle`: 503 with S3's code SlowDown.
@@ -30,12 +30,12 @@ _REFUSALS = {"error": 503, "forbidden": 403, "internal": 500, "throttle": 503}
 _SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
 _PRECONDITION = b"<Error><Code>PreconditionFailed</Code></Error>"
 _HELD_SECONDS = 60.0
-_wait = threading.Event().wait  # tests take the sleep out of retries
+_wait = threading.Event().wait  # tests remove the pauses between retries
 
 
 @dataclass
 class Fault:
-    """Fault of requests with this method and this text in their path."""
+    """Fault of requests with the given method and the given text in their path."""
 
     method: str
     text: str
@@ -44,7 +44,7 @@ class Fault:
 
 
 class FaultProxy:
-    """Listens at `endpoint`; ends with the context."""
+    """Proxy that listens at `endpoint`. It ends with the context."""
 
     def __init__(self, target: str) -> None:
         parts = urlsplit(target)
@@ -95,7 +95,7 @@ class _Handler(BaseHTTPRequestHandler):
     owner: FaultProxy
 
     def log_message(self, *_: object) -> None:
-        """Silent."""
+        """Log nothing."""
 
     def handle_any(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -151,7 +151,7 @@ class _Handler(BaseHTTPRequestHandler):
         length = int(stated) if self.command == "HEAD" and stated else len(data)
         self.send_header("Content-Length", str(length))
         self.end_headers()
-        with suppress(ConnectionError):  # the client gave up
+        with suppress(ConnectionError):  # the client closed the connection
             if self.command != "HEAD":
                 self.wfile.write(data[: len(data) // 2] if cut else data)
         if cut:

@@ -1,9 +1,9 @@
-"""A bucket in a directory with faults at given keys: requests that fail before or after they arrive, and steps between.
+"""Bucket in a directory with faults at given keys: requests that fail before or after they arrive, and other actions.
 
     faults.on("put", "manifest", lost, times=1)     the manifest is put, and the answer is lost
 
-A proxy before a real S3 server has the same faults and more (`tests.rigs.fault_proxy`), with races of a real server.
-Here a test decides at which request of one thread something happens.
+`tests.rigs.fault_proxy` has these faults and more in a proxy before a real S3 server, also for concurrent requests.
+Here a test decides at which request of a thread a fault happens.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Call = Callable[[], Any]
 
 
 def lost(call: Call) -> Any:
-    """The request arrives, its answer does not."""
+    """Send the request, and lose its answer."""
     call()
     raise Unavailable("the answer was lost")
 
@@ -41,7 +41,7 @@ class _Fault:
 
 
 class FaultyBucket:
-    """Bucket of a broker. `met` counts the faults that hit."""
+    """Bucket of a broker. `met` counts the faults that happened."""
 
     def __init__(self) -> None:
         self.met = 0
@@ -54,7 +54,7 @@ class FaultyBucket:
         self._faults.clear()
 
     def before(self, place: ObjectStore) -> Any:
-        """The bucket behind these faults."""
+        """Return the bucket with these faults."""
         owner = self
 
         class Faulty:

@@ -1,4 +1,4 @@
-"""The stores of `tests/fixtures/store`: copied out of their archive, served, and told in words that JSON can hold."""
+"""Stores of `tests/fixtures/store`: functions that unpack and serve them, and describe their content as JSON."""
 
 from __future__ import annotations
 
@@ -41,12 +41,14 @@ from pyspark_ledger.ledger.transport.discovery import BrokerRecord
 ROOT = Path(__file__).resolve().parents[2]
 FIXTURE = ROOT / "tests" / "fixtures" / "store"
 ARCHIVE, EXPECTED = FIXTURE / "stores.tar.xz", FIXTURE / "expected.json"
-# Records name their bucket so: a broker finds it in the folder that it was started in, wherever a copy is.
+# Address of the bucket in the records: a broker finds the bucket in its working directory, also of a copied store.
 BUCKET = "/proc/self/cwd/bucket"
-LISTED_MAX = 30  # rows, and lines of a set; of more there are only number and digest
+LISTED_MAX = 30  # rows, or lines of a set; a longer list is described by its length and its digest
 _START_S = 60
-_SKIP_MAX = 1024  # bytes of a share's set, of which more than digest and length are told
-_UNREAD = {"public/default/persistent/large"}  # thousands of rows, of which the bytes of their entries are compared
+_SKIP_MAX = 1024  # bytes of a share's set; a larger set is described by its length and its digest
+_UNREAD = {
+    "public/default/persistent/large"
+}  # a ledger with thousands of rows: only the bytes of its entries are compared
 _NAMED = ("name", "incarnation", "start", "end", "entries", "size_bytes", "rows", "schema_version", "terminated")
 _COUNTED = (
     "next_position", "backlog_entries", "backlog_rows", "backlog_bytes", "replay_floor", "acknowledged_ranges",
@@ -55,23 +57,23 @@ _COUNTED = (
 
 
 def unpacked(folder: Path) -> Path:
-    """A copy of all that the archive holds: `closed`, `killed`, `bucket`, `table` and the key of encrypted messages."""
+    """Unpack the archive: `closed`, `killed`, `bucket`, `table` and a key of messages. Return the folder."""
     with tarfile.open(ARCHIVE) as archive:
         for member in archive.getmembers():
-            member.mtime = time.time()  # as after any copy: staged parts go by their age
+            member.mtime = time.time()  # as after a copy: old staged parts would be deleted
             archive.extract(member, folder, filter="tar")
     return folder
 
 
 def expected() -> dict[str, Any]:
-    """The answers that the maker of the stores wrote down."""
+    """Return the expected answers, which were written when the stores were made."""
     told: dict[str, Any] = json.loads(EXPECTED.read_text(encoding="utf-8"))
     return told
 
 
 @contextmanager
 def served(folder: Path, name: str, *arguments: str) -> Iterator[tuple[LedgerStore, subprocess.Popen[bytes]]]:
-    """The store `folder/name` by a broker of its own, whose sockets are nobody else's: copies share the store's id."""
+    """Yield the store `folder/name` and its broker. It has its own run directory: copies share the store id."""
     path = folder / name
     command = [
         sys.executable,
@@ -95,7 +97,7 @@ def served(folder: Path, name: str, *arguments: str) -> Iterator[tuple[LedgerSto
 
 
 def leave(api: LedgerStore, broker: subprocess.Popen[bytes]) -> None:
-    """Close the store as a broker does that is told to. The broker may be gone before its answer arrives."""
+    """Shut the broker down. The broker may end before its answer arrives."""
     with suppress(Unavailable):
         api.client.call("shutdown", Empty())
     assert broker.wait(60) == 0
@@ -110,11 +112,11 @@ def _answering(path: Path, before: BrokerRecord | None, broker: subprocess.Popen
             client.hello()
             return client
         time.sleep(0.01)
-    raise AssertionError(f"no broker of {path}: {log.read_text(encoding='utf-8')[-2000:]}")
+    raise AssertionError(f"no broker of {path} started: {log.read_text(encoding='utf-8')[-2000:]}")
 
 
 def ledgers(api: LedgerStore) -> dict[str, Ledger]:
-    """All logs of a store: ledgers, and the partitions of those that have some."""
+    """Return all logs of a store by name: ledgers without partitions, and the partitions of the others."""
     found: dict[str, Ledger] = {}
     for name in api.names():
         ledger = api.ledger(name)
@@ -124,9 +126,10 @@ def ledgers(api: LedgerStore) -> dict[str, Ledger]:
 
 
 def told_logs(api: LedgerStore, *, stamped: bool = False) -> dict[str, Any]:
-    """Each log: what it is, the bytes of its entries, its schemas and its cursors.
+    """Return for each log its description, the digests of its entries, its schemas and its cursors.
 
-    Not `stamped`: without what a broker adds, which for a manifest that is rolled forward is of the time of that.
+    If `stamped` is not set, the digests leave out the broker's stamps and the markers. Their times differ if a broker
+    finishes a commit after a kill.
     """
     return {name: _told_log(api, ledger, stamped=stamped) for name, ledger in ledgers(api).items()}
 
@@ -150,7 +153,7 @@ def _told_log(api: LedgerStore, ledger: Ledger, *, stamped: bool) -> dict[str, A
 
 
 def _digests(api: LedgerStore, name: str, *, stamped: bool) -> dict[str, str]:
-    """A digest of all entries of each ledger, as they stand there; not `stamped`: of metadata and payloads alone."""
+    """Return a digest of the entries of each segment: of their bytes if `stamped`, else of metadata and payloads."""
     found: dict[int, Any] = {}
     for block in api.client.read_blocks(ReadRequest(name, PositionRange(EARLIEST, LATEST))):
         for number, frame in iter_frames(block.frames, block.ledger_id, block.first_entry, block.entries):
@@ -180,7 +183,7 @@ def _told_cursor(ledger: Ledger, name: str) -> dict[str, Any]:
 
 
 def told_set(positions: PositionSet) -> list[list[int]]:
-    """Runs of whole entries as `[ledger, first, end]`, and what is left of others: `[ledger, entry, -1, words…]`."""
+    """Return runs of whole entries as `[ledger, first, end]`, and other entries as `[ledger, entry, -1, words…]`."""
     runs = [
         [one.ledger_id, int(first), int(end)]
         for one in positions.runs()
@@ -196,7 +199,7 @@ def told_set(positions: PositionSet) -> list[list[int]]:
 
 
 def told_deliveries(api: LedgerStore, ledger: str, cursor: str) -> dict[str, Any]:
-    """The newest record of a cursor's batches, and the dead letters that are to be buried."""
+    """Return the newest record of a cursor's batches, and its record of dead letters."""
     newest = api.client.call("delivery.get", AskDelivery(ledger, cursor, 0)).record
     ask = {"newest": newest, "dead letters": -1}
     return {
@@ -218,12 +221,12 @@ def _told_skip(skip: bytes) -> Any:
 
 
 def told_sequences(api: LedgerStore, ledger: str, producers: Iterable[str]) -> dict[str, int]:
-    """The last sequence id of each producer."""
+    """Return the last sequence id of each producer."""
     return {one: api.client.call("producer.last", AskSequence(ledger, one)).sequence_id for one in producers}
 
 
 def told_rows(**options: str) -> Any:
-    """The rows of a bounded read, as Spark would plan and run it, in the order of the log."""
+    """Return the rows of a bounded read in the order of the log. It is planned and run as by Spark."""
 
     def read() -> Any:
         given = {"includeMetadata": "true", **options}
@@ -241,7 +244,7 @@ def told_rows(**options: str) -> Any:
 
 
 def short(rows: list[Any]) -> Any:
-    """Rows, or, of many, how many they are and their digest."""
+    """Return the rows, or the number and the digest of many rows."""
     if len(rows) <= LISTED_MAX:
         return rows
     text = "\n".join(json.dumps(_plain(row), sort_keys=True) for row in rows)
@@ -249,7 +252,7 @@ def short(rows: list[Any]) -> Any:
 
 
 def _answered(ask: Callable[[], Any]) -> Any:
-    """An answer, or the code of the error that was raised instead."""
+    """Return the answer, or the code of the error that was raised."""
     try:
         return ask()
     except LedgerError as error:
@@ -257,12 +260,12 @@ def _answered(ask: Callable[[], Any]) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """The same in what JSON has; bytes in base64."""
+    """Return the value with types of JSON only. Bytes become base64."""
     return json.loads(msgspec.json.encode(value, enc_hook=repr, order="sorted"))
 
 
 def told_live(api: LedgerStore, folder: Path) -> dict[str, Any]:
-    """All that a broker tells of a store."""
+    """Return the description of a store by its broker."""
     path = api.client.hello().store_path
     names = list(ledgers(api))
     policies = {name: api.ledger(name).policy() for name in api.names()}
@@ -282,7 +285,7 @@ def told_live(api: LedgerStore, folder: Path) -> dict[str, Any]:
 
 
 def told_read_only(store: Path) -> dict[str, Any]:
-    """All that is told of a store without a broker."""
+    """Return the description of a store that is read without a broker."""
     api = open_read_only(store)
     logs = told_logs(api, stamped=True)
     rows = {
@@ -294,19 +297,19 @@ def told_read_only(store: Path) -> dict[str, Any]:
 
 
 def _without_metadata(rows: pa.Table) -> pa.Table:
-    """The columns without the metadata columns of messages, which the expected rows have in their live form."""
+    """Return the columns without the metadata columns of messages."""
     return rows.select([name for name in rows.column_names if name not in METADATA.names])
 
 
 def told_bucket(folder: Path) -> dict[str, Any]:
-    """The rows of all ledgers that are in the bucket, from its objects alone."""
+    """Return the rows of all ledgers in the bucket, read from its objects alone."""
     where = {"offload": str(folder / "bucket")}
     given = {"both": {}, "archive": {}, "secret": {"cryptoKeys": f"file:{folder / 'secret.pem'}"}}
     return {name: told_rows(path=name, **where, **more) for name, more in given.items()}
 
 
 def told_table(folder: Path) -> Any:
-    """The rows of the published table, by a reader of Delta."""
+    """Return the rows of the published table, read by the library `deltalake`."""
     rows = DeltaTable(str(folder / "table")).to_pyarrow_table().to_pylist()
     return _plain(sorted(rows, key=_place))
 

@@ -1,7 +1,7 @@
-"""A small store with every kind of file, and what it answers; shared by the tests that damage it.
+"""Small store with every kind of file, and its answers, for tests that damage its files.
 
-The store is left as a SIGKILL leaves it: with a write-ahead log, an open segment and a cursor's own ledger. Its objects
-lie in a directory beside it.
+The files are those that a kill of the broker leaves: with a write-ahead log, an open segment and a cursor's own log.
+The objects of the store are in a directory beside it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Choice(OffloaderChoice):
 
 @contextmanager
 def opened(home: Path, now: int = NOW, *, create: bool = False) -> Iterator[Store]:
-    """The store of a home as a broker opens it; `home` holds `store` and `bucket`."""
+    """Yield the store in the folder `home` as a broker opens it. `home` contains `store` and `bucket`."""
     copies = ObjectStoreOffloader(str(home / "bucket"), S3Options(), window_bytes=1024, cache_bytes=8192)
     try:
         store = Store.open(
@@ -65,15 +65,15 @@ def opened(home: Path, now: int = NOW, *, create: bool = False) -> Iterator[Stor
 
 
 def make(home: Path, left: Path) -> StagedPart:
-    """A store in `home`, and in `left` the files that it had while it was in use; a part that was staged in it."""
+    """Make a store in `home`, and in `left` a copy of its files while it is open. Return a staged part of it."""
     with opened(home, create=True) as store:
         _fill(store)
     with opened(home, NOW + 4_000_000) as store:
-        store.upkeep.round()  # the local copy of what is offloaded goes
+        store.upkeep.round()  # deletes the local copies of offloaded segments
     with opened(home, NOW + 4_000_000) as store:
         part = _use(store)
         BrokerRecord("grpc+unix:///nowhere", 1, store.epoch, store.store_id).write(store.path)
-        # Not SQLite's shared memory, which each opening makes anew, and no lock that nobody holds.
+        # Without SQLite's shared memory, which is made anew when a file is opened, and without the lock.
         shutil.copytree(home, left, ignore=shutil.ignore_patterns("*-shm", "lock"))
     return part
 
@@ -119,7 +119,7 @@ def _append(store: Store, name: str, number: int) -> None:
 
 
 def answers(home: Path, staged: StagedPart) -> dict[str, object]:
-    """All that the store answers, every byte of an entry checked, after what was staged is committed."""
+    """Return all answers of the store after a commit of the staged part. Every byte of the entries is checked."""
     found: dict[str, object] = {}
     with opened(home, NOW + 4_000_000) as store:
         store.commit(CommitRun("once", "query", 2, 7, 2, [staged]))

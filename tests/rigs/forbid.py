@@ -1,11 +1,11 @@
-"""Run a command under a kernel that forbids it some system calls, as the container of a platform does.
+"""Run a command that may not use some system calls, as in the containers of some platforms.
 
     python forbid.py memfd COMMAND…          memfd_create fails with EPERM
     python forbid.py packets COMMAND…        sockets of the type SEQPACKET fail with EPERM
     python forbid.py unix COMMAND…           sockets of the family AF_UNIX fail with EPERM
-    python forbid.py shared-memory COMMAND…  /dev/shm is a read-only mount of the command's own
+    python forbid.py shared-memory COMMAND…  the command has a read-only /dev/shm
 
-The first three are a seccomp filter (x86-64), which child processes inherit. The last takes `unshare` and root.
+The first three use a seccomp filter (x86-64), which child processes inherit. The last needs `unshare` and root.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ def install(steps: list[bytes]) -> None:
     header = struct.pack("HxxxxxxQ", len(steps), ctypes.addressof(program))
     for arguments in ((_NO_NEW_PRIVILEGES, 1, 0, 0, 0), (_SECCOMP, _FILTER, header, 0, 0)):
         if libc.prctl(*arguments) != 0:
-            raise OSError(ctypes.get_errno(), "the kernel takes no filter")
+            raise OSError(ctypes.get_errno(), "the kernel refused the filter")
 
 
 def is_possible(what: str) -> bool:
-    """Return whether this host lets a process forbid that."""
+    """Return whether this host can forbid these system calls to a process."""
     return subprocess.run([sys.executable, __file__, what, "true"], capture_output=True, check=False).returncode == 0
 
 

@@ -1,4 +1,4 @@
-"""Cells that a real Jupyter kernel executes with this interpreter and this checkout."""
+"""Functions that execute cells in a real Jupyter kernel with this interpreter and this checkout."""
 
 from __future__ import annotations
 

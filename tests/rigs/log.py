@@ -1,4 +1,4 @@
-"""Shared by the tests of a log's life: a store whose clock is moved by hand, and tiny ledgers in it."""
+"""Set-up for tests of segments, retention and cursors: a store with small segments and a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MINUTE = 60_000
 
 
 class LogRig:
-    """A store and its clock, `now` in ms. Nothing here runs by a timer: rounds are made by hand."""
+    """Store and its clock, `now` in ms. No timer runs: the test calls each round."""
 
     def __init__(self, path: Path, **settings: int) -> None:
         self.path = path
@@ -39,7 +39,7 @@ class LogRig:
         self.store = self._open()
 
     def crash(self) -> Store:
-        """The store as another broker opens it after this one died; the dead one is answered."""
+        """Open the store as another broker after a kill of this one. Return the store of the killed broker."""
         dead, self.store = self.store, self._open(take_over=True)
         return dead
 
@@ -48,7 +48,7 @@ class LogRig:
         return self.store.create_ledger(request)
 
     def append(self, *payloads: bytes, name: str = "log", entries: int = 3) -> list[Position]:
-        """Entries one by one, so that a ledger is full after exactly so many."""
+        """Append entries one by one, so that a segment is full after exactly `entries` entries."""
         log = self.log(name, entries)
         return [log.append([entry(payload)]).result() for payload in payloads]
 
@@ -90,6 +90,6 @@ def rig(store_path: Path) -> Iterator[LogRig]:
 
 
 def contents(log: ManagedLedger, start: Position = EARLIEST, end: Position = LATEST) -> list[bytes]:
-    """The payloads that a reader gets, every byte checked; markers are left out."""
+    """Return the payloads that a reader gets, without markers. Every byte is checked."""
     entries = (entry for block in log.blocks(PositionRange(start, end), 300) for _, entry in parsed(block))
     return [bytes(entry.payload) for entry in entries if not is_marker(entry.metadata)]

@@ -1,4 +1,4 @@
-"""Shared by the tests of offloading: a store with tiny ledgers that offloads to a directory or a bucket, by hand."""
+"""Set-up for tests of offloading: a store with small segments, which the test offloads to a directory or a bucket."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BLOCK = 512
 
 
 class _Choice(OffloaderChoice):
-    """The rig's present offloader."""
+    """Choice of the rig's present offloader."""
 
     def __init__(self, rig: OffloadRig) -> None:
         super().__init__(lambda _: rig.offloader, rig.settings)
@@ -46,7 +46,7 @@ class _Choice(OffloaderChoice):
 
 
 class OffloadRig:
-    """A store and its clock, `now` in ms; `copies` is its offloader. Nothing here runs by a timer."""
+    """Store and its clock, `now` in ms. `copies` is its offloader. No timer runs: the test calls each round."""
 
     def __init__(self, path: Path, address: str, options: S3Options | None = None, **rest: Any) -> None:
         self.path = path
@@ -82,7 +82,7 @@ class OffloadRig:
         self.store.offloads.round()
 
     def crash(self) -> None:
-        """Go on as another broker, after this one died."""
+        """Open the store as another broker after a kill of this one."""
         self.store = self._open(take_over=True)
 
     def log(self, name: str = "log", entries: int = 3) -> ManagedLedger:
@@ -90,18 +90,18 @@ class OffloadRig:
         return self.store.create_ledger(request)
 
     def append(self, *payloads: bytes, name: str = "log", entries: int = 3) -> list[Position]:
-        """Entries one by one, so that a ledger is full after exactly so many."""
+        """Append entries one by one, so that a segment is full after exactly `entries` entries."""
         log = self.log(name, entries)
         return [log.append([entry(payload)]).result() for payload in payloads]
 
     def fill(self, ledgers: int, entries: int = 3, *, size: int = 100, name: str = "log") -> list[bytes]:
-        """Entries for so many whole ledgers and one more."""
+        """Append entries that fill this many segments, and one more. Return the payloads."""
         payloads = [bytes([number % 251]) * size for number in range(ledgers * entries + 1)]
         self.append(*payloads, name=name, entries=entries)
         return payloads
 
     def offload(self, until: Position | None = None, name: str = "log") -> OffloadStatus:
-        """Offload here and now; the status then."""
+        """Offload in this thread. Return the status afterwards."""
         self.store.offloads.offload(OffloadPrefix(name, until))
         self.store.offloads.round()
         return self.store.offloads.status(name)
@@ -118,18 +118,18 @@ class OffloadRig:
         return [part.ledger_id for part in self.store.ledger(name).snapshot.segments]
 
     def cursor_at(self, position: Position, name: str = "log") -> None:
-        """A durable cursor that still needs everything from a position on."""
+        """Create a durable cursor at a position."""
         self.store.cursors.open(OpenCursor(name, "reader", position))
 
     def stored(self) -> list[str]:
         return [found.key for found in self.objects.objects()]
 
     def local(self) -> set[int]:
-        """The ids of the ledgers whose data are in the store's directory."""
+        """Return the ids of the segments whose data file is in the store's directory."""
         return {int(path.stem) for path in (self.path / "ledgers").glob("*.ledger")}
 
     def contents(self, name: str = "log", start: Position = EARLIEST, end: Position = LATEST) -> list[bytes]:
-        """The payloads that a reader gets, every byte checked."""
+        """Return the payloads that a reader gets. Every byte is checked."""
         return contents(self.store.ledger(name), start, end)
 
     def close(self) -> None:
@@ -138,7 +138,7 @@ class OffloadRig:
 
 
 class Failing:
-    """An offloader that fails for some ledgers, and else is the real one."""
+    """Offloader that fails for some segments. For others it calls the real offloader."""
 
     def __init__(self, rig: OffloadRig, *ledgers: int, error: type[LedgerError] = Unavailable) -> None:
         self.real, self.ledgers, self.error = rig.copies, ledgers, error
@@ -176,9 +176,9 @@ class Failing:
 
 
 def offload_prefix(desk: OffloadScheduler, name: str, until: Position) -> Position:
-    """Offload all sealed ledgers before a position, now; the beginning of the first that is not offloaded.
+    """Offload all sealed segments before a position. Return the start of the first segment that is not offloaded.
 
-    Raises the first failure after all were tried.
+    Raises the first failure after all segments were tried.
     """
     desk.offload(OffloadPrefix(name, until))
     run = desk._runs[desk._ledger(name).name]

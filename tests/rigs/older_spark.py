@@ -18,12 +18,12 @@ CALLS = ("latestOffset", "initialOffset", "commit", "offset log", "partitions", 
 OLDER_SPARK = SparkFeatures(arrow_stream_writer=False, admission_control=False, progress_report=False)
 
 
-class Killed(Exception):  # the end of a run, no fault
+class Killed(Exception):  # the end of a run, not an error
     """End of a run after one of its calls."""
 
 
 class OlderSpark:
-    """Query on a Spark without admission control. `read_rows` are the rows of committed batches, in order."""
+    """Query on a Spark release without admission control. `read_rows` are the rows of committed batches, in order."""
 
     def __init__(self, make_reader: Callable[[], LedgerStreamReader]) -> None:
         self.make_reader = make_reader
@@ -48,7 +48,7 @@ class OlderSpark:
                 self._run_batch(reader)
             for _ in range(triggers):
                 self._trigger(reader)
-        reader.stop()  # in place of the time after which the lease of a killed run expires
+        reader.stop()  # otherwise the test would wait until the lease of the killed run expires
 
     def progress(self) -> dict[str, Any]:
         """Return one source of the progress, as such a Spark reports the last batch."""

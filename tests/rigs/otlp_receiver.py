@@ -1,4 +1,4 @@
-"""A collector of OpenTelemetry: an HTTP server on loopback that decodes what exporters send."""
+"""Collector of OpenTelemetry: an HTTP server on loopback that decodes the requests of exporters."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Push(NamedTuple):
     request: ExportMetricsServiceRequest
 
     def metrics(self) -> dict[str, Any]:
-        """The metrics by name."""
+        """Return the metrics by name."""
         (resource,) = self.request.resource_metrics
         (scope,) = resource.scope_metrics
         return {metric.name: metric for metric in scope.metrics}
@@ -33,14 +33,14 @@ class Push(NamedTuple):
         return _attributes(self.request.resource_metrics[0].resource.attributes)
 
     def points(self, name: str) -> dict[tuple[tuple[str, str], ...], Any]:
-        """The data points of a metric by their sorted labels; none if it is not there."""
+        """Return the data points of a metric by their sorted labels, or none if the request lacks the metric."""
         metric = self.metrics().get(name)
         data = [] if metric is None else getattr(metric, metric.WhichOneof("data")).data_points
         return {tuple(sorted(_attributes(point.attributes).items())): point for point in data}
 
 
 class OtlpReceiver:
-    """A receiver of one test, from `with` to its end."""
+    """Receiver of one test. It runs within a `with` block."""
 
     def __init__(self) -> None:
         self.pushes = pushes = list[Push]()
@@ -74,7 +74,7 @@ class OtlpReceiver:
         self._server.server_close()
 
     def wait(self, wanted: Callable[[Push], bool], what: str) -> Push:
-        """Return the first push that is wanted."""
+        """Wait for a push that fulfils the condition, and return it."""
         wait_until(lambda: any(map(wanted, self.pushes)), what)
         return next(filter(wanted, self.pushes))
 

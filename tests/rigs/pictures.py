@@ -1,4 +1,4 @@
-"""Pictures of tests: parsed as XML, which a picture must be, and rough measures of what they show."""
+"""Functions for tests of pictures. They parse a picture as XML, and return its texts and shapes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def parsed(picture: str) -> ET.Element:
-    """Return the root of a picture. Raises ParseError if it is no well-formed XML."""
+    """Return the root of a picture. Raises ParseError if the picture is not well-formed XML."""
     return ET.fromstring(picture)  # noqa: S314 — the project's own
 
 

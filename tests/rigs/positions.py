@@ -1,4 +1,4 @@
-"""Partly acknowledged entries made from rows, and what a set of positions says of one row."""
+"""Functions that make partly acknowledged entries from rows, and find one row in a set of positions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def left_after(entries: Integers, sizes: Integers, owner: Integers, rows: Intege
 
 
 def contains_row(positions: PositionSet, position: Position, row: int) -> bool:
-    """Whether one row of an entry is in a set."""
+    """Return whether one row of an entry is in a set."""
     if positions.contains(position):
         return True
     left = positions.rows(position.ledger_id).of(position.entry_id)

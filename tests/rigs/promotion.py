@@ -11,7 +11,7 @@ from tests.rigs.entry import entry
 
 BLOCK_BYTES = 256 * 1024
 LARGE = 64 * 1024
-"""Bytes of a payload, so that a part of such entries is promoted."""
+"""Bytes of a payload. A part of such entries is large enough to become a segment."""
 
 
 def payload(name: str, size: int = LARGE) -> bytes:
@@ -23,7 +23,7 @@ def part_run(batch: int, query: str = "q", block_bytes: int = BLOCK_BYTES) -> Pa
 
 
 def stage(store: Store, batch: int, payloads: Sequence[bytes], query: str = "q") -> StagedPart:
-    """A part in segment layout; its entries belong to run `batch`."""
+    """Stage a part in segment layout. Its entries belong to run `batch`."""
     with PartFile(store.open_part(query, batch), part_run(batch, query)) as part:
         for value in payloads:
             part.write([entry(value, run=batch)], 1)

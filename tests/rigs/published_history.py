@@ -1,4 +1,4 @@
-"""A publisher that needs no Spark: what a log has sealed, in a table as the real one leaves it, one commit a ledger."""
+"""Publisher without Spark: it writes sealed segments to a table as the real publisher does, one commit for each."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ def table(tmp_path: Path) -> Path:
 
 
 def append_pairs(ledger: Ledger, first: int, end: int) -> None:
-    """Entries of two rows, number by number."""
+    """Append the entries from `first` to `end`. Each has two rows."""
     for number in range(first, end):
         pair = pa.array([2 * number, 2 * number + 1], pa.int64())
         ledger.append(pa.table({"n": pair, "s": pa.array([f"r{number}", None])}))
 
 
 def as_set(rows: list[dict[str, Any]]) -> Counter[str]:
-    """Rows in any order."""
+    """Return the rows as a multiset, to compare them in any order."""
     return Counter(repr(sorted(row.items())) for row in rows)
 
 
 def place_of(row: dict[str, Any]) -> tuple[int, int]:
-    """The ledger and the entry of a row."""
+    """Return the segment id and the entry id of a row."""
     return row["__position"]["ledgerId"], row["__position"]["entryId"]
 
 
@@ -53,7 +53,7 @@ def published_up_to(table: Path, name: str, incarnation: str) -> int:
 def publish_sealed(
     store: Path, table: Path, name: str = "orders", most: int = 1000, after: int | None = None
 ) -> list[int]:
-    """Publish what is sealed of a log and not published, oldest first; the ledger ids."""
+    """Publish the sealed segments that are not published, oldest first. Return their ids."""
     ledger: Ledger = connect(store).ledger(name)
     told = ledger.describe()
     newest = published_up_to(table, told.name, told.incarnation)
@@ -66,7 +66,7 @@ def publish_sealed(
 
 
 def trim(store: Path, name: str = "orders") -> None:
-    """Delete the sealed segments now, and never again: background retention would race with the test."""
+    """Delete the sealed segments. Then keep all others: retention in the background would race with the test."""
     client = connect(store).client
     for keep in (0, -1):
         values = {"retentionTimeInMinutes": keep, "retentionSizeInMB": keep}

@@ -1,4 +1,4 @@
-"""Values of Pulsar's metadata as Pulsar writes them, plain or compressed."""
+"""Values of metadata as Pulsar writes them, plain or compressed."""
 
 from __future__ import annotations
 

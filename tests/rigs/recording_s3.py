@@ -1,4 +1,4 @@
-"""An S3 server that answers every request with success and records its access key, path and headers."""
+"""S3 server that answers every request with success, and records the requests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Request:
 
     @property
     def signed_by(self) -> str:
-        """The access key."""
+        """Access key of the signature."""
         return self._scope[0]
 
     @property
@@ -43,7 +43,7 @@ class Request:
 
 
 class RecordingS3:
-    """A server of one test, on loopback, and the environment in which every client of AWS comes to it."""
+    """Server of one test on loopback. It sets environment variables with which all clients of AWS call this server."""
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self.requests = requests = list[Request]()
@@ -97,5 +97,5 @@ class RecordingS3:
 
 
 def keys_of(address: str) -> dict[str, str]:
-    """A credential provider."""
+    """Return the keys of a credential provider."""
     return {"access_key": "PROVIDED", "secret_key": address}

@@ -1,4 +1,4 @@
-"""Bounded reads, planned and run as Spark does it, without a JVM."""
+"""Bounded reads, planned and run as by Spark, but without a JVM."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def rows_of(source: LedgerSource, schema: StructType | None = None) -> list[dict
 
 
 def read_rows(store: Path, name: str = "orders", **options: str) -> list[dict[str, Any]]:
-    """The rows of a ledger."""
+    """Return the rows of a ledger."""
     return rows_of(LedgerSource({"path": name, "store": str(store), **options}, "0.1.0"))
 
 
 def read_bucket(directory: Path | str, name: str, **options: str) -> list[dict[str, Any]]:
-    """The rows of a topic of a bucket."""
+    """Return the rows of a topic in a bucket."""
     return rows_of(LedgerSource({"offload": str(directory), "path": name, **options}, "0.1.0"))

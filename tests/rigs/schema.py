@@ -1,4 +1,4 @@
-"""Payloads by a schema: a record of every Avro type, and what each payload becomes."""
+"""Payloads of a schema: a record with every Avro type, and the expected value of each payload."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shared by the tests of segments: entries that state rows and run in three bytes, and a small writer."""
+"""Set-up for tests of segments: entries with their rows and their run in three bytes, and a writer of small blocks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def entry(payload: bytes, *, rows: int = 1, txn: int = 0, closes: bool = False) 
 
 
 def describe(view: memoryview) -> EntryTraits:
-    """Return the three bytes of `entry`, behind a verified checksum and any readable stamp."""
+    """Return the three bytes of `entry` after its checksum, which is verified, and its stamp, if it has one."""
     data = bytes(view)
     stamp = None
     if data[:2] == b"\x0e\x02":
@@ -59,7 +59,7 @@ def _varint(body: bytes, at: int) -> tuple[int, int]:
 
 
 class SegmentRig:
-    """Ledger 7 with blocks of 256 bytes in a directory of its own; `written` holds the original entries."""
+    """Segment 7 with blocks of 256 bytes in a directory of its own. `written` has the original entries."""
 
     entry = staticmethod(entry)
     describe = staticmethod(describe)
@@ -76,7 +76,7 @@ class SegmentRig:
         self.written: list[bytes] = []
 
     def write(self, *entries: bytes) -> None:
-        """Write entries that nobody acknowledges."""
+        """Write entries, and leave the acknowledged end before them."""
         stamped = []
         for data in entries:
             self.stamp = BrokerStamp(self.stamp.timestamp_ms + 1, self.stamp.row_end + data[10])
@@ -90,12 +90,12 @@ class SegmentRig:
         self.writer.acknowledge()
 
     def fill(self, entries: int) -> None:
-        """Acknowledged entries of different lengths, over several blocks."""
+        """Write acknowledged entries of different lengths into several blocks."""
         for number in range(entries):
             self.commit(entry(b"payload" * (number % 4) + b"\xff", rows=number % 3))
 
     def originals(self) -> list[bytes]:
-        """The entries as they stand in the data file by the writer's index, without stamps."""
+        """Return the entries in the data file at the offsets of the writer's index, without stamps."""
         data, index = self.data.read_bytes(), self.writer.index
         return [unstamped(data[index.offsets[i] + 12 :][: index.lengths[i]]) for i in range(index.count)]
 
@@ -110,7 +110,7 @@ class SegmentRig:
         )
 
     def verify(self, sealed: SealedSegment) -> None:
-        """Everything that was sealed, against the sidecar too."""
+        """Verify the sealed segment and its sidecar."""
         index = load_or_rebuild_index(
             self.data,
             7,

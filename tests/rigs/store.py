@@ -1,4 +1,4 @@
-"""Set-up for tests of a whole log: stores of tiny segments, and runs that are staged and committed to them."""
+"""Set-up for tests of a whole log: stores with small segments, and runs that are staged and committed to them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def store(store_path: Path) -> Iterator[Store]:
 
 
 class Stores:
-    """Successive stores over one directory; the earlier ones are left open as by a killed broker."""
+    """Successive stores in one directory. The earlier ones are left open, as by a killed broker."""
 
     def __init__(self, path: Path, **shape: Any) -> None:
         self.path = path

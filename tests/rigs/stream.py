@@ -1,4 +1,4 @@
-"""Set-up for tests of stream readers: a ledger of ten entries, and a reader driven by hand as Spark does."""
+"""Set-up for tests of stream readers: a ledger of ten entries, and a reader that is called as by Spark."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from pyspark_ledger.ledger.api.store import connect
 
 @pytest.fixture
 def orders(store: Path) -> Ledger:
-    """A new ledger `orders` with `n` from 0 to 9, each in an entry of its own."""
+    """Return a new ledger `orders` with `n` from 0 to 9, each in an entry of its own."""
     ledger = connect(store).ledger("orders")
     append(ledger, 0, 10)
     return ledger
 
 
 def append(ledger: Ledger, first: int, end: int, step: int = 1) -> None:
-    """Entries of `step` rows each; the last has what is left."""
+    """Append the numbers from `first` to `end` in entries of `step` rows. The last entry has the rest."""
     for number in range(first, end, step):
         ledger.append(pa.table({"n": pa.array(range(number, min(number + step, end)), pa.int64())}))
 
@@ -42,7 +42,7 @@ def reader(store: Path, **options: str) -> LedgerStreamReader:
 
 
 def text(offset: object) -> dict[str, Any]:
-    """An offset as a checkpoint gives it back."""
+    """Return an offset in the form that a checkpoint returns."""
     found: dict[str, Any] = json.loads(json.dumps(offset))
     return found
 

@@ -1,4 +1,4 @@
-"""Tables as a publisher leaves them, made without Spark: one commit per ledger, by the library that reads their log."""
+"""Published tables made without Spark, by the library `deltalake`: one commit for each segment."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def published(
     incarnation: str = INCARNATION,
     times_ms: Sequence[int] | None = None,
 ) -> pa.Table:
-    """Rows at (ledger, entry, row), as they stand in a published table."""
+    """Return rows of a published table at positions (ledger, entry, row)."""
     count = len(places)
     times = [BEGAN_MS + place[0] * 1000 + place[1] for place in places] if times_ms is None else times_ms
     publish = pa.array([one * 1000 for one in times], pa.timestamp("us", tz="UTC"))
@@ -60,8 +60,9 @@ def publish(
     storage: dict[str, str] | None = None,
     after: int | None = None,
 ) -> None:
-    """Commit a whole segment, with its transaction and its record; `after`: the table version that its publisher had
-    checked.
+    """Commit a whole segment with its transaction and its record.
+
+    `after` is the table version that the publisher had checked.
     """
     said = {
         "publication": 1, "kind": "segment", "ledger": name, "incarnation": incarnation, "segment": segment,

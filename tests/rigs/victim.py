@@ -1,4 +1,4 @@
-"""Shared by the tests that kill: a seeded die whose seed is printed, and a store whose broker comes back by itself."""
+"""Set-up for tests that kill brokers: random numbers of a printed seed, and a store whose broker is restarted."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from tests.rigs.entry import entry, parsed
 
 @pytest.fixture
 def dice(request: pytest.FixtureRequest) -> random.Random:
-    """LEDGER_FAULT_SEED repeats a run; the seed is printed with the failure."""
+    """Return a random generator. LEDGER_FAULT_SEED sets its seed, which is printed if a test fails."""
     seed = int(os.environ.get("LEDGER_FAULT_SEED") or random.SystemRandom().randrange(2**32))
     print(f"LEDGER_FAULT_SEED={seed}")  # noqa: T201 — pytest shows it when the test fails
     return random.Random(seed)
 
 
 class Victim:
-    """A store with an embedded, supervised broker that a test may kill at any moment."""
+    """Store with a supervised broker of its own, which a test may kill at any moment."""
 
     def __init__(self, store: Path) -> None:
         self.store = store
@@ -44,7 +44,7 @@ class Victim:
         return 0 if record is None else record.pid
 
     def processes(self) -> list[int]:
-        """Supervisors first, then brokers, of this store."""
+        """Return the process ids of this store's supervisors, then of its brokers."""
         mine, found = str(self.store).encode(), []
         for folder in Path("/proc").iterdir():
             with suppress(OSError, ValueError):
@@ -58,7 +58,7 @@ class Victim:
             os.kill(pid, signal.SIGKILL)
 
     def kill_broker(self) -> None:
-        """The broker that serves now, if there is one; its supervisor brings it back."""
+        """Kill the present broker, if one runs. Its supervisor restarts it."""
         for pid in self.processes():
             with suppress(OSError):
                 if b"pyspark_ledger.ledger.broker.supervisor" not in Path(f"/proc/{pid}/cmdline").read_bytes():
@@ -90,7 +90,7 @@ def make_entry() -> Callable[..., bytes]:
 
 @pytest.fixture
 def read_log() -> Callable[[Client, str], list[bytes]]:
-    """The payloads of a ledger in order, markers left out, every byte checked."""
+    """Return a function that reads the payloads of a ledger in order, without markers. Every byte is checked."""
 
     def read(client: Client, ledger: str) -> list[bytes]:
         blocks = client.read_blocks(ReadRequest(ledger, PositionRange(EARLIEST, client.end(ledger).end)))

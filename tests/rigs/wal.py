@@ -1,4 +1,4 @@
-"""Brokers of one store in a bucket, as far as the write-ahead log: take over, append, read everything."""
+"""Write-ahead log of one store in a bucket: functions to take over, append and read all batches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LIMITS = RequestLimits(flush_interval_ms=20, object_bytes=64 * 1024, deadline_ms
 
 
 class WalRig:
-    """Store with an empty log. `bucket` is the bucket itself, `through` the same behind a proxy."""
+    """Store with an empty log. `bucket` is the bucket itself, `through` the same bucket behind a proxy."""
 
     def __init__(self, bucket: ObjectStore, through: ObjectStore) -> None:
         self.bucket = bucket
@@ -33,7 +33,7 @@ class WalRig:
     def take_over(
         self, *, window: int = 4, limits: RequestLimits = LIMITS, before: Callable[[str], None] = lambda _: None
     ) -> tuple[WalWriter, list[bytes]]:
-        """A new broker's writer, and the texts that it found. `before` is called before each step."""
+        """Take over as a new broker. Return its writer and the log's texts. `before` is called before each step."""
         taking = TakeOver(self.through, uuid.uuid4(), limits, system_clock_ms)
         before("look")
         found = read_manifest(self.through, limits)
@@ -48,7 +48,7 @@ class WalRig:
         return writer, texts
 
     def read(self) -> list[bytes]:
-        """The texts of all batches, as any reader finds them."""
+        """Return the texts of all batches that a reader finds."""
         scan = LogScan(read_manifest(self.bucket, LIMITS).manifest.first)
         return [text_of(batch.parts) for batch in WalReader(self.bucket, self.store_id, scan, LIMITS).batches()]
 
@@ -60,7 +60,7 @@ class WalRig:
 
 
 def text(number: int, size: int = 0) -> list[Item]:
-    """A batch of one text."""
+    """Return a batch of one text."""
     return [MetadataRows(f"{number}".encode().ljust(size, b"."))]
 
 

@@ -1,9 +1,10 @@
 """Model of brokers, a network and a bucket, whose decisions are the real functions of `ledger.wal`.
 
-A state is a value. `steps` yields every state that one step of one actor leads to. A broker sends a put, looks,
-collects, crashes or takes over. The network delivers a request now, late or twice, with its answer or without.
+A state is an immutable value. `steps` yields every state that one step of one actor leads to. A broker sends a put,
+looks, collects, crashes or takes over. The network delivers a request now, late or twice, with its answer or without.
 
-`Decisions` holds the decisions. A test replaces one by a wrong one and sees that the model finds the loss.
+`Decisions` has the decisions as functions. A test replaces one by a wrong function, and checks that the model finds the
+loss.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ class Object(NamedTuple):
 
 
 class Look(NamedTuple):
-    """Look of a broker: the numbers that it may acknowledge, and the manifest once it was read."""
+    """Look of a broker: the numbers that it may acknowledge, and the manifest after it was read."""
 
     stored: frozenset[int]
     manifest: StoreManifest | None = None
 
 
 class Broker(NamedTuple):
-    """State of a broker. `view` are the entries that it serves, `acknowledged` those that it told its clients."""
+    """State of a broker. `view` has the entries that it serves, `acknowledged` those that it acknowledged."""
 
     name: str
     phase: str
@@ -72,7 +73,7 @@ class State(NamedTuple):
     log: frozenset[Object]
     manifest: StoreManifest
     snapshot: tuple[Entry, ...]
-    network: frozenset[tuple[str, Object]]  # requests in flight, by their broker
+    network: frozenset[tuple[str, Object]]  # requests in flight, with their broker
     ghosts: int
     brokers: tuple[Broker, ...]
     problem: str = ""
@@ -96,7 +97,7 @@ class Decisions:
     """False: a look acknowledges everything that is stored when it ends."""
     deletes_after_manifest: bool = True
     in_order: bool = True
-    """False: a number is acknowledged before the numbers below are."""
+    """False: a number may be acknowledged before the numbers below it."""
 
 
 @dataclass
@@ -123,7 +124,7 @@ class Model:
         self.states = len(seen)
         return ""
 
-    # What must hold.
+    # Invariants.
 
     def read(self, state: State) -> list[Entry]:
         """Return the entries that a reader finds now: the snapshot, then the log."""
