@@ -1,12 +1,14 @@
 """Verification of the objects of one offloaded segment: every byte of data, entry index and block index.
 
     data object   ─▶ a local file ─▶ headers, frames, stamps, padding and the checksum of each entry
+    frame         length and id before an entry
+    stamp         time at which the broker stored an entry, and its row number
     entry index   equals the index of that file
     block index   equals the index that an offload of that file would write
 
 Rules
 - Nothing in the bucket is changed. The local file is deleted.
-- A damage raises Corrupt, which names the object and the place. A missing object raises DataLoss.
+- Damage raises Corrupt, which names the object and the place. A missing object raises DataLoss.
 - A segment that was transformed before its upload differs from its record. Its frames and its length are verified.
 """
 

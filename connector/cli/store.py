@@ -141,7 +141,7 @@ def move(
     source: Annotated[str, typer.Argument(help="Directory of the store.")],
     target: Annotated[str, typer.Argument(help="Empty place in a bucket, s3://BUCKET/PREFIX.")],
     durability: Annotated[
-        Durability | None, typer.Option(help="fsync: convert ledgers with durability os. A bucket does not have it.")
+        Durability | None, typer.Option(help="fsync: convert ledgers with durability os, which a bucket cannot have.")
     ] = None,
     config: Annotated[Path | None, typer.Option(help="File of settings, such as conf/broker.toml.")] = None,
     output: OutputOption = Output.text,

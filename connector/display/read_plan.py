@@ -106,7 +106,7 @@ def _part_bar(strip: Strip, part: PlannedPart) -> Element:
 def explain(options: Mapping[str, str]) -> ReadPlan:
     """Return the plan of a read with these options of `format("ledger")`. Raises what the read would raise."""
     parsed = read_options(options)
-    if parsed.bucket is None and not parsed.store:  # named here, so that no second line about the default is printed
+    if parsed.bucket is None and not parsed.store:  # else each step would print the default store
         options = {**options, "store": store_location(None)}
     source = LedgerSource(options, __version__)
     named = canonical_name(parsed.ledger) if parsed.ledger and parsed.table is None else ""
@@ -118,7 +118,7 @@ def explain(options: Mapping[str, str]) -> ReadPlan:
 
 
 def planned_parts(number: int, task: Task, named: str) -> list[PlannedPart]:
-    """Return the parts of a task; none for a table that describes a store.
+    """Return the parts of a task. A task of the option `table`, which reads tables about the store, has no parts.
 
     `named` is the ledger of the read, or empty for several: a task of a published table does not name its ledger.
     """

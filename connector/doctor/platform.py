@@ -169,7 +169,7 @@ def _of_session(spark: SparkSession, question: PlatformQuestion) -> Iterator[Dia
         began = question.clock()
         facts = ask_task(spark, _task_question(question, host, listener))
         seconds = (question.clock() - began) / 1000
-    except Exception as error:  # noqa: BLE001  # of the session or of the platform
+    except Exception as error:  # noqa: BLE001  # the session or the platform may raise anything
         do = "Run `ledger doctor` for the interpreters, and look at the executors' logs"
         yield Diagnosis("task", "problem", error_text(error), do)
     else:
@@ -252,7 +252,7 @@ def check_credentials(spark: SparkSession, platform: str) -> Diagnosis:
     do = "Use the option offloadProfile, a role of the instance, or a credentialProvider of your own"
     try:
         errors = dict(zip(("the planner", "a task"), ask_source(spark), strict=True))
-    except Exception as error:  # noqa: BLE001  # of the session or of the platform
+    except Exception as error:  # noqa: BLE001  # the session or the platform may raise anything
         return Diagnosis(check, "problem", f"no Python source can be read: {error_text(error)}", do)
     failed = [f"{where} ({error})" for where, error in errors.items() if error]
     if failed:

@@ -96,7 +96,7 @@ def prepare_target(options: LedgerOptions, schema: StructType) -> SinkTarget:
     name = "" if routed and not options.ledger else canonical_name(require_ledger(options))
     location = store_location(options.store)
     columns = columns_to_write(own_columns(schema), name)
-    # The columns are compared with themselves, to refuse a type that would be read as another type.
+    # Refuses a type that Spark would read back as another type.
     require_writable(spark_schema(columns, name), columns, name)
     credentials = options.credentials()
     connection = DriverConnection(location, create=True, credentials=credentials)
@@ -199,8 +199,8 @@ def _entry_bytes_most(description: LedgerDescription, entry_bytes: int) -> int:
     most = entry_bytes_max(block) - STAMP_BYTES_MAX
     if entry_bytes > most:
         raise Refused(
-            f"option 'entryBytes' is {entry_bytes}, "
-            f"blocks of {block} bytes of {description.name} hold entries of {most}",
+            f"option 'entryBytes' is {entry_bytes}, but an entry of {description.name} has at most {most} bytes, "
+            f"because its blocks have {block} bytes",
             hint=f"Give at most {most}",
         )
     return most

@@ -1,8 +1,8 @@
-"""Broker of a store in a bucket: opens the store, announces the broker, and ends with the log.
+"""Broker of a store in a bucket: opens the store, writes the broker's address to it, and ends when the log ends.
 
     the earlier broker is …      this broker …
     gone from this host          takes over at once
-    not announced                takes over at once
+    without an address there     takes over at once
     reachable, or alive here     refuses to start, and names the address
     elsewhere                    waits `bucketTakeoverMs`, and takes over if the log has no new object
 

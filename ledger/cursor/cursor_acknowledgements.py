@@ -55,7 +55,8 @@ class CursorPlace:
     delete_ledgers: Callable[[Collection[int]], None] = lambda _: None
     """Deletes the files of the cursor logs with these ids. No record names them."""
     sync_through: SyncThrough | None = None
-    """Makes the bytes of a cursor's log durable in a bucket; the file then may lack a sidecar. None: on the disk."""
+    """Makes the bytes of a cursor's log durable in a bucket; the file then may lack its index file. None: on the disk.
+    """
     read_only: bool = False
 
 

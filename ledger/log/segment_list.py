@@ -143,7 +143,8 @@ class SegmentList:
     def open(cls, name: str, context: LogContext) -> tuple[SegmentList, OpenSegment | None]:
         """Read the list from the metadata at the first use of a log.
 
-        Return it with its open segment if the segment continues. A segment on a disk is recovered and sealed instead.
+        Return it with the open segment if later appends continue that segment, as in a bucket. A segment on a disk is
+        recovered and sealed instead.
         """
         ledgers = cls(context.metadata.ledger(name), context)
         if context.sync_through is not None:

@@ -8,7 +8,7 @@ Rules
 - Pulsar's compaction marks removed messages of a batch. They are not returned, and the others keep their index.
 - A value is a view of the entry, or of its decompressed bytes. A null value (a tombstone) differs from an empty value.
 - An encrypted entry raises an error that names the keys, unless `ledger.message.encryption` decrypted it before.
-- A broker's markers have no message.
+- A marker, an entry that a broker writes for example at the end of a transaction, has no message.
 - A chunk is a part of a message. `ChunkAssembler` returns the whole message, at the position of its last chunk.
 """
 

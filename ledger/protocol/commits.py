@@ -50,6 +50,7 @@ class PartRun(msgspec.Struct, frozen=True):
 class StagedPart(msgspec.Struct, frozen=True):
     """Description of a staged part by its writer. `length` is the size of the file.
 
+    A part has one of two layouts: that of a segment file, or *frames*, entries with their length and id only.
     `block_bytes` is the block size of a part in segment layout, and 0 for a part in frames. `crc32c` covers all bytes
     of a part in frames. `ledger.transport.part_file` defines it for the other layout.
     """

@@ -11,7 +11,8 @@ Rules
   `__messageId`, and -1 in `__position`.
 - Pulsar's times are unsigned in protobuf and signed here, as in Java. A time outside of the range of timestamps is
   null, like a missing time.
-- `__index` is the message's index in the topic. It is null if the broker's stamp before the entry has no index.
+- `__index` is the message's index in the topic. It is null if the broker's stamp before the entry has no index. The
+  stamp (`BrokerEntryMetadata`) has the time at which the broker stored the entry, and this index.
 """
 
 from __future__ import annotations

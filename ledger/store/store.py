@@ -484,7 +484,7 @@ class Store:
     def _sweep(self, *, staging: bool) -> None:
         """Delete files that records list as unwanted.
 
-        With `staging`, also delete expired staged parts and manifests.
+        With `staging`, also delete expired staged parts, and expired records of batches for several ledgers.
         """
         self.files.sweep(self.metadata.ledger_ids(), self.metadata.next_ledger_id())
         if not staging:

@@ -6,8 +6,8 @@
 Rules
 - The future of a batch is set after the object with its last part is acknowledged (`ledger.wal.fence`).
 - A put is repeated with the same bytes until it has an answer, or until its deadline.
-- The writer fails if another broker used a slot of this broker, if the manifest shows another epoch, or after a
-  deadline. Pending and later batches get the error, and `on_failure` is called once. Nothing is acknowledged
+- The writer fails if another broker used the number of an object of this broker, if the manifest shows another epoch,
+  or after a deadline. Pending and later batches get the error, and `on_failure` is called once. Nothing is acknowledged
   afterwards.
 - The bytes of a segment are read when their object is built. The file must stay open until the future is set.
 """

@@ -33,7 +33,7 @@ from pyspark_ledger.ledger.tiering.sealed_index import entry_traits
 from tests.rigs.explicit_app import LEDGER, SUBSCRIPTION, ExplicitApp, finish
 from tests.stories.test_spark_acknowledge import Story, fixtures
 
-pytestmark = pytest.mark.feature("cursors in several chunks")
+pytestmark = pytest.mark.feature("cursors with a large state")
 
 ROWS, LIMIT, ENTRY_BYTES = 12_000, 6_000, 1024
 CONFIG = f"persistentUnackedRangesMaxEntrySize = {ENTRY_BYTES}\n"

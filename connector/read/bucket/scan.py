@@ -58,7 +58,7 @@ _PEEK_BYTES = 256 * 1024
 
 
 def first_entry_columns(store: ObjectStore, block: ByteRange) -> pa.Schema | None:
-    """Return the columns of a block's first entry with rows: empty for a message, None if all entries are markers."""
+    """Return the columns of a block's first entry with rows: empty for a message, None if no entry has rows."""
     where = f"{store.address}/{block.data_name}"
     first_bytes = memoryview(store.get_range(block.data_name, block.offset, min(_PEEK_BYTES, block.size_bytes))).cast(
         "B"

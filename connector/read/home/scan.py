@@ -58,7 +58,7 @@ class HomeConnection(DriverConnection):
 
 
 class HomeScan(BatchPlanner):
-    """Plan of a batch read. `findings` are the ledgers that the process found that asked for the columns."""
+    """Plan of a batch read. `findings` are the ledgers that an earlier process found when it asked for the columns."""
 
     def __init__(
         self, options: LedgerOptions, user_schema: StructType | None = None, findings: FoundLedgers | None = None

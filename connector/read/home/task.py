@@ -2,8 +2,9 @@
 
 Rules
 - A task fetches the blocks of its plan. It needs nothing but the bucket, and reads the credentials on its own host.
-- An object of the plan may be missing because the collector deleted it. Its bytes were carried to another object, or
-  the segment was uploaded. The task then opens a view of the store, and reads the rest of the range from there.
+- An object of the plan may be missing because the broker's collector deleted it. The collector deletes an object of the
+  log after its bytes were copied to another object, or their segment was uploaded. The task then opens a view of the
+  store, and reads the rest of the range from there.
 - If the view lacks entries of the range, they are lost, and `failOnDataLoss` decides.
 """
 

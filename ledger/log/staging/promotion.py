@@ -2,8 +2,8 @@
 
     part in segment layout ─▶ stamps ─▶ sync ─▶ sidecar ─▶ link <id>.ledger ─▶ sync of the directory ─▶ list (commit)
 
-A stamp is the broker's time and row number before an entry. The sidecar is the file `<id>.index` beside a segment. The
-task has synced its part, so the sync here writes only the pages of the stamps.
+A stamp before an entry has the time at which the broker stored the entry, and its row number. The sidecar is the file
+`<id>.index` beside a segment. The task has synced its part, so the sync here writes only the pages of the stamps.
 
 Invariants
 - Only stamps of a part ever change. A commit that is repeated after a crash writes all of them again.
@@ -11,8 +11,9 @@ Invariants
   segment already. A part that is locked or has a second name is copied. So a broker that was suspended and has lost the
   store never changes a listed segment.
 - One metadata transaction lists all segments of a batch, in the order of the parts. Before it, a crash leaves files of
-  allocated ids without an acknowledged entry. The next start deletes them, and the part keeps its first name.
-- The caller deletes the first names of the parts after the commit.
+  allocated ids without an acknowledged entry. The next start deletes them, and the part keeps its name in the staging
+  directory.
+- The caller deletes the names in the staging directory after the commit.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def test_entries_are_about_as_large_as_asked_and_never_too_large(store: Path) ->
     assert 6 <= message.parts[0].entries <= 10
     commit_parts(sink, "1", [message], 0)
     assert held(store) == list(range(4000))
-    with pytest.raises(Refused, match=r"'entryBytes' is 67108864, blocks of 67108864 bytes .* hold entries of"):
+    with pytest.raises(Refused, match=r"'entryBytes' is 67108864, but .* because its blocks have 67108864 bytes"):
         target(store, entryBytes="64m")
 
 
