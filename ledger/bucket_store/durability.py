@@ -9,15 +9,20 @@ Rules
 - A store whose log has failed accepts nothing more. Its broker exits.
 - Lengths in `LiveFiles` grow in the order of the log. To *carry* a file is to write its bytes to the log again. So a
   carry writes all bytes of the file that earlier batches have.
+- While a segment is synced, its later entries are appended to the log in pieces of about `piece_bytes`. So the puts of
+  one ledger can use the whole window. A later sync of the segment waits for the piece with its last byte.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 
@@ -31,13 +36,26 @@ from pyspark_ledger.ledger.wal.log_object import WalRange
 from pyspark_ledger.ledger.wal.packing import FileBytes, Item, MetadataRows
 from pyspark_ledger.ledger.wal.writer import WalWriter
 
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Sent:
+    """Bytes of an open segment that were appended to the log: their end, and the end and future of each piece."""
+
+    end: int
+    pieces: deque[tuple[int, Future[WalRange]]] = field(default_factory=deque)
+
 
 class BucketDurability:
     """Durability of one open store. The file of the metadata has the records of all objects before `records_from`."""
 
-    def __init__(self, wal: WalWriter, files: LiveFiles, records_from: int) -> None:
+    def __init__(self, wal: WalWriter, files: LiveFiles, records_from: int, piece_bytes: int) -> None:
         self.records_from = records_from
         self.replica = self
+        self.piece_bytes = piece_bytes
+        self._sent: dict[int, _Sent] = {}  # by segment
+        self._sending = threading.Lock()
         self._wal = wal
         self._files = files
         self._order = threading.Lock()
@@ -84,8 +102,46 @@ class BucketDurability:
             return self._wal.append([_range(name, fd, 0, sealed_bytes or self._files.length(name))])
 
     def begin(self, file: UnsyncedRange) -> Future[WalRange]:
-        """Append the unsynced bytes of a segment."""
-        return self.append([self._file_bytes(file)])
+        """Append the bytes of a range of a segment that are not in the log. Return the future of the last byte."""
+        with self._sending:
+            sent = self._sent.setdefault(file.ledger_id, _Sent(file.offset))
+            while sent.pieces and sent.pieces[0][0] <= file.offset:
+                sent.pieces.popleft()
+            if sent.end < file.end:
+                self._send(sent, file)
+            return next(future for end, future in sent.pieces if end >= file.end)
+
+    def send_ahead(self, file: UnsyncedRange) -> None:
+        """Append the written bytes of a segment that is synced meanwhile, if they make a piece.
+
+        The piece has its own file descriptor. Reason: after an error the segment may be closed before the bytes are
+        read.
+        """
+        with self._sending:
+            sent = self._sent.get(file.ledger_id)
+            if sent is None or file.end - sent.end < self.piece_bytes:
+                return
+            fd = os.dup(file.fd)
+            try:
+                future = self._send(sent, replace(file, fd=fd))
+            except BaseException:
+                os.close(fd)
+                raise
+        future.add_done_callback(lambda _: os.close(fd))
+
+    def drain(self, ledger_id: int) -> None:
+        """Wait until all pieces of a segment are in the log, or have failed. The segment gets no entry afterwards."""
+        with self._sending:
+            sent = self._sent.pop(ledger_id, None)
+        if sent is not None:
+            wait([future for _, future in sent.pieces])
+
+    def _send(self, sent: _Sent, file: UnsyncedRange) -> Future[WalRange]:
+        """Append the bytes after those that were sent. Called with the lock held."""
+        future = self.append([self._file_bytes(replace(file, offset=max(sent.end, file.offset)))])
+        sent.pieces.append((file.end, future))
+        sent.end = file.end
+        return future
 
     def _file_bytes(self, file: UnsyncedRange) -> FileBytes:
         return _range(segment_name(file.ledger_id), file.fd, file.offset, file.end - file.offset)
@@ -110,8 +166,20 @@ class BucketSyncPool:
     def __init__(self, durability: BucketDurability, check_fenced: Callable[[], None]) -> None:
         self.latencies = Latencies()
         """Durations from the append of a segment's bytes to their acknowledgement."""
+        self.sync_bytes = durability.piece_bytes
         self._durability = durability
         self._check_fenced = check_fenced
+
+    def written(self, file: SegmentWriter) -> None:
+        """Append the entries to the log, if they make a piece."""
+        try:
+            self._durability.send_ahead(file.written())
+        except (LedgerError, OSError) as error:  # the sync of these entries sends them again, and reports its error
+            _log.debug("bytes of segment %d are not sent ahead: %s", file.ledger_id, error)
+
+    def drain(self, file: SegmentWriter) -> None:
+        """Wait until the log has read the pieces of the file."""
+        self._durability.drain(file.ledger_id)
 
     def submit(self, job: SyncJob) -> None:
         try:
@@ -139,8 +207,11 @@ class BucketSyncPool:
                 except LedgerError as error:
                     sync.end(error)
                 else:
-                    future.add_done_callback(lambda done: self._end(sync, done, started))  # noqa: B023 — returns next
-                    return
+                    if not future.done():
+                        future.add_done_callback(lambda done: self._end(sync, done, started))  # noqa: B023 — returns
+                        return
+                    self.latencies.observe(perf_counter() - started)
+                    sync.end(_error_of(future))
             more = self._answer(sync)
 
     def _end(self, sync: RunningSync, done: Future[WalRange], started: float) -> None:

@@ -50,6 +50,7 @@ from pyspark_ledger.ledger.wal.take_over import TakeOver, identity_of
 from pyspark_ledger.ledger.wal.writer import WalWriter
 
 _CARRIED_AT_ONCE = 256
+_PIECES_OF_OBJECT = 8
 _SETTINGS_BYTES_MAX = 32 * 1024  # half of the largest manifest
 _CHECK_MS = 1_000
 _log = logging.getLogger(__name__)
@@ -99,7 +100,8 @@ class BucketStore:
             lock.release()
             raise
         self._directory, self._bucket, self._requests = directory, bucket, limits.requests
-        self._durability = BucketDurability(self.wal, builder.files, builder.records_end)
+        piece_bytes = limits.requests.object_bytes // _PIECES_OF_OBJECT
+        self._durability = BucketDurability(self.wal, builder.files, builder.records_end, piece_bytes)
         try:
             if rows:
                 self._durability.replicate(rows)

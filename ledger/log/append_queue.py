@@ -145,6 +145,10 @@ class Log(Protocol[Written]):
         """Return the appends of the written groups, in order."""
         ...
 
+    def written_during_sync(self, group: Written) -> None:
+        """Tell the pool of a group that was written during a sync. Raises no error."""
+        ...
+
     def file(self, written: list[Written]) -> SyncedFile | None:
         """Return the file of the written groups, or None if they must not be synced. Called in the sync stage."""
         ...
@@ -302,26 +306,38 @@ class AppendQueue(Generic[Written]):
                 if not retries:
                     self._written.append(part)
                     self._in_progress = []
-                    if self._syncing:
-                        return
-                    self._syncing = self._sync_submitted = True
+                    during_sync = self._syncing
+                    self._syncing = True
+                    self._sync_submitted |= not during_sync
                     break
                 self._in_progress = retries + self._in_progress
             # A sync of this group's segment has failed. The appends to retry and this group go to the next segment.
             part = self._log.write(retries + self._log.items([part]))
         else:
             return
-        self._pool.submit(self)
+        if during_sync:
+            self._log.written_during_sync(part)
+        else:
+            self._pool.submit(self)
 
     def take(self) -> bool:
-        """Start the sync stage with all written groups. Return False if another thread has started the stage."""
+        """Start the sync stage with the first written groups. Return False if another thread has started the stage."""
         with self._lock:
             if not self._sync_submitted:
                 return False
             self._sync_submitted = False
             self._syncer = threading.get_ident()
-            self._syncing_groups, self._written = self._written, []
+            self._syncing_groups = self._take_written()
             return True
+
+    def _take_written(self) -> list[Written]:
+        """Remove and return the first written groups, as many as one sync covers. Called with the lock held."""
+        count, size, most = 0, 0, self._pool.sync_bytes
+        while count < len(self._written) and (not most or size < most):
+            size += sum(item.size for item in self._log.items([self._written[count]])) if most else 0
+            count += 1
+        groups, self._written = self._written[:count], self._written[count:]
+        return groups
 
     def file(self) -> SyncedFile | None:
         """Return the file of the groups in the sync stage, or None if no group needs a sync."""
@@ -336,7 +352,7 @@ class AppendQueue(Generic[Written]):
             if retries:
                 self._retries = retries + self._log.items(self._written)
                 self._written = []
-            self._syncing_groups, self._written = self._written, []
+            self._syncing_groups = self._take_written()
             if self._syncing_groups:
                 return True
             if self._given_up is None:

@@ -28,7 +28,7 @@ from typing import Protocol
 
 from pyspark_ledger.ledger.metrics.latencies import Latencies
 from pyspark_ledger.ledger.segment.file_syncs import FileSyncs
-from pyspark_ledger.ledger.segment.writer import UnsyncedRange
+from pyspark_ledger.ledger.segment.writer import SegmentWriter, UnsyncedRange
 
 _log = logging.getLogger(__name__)
 # A round waits for its slowest file, so many logs are divided between the threads.
@@ -39,7 +39,7 @@ class SyncJob(Protocol):
     """Sync job of one log."""
 
     def take(self) -> bool:
-        """Start the job: take all written groups. Return False if another thread has started it."""
+        """Start the job: take written groups, up to `LogPool.sync_bytes`. Return False if another thread did."""
         ...
 
     def file(self) -> SyncedFile | None:
@@ -61,7 +61,7 @@ class SyncedFile(Protocol):
     def begin_sync(self) -> int:
         """Return the file descriptor to sync, or -1 if entries of the file are acknowledged without a sync.
 
-        The sync covers all writes before this call.
+        The sync covers at least the entries of the groups that the job took.
         """
         ...
 
@@ -78,6 +78,14 @@ class LogPool(Protocol):
     """Pool that makes the logs of a store durable."""
 
     latencies: Latencies
+    sync_bytes: int
+    """Size of a sync: it takes written groups until they have so many bytes. 0 means all written groups."""
+
+    def written(self, file: SegmentWriter) -> None:
+        """Prepare the sync of entries that were written during another sync of the same file. Raises no error."""
+
+    def drain(self, file: SegmentWriter) -> None:
+        """Wait until no bytes of a file are read for a sync, because the file will be truncated."""
 
     def submit(self, job: SyncJob) -> None:
         """Queue a job. The caller does not wait."""
@@ -124,6 +132,8 @@ class RunningSync:
 class SyncPool:
     """Pool of at most `threads` threads, started on demand. `check_fenced` raises if another broker owns the store."""
 
+    sync_bytes = 0
+
     def __init__(self, threads: int, check_fenced: Callable[[], None]) -> None:
         self._jobs: SimpleQueue[SyncJob | None] = SimpleQueue()
         self._size = threads
@@ -133,6 +143,12 @@ class SyncPool:
         self._threads: list[threading.Thread] = []
         self._start_lock = threading.Lock()
         self._idle: list[None] = []  # one element for each idle thread; append and pop are atomic
+
+    def written(self, file: SegmentWriter) -> None:
+        """Do nothing: the next sync of the file covers the entries."""
+
+    def drain(self, file: SegmentWriter) -> None:
+        """Do nothing: the device does not read the file for a sync."""
 
     def submit(self, job: SyncJob) -> None:
         """Queue a job for the next idle thread."""

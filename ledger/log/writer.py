@@ -53,7 +53,7 @@ from pyspark_ledger.ledger.metrics.append_counter import AppendCounter
 from pyspark_ledger.ledger.metrics.latencies import Latencies
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.protocol.commits import CommittedRun
-from pyspark_ledger.ledger.segment.writer import SegmentWriter, StampedEntry, UnsyncedRange
+from pyspark_ledger.ledger.segment.writer import StampedEntry, UnsyncedRange
 
 _GROUP_BYTES_MAX = 64 * 1024 * 1024
 _RUN_SLICE_ENTRIES = 256
@@ -62,28 +62,33 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Group that was written to a segment and waits for its sync. `end` is the entry id after its last entry."""
+    """Group that was written to a segment and waits for its sync.
+
+    `end` is the entry id after its last entry, `end_offset` the end of that entry in the file.
+    """
 
     ledger: OpenSegment
     group: list[PendingAppend]
     firsts: list[Position]
     end: int
+    end_offset: int
 
 
 class _TimedFile:
     """File of a sync stage that counts the duration of its sync."""
 
-    __slots__ = ("_fd", "_file", "_latencies", "_started_s")
+    __slots__ = ("_fd", "_file", "_last", "_latencies", "_started_s")
 
-    def __init__(self, file: SegmentWriter, latencies: Latencies) -> None:
-        self._file = file
+    def __init__(self, last: Written, latencies: Latencies) -> None:
+        self._file = last.ledger.file
+        self._last = last
         self._latencies = latencies
         self._fd = -1
         self._started_s = 0.0
 
     def begin_sync(self) -> int:
         """Begin the sync of the file: see `SyncedFile`."""
-        self._fd = self._file.begin_sync()
+        self._fd = self._file.begin_sync(self._last.end, self._last.end_offset)
         self._started_s = perf_counter()
         return self._fd
 
@@ -258,7 +263,11 @@ class LogWriter:
 
     def file(self, written: list[Written]) -> SyncedFile | None:
         """Return the file of the groups, or None if earlier entries of the file were not acknowledged."""
-        return _TimedFile(written[0].ledger.file, self.sync_latencies) if _follows(written) else None
+        return _TimedFile(written[-1], self.sync_latencies) if _follows(written) else None
+
+    def written_during_sync(self, group: Written) -> None:
+        """Tell the pool of a group that was written during a sync."""
+        self._context.sync_pool.written(group.ledger.file)
 
     def settle(self, written: list[Written], failed: Exception | None) -> list[PendingAppend]:
         """Acknowledge the groups and complete their futures. Return the appends to retry in a new segment.
@@ -358,7 +367,7 @@ class LogWriter:
             firsts.append(Position(log.ledger_id, at))
             at += len(item.entries)
         self._write_stamped(log, [entry for item in group for entry in item.entries])
-        return Written(log, group, firsts, at)
+        return Written(log, group, firsts, at, log.file.end_offset)
 
     def _write_stamped(self, log: OpenSegment, entries: Sequence[CheckedEntry]) -> None:
         timestamp, rows = max(self._stamp.timestamp_ms, self._context.clock()), self._stamp.row_end
@@ -513,6 +522,7 @@ class LogWriter:
         log, self._open = self._open, None
         assert log is not None  # noqa: S101 — for the type checker
         try:
+            self._context.sync_pool.drain(log.file)
             log.forget_unacknowledged()
             self._stamp = BrokerStamp(self._stamp.timestamp_ms, log.index.row_end)
             self.list.seal(log)

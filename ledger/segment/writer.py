@@ -245,12 +245,18 @@ class SegmentWriter:
             raise
         self.end_sync(None)
 
-    def begin_sync(self) -> int:
-        """Return the file descriptor, which the caller then syncs itself. Returns -1 for a segment without syncs."""
+    def begin_sync(self, entries: int = -1, end_offset: int = -1) -> int:
+        """Return the file descriptor, which the caller then syncs itself. Returns -1 for a segment without syncs.
+
+        The sync covers the first `entries` entries, which end at `end_offset`. By default it covers all entries.
+        """
         self._require_sound()
-        self._syncing = self.entries
-        self._syncing_end = self._end
+        self._syncing, self._syncing_end = (self.entries, self._end) if entries < 0 else (entries, end_offset)
         return self._fd if self._sync else -1
+
+    def written(self) -> UnsyncedRange:
+        """Return the bytes of all written entries that no sync has made durable."""
+        return UnsyncedRange(self.ledger_id, self._fd, self._synced_end, self._end)
 
     def unsynced(self) -> UnsyncedRange:
         """Return the bytes that the sync which `begin_sync` started makes durable."""

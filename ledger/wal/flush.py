@@ -4,7 +4,8 @@ Rules
 - A full object is due at once.
 - Any other object is due one flush interval after the previous object.
 - Exception: a lone batch is due at once. A batch is lone if nothing else waits or is in flight, and if the previous
-  object ended at most one batch. Reason: a single client waits for one request only, and many clients share requests.
+  object has bytes of at most one file. Reason: a single client waits for one request only, and many clients share
+  requests.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ class FlushSchedule:
         self._interval_ms = interval_ms
         self._object_bytes = object_bytes
         self._flushed_ms: int | None = None
-        self._ended = 0
+        self._files = 0
 
     def due_ms(self, now_ms: int, packer: Packer, in_flight: int) -> int | None:
         """Return the time of the next object, which may have passed. None if nothing waits."""
         if not len(packer):
             return None
-        lone = len(packer) == 1 and not in_flight and self._ended <= 1
+        lone = len(packer) == 1 and not in_flight and self._files <= 1
         if self._flushed_ms is None or lone or packer.size >= self._object_bytes:
             return now_ms
         return self._flushed_ms + self._interval_ms
 
-    def flushed(self, now_ms: int, ended: int) -> None:
-        """Record that an object was packed. `ended` is the number of batches that end in it."""
-        self._flushed_ms, self._ended = now_ms, ended
+    def flushed(self, now_ms: int, files: int) -> None:
+        """Record that an object was packed with bytes of so many files. Records of the metadata count as a file."""
+        self._flushed_ms, self._files = now_ms, files

@@ -154,7 +154,7 @@ class WalWriter:
                 self._continued = None
             elif self._continued is None or packed.ended:
                 self._continued = number
-            self._schedule.flushed(monotonic_ms(), packed.ended)
+            self._schedule.flushed(monotonic_ms(), len({part.file for part, _ in packed.parts}))
         header = self._identity._replace(number=number, time_ms=self._clock())
         self._putters.submit(self._put, header, encode_object(header, packed.parts))
 

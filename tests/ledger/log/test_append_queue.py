@@ -72,6 +72,8 @@ class Disk:
             self.written += [item.size for item in group]
             return Written(group)
 
+    def written_during_sync(self, group: Written) -> None: ...
+
     def file(self, written: list[Written]) -> Disk:
         assert written
         return self
