@@ -3,7 +3,8 @@
 Appends pass two stages. One thread at a time runs each stage.
 
 - Write stage: takes as many queued appends as fit into the open segment (a group), and writes them. If the log is idle,
-  the thread that appends may run this stage. Otherwise the executor runs it.
+  the thread that appends may run this stage. Otherwise the executor runs it. If a sync of the pool has a limited size
+  (a store in a bucket), appends wait during a sync until they have this size.
 - Sync stage: performs one sync for everything written so far, and completes the futures. The stage repeats until
   all written groups are synced. It runs on the store's `SyncPool` while the write stage writes the next groups.
 
@@ -187,6 +188,7 @@ class AppendQueue(Generic[Written]):
         self._syncing_groups: list[Written] = []
         self._retries: list[PendingAppend] = []
         self._in_progress: list[Item] = []  # items that the write stage has taken and not yet handed on
+        self._delayed_bytes = 0  # of the appends that wait for the end of the sync
         self._writing = self._syncing = False
         self._write_submitted = False  # the executor has the write stage and has not started it
         self._sync_submitted = False  # the pool has the sync stage and has not started it
@@ -204,13 +206,24 @@ class AppendQueue(Generic[Written]):
             if self._closed is not None:
                 raise self._closed.with_traceback(None)
             self._waiting.append(item)
-            if self._writing:
+            if self._writing or self._may_wait(item):
                 return
             self._writing = True
         if here:
             self._run_write_stage()
         else:
             self._submit_write_stage()
+
+    def _may_wait(self, item: Item) -> bool:
+        """Return whether an append waits for others, until the sync ends. Called with the lock held.
+
+        Reason: the write stage costs the same for one append as for many. The end of the sync starts the write stage.
+        """
+        most = self._pool.sync_bytes
+        if not most or not self._syncing or not isinstance(item, PendingAppend):
+            return False
+        self._delayed_bytes += item.size
+        return self._delayed_bytes < most
 
     def close(self, reason: str) -> None:
         """Refuse new items with `reason`, and wait until all queued items are completed."""
@@ -353,19 +366,17 @@ class AppendQueue(Generic[Written]):
                 self._retries = retries + self._log.items(self._written)
                 self._written = []
             self._syncing_groups = self._take_written()
-            if self._syncing_groups:
-                return True
-            if self._given_up is None:
+            more, given_up = bool(self._syncing_groups), self._given_up is not None
+            if not more and not given_up:
                 self._syncing = False
                 self._changed.notify_all()
-                if self._writing or not self._retries:
-                    return False
-                self._writing = True
-        if self._given_up is not None:
-            self._end_given_up(syncing=True)
-        else:
+            starts = not self._writing and not given_up and bool(self._waiting or (self._retries and not more))
+            self._writing |= starts
+        if starts:
             self._submit_write_stage()
-        return False
+        elif given_up and not more:
+            self._end_given_up(syncing=True)
+        return more
 
     def fail(self, error: BaseException) -> None:
         """Close the log after an error in the sync stage. Does nothing unless this thread runs the sync stage."""
@@ -438,6 +449,7 @@ class AppendQueue(Generic[Written]):
         """Return the next run or change, or as many queued appends as fit. Called with the lock held."""
         if not self._waiting:
             return []
+        self._delayed_bytes = 0
         head = self._waiting.popleft()
         self._in_progress = [head]
         if not isinstance(head, PendingAppend):

@@ -554,3 +554,31 @@ def test_an_interrupted_caller_leaves_nobody_waiting(make: Make) -> None:
     with pytest.raises(Unavailable, match="KeyboardInterrupt"):
         one.future.result(60)
     closed(queue)
+
+
+def test_appends_during_a_sync_of_limited_size_wait_until_they_are_large(make: Make, pool: SyncPool) -> None:
+    pool.sync_bytes = 10
+    queue, disk = make()
+    held(disk)
+    items = [item(size) for size in (3, 4, 5, 6, 7, 2)]
+    for count, written in enumerate(([1], [1], [1, 3, 4, 5], [1, 3, 4, 5], [1, 3, 4, 5, 6, 7], [1, 3, 4, 5, 6, 7])):
+        queue.put(items[count], here=True)
+        assert disk.written == written
+    disk.free.set()
+    for one in items:
+        one.future.result(60)
+    assert disk.synced == [[1], [3, 4, 5], [6, 7], [2]]
+    closed(queue)
+
+
+def test_an_append_that_waits_for_a_sync_is_written_before_a_run(make: Make, pool: SyncPool) -> None:
+    pool.sync_bytes = 10
+    queue, disk = make()
+    held(disk)
+    queue.put(item(3), here=True)
+    assert disk.written == [1]
+    last = run(7)
+    queue.put(last)
+    disk.free.set()
+    last.future.result(60)
+    assert disk.order == [1, 3, 7]
