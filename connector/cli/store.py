@@ -76,7 +76,8 @@ def stop(
     directory = _directory(store)
     stopped = stop_broker(Path(directory))
     where = location_text(directory)
-    said = f"the broker of {where} has stopped" if stopped else f"no broker runs for {where}"
+    here = " with the cache of this host" if bucket_of(Path(directory)) else ""
+    said = f"the broker of {where} has stopped" if stopped else f"no broker runs for {where}{here}"
     show(output, {"stopped": stopped}, lambda console: console.print(said))
 
 

@@ -1,4 +1,4 @@
-"""Checks of a store: the broker at an address, or the directory and its disk.
+"""Checks of a store: the broker at an address or of a bucket, or the directory and its disk.
 
 Rule: the checks start and create nothing. A directory without a broker is no problem, because the driver starts one.
 """
@@ -13,7 +13,7 @@ from pyspark_ledger.ledger.client.client import Client
 from pyspark_ledger.ledger.client.connect import connect_store
 from pyspark_ledger.ledger.client.credentials import Credentials
 from pyspark_ledger.ledger.errors import LedgerError
-from pyspark_ledger.ledger.location import location_text, store_location
+from pyspark_ledger.ledger.location import bucket_of, location_text, store_location
 from pyspark_ledger.ledger.protocol.actions import Empty, Health
 
 _PREFIX = "LEDGER_"
@@ -26,8 +26,8 @@ def check_store(store: str, environ: Mapping[str, str]) -> Iterator[Diagnosis]:
         yield from _check_address(location, environ)
         return
     path = Path(location)
-    if not (path / "metadata.sqlite").exists():
-        yield Diagnosis("store", "ok", f"{location_text(path)} is no store yet: the first write creates it")
+    if not (path / "metadata.sqlite").exists() and not bucket_of(path):
+        yield Diagnosis("store", "ok", f"{path} is no store yet: the first write creates it")
         return
     try:
         client = connect_store(path, start=False, deadline_ms=2_000)
