@@ -6,7 +6,8 @@ stream. `ArrowRows` converts one entry after the other. `entry_rows` returns `Ar
 Rules
 - Columns are views of the block that was read. Values are copied only if a type must be cast or batches are very small.
 - The task that uses the rows verifies the checksum of every entry.
-- An entry with a Pulsar payload in a ledger of columns raises Refused naming its position. Markers have no rows.
+- An entry with a Pulsar payload in a ledger of columns raises Refused naming its position. A marker, the
+  entry that ends the output of one batch, has no rows.
 - An entry may have columns that were added after the query was planned. These columns are left out. If the read has a
   rescue column, it contains their values as JSON.
 """

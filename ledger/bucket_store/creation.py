@@ -1,5 +1,7 @@
 """Creation of a store in a bucket: probe, first snapshot, manifest.
 
+The probe tests whether the server's conditional puts are atomic. The snapshot has the records of the empty store.
+
 Rules
 - The manifest is put last, with `If-None-Match: *`. Of two creators one succeeds, and the other opens its store.
 - A prefix with objects and without a manifest is refused: it is another program's, or a store that lost its manifest.

@@ -1,4 +1,6 @@
-"""Verification of a store in its bucket: manifest, snapshot, every byte of the live log, and the files that it builds.
+"""Verification of a store in its bucket: manifest, snapshot, log objects, and the files that a broker builds from them.
+
+The log objects are those that the store still needs. The broker's collector deletes the others.
 
     manifest ─▶ snapshot ─▶ every log object ─▶ a scratch directory, as a broker builds it ─▶ records, segments, cursors
 

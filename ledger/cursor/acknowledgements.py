@@ -136,7 +136,10 @@ class AcknowledgementTable:
             return moved
 
     def set_replay_floor(self, cursor: CursorRecord, floor: Position) -> None:
-        """Set the replay floor. Entries from `floor` on are not trimmed, even if they are acknowledged."""
+        """Set the replay floor, the end of the last batch that Spark is known to have committed.
+
+        Entries from `floor` on are not trimmed, even if they are acknowledged, because Spark may repeat their batch.
+        """
         self._change((cursor.ledger, cursor.name), lambda found: msgspec.structs.replace(found, replay_floor=floor))
 
     def mark_delete(self, cursor: CursorRecord, next_position: Position, snapshot: LogSnapshot) -> Position:

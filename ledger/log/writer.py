@@ -1,9 +1,10 @@
 """Writer of one log: writes, syncs and acknowledges the groups of the append queue (`ledger.log.append_queue`).
 
 A stamp precedes each entry: the time at which the broker wrote the entry, and the number of rows up to its end. The
-epoch is a number that rises with each start of a broker of the store. The write stage stamps a group and writes it. The
-sync stage syncs the file and compares the epoch. It then moves the acknowledged end, publishes a new snapshot and
-completes the futures, in this order.
+epoch is a number that rises with each start of a broker of the store. A run is the output of one batch of a Spark
+query. A rollover seals the open segment and opens a new one. The write stage stamps a group and writes it. The sync
+stage syncs the file and compares the epoch. It then moves the acknowledged end, publishes a new snapshot and completes
+the futures, in this order.
 
 Invariants
 - An entry is acknowledged after its sync, and after a check that this broker still owns the store. Exception: with the

@@ -29,7 +29,7 @@ class AskMetrics(msgspec.Struct, frozen=True):
 
 
 class ReportPublished(msgspec.Struct, frozen=True):
-    """Report of a publisher about one segment that it has committed to a Delta table, or about a failed pass.
+    """Report of a publisher about one segment that it has committed to a Delta table, or about a failed attempt.
 
     `rows` is -1 if the publisher did not count the rows. `milliseconds` is the time from the start of the segment's
     publication to its commit. With `failed`, the broker ignores the other values.
@@ -95,7 +95,7 @@ class AppendCounts(msgspec.Struct, frozen=True):
 
 
 class PublishCounts(msgspec.Struct, frozen=True):
-    """Counters of the segments, rows and bytes that publishers committed to tables, and of their failed passes."""
+    """Counters of the segments, rows and bytes that publishers committed to tables, and of their failed attempts."""
 
     segments: int = 0
     rows: int = 0
@@ -121,7 +121,7 @@ class CursorMetrics(msgspec.Struct, frozen=True):
 
     - `oldest_ms` is the time at which the broker stored the oldest unread entry; 0 without a backlog.
     - `holes` is the number of ranges that are acknowledged after the first unacknowledged position.
-    - `leased`: a query has the lease of the cursor's subscription.
+    - `leased`: a query has the lease of the cursor's subscription, which is the right to use it.
     - A lag counts everything from the first unacknowledged position to the end of the log, also acknowledged entries.
       `lag_ms` is the time between the first and the last of these entries.
 

@@ -87,8 +87,8 @@ class ServiceSettings:
         "seconds",
         0,
         TEN_YEARS_SECONDS,
-        "A private broker, which a client started, exits after this time without a call or a lease. 0: it does not "
-        "exit.",
+        "A private broker, which a client started, exits after this time without a call, if no query has the lease of "
+        "a subscription. 0: it does not exit.",
         AT_ONCE,
     )
     brokerShutdownTimeoutMs: int = whole(

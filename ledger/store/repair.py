@@ -218,7 +218,9 @@ def _recovered(directory: Path, ledger_id: int, sidecar: OpenSidecar, metadata: 
     if not recovered.entries:
         raise Corrupt(f"{path} has no entry")
     if recovered.row_end == sidecar.first_row:
-        raise Corrupt(f"{path} has {recovered.entries} entries and no row: it stores a cursor's state, or only markers")
+        raise Corrupt(
+            f"{path} has {recovered.entries} entries and no row: it stores a cursor's state, or only ends of batches"
+        )
     return recovered
 
 

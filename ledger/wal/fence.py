@@ -30,7 +30,7 @@ from pyspark_ledger.ledger.wal.manifest import Move, StoreManifest
 
 
 class Slot(Enum):
-    """Content of a slot after the answer 412 to a put."""
+    """Content of a slot after the answer 412 (precondition failed) to a put."""
 
     MINE = auto()
     """The object of an earlier attempt of this put. Its answer was lost."""

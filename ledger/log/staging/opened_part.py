@@ -1,7 +1,9 @@
 """Verified staged part: its entries, and in segment layout the places of their frames.
 
-A part in segment layout has the bytes of a segment (`ledger.transport.part_file`). Each entry has a wide stamp, and the
-last entry is the marker of the run. Before the commit, the numbers in the stamps have no meaning. No check reads them.
+A part in segment layout has the bytes of a segment (`ledger.transport.part_file`). Before each entry is room for its
+stamp: the time at which the broker stores the entry, and its row number. The stamp is *wide*: each number has eight
+bytes. The last entry is the marker of the run. Before the commit, the numbers in the stamps have no meaning. No check
+reads them.
 
     blocks …   frame (length, number) | wide stamp | entry      frame | wide stamp | marker
 
