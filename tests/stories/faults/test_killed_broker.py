@@ -28,7 +28,7 @@ from pyspark_ledger.ledger.client.client import Client
 from pyspark_ledger.ledger.errors import Fenced, LedgerError, Unavailable
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.protocol.actions import CreateLedger
-from pyspark_ledger.ledger.protocol.commits import CommitRun, CommittedRun, StagedPart
+from pyspark_ledger.ledger.protocol.commits import CommitRun, CommittedRun, PartRun, StagedPart
 from pyspark_ledger.ledger.transport.discovery import BrokerRecord
 from tests.rigs.deadline import wait_until
 
@@ -146,10 +146,11 @@ def test_appends_survive_a_broker_that_is_killed_again_and_again(
 class Committer:
     """Committer that stages and commits the same batch until the commit is answered, as Spark does."""
 
-    def __init__(self, client: Client, make_entry: MakeEntry) -> None:
+    def __init__(self, client: Client, make_entry: MakeEntry, block_bytes: int = 0) -> None:
+        """With `block_bytes`, the parts have the layout of a segment."""
         self.batch = 0
         self.doing = ""
-        self._client, self._make_entry = client, make_entry
+        self._client, self._make_entry, self._block_bytes = client, make_entry, block_bytes
 
     def commit(self, parts: list[list[bytes]]) -> CommittedRun:
         until = time.monotonic() + 60
@@ -167,7 +168,8 @@ class Committer:
                 return done
 
     def _stage(self, payloads: list[bytes]) -> StagedPart:
-        with self._client.stage_part("q", self.batch) as part:
+        run = PartRun("q", self.batch, 7, self.batch + 1, self._block_bytes, 1) if self._block_bytes else None
+        with self._client.stage_part("q", self.batch, run) as part:
             for payload in payloads:
                 part.write([self._make_entry(payload, txnid_most_bits=7, txnid_least_bits=self.batch + 1)], 1)
             return part.close()
@@ -230,6 +232,40 @@ def test_batches_of_a_sink_are_in_the_log_once_each_whole_and_in_order(
     assert read_log(client, "log") == sent
     again = client.commit(CommitRun("log", "q", committer.batch - 1, 7, committer.batch, []))
     assert again.repeated
+
+
+LARGE_ENTRIES, LARGE_BATCHES = 9, 4
+
+
+def test_large_batches_become_segments_once_under_kills(
+    victim: Any, dice: random.Random, make_entry: MakeEntry, read_log: ReadLog
+) -> None:
+    """Each batch is a part of 36 MB, which becomes a segment, and a small part. Each of their commits is killed."""
+    client, block_bytes = victim.client(), 64 * 1024 * 1024
+    client.create(CreateLedger("log", block_bytes=block_bytes))
+    sent: list[bytes] = []
+    for batch in range(LARGE_BATCHES):
+        parts = [[b"%d.%d" % (batch, i) + b"z" * 4_000_000 for i in range(LARGE_ENTRIES)], [b"%d." % batch]]
+        committer = Committer(client, make_entry, block_bytes)
+        committer.batch = batch
+        killer = threading.Thread(target=_kill_a_commit, args=(victim, committer, dice))
+        killer.start()
+        done = committer.commit(parts)
+        killer.join()
+        assert done.entries == LARGE_ENTRIES + 1
+        sent += [payload[:10] for part in parts for payload in part]
+        assert [payload[:10] for payload in read_log(client, "log")] == sent
+    described = client.describe("log")
+    assert [segment.rows for segment in described.segments] == [LARGE_ENTRIES, 1] * LARGE_BATCHES
+    files = {path.stem for path in (victim.store / "ledgers").glob("*.ledger")}
+    assert files == {str(segment.ledger_id) for segment in described.segments}
+
+
+def _kill_a_commit(victim: Any, committer: Committer, dice: random.Random) -> None:
+    broker = victim.broker()
+    wait_until(lambda: committer.doing == "committing", "a commit", every=0.0002)
+    pause(dice, 0.0, 0.1)
+    victim.kill(broker)
 
 
 def test_killed_broker_and_supervisor_are_restarted_by_the_driver_only(
