@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from typer.testing import CliRunner
 
+from pyspark_ledger import publish
 from pyspark_ledger.connector.cli.app import app
 from pyspark_ledger.ledger.api.store import connect
 from tests.stories.test_spark_sink import forget_last_commit
@@ -24,6 +25,18 @@ def rows_of(spark: SparkSession) -> DataFrame:
     """Two partitions of about 39 MB, and one of a few rows."""
     rows = spark.range(0, ROWS, 1, 2).union(spark.range(ROWS, ROWS + 10, 1, 1))
     return rows.select("id", f.sha2(f.col("id").cast("string"), 512).alias("text"))
+
+
+@pytest.mark.tables
+def test_promoted_segments_are_published_once(spark_session: SparkSession, store: Path, tmp_path: Path) -> None:
+    spark, options, table = spark_session, {"store": str(store)}, str(tmp_path / "table")
+    rows_of(spark).write.format("ledger").options(**options, compression="none").mode("append").save("texts")
+    segments = connect(store).ledger("texts").describe().segments
+    published = publish(spark, "texts", table, options=options)
+    assert [segment.segment for segment in published] == [segment.ledger_id for segment in segments]
+    assert publish(spark, "texts", table, options=options) == []
+    found = spark.read.format("delta").load(table).agg(f.count("id"), f.sum("id"), f.countDistinct("text")).first()
+    assert tuple(found) == (ROWS + 10, sum(range(ROWS + 10)), ROWS + 10)
 
 
 def test_large_partitions_become_segments(spark_session: SparkSession, store: Path, tmp_path: Path) -> None:
