@@ -31,9 +31,11 @@ from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.store.repair import RepairReport, UnknownSegment, find
 from pyspark_ledger.ledger.store.repair import repair as repaired
 from pyspark_ledger.ledger.transport.moved_store import require_not_moved
-from pyspark_ledger.offload.move.into_bucket import MoveSummary, move_into_bucket
+from pyspark_ledger.offload.move.into_bucket import move_into_bucket
+from pyspark_ledger.offload.move.into_directory import move_into_directory
+from pyspark_ledger.offload.move.summary import MoveSummary
 
-stores = typer.Typer(no_args_is_help=True, help="Move a store.")
+stores = typer.Typer(no_args_is_help=True, help="Move a store between a directory and a bucket.")
 Directory = Annotated[str | None, typer.Option("--store", "-s", help="Directory of the store, or s3://BUCKET/PREFIX.")]
 
 
@@ -139,40 +141,56 @@ def _tell(console: Console, done: list[UnknownSegment]) -> None:
 @stores.command()
 @reporting
 def move(
-    source: Annotated[str, typer.Argument(help="Directory of the store.")],
-    target: Annotated[str, typer.Argument(help="Empty place in a bucket, s3://BUCKET/PREFIX.")],
+    source: Annotated[str, typer.Argument(help="The store: a directory, or s3://BUCKET/PREFIX.")],
+    target: Annotated[str, typer.Argument(help="An empty place: s3://BUCKET/PREFIX, or a directory.")],
     durability: Annotated[
         Durability | None, typer.Option(help="fsync: convert ledgers with durability os, which a bucket cannot have.")
     ] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep-offloaded", help="To a directory: leave uploaded segments in the bucket.")
+    ] = False,
     config: Annotated[Path | None, typer.Option(help="File of settings, such as conf/broker.toml.")] = None,
     output: OutputOption = Output.text,
 ) -> None:
-    """Move a store with all its ledgers and cursors into a bucket. Run it again if it was interrupted."""
+    """Move a store with all its ledgers and cursors into a bucket, or back. Run it again if it was interrupted."""
     settings = Settings.load(config) if config else Settings()
     if durability is Durability.os:
         raise typer.BadParameter("a store in a bucket has durability fsync", param_hint="--durability")
-    address = bucket_of(Path(store_location(target)))
-    if not address:
-        raise Refused(f"the target {target!r} is not in a bucket", hint="Write s3://BUCKET/PREFIX")
-    directory = _source(source)
-    stop_broker(directory, private_only=True)
-    with progress_bar("move", shown=output is Output.text) as bar:
-        moved = move_into_bucket(
-            directory, address, settings, convert=durability is Durability.fsync, progress=bar.update
+    here, there = _place(source), _place(target)
+    into, back = bucket_of(there), bucket_of(here)
+    if bool(into) == bool(back):
+        raise Refused(
+            f"a store moves between a directory and a bucket, not from {source!r} to {target!r}",
+            hint="Write one side as s3://BUCKET/PREFIX, and the other as a directory",
         )
-    show(output, moved._asdict(), lambda console: console.print(_sentence(directory, moved)))
+    if (keep and into) or (durability and back):
+        raise Refused(
+            f"{'--keep-offloaded' if keep else '--durability'} does not apply to a move from {source!r} to {target!r}",
+            hint="Leave the option out",
+        )
+    stop_broker(here, private_only=True)
+    with progress_bar("move", shown=output is Output.text) as bar:
+        if into:
+            convert = durability is Durability.fsync
+            moved = move_into_bucket(here, into, settings, convert=convert, progress=bar.update)
+        else:
+            moved = move_into_directory(back, there, settings, keep=keep, progress=bar.update)
+    show(output, moved._asdict(), lambda console: console.print(_sentence(source, moved)))
 
 
-def _source(text: str) -> Path:
+def _place(text: str) -> Path:
+    """Return a directory, or the directory of a store in a bucket on this host."""
     location = store_location(text)
-    if "://" in location or bucket_of(Path(location)):
-        raise Refused(f"the source {text!r} is not the directory of a store", hint="Name the directory of the store")
+    if "://" in location:
+        raise Refused(f"{text!r} is the address of a broker", hint="Name a directory, or s3://BUCKET/PREFIX")
+    if bucket_of(Path(location)) and not text.startswith("s3://"):
+        raise Refused(f"{text!r} is the cache of {bucket_of(Path(location))}", hint="Name the bucket")
     return Path(location).resolve()
 
 
-def _sentence(directory: Path, moved: MoveSummary) -> str:
+def _sentence(source: str, moved: MoveSummary) -> str:
     held = f"{counted(moved.ledgers, 'ledger')}, {counted(moved.segments, 'segment')}"
     return (
-        f"the store of {directory} is in {moved.address} now: {held}, {counted(moved.entries, 'entry', 'entries')} "
-        f"verified. Delete the directory when you do not need it any more"
+        f"the store of {source} is in {moved.place} now: {held}, {counted(moved.entries, 'entry', 'entries')} "
+        "verified. Delete the old place when you do not need it any more"
     )

@@ -124,7 +124,7 @@ def open_in_bucket(
     limits = limits_of(settings)
     require_served(found.manifest, bucket.address, take_over=take_over)
     if not take_over:
-        found = _unserved(bucket, found, limits.requests, settings.bucketTakeoverMs)
+        found = unserved(bucket, found, limits.requests, settings.bucketTakeoverMs)
     lost: Callable[[LedgerError], None] = lambda error: _leave(directory, error)  # noqa: E731 — the type is stated
     return BucketStore(bucket, directory, found, system_clock_ms, limits, lost, settings=settings, **options)
 
@@ -170,7 +170,7 @@ def _leave(directory: Path, error: LedgerError) -> None:
         os._exit(status)
 
 
-def _unserved(bucket: Bucket, found: FoundManifest, limits: RequestLimits, takeover_ms: int) -> FoundManifest:
+def unserved(bucket: Bucket, found: FoundManifest, limits: RequestLimits, takeover_ms: int) -> FoundManifest:
     """Return the manifest of a store that no other broker serves.
 
     If the manifest names a broker on another host, this watches for `takeover_ms` whether that broker still writes.

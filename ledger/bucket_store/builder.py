@@ -113,6 +113,15 @@ class Builder:
         CommitNumber(number_path(self._metadata_path), commits).close()
         return rows
 
+    def close(self) -> None:
+        """Close the files of a builder that did not finish. Otherwise the next builder would share SQLite's journal."""
+        for fd in self._descriptors.values():
+            os.close(fd)
+        self._descriptors.clear()
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
     @property
     def _metadata_path(self) -> Path:
         return self.directory / "metadata.sqlite"

@@ -15,8 +15,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
+import msgspec
 from msgspec import UNSET
 
 from pyspark_ledger.ledger.broker.bucket_home import limits_of, settings_of
@@ -36,11 +36,13 @@ from pyspark_ledger.ledger.store.store import Store
 from pyspark_ledger.ledger.tiering.sealed_index import entry_traits
 from pyspark_ledger.ledger.transport.moved_store import METADATA, MovedStore, mark_moved, moved_store, require_not_moved
 from pyspark_ledger.ledger.wal.bucket import Bucket
+from pyspark_ledger.ledger.wal.fence import require_served
 from pyspark_ledger.ledger.wal.manifest import Move
 from pyspark_ledger.ledger.wal.requests import FoundManifest, read_manifest
 from pyspark_ledger.offload.home_bucket import home_bucket
 from pyspark_ledger.offload.home_verification import verify_home
 from pyspark_ledger.offload.move.arrival import ArrivingFile, complete, end, plan, require_free, reserve
+from pyspark_ledger.offload.move.changed_settings import changed_settings
 from pyspark_ledger.offload.move.records import (
     arriving_snapshot,
     copied_records,
@@ -48,17 +50,9 @@ from pyspark_ledger.offload.move.records import (
     records_of,
 )
 from pyspark_ledger.offload.move.segments import Progress, upload_segments
+from pyspark_ledger.offload.move.summary import MoveSummary
 from pyspark_ledger.offload.offloader import ObjectStoreOffloader, offloader_of
 from pyspark_ledger.offload.storage.object_store import ObjectStore
-
-
-class MoveSummary(NamedTuple):
-    """Moved store: its new address, and numbers of ledgers, segments and entries."""
-
-    address: str
-    ledgers: int
-    segments: int
-    entries: int
 
 
 def move_into_bucket(
@@ -146,7 +140,9 @@ class IntoBucket:
         with copied_records(self.source) as copied:
             snapshot = arriving_snapshot(copied, attempts)
         files = _files(self.source, records)
+        changed = changed_settings(self.source)
         planned = plan(self.bucket, reserved.manifest, files, snapshot, requests, system_clock_ms)
+        planned = msgspec.structs.replace(planned, settings=changed)
         segments = self.offloader.store
         verified = verify_home(
             self.bucket,
@@ -163,6 +159,9 @@ class IntoBucket:
     def _ended(self, marked: MovedStore) -> MoveSummary:
         """End a move whose directory is marked. Raises Refused if the bucket has another store by now."""
         found = read_manifest(self.bucket, self.limits.requests)
+        move = found.manifest.move
+        if move is not UNSET and move.state != "arriving":
+            require_served(found.manifest, self.bucket.address)
         self._require_same(found, marked)
         if found.manifest.move is not UNSET:
             end(self.bucket, found, self.limits.requests)

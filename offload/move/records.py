@@ -1,6 +1,7 @@
-"""Copy of a store's records, which a move changes and the store at the new place begins with. The source stays as is.
+"""Records of a store that moves: a changed copy of the records of the source, which stay unchanged.
 
-source/metadata.sqlite ─▶ scratch file ─▶ segments are uploaded, ledgers have no durability `os` ─▶ snapshot
+into a bucket       metadata.sqlite ─▶ scratch file ─▶ segments are uploaded, no durability `os` ─▶ snapshot
+into a directory    built file ─▶ segments are local
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pyspark_ledger.ledger.metadata.read_only import MetadataView
 from pyspark_ledger.ledger.metadata.records import TABLES, Metadata
 from pyspark_ledger.ledger.metadata.segment_records import LedgerInfo
 from pyspark_ledger.ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
+from pyspark_ledger.ledger.segment.writer import data_path
 from pyspark_ledger.ledger.transport.moved_store import METADATA
 
 
@@ -63,6 +65,30 @@ def arriving_snapshot(connection: CheckedConnection, attempts: Mapping[int, Offl
             connection.execute("UPDATE ledger_row SET info = ? WHERE name = ?", (record.SerializeToString(), name))
     connection.execute("COMMIT")
     return snapshot_of(connection)
+
+
+def leaving_records(connection: CheckedConnection, directory: Path, *, keep: bool) -> set[int]:
+    """Change the built records to those of a directory. Return the segments whose files it needs.
+
+    With `keep`, uploaded segments stay offloaded. An open segment without a file got no entry, and leaves its list.
+    """
+    needed: set[int] = set()
+    connection.execute("BEGIN")
+    for ledger_id, info in connection.execute("SELECT ledger_id, info FROM segment").fetchall():
+        listed = LedgerInfo.FromString(info)
+        attempt = OffloadAttempt.of(listed)
+        if keep and attempt is not None and attempt.complete:
+            continue
+        if not listed.timestamp and not data_path(directory / "ledgers", ledger_id).exists():
+            connection.execute("DELETE FROM segment_row WHERE ledger_id = ?", (ledger_id,))
+            continue
+        needed.add(ledger_id)
+        if attempt is not None:
+            listed.ClearField("offloadContext")
+            values = (listed.SerializeToString(), ledger_id)
+            connection.execute("UPDATE segment_row SET info = ? WHERE ledger_id = ?", values)
+    connection.execute("COMMIT")
+    return needed
 
 
 def _durability(info: ManagedLedgerInfo) -> str:

@@ -25,7 +25,7 @@ def waited_ms(broker: DrivenBroker) -> object:
         patch.setattr(bucket_home, "monotonic_ms", lambda: now[0])
         patch.setattr(bucket_home, "pause", lambda ms: now.__setitem__(0, now[0] + ms))
         found, settings = read_manifest(bucket, RequestLimits()), broker.opened[2].now
-        assert bucket_home._unserved(bucket, found, RequestLimits(), settings.bucketTakeoverMs) == found
+        assert bucket_home.unserved(bucket, found, RequestLimits(), settings.bucketTakeoverMs) == found
     return now[0]
 
 

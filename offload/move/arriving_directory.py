@@ -1,0 +1,121 @@
+"""Directory into which a store moves: not a store until its metadata are put in place, in one rename.
+
+    moving.json          {"address": "s3://…", "store_id": …, "nonce": …}; the nonce is empty until everything is there
+    moving/              records and files of the log, while they are built
+    ledgers/, staging/   downloaded segments, then the built files, too
+    metadata.sqlite      moved from `moving/` as the last file
+
+Rules
+- A directory without `moving.json` must be empty. A directory with it belongs to the move that it names.
+- Everything is durable before the nonce is written, and so before the bucket is marked.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Collection
+from pathlib import Path
+
+import msgspec
+
+from pyspark_ledger.ledger import disk
+from pyspark_ledger.ledger.database.commit_number import number_path
+from pyspark_ledger.ledger.errors import Corrupt, Refused
+from pyspark_ledger.ledger.json_errors import JSON_FAULTS, json_fault
+from pyspark_ledger.ledger.transport.moved_store import METADATA, MovedStore
+
+_NOTE, _BUILT = "moving.json", "moving"
+_FOLDERS = ("ledgers", "staging")
+_LOCK = "lock"
+
+
+class ArrivingDirectory:
+    """Target of one move. The caller has the lock of the directory, except in `require_free`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.built = path / _BUILT
+        """Directory in which a builder builds the store."""
+
+    def require_free(self, address: str) -> None:
+        """Raise Refused unless the directory is empty, missing, or the target of an earlier run of the same move."""
+        note = self.note()
+        if note is not None and note.address != address:
+            raise Refused(
+                f"the store of {note.address} is being moved to {self.path}, and not the store of {address}",
+                hint=f"Run the command for {note.address} again, or choose an empty directory",
+            )
+        if note is None and self.path.exists():
+            used = sorted(found.name for found in self.path.iterdir() if found.name != _LOCK)
+            if used:
+                raise Refused(f"{self.path} is not empty, it has {used[0]}", hint="Choose an empty or new directory")
+
+    def note(self) -> MovedStore | None:
+        """Return the origin of the store, None if no move has begun or if it has ended."""
+        try:
+            return msgspec.json.decode((self.path / _NOTE).read_bytes(), type=MovedStore)
+        except FileNotFoundError:
+            return None
+        except JSON_FAULTS as fault:
+            raise Corrupt(
+                f"{self.path / _NOTE} cannot be read: {json_fault(fault)}", hint="Empty the directory, and move again"
+            ) from None
+
+    def write_note(self, note: MovedStore) -> None:
+        """Write the origin of the store. Durable on return."""
+        scratch = self.path / f"{_NOTE}.new"
+        scratch.unlink(missing_ok=True)
+        fd = disk.create_file(scratch)
+        try:
+            disk.write_all(fd, [msgspec.json.encode(note)], 0, scratch)
+            disk.sync_data(fd)
+        finally:
+            os.close(fd)
+        scratch.rename(self.path / _NOTE)
+        disk.sync_directory(self.path)
+
+    @property
+    def has_store(self) -> bool:
+        """Whether the metadata are in place, so that only `end` is left of the move."""
+        return (self.path / METADATA).exists()
+
+    def segment_folder(self) -> Path:
+        """Return the folder of the segments, and create it if it is missing."""
+        disk.make_directory(self.path / "ledgers")
+        return self.path / "ledgers"
+
+    def settle(self, ledger_ids: Collection[int]) -> None:
+        """Move the built files to their places, delete files of other segments, and sync everything."""
+        shutil.rmtree(self.path / "staging", ignore_errors=True)
+        for name in _FOLDERS:
+            for file in [found for found in (self.built / name).rglob("*") if found.is_file()]:
+                place = self.path / file.relative_to(self.built)
+                disk.make_directory(place.parent)
+                file.replace(place)
+            disk.make_directory(self.path / name)
+        for file in (self.path / "ledgers").iterdir():
+            if not (file.suffix in (".ledger", ".index") and file.stem.isdecimal() and int(file.stem) in ledger_ids):
+                file.unlink()
+        self._sync()
+
+    def end(self) -> None:
+        """Put the metadata in place, which makes the directory a store. May be repeated."""
+        number = number_path(self.path / METADATA).name
+        if not self.has_store:
+            (self.built / number).replace(self.path / number)
+            disk.sync_directory(self.path)
+            (self.built / METADATA).replace(self.path / METADATA)
+            disk.sync_directory(self.path)
+        shutil.rmtree(self.built, ignore_errors=True)
+        (self.path / _NOTE).unlink(missing_ok=True)
+        disk.sync_directory(self.path)
+
+    def _sync(self) -> None:
+        """Make all files and their names durable."""
+        for folder, _, files in os.walk(self.path):
+            for name in files:
+                with disk.opened(Path(folder) / name) as fd:
+                    os.fsync(fd)
+            disk.sync_directory(Path(folder))
+        disk.sync_names_above(self.path)
