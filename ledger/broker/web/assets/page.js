@@ -87,9 +87,9 @@ function chart(label, values, format) {
 
 function showCharts(points) {
   $("charts").replaceChildren(
-    chart("rows in a second", points.map((point) => point.in_rows), count),
-    chart("bytes in a second", points.map((point) => point.in_bytes), bytes),
-    chart("bytes read a second", points.map((point) => point.out_bytes), bytes),
+    chart("rows in per second", points.map((point) => point.in_rows), count),
+    chart("bytes in per second", points.map((point) => point.in_bytes), bytes),
+    chart("bytes read per second", points.map((point) => point.out_bytes), bytes),
     chart("sync, 99th percentile", points.map((point) => point.sync_p99), time),
   );
 }
@@ -273,6 +273,6 @@ document.addEventListener("keydown", (event) => {
 });
 
 setInterval(() => {
-  if (latest && Date.now() - lastEvent > 30000) state("lost", "no news for 30 s");
+  if (latest && Date.now() - lastEvent > 30000) state("lost", "no event for 30 s");
 }, 5000);
 connect();

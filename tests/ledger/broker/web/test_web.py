@@ -172,7 +172,7 @@ def test_a_wrong_address_costs_no_epoch(rig: Rig) -> None:
     first = rig.start("--create")
     first.terminate()
     first.wait(60)
-    for web, problem in (("ftp://127.0.0.1:1", "is no address"), ("http://example.org:1", "where other hosts")):
+    for web, problem in (("ftp://127.0.0.1:1", "is not an address"), ("http://example.org:1", "where other hosts")):
         assert rig.spawn("--web", web).wait(60) == 2
         assert problem in rig.log()
     rig.start()
