@@ -47,6 +47,7 @@ def upload_threads(broker: DrivenBroker) -> object:
     """Threads of an upload, and connections to S3."""
     seen, pool = list[int](), upload.ThreadPoolExecutor
     with broker.patch.context() as patch:
+        patch.setattr(upload, "_PARTS_PUT_WHOLE", 0)  # a small segment has one part, which needs no thread
         patch.setattr(upload, "ThreadPoolExecutor", lambda n, **rest: seen.append(n) or pool(n, **rest))
         broker.offloaded()
     return seen, connections(broker)
