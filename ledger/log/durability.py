@@ -3,8 +3,8 @@
     disk      a sync of the segment file, a sync of the metadata file
     bucket    an object of the write-ahead log, which has both (`ledger.bucket_store`)
 
-A store has one place for all of its ledgers. With any other place than the disk, open segments continue after a
-take-over. Their bytes are in that place, and a new broker builds the same files.
+A store has one place for all of its ledgers. If that place is not the disk, the next broker builds the files of open
+segments from it, and appends to these segments.
 """
 
 from __future__ import annotations

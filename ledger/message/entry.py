@@ -1,6 +1,7 @@
 """Entry of a ledger, in Apache Pulsar's format.
 
-    [0x0e02  size u32  BrokerEntryMetadata]      the broker's stamp: its time and the row index; not in the checksum
+    [0x0e02  size u32  BrokerEntryMetadata]      the stamp: when the broker stored the entry, and the index of its last
+                                                 row; not in the checksum
     [0x0e01  crc32c u32]                         the checksum of the bytes after it
     size u32  MessageMetadata  payload …         all numbers are big-endian
 

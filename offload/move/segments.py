@@ -4,8 +4,8 @@
     offloaded, and without a local file     its objects are copied unchanged, under their names
 
 Rules
-- The name of an upload is a digest of the manifest's nonce and the segment's id. A rerun finds its objects and resumes
-  an unfinished upload. The verification of the move compares every byte.
+- The name of an upload is a digest of the segment's id and of the nonce, a random id in the bucket's manifest. A rerun
+  finds its objects and resumes an unfinished upload. The verification of the move compares every byte.
 - Objects of an earlier run that no segment has any more are deleted.
 """
 
