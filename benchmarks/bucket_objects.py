@@ -30,7 +30,6 @@ from streaming_examples.s3_server import S3Server
 
 PROVIDER = "streaming_examples.s3_server:credentials"
 BUCKET = "bench"
-_WORDS = 997
 
 
 @dataclass
@@ -57,10 +56,13 @@ class Bucket:
         return self._offloaded(name)
 
     def put_messages(self, name: str, messages: int, size: int, compression: str) -> list[Segment]:
-        """Create and offload a ledger of a Pulsar client's batches, of up to 1,000 messages and 128 KiB."""
-        words = np.random.Generator(np.random.SFC64(7)).integers(0, 26, (_WORDS, size), dtype=np.uint8) + ord("a")
-        texts = pa.array([bytes(word) for word in words], pa.binary())
-        column = texts.take(pa.array(np.arange(messages) % _WORDS))
+        """Create and offload a ledger of a Pulsar client's batches, of up to 1,000 messages and 128 KiB.
+
+        All values differ. Reason: Parquet would store few values once, so its reader would not fetch the same bytes.
+        """
+        letters = np.random.Generator(np.random.SFC64(7)).integers(0, 26, messages * size, dtype=np.uint8) + ord("a")
+        ends = np.arange(0, (messages + 1) * size, size, dtype=np.int32)
+        column = pa.Array.from_buffers(pa.binary(), messages, [None, pa.py_buffer(ends), pa.py_buffer(letters)])
         with self.store.ledger(name).producer(compression=compression) as producer:
             producer.send_column(column)
         return self._offloaded(name)
