@@ -1,4 +1,4 @@
-"""Open segment of a managed ledger, the file that takes the appends: its writer, its size and its age.
+"""Open segment of a managed ledger, the file that takes the appends: its writer, size, age, and groups to sync.
 
 Invariants
 - Readers see acknowledged entries only.
@@ -9,11 +9,16 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from time import perf_counter
 
+from pyspark_ledger.ledger.log.append_queue import PendingAppend
 from pyspark_ledger.ledger.log.log_segments import LogSegment
 from pyspark_ledger.ledger.log.policy import LedgerPolicy
+from pyspark_ledger.ledger.metrics.latencies import Latencies
+from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.segment.index import EntryIndex
-from pyspark_ledger.ledger.segment.writer import SealedSegment, SegmentWriter, StampedEntry
+from pyspark_ledger.ledger.segment.writer import SealedSegment, SegmentWriter, StampedEntry, UnsyncedRange
 
 
 class OpenSegment:
@@ -112,3 +117,46 @@ class OpenSegment:
 
     def _is_filled(self, policy: LedgerPolicy) -> bool:
         return self.written >= policy.entries_max or self.size >= policy.size_max
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Group that was written to a segment and waits for its sync.
+
+    `end` is the entry id after its last entry, `end_offset` the end of that entry in the file.
+    """
+
+    ledger: OpenSegment
+    group: list[PendingAppend]
+    firsts: list[Position]
+    end: int
+    end_offset: int
+
+
+class TimedFile:
+    """File of a sync stage that counts the duration of its sync."""
+
+    __slots__ = ("_fd", "_file", "_last", "_latencies", "_started_s")
+
+    def __init__(self, last: Written, latencies: Latencies) -> None:
+        self._file = last.ledger.file
+        self._last = last
+        self._latencies = latencies
+        self._fd = -1
+        self._started_s = 0.0
+
+    def begin_sync(self) -> int:
+        """Begin the sync of the file: see `SyncedFile`."""
+        self._fd = self._file.begin_sync(self._last.end, self._last.end_offset)
+        self._started_s = perf_counter()
+        return self._fd
+
+    def unsynced(self) -> UnsyncedRange:
+        """Return the bytes that the sync covers."""
+        return self._file.unsynced()
+
+    def end_sync(self, error: OSError | None) -> None:
+        """End the sync of the file. A file that is not synced has no duration."""
+        if self._fd >= 0:
+            self._latencies.observe(perf_counter() - self._started_s)
+        self._file.end_sync(error)

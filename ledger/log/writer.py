@@ -22,7 +22,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from time import perf_counter
 
 from pyspark_ledger.ledger.errors import Fenced, LedgerError, Terminated, Unavailable
@@ -36,7 +35,7 @@ from pyspark_ledger.ledger.log.append_queue import (
     Room,
 )
 from pyspark_ledger.ledger.log.deduplication import invalidated_error
-from pyspark_ledger.ledger.log.open_segment import OpenSegment
+from pyspark_ledger.ledger.log.open_segment import OpenSegment, TimedFile, Written
 from pyspark_ledger.ledger.log.segment_list import LogContext, SegmentList
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot
 from pyspark_ledger.ledger.log.staging.promotion import (
@@ -54,54 +53,11 @@ from pyspark_ledger.ledger.metrics.append_counter import AppendCounter
 from pyspark_ledger.ledger.metrics.latencies import Latencies
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.protocol.commits import CommittedRun
-from pyspark_ledger.ledger.segment.writer import StampedEntry, UnsyncedRange
+from pyspark_ledger.ledger.segment.writer import StampedEntry
 
 _GROUP_BYTES_MAX = 64 * 1024 * 1024
 _RUN_SLICE_ENTRIES = 256
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """Group that was written to a segment and waits for its sync.
-
-    `end` is the entry id after its last entry, `end_offset` the end of that entry in the file.
-    """
-
-    ledger: OpenSegment
-    group: list[PendingAppend]
-    firsts: list[Position]
-    end: int
-    end_offset: int
-
-
-class _TimedFile:
-    """File of a sync stage that counts the duration of its sync."""
-
-    __slots__ = ("_fd", "_file", "_last", "_latencies", "_started_s")
-
-    def __init__(self, last: Written, latencies: Latencies) -> None:
-        self._file = last.ledger.file
-        self._last = last
-        self._latencies = latencies
-        self._fd = -1
-        self._started_s = 0.0
-
-    def begin_sync(self) -> int:
-        """Begin the sync of the file: see `SyncedFile`."""
-        self._fd = self._file.begin_sync(self._last.end, self._last.end_offset)
-        self._started_s = perf_counter()
-        return self._fd
-
-    def unsynced(self) -> UnsyncedRange:
-        """Return the bytes that the sync covers."""
-        return self._file.unsynced()
-
-    def end_sync(self, error: OSError | None) -> None:
-        """End the sync of the file. A file that is not synced has no duration."""
-        if self._fd >= 0:
-            self._latencies.observe(perf_counter() - self._started_s)
-        self._file.end_sync(error)
 
 
 class LogWriter:
@@ -264,7 +220,7 @@ class LogWriter:
 
     def file(self, written: list[Written]) -> SyncedFile | None:
         """Return the file of the groups, or None if earlier entries of the file were not acknowledged."""
-        return _TimedFile(written[-1], self.sync_latencies) if _follows(written) else None
+        return TimedFile(written[-1], self.sync_latencies) if _follows(written) else None
 
     def written_during_sync(self, group: Written) -> None:
         """Tell the pool of a group that was written during a sync."""
