@@ -1,4 +1,6 @@
-"""Manifest as this broker last wrote it: changed by one thread at a time, fenced by its etag.
+"""Manifest as this broker last wrote it. One thread at a time changes it, with a put that requires the known etag.
+
+The manifest is the object that names the broker of a store in a bucket.
 
 Invariants
 - A change that succeeds proves that this broker still owns the store: nobody replaced the manifest in between.

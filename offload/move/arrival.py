@@ -4,8 +4,9 @@
 
 Rules
 - The first manifest reserves the prefix. Its nonce names the move, also for a later run.
-- Log objects are put one after another. A run begins behind a gap of one number after the last object there. So a late
-  put of a killed run lands below the first live number, or in a slot that this run finds occupied.
+- Log objects are put one after another. A run of the move leaves out one number after the last object there. A late put
+  of a killed run then has a number before those that the manifest counts. Or this run finds the object at one of its
+  own numbers, and fails.
 - Nothing is named before `complete`, and nothing is served before `end`.
 """
 
