@@ -39,6 +39,7 @@ from pyspark_ledger.ledger.location import FENCED
 from pyspark_ledger.ledger.ownership import is_gone, machine_id, process_identity
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.transport.discovery import BrokerRecord
+from pyspark_ledger.ledger.transport.tokens import is_loopback
 from pyspark_ledger.ledger.wal.bucket import LOG_PREFIX, Bucket, log_key
 from pyspark_ledger.ledger.wal.fence import require_served
 from pyspark_ledger.ledger.wal.manifest import BrokerAddress
@@ -206,9 +207,9 @@ def _newest(bucket: Bucket, found: FoundManifest) -> str:
 
 
 def _answers(address: str) -> bool:
-    """Return whether a broker's address on the network accepts connections."""
+    """Return whether a broker on another host accepts connections. A loopback address would lead to this host."""
     parts = urlsplit(address)
-    if not parts.hostname or not parts.port:
+    if not parts.hostname or not parts.port or is_loopback(parts.hostname):
         return False
     try:
         socket.create_connection((parts.hostname, parts.port), _REACH_SECONDS).close()

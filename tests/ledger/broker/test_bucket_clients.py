@@ -9,6 +9,7 @@ import os
 import pickle
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -20,8 +21,10 @@ import pytest
 
 from pyspark_ledger.connector.doctor.store import check_store
 from pyspark_ledger.ledger.api.store import connect
+from pyspark_ledger.ledger.broker import bucket_home
 from pyspark_ledger.ledger.broker.own_certificates import OwnCertificates
 from pyspark_ledger.ledger.bucket_store.creation import found_or_created
+from pyspark_ledger.ledger.client import manifest_client
 from pyspark_ledger.ledger.client.client import Client, client_for
 from pyspark_ledger.ledger.client.connect import stop_broker
 from pyspark_ledger.ledger.client.credentials import Credentials
@@ -29,10 +32,12 @@ from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.errors import Refused, Unauthenticated
 from pyspark_ledger.ledger.location import bucket_directory
 from pyspark_ledger.ledger.names import canonical_name
+from pyspark_ledger.ledger.ownership import process_identity
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, PositionRange
 from pyspark_ledger.ledger.protocol.actions import Empty, SettingStates
 from pyspark_ledger.ledger.protocol.reads import ReadRequest
 from pyspark_ledger.ledger.settings.broker import Settings
+from pyspark_ledger.ledger.transport.bucket_discovery import NamedBroker
 from pyspark_ledger.ledger.transport.discovery import BrokerRecord
 from pyspark_ledger.ledger.wal.requests import RequestLimits, read_manifest
 from pyspark_ledger.offload.storage.factory import open_object_store
@@ -201,6 +206,18 @@ def test_a_broker_without_an_address_needs_no_certificates(tmp_path: Path, monke
     given = Settings(authenticationTokens="file:/etc/ledger/tokens")
     assert OwnCertificates.of("grpc+tls://localhost:0", given, tmp_path, system_clock_ms) is None
     assert OwnCertificates.of("grpc://127.0.0.1:0", Settings(), tmp_path, system_clock_ms) is None
+
+
+def test_a_loopback_address_of_another_host_is_not_tried() -> None:
+    elsewhere = "another-machine/1/1"
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        address = f"grpc+tls://127.0.0.1:{stranger.getsockname()[1]}"
+        assert not bucket_home._answers(address)
+        assert not manifest_client._is_reachable(NamedBroker("store", address, elsewhere, None))
+    named = NamedBroker("store", "grpc+tls://broker.example.org:6651", elsewhere, None)
+    assert manifest_client._is_reachable(named)
+    assert manifest_client._is_reachable(named._replace(address=address, process=process_identity()))
+    assert not manifest_client._is_reachable(named._replace(address="grpc+unix:///there.sock"))
 
 
 def test_certificates_stay_for_half_a_year(tmp_path: Path) -> None:
