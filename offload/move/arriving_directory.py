@@ -1,6 +1,7 @@
 """Directory into which a store moves: not a store until its metadata are put in place, in one rename.
 
-    moving.json          {"address": "s3://…", "store_id": …, "nonce": …}; the nonce is empty until everything is there
+    moving.json          {"address": "s3://…", "store_id": …, "nonce": …}; the nonce, a random id of the move, is empty
+                         until everything is there
     moving/              records and files of the log, while they are built
     ledgers/, staging/   downloaded segments, then the built files, too
     metadata.sqlite      moved from `moving/` as the last file

@@ -2,6 +2,8 @@
 
     lock ─▶ take over with `leaving` ─▶ build ─▶ download ─▶ sync ─▶ `left` ─▶ metadata in place
 
+`leaving` and `left` are states of the move in the bucket's manifest, the object that names the broker of the store.
+
 Rules
 - From the take-over on, no broker serves the bucket. `ledger serve --take-over` gives the move up.
 - The directory needs nothing of the bucket afterwards. With `keep`, uploaded segments stay there, and are read there.
