@@ -3,15 +3,18 @@
 The store acknowledges entries of 64 KiB and uploads the sealed segments meanwhile, as the broker does. The time ends
 when all entries are acknowledged and all segments are uploaded. The base is boto3 with as many requests in flight. It
 puts the bytes twice in objects of 8 MiB, once as the log and once as the uploads. The server runs on the same cores.
+The floor is the base that also writes the entries to a local file, and reads the bytes of each put from this file.
 """
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 
-from benchmarks.bucket_store import OBJECT_BYTES, append_all, bucket_bench, entries, ledger, put_all
-from benchmarks.harness import compare
+from benchmarks.bucket_store import OBJECT_BYTES, BucketBench, append_all, bucket_bench, entries, ledger, put_all
+from benchmarks.harness import compare_with_floor
+from pyspark_ledger.ledger import disk
 from pyspark_ledger.ledger.clock import pause
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.protocol.ledgers import OffloadPrefix
@@ -19,6 +22,7 @@ from pyspark_ledger.ledger.protocol.ledgers import OffloadPrefix
 TOTAL_BYTES = 384 * 1024 * 1024
 SEGMENT_BYTES = 32 * 1024 * 1024
 WINDOW, UPLOADS = 8, 2
+_POLL_MS = 20
 
 
 def main() -> None:
@@ -34,13 +38,15 @@ def main() -> None:
 
         def ours() -> None:
             name = f"log{next(numbers)}"
-            log = ledger(opened, name, SEGMENT_BYTES)
+            log, offloads = ledger(opened, name, SEGMENT_BYTES), opened.store.offloads
+            before = offloads.metrics().segments
             append_all(log, batch)
             log.roll_over()
-            while opened.store.offloads.status(name).offloaded < len(log.snapshot.segments):
-                with suppress(Refused):  # an offload is under way
-                    opened.store.offloads.offload(OffloadPrefix(name, None))
-                pause(5)
+            while (now := offloads.metrics()).segments - before < len(log.snapshot.segments):
+                if not (now.running or now.waiting):
+                    with suppress(Refused):  # an offload has begun meanwhile
+                        offloads.offload(OffloadPrefix(name, None))
+                pause(_POLL_MS)
 
         def base() -> None:
             with ThreadPoolExecutor(1) as beside:
@@ -48,7 +54,27 @@ def main() -> None:
                 put_all(bench, bodies, WINDOW)
                 uploads.result()
 
-        compare("bucket_append", ours, base, work_bytes=TOTAL_BYTES)
+        compare_with_floor("bucket_append", ours, base, lambda: put_from_file(bench, batch))
+
+
+def put_from_file(bench: BucketBench, batch: list[bytes]) -> None:
+    """Write entries to a local file, and put each object twice from the file, with as many requests as the base."""
+    path, step = bench.directory / "floor", OBJECT_BYTES // len(batch[0])
+    with closing(os.fdopen(disk.create_file(path), "r+b")) as file:
+        fd = file.fileno()
+
+        def put(start: int, length: int) -> None:
+            bench.put(disk.read_exact(fd, length, start))
+
+        with ThreadPoolExecutor(UPLOADS) as beside, ThreadPoolExecutor(WINDOW) as log:
+            at, puts = 0, []
+            for first in range(0, len(batch), step):
+                length = disk.write_all(fd, batch[first : first + step], at)
+                puts += [pool.submit(put, at, length) for pool in (log, beside)]
+                at += length
+            for done in puts:
+                done.result()
+    path.unlink()
 
 
 if __name__ == "__main__":
