@@ -2,7 +2,7 @@
 
 A task gets byte ranges of objects and fetches each with one GET. `bare_s3` steps from frame to frame and yields the
 batches of their Arrow streams. It verifies nothing and reads no metadata. `bare_messages` decodes nothing: it yields as
-many prepared messages as the range has.
+many prepared messages as the range has. `bare_store` joins ranges whose frames continue in the next object.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -60,6 +61,19 @@ class BareMessagesSource(BareS3Source):
         return BareMessagesReader(dict(self.options))
 
 
+class BareStoreSource(BareS3Source):
+    """The same with groups of ranges: a task is a list of groups, and a group is a list of `[key, start, end]`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name for `format()`."""
+        return "bare_store"
+
+    def reader(self, schema: Any) -> BareS3Reader:  # noqa: ARG002 — Spark's signature
+        """Return the reader."""
+        return BareStoreReader(dict(self.options))
+
+
 class BareS3Reader(DataSourceReader):
     """Reader that fetches the ranges and yields their batches."""
 
@@ -73,20 +87,14 @@ class BareS3Reader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the batches of every entry in the ranges."""
-        import boto3
-
-        from streaming_examples.s3_server import ACCESS_KEY, SECRET_KEY
-
-        client = boto3.client(
-            "s3",
-            endpoint_url=self._endpoint,
-            aws_access_key_id=ACCESS_KEY,
-            aws_secret_access_key=SECRET_KEY,
-            region_name="us-east-1",
-        )
+        client = _client(self._endpoint)
         for key, start, end, *rest in partition.value:
-            said = client.get_object(Bucket=self._bucket, Key=key, Range=f"bytes={start}-{end - 1}")
-            yield from self.rows(memoryview(said["Body"].read()), *rest)
+            yield from self.rows(self.fetched(client, key, start, end), *rest)
+
+    def fetched(self, client: Any, key: str, start: int, end: int) -> memoryview:
+        """Return the bytes of one range."""
+        said = client.get_object(Bucket=self._bucket, Key=key, Range=f"bytes={start}-{end - 1}")
+        return memoryview(said["Body"].read())
 
     def rows(self, data: memoryview, *rest: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a range."""
@@ -103,6 +111,32 @@ class BareMessagesReader(BareS3Reader):
         batch = pa.record_batch([values], names=["value"])
         for at in range(0, count, _BATCH_ROWS):
             yield batch.slice(0, min(_BATCH_ROWS, count - at))
+
+
+class BareStoreReader(BareS3Reader):
+    """Reader that joins the ranges of a group, and yields the batches of its frames."""
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the batches of every entry in the groups."""
+        client = _client(self._endpoint)
+        for group in partition.value:
+            pieces = [self.fetched(client, *place) for place in group]
+            yield from batches(pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces)), 0)
+
+
+@lru_cache(maxsize=1)
+def _client(endpoint: str) -> Any:
+    import boto3
+
+    from streaming_examples.s3_server import ACCESS_KEY, SECRET_KEY
+
+    return boto3.client(
+        "s3",
+        endpoint_url=endpoint,
+        aws_access_key_id=ACCESS_KEY,
+        aws_secret_access_key=SECRET_KEY,
+        region_name="us-east-1",
+    )
 
 
 def batches(data: memoryview, at: int) -> Iterator[pa.RecordBatch]:

@@ -16,11 +16,13 @@ import uuid
 import weakref
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 from pyspark_ledger.ledger.api.read_only import ReadOnlyStore
 from pyspark_ledger.ledger.bucket_store.durability import segment_name
-from pyspark_ledger.ledger.bucket_store.view import build_view
+from pyspark_ledger.ledger.bucket_store.view import build_view, has_grown
+from pyspark_ledger.ledger.errors import NotFound
 from pyspark_ledger.ledger.log.log_segments import LogSegment
 from pyspark_ledger.ledger.metadata.offload_records import Driver
 from pyspark_ledger.ledger.protocol.reads import ReadRequest
@@ -30,7 +32,7 @@ from pyspark_ledger.ledger.wal.bucket import log_key
 from pyspark_ledger.ledger.wal.requests import RequestLimits
 from pyspark_ledger.offload.format.object_names import ObjectKey
 from pyspark_ledger.offload.offloader import ObjectStoreOffloader
-from pyspark_ledger.offload.reader import OffloadedSegmentReader
+from pyspark_ledger.offload.reader import OffloadedSegmentReader, entry_index_bytes
 from pyspark_ledger.offload.storage.factory import open_object_store
 from pyspark_ledger.offload.storage.object_store import ObjectStore
 from pyspark_ledger.offload.storage.prefetch import ObjectRange
@@ -66,7 +68,7 @@ class HomeView(ReadOnlyStore):
         except BaseException:
             self.close()
             raise
-        self._places = built.places
+        self._places, self.end = built.places, built.end
         self.address = bucket.address
         self.store_id = built.manifest.store_id
 
@@ -78,13 +80,25 @@ class HomeView(ReadOnlyStore):
         """Fetch the indexes of the uploaded segments of ranges, several at once."""
         segments = {segment.ledger_id: segment for request in requests for segment in self._uploaded(request)}
         with ThreadPoolExecutor(_INDEXES_AT_ONCE, thread_name_prefix="index") as pool:
-            list(pool.map(lambda segment: segment.index(), segments.values()))
+            list(pool.map(self._load_index, segments.values()))
 
     def close(self) -> None:
         """Delete the temporary directory, and close the connections. The view cannot be used afterwards."""
         self._deletion()
         self._readers.close()
         self._bucket.close()
+
+    def _load_index(self, segment: LogSegment) -> None:
+        """Fetch the entry index of an uploaded segment, which has the bytes of a sidecar, into the directory.
+
+        A segment without this object, or with a damaged one, is read as any other uploaded segment.
+        """
+        if segment.offloaded is not None:
+            key = ObjectKey(segment.offloaded.attempt.attempt, segment.ledger_id)
+            with suppress(NotFound):
+                found = self._bucket.get(f"{SEGMENTS}/{key.entries_name}", entry_index_bytes(segment.entries))
+                segment.path.with_suffix(".index").write_bytes(found.data)
+        segment.index()
 
     def _uploaded(self, request: ReadRequest) -> list[LogSegment]:
         slices = self.ledger(request.name).snapshot.slices(request.range)
@@ -105,3 +119,12 @@ def open_home_view(address: str, options: S3Options | None = None) -> HomeView:
     """Return a view of the present state of the store at `s3://bucket/prefix`."""
     options = options or S3Options()
     return HomeView(open_object_store(address, options), options)
+
+
+def is_present(address: str, options: S3Options, store_id: str, end: int) -> bool:
+    """Return whether an earlier view, with this end of the log, has the present state of the store."""
+    bucket = open_object_store(address, options)
+    try:
+        return not has_grown(bucket, store_id, end, _LIMITS)
+    finally:
+        bucket.close()

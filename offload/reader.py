@@ -140,8 +140,7 @@ class OffloadedSegmentReader:
                 entries = self.block_index.entries
                 where = self._where(self._key.entries_name)
                 try:
-                    bytes_max = _SIDECAR_HEAD_BYTES + entries * ROW.itemsize
-                    data = self._store.get(self._key.entries_name, bytes_max).data
+                    data = self._store.get(self._key.entries_name, entry_index_bytes(entries)).data
                 except NotFound:
                     self._has_entry_index = False
                     return None
@@ -265,3 +264,8 @@ class OffloadedSegmentReader:
 
     def _where(self, name: str) -> str:
         return f"{self._store.address}/{name}"
+
+
+def entry_index_bytes(entries: int) -> int:
+    """Return the largest size of the entry index of a segment."""
+    return _SIDECAR_HEAD_BYTES + entries * ROW.itemsize

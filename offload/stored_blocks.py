@@ -5,7 +5,8 @@ block are in the data object of an uploaded segment, or in one or more objects o
 
 Rules
 - A place has a key, an offset and a length. It has no row and no credential.
-- The next blocks are fetched while the caller uses a block.
+- The next blocks are fetched while the caller uses a block. The fetches in flight take about 72 MiB of memory: three
+  fetches of blocks of segments, or eight of small log objects.
 - The first frame of a block must have the id that the place states. Its reader verifies the other frames.
 """
 
@@ -25,9 +26,10 @@ from pyspark_ledger.ledger.segment.format import FRAME, FRAME_BYTES
 from pyspark_ledger.offload.storage.object_store import ObjectStore
 from pyspark_ledger.offload.storage.prefetch import ObjectRange, RangePrefetcher
 
-BLOCK_BYTES = 8 * 1024 * 1024
+BLOCK_BYTES = 24 * 1024 * 1024
 """Largest block that is planned, except for one larger entry. One request fetches a block of an uploaded segment."""
-_IN_FLIGHT = 6
+_HELD_BYTES = 3 * BLOCK_BYTES
+_IN_FLIGHT_MIN, _IN_FLIGHT_MAX = 3, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,9 @@ class BlockFetcher:
         self._blocks = blocks
         self._starts = [0, *accumulate(len(block.ranges) for block in blocks)]
         ranges = [range_ for block in blocks for range_ in block.ranges]
-        self._prefetcher = RangePrefetcher(store, ranges, piece_bytes=2 * BLOCK_BYTES, in_flight=_IN_FLIGHT)
+        largest = max((range_.end - range_.start for range_ in ranges), default=1)
+        in_flight = min(max(_HELD_BYTES // largest, _IN_FLIGHT_MIN), _IN_FLIGHT_MAX)
+        self._prefetcher = RangePrefetcher(store, ranges, piece_bytes=2 * BLOCK_BYTES, in_flight=in_flight)
 
     def __enter__(self) -> Self:
         self._prefetcher.__enter__()

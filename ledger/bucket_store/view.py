@@ -24,9 +24,10 @@ from pyspark_ledger.ledger.errors import Corrupt, NotFound, Unavailable
 from pyspark_ledger.ledger.ownership import host_identity
 from pyspark_ledger.ledger.wal.bucket import MANIFEST, Bucket, log_key
 from pyspark_ledger.ledger.wal.fence import require_served
+from pyspark_ledger.ledger.wal.log_object import HEADER_BYTES
 from pyspark_ledger.ledger.wal.manifest import StoreManifest
 from pyspark_ledger.ledger.wal.reader import WalReader
-from pyspark_ledger.ledger.wal.requests import RequestLimits, read_manifest
+from pyspark_ledger.ledger.wal.requests import RequestLimits, read_manifest, repeated
 from pyspark_ledger.ledger.wal.scan import LogScan
 
 _ATTEMPTS = 5
@@ -71,6 +72,19 @@ def build_view(
         manifest = now
         shutil.rmtree(directory, ignore_errors=True)
     raise Unavailable(f"the log of {bucket.address} is collected faster than it is read", hint="Read it again")
+
+
+def has_grown(bucket: Bucket, store_id: str, end: int, limits: RequestLimits) -> bool:
+    """Return whether a view that ended at `end` may lack something that the store has now. Two requests.
+
+    A missing object at `end` and a later manifest with a lower first live number prove that the log still ends there.
+    """
+    try:
+        repeated(lambda: bucket.get_range(log_key(end), 0, HEADER_BYTES), limits)
+    except NotFound:
+        now = _manifest(bucket, limits)
+        return now.store_id != store_id or now.first > end
+    return True
 
 
 def _collected(manifest: StoreManifest) -> tuple[object, ...]:

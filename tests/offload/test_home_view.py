@@ -20,7 +20,7 @@ from pyspark_ledger.ledger.protocol.reads import AskLogStatuses, ReadRequest
 from pyspark_ledger.ledger.segment.reader import iter_frames
 from pyspark_ledger.ledger.wal.bucket import log_key
 from pyspark_ledger.ledger.wal.reader import WalReader
-from pyspark_ledger.offload.home_view import HomeView, open_home_view
+from pyspark_ledger.offload.home_view import HomeView, is_present, open_home_view
 from pyspark_ledger.offload.storage.s3_options import S3Options
 from pyspark_ledger.offload.stored_blocks import BlockFetcher
 from streaming_examples.s3_server import S3Server
@@ -151,6 +151,26 @@ def test_view_of_a_lost_race_with_the_collector_is_built_again(rig: BucketRig, m
     view = view_of(rig)
     assert rounds
     assert values(view.read_blocks(whole(view))) == numbered(9)
+
+
+def test_view_is_present_until_the_log_grows_also_if_the_growth_is_collected(rig: BucketRig) -> None:
+    broker = rig.host()
+    append(broker, numbered(3))
+    view = view_of(rig)
+
+    def present(end: int = view.end) -> bool:
+        return is_present(rig.address, rig.options, view.store_id, end)
+
+    assert present()
+    assert not is_present(rig.address, rig.options, "another store", view.end)
+    append(broker, numbered(6, 3), entries=3)
+    assert not present()
+    broker.store.ledger("log").roll_over()
+    offload(broker)
+    broker.collector.collect()
+    assert log_key(view.end) not in rig.keys("wal/")
+    assert not present(), "a missing object is no proof"
+    assert present(view_of(rig).end)
 
 
 def test_view_writes_nothing(tmp_path: Path, s3_server: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,11 +3,14 @@
 Rules
 - The driver opens a view of the store (`offload.home_view`), and plans with the same code as with a broker.
 - The view has one state of all ledgers. It is opened when Spark plans the read, so the end of the read is fixed then.
+  Exception: the process that finds the columns plans the read, too. Its plan is used if the log has not grown since.
 - A task gets the places of its blocks in the bucket. A plan has no row and no credential.
 """
 
 from __future__ import annotations
 
+import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from pyspark_ledger.connector.connection import DriverConnection
@@ -19,11 +22,11 @@ from pyspark_ledger.connector.read.ledger.task import ReadSource
 from pyspark_ledger.connector.read.offsets import LedgerRange
 from pyspark_ledger.connector.read.planner import BatchPlanner
 from pyspark_ledger.ledger.client.credentials import Credentials
-from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.errors import LedgerError, Refused
 from pyspark_ledger.ledger.location import store_location
 from pyspark_ledger.ledger.protocol.reads import ReadRequest
-from pyspark_ledger.offload.home_view import HomeView, open_home_view
-from pyspark_ledger.offload.stored_blocks import BLOCK_BYTES
+from pyspark_ledger.offload.home_view import HomeView, is_present, open_home_view
+from pyspark_ledger.offload.stored_blocks import BLOCK_BYTES, StoredBlock
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -32,12 +35,15 @@ if TYPE_CHECKING:
     from pyspark_ledger.offload.storage.s3_options import S3Options
 
 
+_log = logging.getLogger(__name__)
+
+
 class HomeConnection(DriverConnection):
     """View of a store in place of a connection to its broker. The first call opens the view."""
 
-    def __init__(self, location: str, s3: S3Options) -> None:
-        super().__init__(location)
-        self._address, self._s3 = require_home(location), s3
+    def __init__(self, address: str, s3: S3Options) -> None:
+        super().__init__(address)
+        self._address, self._s3 = address, s3
         self._view: HomeView | None = None
 
     @property
@@ -57,40 +63,71 @@ class HomeConnection(DriverConnection):
         self._view = None
 
 
+@dataclass(frozen=True, slots=True)
+class HomePlan:
+    """Plan for one state of the store: the ranges of each task, with their blocks. `end` is the end of the log."""
+
+    store_id: str
+    end: int
+    tasks: tuple[tuple[tuple[LedgerRange, ...], tuple[tuple[StoredBlock, ...], ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HomeFindings:
+    """Ledgers and plan of the process that was asked for the columns. The plan is None if planning failed."""
+
+    ledgers: FoundLedgers
+    plan: HomePlan | None
+
+
 class HomeScan(BatchPlanner):
-    """Plan of a batch read. `findings` are the ledgers that an earlier process found when it asked for the columns."""
+    """Plan of a batch read. `findings` are those of an earlier process, which was asked for the columns."""
 
     def __init__(
-        self, options: LedgerOptions, user_schema: StructType | None = None, findings: FoundLedgers | None = None
+        self, options: LedgerOptions, user_schema: StructType | None = None, findings: HomeFindings | None = None
     ) -> None:
         if options.home is None:
             raise Refused("option 'broker' is not 'none'", hint="Set it, or plan the read with a broker")
         self._s3 = options.home.s3()
-        self._connection = HomeConnection(store_location(options.store), self._s3)
-        self._read = LedgerRead(options, user_schema, self._connection, findings)
+        self._address = require_home(store_location(options.store))
+        self._connection = HomeConnection(self._address, self._s3)
+        self._plan = None if findings is None else findings.plan
+        self._read = LedgerRead(options, user_schema, self._connection, None if findings is None else findings.ledgers)
 
     def schema(self) -> StructType:
         return self._read.schema()
 
-    def findings(self) -> FoundLedgers:
-        return self._read.ledgers
-
-    def tasks(self) -> list[HomeTask]:
+    def findings(self) -> HomeFindings:
+        """Return the ledgers and the plan for the view that found them."""
         try:
-            return self._tasks()
+            return HomeFindings(self._read.ledgers, self._planned())
+        except LedgerError as error:  # `tasks` raises the error of the plan, if it lasts
+            _log.info("%s is planned later: %s", self._read.name, error)
+            return HomeFindings(self._read.ledgers, None)
         finally:
             self._connection.close()
 
-    def _tasks(self) -> list[HomeTask]:
+    def tasks(self) -> list[HomeTask]:
+        plan = self._plan
+        if plan is None or not is_present(self._address, self._s3, plan.store_id, plan.end):
+            try:
+                plan = self._planned()
+            finally:
+                self._connection.close()
+        read = self._read
+        strict = read.options.fail_on_data_loss
+        source = ReadSource(self._address, plan.store_id, read.shape(), "", False, Credentials(), strict)
+        return [HomeTask(source, self._s3, *task) for task in plan.tasks]
+
+    def _planned(self) -> HomePlan:
         read, view = self._read, self._connection.view
         ranges = bounded_ranges(read)
         view.load_indexes([_request(sized.range) for sized in ranges])
-        strict = read.options.fail_on_data_loss
-        source = ReadSource(view.address, view.store_id, read.shape(), "", False, Credentials(), strict)
-        return [
-            HomeTask(source, self._s3, tuple(task), tuple(tuple(view.stored_blocks(_request(part))) for part in task))
-            for task in read.split_into_tasks(ranges)
+        tasks = [
+            (tuple(parts), tuple(tuple(view.stored_blocks(_request(part))) for part in parts))
+            for parts in read.split_into_tasks(ranges)
         ]
+        return HomePlan(view.store_id, view.end, tuple(tasks))
 
 
 def _request(planned: LedgerRange) -> ReadRequest:

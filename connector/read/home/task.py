@@ -2,6 +2,7 @@
 
 Rules
 - A task fetches the blocks of its plan. It needs nothing but the bucket, and reads the credentials on its own host.
+- The executor opens the object store, and later tasks use it again.
 - An object of the plan may be missing because the broker's collector deleted it. The collector deletes an object of the
   log after its bytes were copied to another object, or their segment was uploaded. The task then opens a view of the
   store, and reads the rest of the range from there.
@@ -13,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -33,6 +34,7 @@ from pyspark_ledger.offload.stored_blocks import BlockFetcher, StoredBlock
 if TYPE_CHECKING:
     from pyspark_ledger.ledger.client.block_reader import FrameBlock
     from pyspark_ledger.ledger.client.client import Client
+    from pyspark_ledger.offload.storage.object_store import ObjectStore
 
 _log = logging.getLogger(__name__)
 
@@ -63,7 +65,7 @@ class _BlockReader:
 
     def __init__(self, task: HomeTask) -> None:
         self._task = task
-        self._store = open_object_store(task.source.address, task.s3)
+        self._store = _store(task.source.address, task.s3)
 
     def read_ranges(
         self, requests: Sequence[ReadRequest], **_: object
@@ -87,7 +89,6 @@ class _BlockReader:
         return self._view.describe(name)
 
     def close(self) -> None:
-        self._store.close()
         if "_view" in vars(self):
             self._view.close()
 
@@ -115,3 +116,8 @@ class _BlockReader:
                 hint="Read the new store again",
             )
         return view
+
+
+@lru_cache(maxsize=4)
+def _store(address: str, s3: S3Options) -> ObjectStore:
+    return open_object_store(address, s3)

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from pyspark_ledger.connector.default_source import DefaultSource
+from pyspark_ledger.connector.read.home import scan
 from pyspark_ledger.connector.read.planner import TaskPartition
 from pyspark_ledger.ledger.api.store import LedgerStore, connect
 from pyspark_ledger.ledger.bucket_store.creation import found_or_created
@@ -143,6 +144,28 @@ def test_a_read_ends_with_its_plan_and_needs_no_disk(store: LedgerStore, bucket:
     shutil.rmtree(directory.parent)
     assert [row["id"] for row in without(bucket, {"path": "orders"})] == [1, 2, 3]
     assert not directory.parent.exists(), "neither a cache nor a broker"
+
+
+def test_the_end_is_that_of_the_plan_and_not_of_the_columns(
+    store: LedgerStore, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders = store.ledger("orders")
+    orders.append([{"id": 1}])
+    source = DefaultSource({"store": bucket, "path": "orders", "broker": "none"})
+    columns = source.schema()
+    opened: list[str] = []
+    open_view = scan.open_home_view
+    monkeypatch.setattr(scan, "open_home_view", lambda *given: opened.append(given[0]) or open_view(*given))
+
+    def read() -> list[dict[str, Any]]:
+        reader = pickle.loads(pickle.dumps(source)).reader(columns)  # noqa: S301 — our own bytes
+        return values(reader, [pickle.dumps(part) for part in reader.partitions()])
+
+    assert read() == [{"id": 1}]
+    assert not opened, "nothing was appended since the columns were found"
+    orders.append([{"id": 2}])
+    assert read() == [{"id": 1}, {"id": 2}]
+    assert opened == [bucket]
 
 
 def test_a_plan_has_places_and_no_secret(store: LedgerStore, bucket: str, s3_server: S3Server) -> None:
