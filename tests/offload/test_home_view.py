@@ -153,7 +153,7 @@ def test_view_of_a_lost_race_with_the_collector_is_built_again(rig: BucketRig, m
     assert values(view.read_blocks(whole(view))) == numbered(9)
 
 
-def test_view_is_present_until_the_log_grows_also_if_the_growth_is_collected(rig: BucketRig) -> None:
+def test_view_is_present_until_the_log_grows_or_growth_is_collected(rig: BucketRig) -> None:
     broker = rig.host()
     append(broker, numbered(3))
     view = view_of(rig)
