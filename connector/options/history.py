@@ -26,7 +26,10 @@ _STRANGE: Mapping[str, tuple[str, str]] = {
     ),
     "ledgers": ("a table contains one ledger", "Read each ledger with its table, and union the results"),
     "ledgers_pattern": ("a table contains one ledger", "Read each ledger with its table, and union the results"),
-    "table": ("a published table has no data about the store", "Leave 'history' out"),
+    "table": (
+        "the option reads data about the store, such as the list of ledgers, and a published table has only rows",
+        "Leave 'history' out",
+    ),
 }
 
 

@@ -3,9 +3,11 @@
     published table ── segments after the view's last one, the newest row of each key ──▶ MERGE ──▶ view
 
 Rules
-- The view's commits state the last segment in the view, as in the published table. Rows are read from the published
+- The metadata of each Delta commit of the view name the last segment in the view. So do the commits of the published
+  table. Rows are read from the published
   table, never from the log. So a view that was added later, or whose update was killed, catches up.
-- A MERGE covers one log. Its Delta transaction has the log's incarnation and newest segment. Delta skips a MERGE that
+- A MERGE covers one log. Its Delta transaction has the newest segment, and the log's incarnation: an id that changes
+  when a ledger is created again. Delta skips a MERGE that
   arrives after a newer MERGE, so a deleted key does not reappear.
 - A row is replaced only by a row with a later position. Rows without a key are ignored.
 - A tombstone deletes its key. By default, a tombstone is a row whose other columns are all null. The user may give a
@@ -53,7 +55,8 @@ class LatestRows:
     def refresh(self, log: SealedLog, up_to: int, log_columns: Sequence[str]) -> None:
         """Merge the published segments up to `up_to` into the view. `log_columns` are the columns of the log's rows.
 
-        Raises LostRace, or Refused for a column name or a missing key column.
+        Raises LostRace if another publisher has merged later segments. Raises Refused if a column name clashes with a
+        name of the view, or the key column is missing.
         """
         self.require_free(log, log_columns)  # a column may have been added since the first check
         newest = find_newest_segment(self.view.history(), log.name, "view")

@@ -1,7 +1,7 @@
 """Acknowledgement of any number of entries and rows in one call, by record batches. The reply is the cursor's state.
 
-Rule: if the broker refuses one line of a batch, it acknowledges nothing. The client repeats the call until its deadline
-if it cannot reach the broker. Reason: an acknowledgement that is repeated has no second effect.
+Rule: if the broker refuses one line of a record batch, it acknowledges nothing of the whole call. The client repeats
+the call until its deadline if it cannot reach the broker. Reason: a repeated acknowledgement has no second effect.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _STATE = msgspec.msgpack.Decoder(CursorState)
 def acknowledge(
     client: Client, command: AcknowledgeCommand, batches: Sequence[pa.RecordBatch], *, deadline_ms: int = 30_000
 ) -> CursorState:
-    """Send batches of `ledger.positions.acknowledge_request`. Return the cursor's state when they are durable."""
+    """Send record batches with `ACKNOWLEDGE_SCHEMA`. Return the cursor's state when the positions are durable."""
     until = monotonic_ms() + deadline_ms
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Declarations of settings, and the types of numbers in messages.
+"""Declarations of settings, and the types of whole numbers in requests.
 
     class ServiceSettings:                                              one class for each area
         maxWaitMillis: int = whole(60_000, "milliseconds", 0, 100_000, "…", AT_ONCE)
@@ -34,7 +34,9 @@ _SWITCH = "switch"
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Declaration of a setting. A text has no bounds, and its `unit` is the kind of text.
+    """Declaration of a setting, whose value is a whole number or a text.
+
+    A text has no bounds. Its `unit` is the kind of text, such as `url`.
 
     `effect` states when a new value takes effect. With "at once" the broker reads the value at each use, and `ledger
     settings set` changes the value. With "for new ledgers" the broker reads the value when it starts. The value then

@@ -5,20 +5,22 @@ deletes the objects of attempts that did not complete.
 
     prepare       record a new attempt; list the objects of an earlier attempt as unwanted, which means to be deleted
     offload       write the objects, the index object last
-    complete      record the attempt as complete, if the record still has this attempt
-    trim          delete the local data after the policy's lag (ledger.log.changes)
+    complete      mark the attempt as complete in the segment's record, unless the record names another attempt by now
+    trim          delete the local data after the delay that the policy states (ledger.log.changes)
 
 After a crash before the end of "complete", the record has an incomplete attempt. The next sweep deletes its objects.
 
 Invariants
-- A segment is offloaded only if the metadata record says so. If the outcome of the record's change is unknown, the
-  objects stay. The next attempt reads the record, and makes the objects unwanted if the attempt is incomplete.
+- A segment counts as offloaded only when its record in the metadata says so, not by its objects. If the outcome of the
+  record's change is unknown, the objects stay. The next attempt reads the record, and makes the objects unwanted if the
+  attempt is incomplete.
 - A managed ledger has at most one run, waiting or running. A requested run is refused while the ledger has one.
 - If a segment fails, the run continues with the next segment. The status has the first failure. A segment that was
   deleted before its offload does not count as a failure.
 - The objects of a running attempt are never deleted by a sweep.
-- A segment with the first chunk of an unfinished message waits, and so do later segments. Reason: only local files are
-  scanned for chunks, and a store in a bucket keeps no local file of an offloaded segment.
+- A large message is stored as several chunks. A segment with the first chunk of a message whose last chunk has not
+  arrived waits, and so do later segments. Reason: a new broker finds such messages by a scan of local files. A store in
+  a bucket keeps no local file of an offloaded segment.
 """
 
 from __future__ import annotations
@@ -61,7 +63,7 @@ class _Run:
 
     name: str
     sizes: dict[int, int]
-    """Size of each segment: the bytes of its entries, and of its file as soon as its offload starts."""
+    """Size of each segment: the bytes of its entries. When its offload starts, the size of its file replaces them."""
     state: str = "waiting"
     done: list[int] = field(default_factory=list)
     bytes_done: int = 0
@@ -214,7 +216,7 @@ class OffloadScheduler:
             self._do(run)
 
     def sweep(self) -> int:
-        """Delete the objects that the metadata list as unwanted. Return the number of attempts."""
+        """Delete the objects that the metadata list as unwanted. Return the number of uploads that had them."""
         swept = 0
         for gone in self._metadata.unwanted.all():
             if gone.attempt in self._running:

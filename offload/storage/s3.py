@@ -335,7 +335,7 @@ class S3Store:
         return f"s3://{self._address.bucket}/{self._address.key(key)}"
 
     def _retry_body(self, fetch: Callable[[], T]) -> T:
-        """Return the result of `fetch`. Retries it if the body of an answer breaks off, which boto3 does not."""
+        """Return the result of `fetch`. Retries it if the body of an answer breaks off, because boto3 does not."""
         for attempt in range(self._options.attempts - 1):
             try:
                 return fetch()
@@ -361,7 +361,10 @@ def _note_start(request: Any, **_: Any) -> None:
 def _count_request(
     event_name: str, context: Mapping[str, Any], parsed_response: Mapping[str, Any] | None = None, **_: Any
 ) -> None:
-    """Count a request or its retry, with the seconds until the head of the answer. No answer counts as a failure."""
+    """Count a request or its retry, with the seconds until the head of the answer.
+
+    A request without an answer counts as failed.
+    """
     status = (parsed_response or {}).get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     seconds = perf_counter() - context[_STARTED]
     OBJECT_REQUESTS.add(event_name.rpartition(".")[2], seconds, failed=not 0 < status < 400)

@@ -195,7 +195,7 @@ def announced(world: World, given: Given) -> object:
 
 
 DRIVES: OptionDrives = {
-    "broker": [OptionDrive(without_broker, [0, 1], {"auto": [0, 1], "none": "Refused"})],
+    "broker": [OptionDrive(without_broker, [0, 1], {"none": "Refused"})],
     "path": [OptionDrive(addressed, "Refused", {"{name}": [0, 1, 2]})],
     "ledger": [OptionDrive(addressed, "Refused", {"{name}": [0, 1, 2]})],
     "ledgers": [OptionDrive(addressed, "Refused", {"{name},{other}": [0, 0, 1, 1, 2]})],
