@@ -19,7 +19,7 @@ from pyspark_ledger.ledger.clock import pause
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.protocol.ledgers import OffloadPrefix
 
-TOTAL_BYTES = 384 * 1024 * 1024
+TOTAL_BYTES = 192 * 1024 * 1024  # a run of three sides fills 10 GB of the disk
 SEGMENT_BYTES = 32 * 1024 * 1024
 WINDOW, UPLOADS = 8, 2
 _POLL_MS = 20
