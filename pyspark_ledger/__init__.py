@@ -159,9 +159,9 @@ def serve(
 ) -> Any:
     """Start a broker on the driver's host for executors on other hosts, and make its store the session's default.
 
-    `store` is a directory on the driver's host. `host` is the name by which executors reach the driver's host; its
-    default is `spark.driver.host`. The result has `address`, `connect()` and `stop()`. `stop()` also restores the
-    session's former default store. See docs/clusters.md.
+    `store` is a directory on the driver's host or a bucket, `s3://…`. `host` is the name by which executors reach the
+    driver's host; its default is `spark.driver.host`. The result has `address`, `connect()` and `stop()`. `stop()`
+    also restores the session's former default store. See docs/clusters.md.
     """
     from pyspark_ledger.connector.session.cluster import serve_session
 

@@ -144,8 +144,9 @@ def warn_of_short_life(store: Path) -> None:
     what = dies_with_its_machine(store, mounts)
     if what:
         _say_once(
-            f"pyspark-ledger: the store {store} is on {what}, which is deleted with the cluster. Use a volume that "
-            "stays, run the broker on a separate host, or offload the store before the end (docs/clusters.md)"
+            f"pyspark-ledger: the store {store} is on {what}, which is deleted with the cluster. Use a store in a "
+            "bucket or a volume that stays, run the broker on a separate host, or offload the store before the end "
+            "(docs/clusters.md)"
         )
 
 

@@ -19,6 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
+from pyspark_ledger import serve
 from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.bucket_store.creation import found_or_created
 from pyspark_ledger.ledger.client.connect import stop_broker
@@ -76,6 +77,22 @@ def test_a_stream_continues_after_the_disk_is_lost(
     run()
     assert ids("flights") == list(range(1_500))
     assert ids("some") == [number for number in range(1_500) if number % 7 < 5]
+
+
+def test_a_cluster_serves_the_store_that_an_earlier_cluster_left(
+    spark_session: SparkSession, directory: Path, bucket: str
+) -> None:
+    for first in (0, 100):
+        stop_broker(directory)
+        shutil.rmtree(directory)
+        served = serve(spark_session, bucket, host="127.0.0.1")
+        try:
+            rows = spark_session.range(first, first + 100)
+            rows.write.format("ledger").mode("append").save("served")
+            found = spark_session.read.format("ledger").load("served").collect()
+        finally:
+            served.stop()
+        assert sorted(row.id for row in found) == list(range(first + 100))
 
 
 def test_a_batch_read_without_a_broker_returns_segments_and_tail(
