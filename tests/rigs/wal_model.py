@@ -38,6 +38,14 @@ class Object(NamedTuple):
         return Header(STORE, self.epoch, self.number, nonce_of(self.broker), 0, self.entry is None)
 
 
+class Snapshot(NamedTuple):
+    """Snapshot object: the epoch in its name, the first number that it lacks, and its entries."""
+
+    epoch: int
+    first: int
+    entries: tuple[Entry, ...]
+
+
 class Look(NamedTuple):
     """Look of a broker: the numbers that it may acknowledge, and the manifest after it was read."""
 
@@ -46,7 +54,10 @@ class Look(NamedTuple):
 
 
 class Broker(NamedTuple):
-    """State of a broker. `view` has the entries that it serves, `acknowledged` those that it acknowledged."""
+    """State of a broker. `view` has the entries that it serves, `acknowledged` those that it acknowledged.
+
+    `named` is the snapshot that the broker knows to be in the manifest. `unnamed` is its new snapshot before that.
+    """
 
     name: str
     phase: str
@@ -65,14 +76,19 @@ class Broker(NamedTuple):
     view: tuple[Entry, ...] = ()
     acknowledged: tuple[Entry, ...] = ()
     to_delete: tuple[int, ...] = ()
+    sweeps: int = 0
+    to_sweep: tuple[Snapshot, ...] = ()
+    named: Snapshot | None = None
+    unnamed: Snapshot | None = None
 
 
 class State(NamedTuple):
-    """Bucket, network and brokers. `snapshot` are the entries that the manifest's snapshot has."""
+    """Bucket, network and brokers. `named` is the snapshot that the manifest names."""
 
     log: frozenset[Object]
     manifest: StoreManifest
-    snapshot: tuple[Entry, ...]
+    snapshots: frozenset[Snapshot]
+    named: Snapshot | None
     network: frozenset[tuple[str, Object]]  # requests in flight, with their broker
     ghosts: int
     brokers: tuple[Broker, ...]
@@ -91,6 +107,7 @@ class Decisions:
     taken_over: Callable[[StoreManifest, uuid.UUID, int], StoreManifest] = fence.taken_over
     is_void: Callable[[int, int], bool] = fence.is_void
     require_not_superseded: Callable[[int, int, str], None] = fence.require_not_superseded
+    may_sweep: Callable[[int, int, int, int], bool] = fence.may_sweep
     looks: bool = True
     """False: a broker acknowledges without a look."""
     looks_late: bool = True
@@ -106,6 +123,8 @@ class Model:
 
     decisions: Decisions = field(default_factory=Decisions)
     states: int = 0
+    owner_may_end: bool = False
+    """True: it is no problem if the owner of the store loses a slot, and ends."""
 
     def explore(self, first: State, most: int = 1_500_000) -> str:
         """Return the first problem that any interleaving leads to, empty if there is none."""
@@ -129,7 +148,7 @@ class Model:
     def read(self, state: State) -> list[Entry]:
         """Return the entries that a reader finds now: the snapshot, then the log."""
         scan = LogScan(state.manifest.first)
-        found = list(state.snapshot)
+        found = list(state.named.entries if state.named is not None else ())
         while (there := state.at(scan.next)) is not None:
             found += self.feed(scan, there)
         return found
@@ -142,6 +161,8 @@ class Model:
         return [found.entry] if applied and found.entry is not None else []
 
     def check(self, state: State) -> str:
+        if state.named is not None and state.named not in state.snapshots:
+            return f"the manifest names a deleted snapshot: {state.named}"
         found = self.read(state)
         if len(set(found)) != len(found):
             return f"twice in the log: {found}"
@@ -172,7 +193,8 @@ class Model:
 
     def _take_over(self, state: State, index: int, broker: Broker) -> Iterator[State]:
         if broker.seen is None or broker.seen != state.manifest:
-            yield put_broker(state, index, broker._replace(seen=state.manifest, view=state.snapshot))
+            view = state.named.entries if state.named is not None else ()
+            yield put_broker(state, index, broker._replace(seen=state.manifest, named=state.named, view=view))
         else:
             after = self.decisions.taken_over(state.manifest, nonce_of(broker.name), broker.window)
             taken = broker._replace(phase=SCAN, epoch=after.epoch, seen=after, scan=(after.first, 0))
@@ -210,6 +232,17 @@ class Model:
             yield after._replace(network=after.network | {(broker.name, sent)})
         yield from self._look(state, index, broker, slots)
         yield from self._collect(state, index, broker)
+        yield from self._sweep(state, index, broker)
+
+    def _sweep(self, state: State, index: int, broker: Broker) -> Iterator[State]:
+        """List the snapshots that no name keeps, then delete them one after another. Any step may come late."""
+        if broker.to_sweep:
+            left = state._replace(snapshots=state.snapshots - {broker.to_sweep[0]})
+            yield put_broker(left, index, broker._replace(to_sweep=broker.to_sweep[1:]))
+        elif broker.sweeps:
+            found = sorted(state.snapshots - {broker.named})
+            gone = tuple(each for each in found if self.decisions.may_sweep(each.epoch, broker.epoch, 1, 0))
+            yield put_broker(state, index, broker._replace(sweeps=broker.sweeps - 1, to_sweep=gone))
 
     def _look(self, state: State, index: int, broker: Broker, slots: Slots) -> Iterator[State]:
         stored = slots.checkable() if self.decisions.in_order else frozenset(broker.stored)
@@ -261,13 +294,19 @@ class Model:
         first = fence.first_live(broker.lowest, [], None, broker.lowest)
         if not broker.collections or first == broker.seen.first:
             return
+        if broker.unnamed is None:
+            put = Snapshot(broker.epoch, first, broker.view)
+            more = state._replace(snapshots=state.snapshots | {put})
+            yield put_broker(more, index, broker._replace(unnamed=put))
+            return
+        named, first = broker.unnamed, broker.unnamed.first
         after = changed(broker.seen, revision=broker.seen.revision + 1, first=first)
-        left = broker._replace(collections=broker.collections - 1)
+        left = broker._replace(collections=broker.collections - 1, named=named, unnamed=None)
         old = tuple(range(broker.seen.first, first))
         if not self.decisions.deletes_after_manifest:
             yield put_broker(state, index, left._replace(to_delete=old))
         elif state.manifest == broker.seen:
-            kept = state._replace(manifest=after, snapshot=broker.view)
+            kept = state._replace(manifest=after, named=named)
             yield put_broker(kept, index, left._replace(seen=after, to_delete=old))
         else:
             yield put_broker(state, index, broker._replace(phase=DEAD))
@@ -292,7 +331,8 @@ class Model:
             if sent.number < broker.lowest or sent.number in broker.stored:
                 return state
             if slot is fence.Slot.LOST:
-                problem = "" if broker.epoch < state.manifest.epoch else f"{name} lost a slot that is its own"
+                fenced = self.owner_may_end or broker.epoch < state.manifest.epoch
+                problem = "" if fenced else f"{name} lost a slot that is its own"
                 return put_broker(state, index, broker._replace(phase=DEAD))._replace(problem=problem)
             return put_broker(state, index, broker._replace(stored=broker.stored | {sent.number}))
         if broker.phase == CLAIM and sent.entry is None:
@@ -345,8 +385,10 @@ def changed(manifest: StoreManifest, **values: int) -> StoreManifest:
     return StoreManifest(**{**known, **values})
 
 
-def first_state(window: int, *takers: Broker, puts: int = 2, collections: int = 0, ghosts: int = 0) -> State:
+def first_state(
+    window: int, *takers: Broker, puts: int = 2, collections: int = 0, ghosts: int = 0, sweeps: int = 0
+) -> State:
     """Return the state of a store with a serving broker `old` of epoch 1, and brokers that may take over."""
     manifest = manifest_of(1, window)
-    old = Broker("old", SERVE, 1, puts=puts, collections=collections, seen=manifest, window=window)
-    return State(frozenset(), manifest, (), frozenset(), ghosts, (old, *takers))
+    old = Broker("old", SERVE, 1, puts=puts, collections=collections, seen=manifest, window=window, sweeps=sweeps)
+    return State(frozenset(), manifest, frozenset(), None, frozenset(), ghosts, (old, *takers))

@@ -24,8 +24,10 @@ from tests.rigs.wal_model import Broker, Decisions, Model, changed, first_state
 STORE = uuid.UUID(int=1)
 
 
-def taker(name: str = "new", puts: int = 1, collections: int = 1, crashes: int = 0, window: int = 1) -> Broker:
-    return Broker(name, "idle", puts=puts, collections=collections, crashes=crashes, window=window)
+def taker(
+    name: str = "new", puts: int = 1, collections: int = 1, crashes: int = 0, window: int = 1, sweeps: int = 0
+) -> Broker:
+    return Broker(name, "idle", puts=puts, collections=collections, crashes=crashes, window=window, sweeps=sweeps)
 
 
 @pytest.mark.parametrize("window", [1, 2, 3])
@@ -37,6 +39,17 @@ def test_no_interleaving_of_a_taker_and_its_collector_loses_anything(window: int
 
 def test_no_interleaving_with_a_paused_collector_loses_anything() -> None:
     assert Model().explore(first_state(2, taker(window=2), puts=2, collections=1)) == ""
+
+
+def test_no_interleaving_of_sweeps_deletes_a_snapshot_that_is_needed() -> None:
+    assert Model().explore(first_state(1, taker(sweeps=1, crashes=1), collections=1, sweeps=1)) == ""
+
+
+def test_no_interleaving_of_two_takers_and_a_collector_loses_anything() -> None:
+    """A taker that was suspended over another take-over and a collection can take a slot, and ends the owner."""
+    state = first_state(1, taker("n1"), taker("n2", collections=0), puts=1)
+    assert Model().explore(state) == "n1 lost a slot that is its own"
+    assert Model(owner_may_end=True).explore(state) == ""
 
 
 def test_no_interleaving_of_two_takers_and_a_crash_loses_anything() -> None:
@@ -65,6 +78,7 @@ LOSING = {
         Decisions(slot_content=lambda *_: Slot.LOST),
         first_state(1, taker()),
     ),
+    "a sweep of every epoch": (Decisions(may_sweep=lambda *_: True), first_state(1, taker(), sweeps=1)),
     "deleted before the manifest says so": (Decisions(deletes_after_manifest=False), first_state(1, taker())),
 }
 
