@@ -117,7 +117,7 @@ def test_retention_waits_for_the_offload_where_the_policy_says_so(rig: OffloadRi
     [
         ({"retentionTimeInMinutes": 10, "offloadTimeInMinutes": 10}, "deleted before .* 600"),
         ({"retentionTimeInMinutes": 10, "managedLedgerOffloadThresholdInSeconds": 601}, "deleted before .* 601"),
-        ({"retentionSizeInMB": 1, "offloadSizeInMB": 1}, "deleted before the offload: retentionSizeInMB is 1"),
+        ({"retentionSizeInMB": 1, "offloadSizeInMB": 1}, "deleted before their offload: retentionSizeInMB is 1"),
         ({"retentionTimeInMinutes": 0, "retentionSizeInMB": 0, "offloadSizeInMB": 0}, "deleted before"),
         ({"offloadTimeInMinutes": 1, "managedLedgerOffloadThresholdInSeconds": 61}, "two values"),
         ({"offloadTimeInMinutes": -2}, "is -2, expected an integer from -1"),

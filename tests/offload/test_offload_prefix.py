@@ -109,7 +109,7 @@ def test_a_ledger_that_was_trimmed_before_its_turn_is_no_failure(rig: OffloadRig
 def test_a_log_of_a_store_that_is_leaving_is_not_offloaded(rig: OffloadRig) -> None:
     rig.fill(1)
     rig.store.settle()
-    with pytest.raises(Unavailable, match="leaving"):
+    with pytest.raises(Unavailable, match="is shutting down"):
         rig.store.offloads.offload(OffloadPrefix("log"))
 
 

@@ -130,9 +130,14 @@ class Terminal:
         self.modes = termios.tcgetattr(self.terminal)
         command = [sys.executable, "-m", "pyspark_ledger.connector.cli.app", "top", *arguments]
         environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "24"}
-        self.process = subprocess.Popen(
-            command, stdin=self.terminal, stdout=self.terminal, stderr=self.terminal, env=environment
-        )
+        # A shell ignores SIGINT for what runs in its background, and children inherit that.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            self.process = subprocess.Popen(
+                command, stdin=self.terminal, stdout=self.terminal, stderr=self.terminal, env=environment
+            )
+        finally:
+            signal.signal(signal.SIGINT, before)
         self._text = ""
 
     def press(self, keys: str) -> None:

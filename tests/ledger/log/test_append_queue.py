@@ -159,7 +159,7 @@ def held(disk: Disk) -> PendingAppend:
     disk.free.clear()
     disk.entered.clear()
     first = item(1)
-    disk.queue.put(first)
+    disk.queue.put(first, here=True)  # the write stage has ended when this returns
     assert disk.entered.wait(60)
     return first
 
