@@ -18,6 +18,7 @@ import errno
 import fcntl
 import mmap
 import os
+import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -62,6 +63,19 @@ def create_file(path: Path) -> int:
     except OSError as error:
         raise_if_full(error, f"{path} cannot be created")
         raise
+
+
+def replace_file(path: Path, data: ReadableBuffer) -> None:
+    """Replace a small file as a whole: readers see the old content or the new content. Durable on return."""
+    scratch = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    fd = create_file(scratch)
+    try:
+        write_all(fd, [data], 0, scratch)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    scratch.rename(path)
+    sync_directory(path.parent)
 
 
 def open_or_create(path: Path) -> int:

@@ -15,7 +15,6 @@ Rules
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -59,14 +58,8 @@ class LiveSettings:
 
         Raises Refused if the file of the changed settings is invalid. The error names the file.
         """
-        path = store / _FILE
-        try:
-            changed = msgspec.json.decode(path.read_bytes(), type=dict[str, int | str])
-        except FileNotFoundError:
-            changed = {}
-        except JSON_FAULTS as wrong:
-            raise Refused(f"{path}: {json_fault(wrong)}", hint=_CORRECT_FILE) from wrong
-        return cls.of(configured, changed, str(path), _CORRECT_FILE, partial(_replace, path))
+        changed = stored_changes(store)
+        return cls.of(configured, changed, str(store / _FILE), _CORRECT_FILE, partial(store_changes, store))
 
     @classmethod
     def of(
@@ -153,14 +146,17 @@ def _require_live(name: str) -> None:
         )
 
 
-def _replace(path: Path, changed: dict[str, int | str]) -> None:
-    scratch = path.with_name(f"{path.name}.{os.getpid()}")
-    scratch.unlink(missing_ok=True)
-    fd = disk.create_file(scratch)
+def stored_changes(store: Path) -> dict[str, int | str]:
+    """Return the changed settings in the file of a store. Raises Refused if the file is invalid."""
+    path = store / _FILE
     try:
-        disk.write_all(fd, [msgspec.json.encode(changed)], 0, scratch)
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-    scratch.rename(path)
-    disk.sync_directory(path.parent)
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, int | str])
+    except FileNotFoundError:
+        return {}
+    except JSON_FAULTS as wrong:
+        raise Refused(f"{path}: {json_fault(wrong)}", hint=_CORRECT_FILE) from wrong
+
+
+def store_changes(store: Path, changed: dict[str, int | str]) -> None:
+    """Write the changed settings to the file of a store. Durable on return."""
+    disk.replace_file(store / _FILE, msgspec.json.encode(changed))

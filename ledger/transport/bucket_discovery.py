@@ -14,8 +14,6 @@ Rules
 from __future__ import annotations
 
 import importlib
-import os
-import secrets
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -119,8 +117,8 @@ def keep_secret(directory: Path, secret: BrokerSecret) -> tuple[Path, Path]:
     """Write the authority and the token to files that only this user can read. Return both paths."""
     disk.make_directory(directory)
     authority, token = directory / AUTHORITY_FILE, directory / TOKEN_FILE
-    _replace(authority, secret.authority.encode())
-    _replace(token, secret.token.encode())
+    disk.replace_file(authority, secret.authority.encode())
+    disk.replace_file(token, secret.token.encode())
     return authority, token
 
 
@@ -131,16 +129,6 @@ def opened_bucket(address: str) -> Iterator[Bucket]:
     settings = Settings(managedLedgerOffloadBucket=f"{address}/segments")
     with closing(getattr(importlib.import_module(module), function)(settings)) as bucket:
         yield bucket
-
-
-def _replace(path: Path, data: bytes) -> None:
-    scratch = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
-    fd = disk.create_file(scratch)
-    try:
-        disk.write_all(fd, [data], 0, scratch)
-    finally:
-        os.close(fd)
-    scratch.rename(path)
 
 
 def _sum_of(secret: BrokerSecret) -> int:

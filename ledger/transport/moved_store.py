@@ -10,7 +10,6 @@ Rules
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import msgspec
@@ -58,16 +57,7 @@ def require_not_moved(directory: Path) -> None:
 
 def mark_moved(directory: Path, moved: MovedStore) -> None:
     """Mark a directory. Durable on return. The caller has the lock of the store."""
-    note = directory / _NOTE
-    scratch = note.with_suffix(".json.new")
-    scratch.unlink(missing_ok=True)
-    fd = disk.create_file(scratch)
-    try:
-        disk.write_all(fd, [msgspec.json.encode(moved)], 0, scratch)
-        disk.sync_data(fd)
-    finally:
-        os.close(fd)
-    scratch.rename(note)
+    disk.replace_file(directory / _NOTE, msgspec.json.encode(moved))
     (directory / "broker.json").unlink(missing_ok=True)  # the broker of the new place has the same store id and socket
     disk.sync_directory(directory)
     (directory / METADATA).rename(directory / MOVED_METADATA)

@@ -48,7 +48,9 @@ class ArrivingDirectory:
                 hint=f"Run the command for {note.address} again, or choose an empty directory",
             )
         if note is None and self.path.exists():
-            used = sorted(found.name for found in self.path.iterdir() if found.name != _LOCK)
+            # A crash during the write of the note leaves a file whose name begins with that of the note.
+            names = sorted(found.name for found in self.path.iterdir())
+            used = [name for name in names if name != _LOCK and not name.startswith(f"{_NOTE}.")]
             if used:
                 raise Refused(f"{self.path} is not empty, it has {used[0]}", hint="Choose an empty or new directory")
 
@@ -65,16 +67,7 @@ class ArrivingDirectory:
 
     def write_note(self, note: MovedStore) -> None:
         """Write the origin of the store. Durable on return."""
-        scratch = self.path / f"{_NOTE}.new"
-        scratch.unlink(missing_ok=True)
-        fd = disk.create_file(scratch)
-        try:
-            disk.write_all(fd, [msgspec.json.encode(note)], 0, scratch)
-            disk.sync_data(fd)
-        finally:
-            os.close(fd)
-        scratch.rename(self.path / _NOTE)
-        disk.sync_directory(self.path)
+        disk.replace_file(self.path / _NOTE, msgspec.json.encode(note))
 
     @property
     def has_store(self) -> bool:

@@ -155,6 +155,14 @@ def test_wrong_targets_change_nothing(tmp_path: Path, place: str) -> None:
     store.close()
 
 
+def test_a_crash_before_the_first_note_leaves_a_directory_that_can_be_used(tmp_path: Path, place: str) -> None:
+    used(tmp_path, place)
+    (tmp_path / "target").mkdir()
+    (tmp_path / "target" / "moving.json.0123456789abcdef").write_text("{")
+    back(place, tmp_path / "target")
+    opened_at(tmp_path / "target").close()
+
+
 def test_a_served_store_is_refused_by_the_name_of_its_broker(tmp_path: Path, place: str) -> None:
     used(tmp_path, place)
     hosts = opened(tmp_path, place)
