@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import uuid
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -167,6 +168,18 @@ def test_no_cursor_passes_a_first_chunk_after_a_take_over(address: str) -> None:
     with suppress(Refused):  # the broker's own run has started
         log.offload()
     wait_until(lambda: [part.ledger_id for part in log.describe().segments if part.offloaded] == [first.ledger_id])
+
+
+@pytest.mark.usefixtures("address")
+def test_verification_tells_of_a_bucket_that_keeps_old_versions(s3_server: S3Server) -> None:
+    name = f"versions-{uuid.uuid4()}"
+    address = f"{s3_server.make_bucket(name)}/store"
+    create_in(address)
+    assert "keeps old versions" not in run("verify", "--store", address)
+    s3_server.client().put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": "Enabled"})
+    connect(address).ledger("orders").append(rows(3))  # the broker puts the manifest again
+    assert f"{address} keeps old versions of objects" in run("verify", "--store", address)
+    stop_broker(bucket_directory(address))
 
 
 def test_what_a_store_in_a_bucket_refuses(address: str) -> None:
