@@ -1,6 +1,6 @@
 """Demo: a year of flights through one ledger, while processes are killed; then an audit of every row.
 
-    python -m streaming_examples.demo          (make demo; about four minutes on two cores)
+    python -m streaming_examples.demo          (make demo; about three minutes on two cores)
 
     this process ── batch write, then a streaming sink ──▶ ledger `flights` ──subscription──▶ another process
                                                               ▲                                 daily windows
