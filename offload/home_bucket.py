@@ -1,5 +1,6 @@
-"""Bucket of a store whose home is a bucket. The broker imports this module by its name, because it may not depend on
-it.
+"""Access to the bucket of a store whose home is a bucket.
+
+The broker imports this module by its name at the first use, because `ledger` does not depend on `offload`.
 
 Rules
 - The offload settings also apply to this bucket: endpoint, region, profile, role, encryption.

@@ -19,12 +19,10 @@ from pyspark_ledger.ledger.names import canonical_name, partition_of, short_name
 from pyspark_ledger.ledger.segment.index import EntryIndex
 from pyspark_ledger.ledger.tiering.recorded_segment import extra_metadata, recorded_segment
 from pyspark_ledger.ledger.wal.manifest import StoreManifest
-from pyspark_ledger.ledger.wal.requests import RequestLimits
+from pyspark_ledger.ledger.wal.requests import READER_LIMITS
 from pyspark_ledger.offload.format.object_names import ObjectKey
 from pyspark_ledger.offload.storage.object_store import ObjectStore
 from pyspark_ledger.offload.verification import verify_objects
-
-_LIMITS = RequestLimits(deadline_ms=60_000, refused_ms=1_000)
 
 
 class VerifiedHome(NamedTuple):
@@ -52,7 +50,7 @@ def verify_home(
         verified = verify_store(
             home,
             scratch / "store",
-            _LIMITS,
+            READER_LIMITS,
             lambda objects: progress(0, f"{objects:,} objects of the log"),
             planned=planned,
         )
@@ -65,7 +63,7 @@ def verify_home(
             except DataLoss:
                 if planned is not None:
                     raise
-                present = verify_store(home, scratch / f"store-{number}", _LIMITS).uploaded
+                present = verify_store(home, scratch / f"store-{number}", READER_LIMITS).uploaded
                 if segment.attempt.attempt in {found.attempt.attempt for found in present}:
                     raise
     return VerifiedHome(entries, verified.objects)

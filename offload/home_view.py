@@ -29,7 +29,7 @@ from pyspark_ledger.ledger.protocol.reads import ReadRequest
 from pyspark_ledger.ledger.segment.reader import SegmentBlock
 from pyspark_ledger.ledger.tiering.offloaded_segment import OffloadedSegment
 from pyspark_ledger.ledger.wal.bucket import log_key
-from pyspark_ledger.ledger.wal.requests import RequestLimits
+from pyspark_ledger.ledger.wal.requests import READER_LIMITS
 from pyspark_ledger.offload.format.object_names import ObjectKey
 from pyspark_ledger.offload.offloader import ObjectStoreOffloader
 from pyspark_ledger.offload.reader import OffloadedSegmentReader, entry_index_bytes
@@ -40,7 +40,6 @@ from pyspark_ledger.offload.storage.s3_options import S3Options
 from pyspark_ledger.offload.stored_blocks import StoredBlock
 
 SEGMENTS = "segments"
-_LIMITS = RequestLimits(deadline_ms=60_000, refused_ms=1_000)
 _INDEXES_AT_ONCE = 16
 
 
@@ -63,7 +62,7 @@ class HomeView(ReadOnlyStore):
         self._deletion = weakref.finalize(self, shutil.rmtree, scratch, ignore_errors=True)
         self._bucket, self._readers = bucket, _SegmentReaders(f"{bucket.address}/{SEGMENTS}", options)
         try:
-            built = build_view(bucket, scratch / "store", _LIMITS)
+            built = build_view(bucket, scratch / "store", READER_LIMITS)
             super().__init__(scratch / "store", built=True, offloader=self._readers)
         except BaseException:
             self.close()
@@ -125,6 +124,6 @@ def is_present(address: str, options: S3Options, store_id: str, end: int) -> boo
     """Return whether an earlier view, with this end of the log, has the present state of the store."""
     bucket = open_object_store(address, options)
     try:
-        return not has_grown(bucket, store_id, end, _LIMITS)
+        return not has_grown(bucket, store_id, end, READER_LIMITS)
     finally:
         bucket.close()

@@ -14,7 +14,7 @@ from bisect import bisect_left, bisect_right
 from typing import NamedTuple
 
 from pyspark_ledger.ledger.errors import Corrupt
-from pyspark_ledger.ledger.wal.scan import Later
+from pyspark_ledger.ledger.wal.scan import PayloadPlace
 
 
 class LogRange(NamedTuple):
@@ -44,7 +44,7 @@ class LogPlaces:
     def __init__(self) -> None:
         self._files: dict[str, list[_Extent]] = {}
 
-    def write(self, name: str, offset: int, length: int, place: Later) -> None:
+    def write(self, name: str, offset: int, length: int, place: PayloadPlace) -> None:
         """Record that bytes `[offset, offset + length)` of a file are at `place`."""
         if not length:
             return

@@ -360,9 +360,8 @@ class LogWriter:
         self._require_whole()
         self.refuse_terminated()
         request, list_ = run.request, self.list
-        earlier = list_.committed.get(
-            request.query
-        )  # a failed promotion may have been committed: the list was read again
+        # An earlier promotion of this batch may have been committed although it failed: the list was read again above.
+        earlier = list_.committed.get(request.query)
         if earlier is not None and request.batch <= earlier.batch:
             return CommittedRun(True, earlier.first, earlier.end, earlier.entries, earlier.rows)
         if self._open is not None:

@@ -23,7 +23,7 @@ from pyspark_ledger.ledger.errors import Corrupt, NotFound
 from pyspark_ledger.ledger.wal.bucket import LOG_PREFIX, Bucket, log_key, number_of
 from pyspark_ledger.ledger.wal.log_object import LogObject, WalPart, WalRange, decode_object
 from pyspark_ledger.ledger.wal.requests import RequestLimits, repeated
-from pyspark_ledger.ledger.wal.scan import Later, LogScan, Part
+from pyspark_ledger.ledger.wal.scan import LogScan, Part, PayloadPlace
 
 OBJECT_BYTES_MAX = 1024 * 1024 * 1024
 _AHEAD = 8
@@ -34,7 +34,7 @@ class Batch(NamedTuple):
 
     place: WalRange
     parts: Iterable[Part]
-    places: list[Later]
+    places: list[PayloadPlace]
 
 
 class WalReader:
@@ -65,12 +65,12 @@ class WalReader:
         for place, parts, places in self.scan.feed(found, self._where(found.header.number)):
             yield Batch(place, self._with_payloads(parts), places)
 
-    def _with_payloads(self, parts: Iterable[tuple[WalPart, memoryview | Later]]) -> Iterator[Part]:
+    def _with_payloads(self, parts: Iterable[tuple[WalPart, memoryview | PayloadPlace]]) -> Iterator[Part]:
         """Yield the parts. A payload that the scan does not hold is read again."""
         for part, found in parts:
-            yield part, self._payload(part, found) if isinstance(found, Later) else found
+            yield part, self._payload(part, found) if isinstance(found, PayloadPlace) else found
 
-    def _payload(self, part: WalPart, place: Later) -> memoryview:
+    def _payload(self, part: WalPart, place: PayloadPlace) -> memoryview:
         key, length = log_key(place.number), part.length
         data = repeated(lambda: self._bucket.get_range(key, place.offset, length), self._limits)
         if crc32c(data) != part.crc32c:

@@ -57,6 +57,10 @@ class RequestLimits:
     refused_ms: int = 30_000
 
 
+READER_LIMITS = RequestLimits(deadline_ms=60_000, refused_ms=1_000)
+"""Limits of a process that reads the store without its broker."""
+
+
 def store_object(
     bucket: Bucket, header: Header, data: bytes, limits: RequestLimits, is_over: Callable[[], bool] = lambda: False
 ) -> Slot:

@@ -29,8 +29,8 @@ from pyspark_ledger.ledger.wal.log_object import LogObject, WalPart, WalRange
 HELD_BYTES_MAX = 64 * 1024 * 1024
 
 
-class Later(NamedTuple):
-    """Place of a payload, which may be read later: the number of its object, and the offset in the object."""
+class PayloadPlace(NamedTuple):
+    """Place of a payload in the log: the number of its object, and the offset in the object."""
 
     number: int
     offset: int
@@ -43,8 +43,8 @@ class ScannedBatch(NamedTuple):
     """Whole batch: the objects that have its parts, and the parts with their payloads or the places of these."""
 
     place: WalRange
-    parts: list[tuple[WalPart, memoryview | Later]]
-    places: list[Later]
+    parts: list[tuple[WalPart, memoryview | PayloadPlace]]
+    places: list[PayloadPlace]
     """The place of each payload."""
 
 
@@ -59,8 +59,8 @@ class LogScan:
         self.epoch = epoch
         self._held_max = held_max
         self._held = 0
-        self._parts: list[tuple[WalPart, memoryview | Later]] = []
-        self._places: list[Later] = []
+        self._parts: list[tuple[WalPart, memoryview | PayloadPlace]] = []
+        self._places: list[PayloadPlace] = []
         self._began = first
 
     def feed(self, found: LogObject, where: str) -> Iterator[ScannedBatch]:
@@ -78,7 +78,7 @@ class LogScan:
             if not self._parts:
                 self._began, self._held = header.number, 0
             self._held += part.length
-            place = Later(header.number, at)
+            place = PayloadPlace(header.number, at)
             self._parts.append((part, payload if self._held <= self._held_max else place))
             self._places.append(place)
             at += part.length

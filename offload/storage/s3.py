@@ -376,6 +376,8 @@ def _etag(answer: Mapping[str, Any]) -> str:
 
 def _head_of(key: str, answer: Mapping[str, Any]) -> ObjectHead:
     metadata = {name.lower(): value for name, value in answer.get("Metadata", {}).items()}
-    version, encryption = answer.get("VersionId", ""), answer.get("ServerSideEncryption", "")
-    # In a bucket whose versioning was suspended, a new object has the version "null", which the next put replaces.
-    return ObjectHead(key, answer["ContentLength"], _etag(answer), metadata, version.replace("null", ""), encryption)
+    version = answer.get("VersionId", "")
+    if version == "null":  # versioning was suspended: the next put replaces this object
+        version = ""
+    encryption = answer.get("ServerSideEncryption", "")
+    return ObjectHead(key, answer["ContentLength"], _etag(answer), metadata, version, encryption)

@@ -8,7 +8,7 @@ import pytest
 
 from pyspark_ledger.ledger.errors import Corrupt
 from pyspark_ledger.ledger.wal.log_object import Header, LogObject, WalPart
-from pyspark_ledger.ledger.wal.scan import Later, LogScan
+from pyspark_ledger.ledger.wal.scan import LogScan, PayloadPlace
 
 
 def logged(number: int, epoch: int, *parts: tuple[bytes, bool]) -> LogObject:
@@ -46,7 +46,7 @@ def test_payloads_of_a_batch_larger_than_the_memory_are_named_by_place() -> None
     scan = LogScan(0, held_max=3)
     assert texts(scan, logged(0, 1, (b"x", True), (b"ab", False))._replace(start=100)) == [b"x"]
     (batch,) = scan.feed(logged(1, 1, (b"c", False), (b"de", False), (b"f", True), (b"g", False)), "the log")
-    assert [payload for _, payload in batch.parts] == [b"ab", b"c", Later(1, 1), Later(1, 3)]
+    assert [payload for _, payload in batch.parts] == [b"ab", b"c", PayloadPlace(1, 1), PayloadPlace(1, 3)]
     assert texts(scan, logged(2, 1, (b"h", True))) == [b"gh"], "counted anew for each batch"
 
 
