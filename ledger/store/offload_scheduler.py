@@ -11,9 +11,9 @@ deletes the objects of attempts that did not complete.
 After a crash before the end of "complete", the record has an incomplete attempt. The next sweep deletes its objects.
 
 Invariants
-- A segment counts as offloaded only when its record in the metadata says so, not by its objects. If the outcome of the
-  record's change is unknown, the objects stay. The next attempt reads the record, and makes the objects unwanted if the
-  attempt is incomplete.
+- A segment counts as offloaded only when its record in the metadata says so. Its objects alone do not count. If the
+  outcome of the record's change is unknown, the objects stay. The next attempt reads the record, and makes the objects
+  unwanted if the attempt is incomplete.
 - A managed ledger has at most one run, waiting or running. A requested run is refused while the ledger has one.
 - If a segment fails, the run continues with the next segment. The status has the first failure. A segment that was
   deleted before its offload does not count as a failure.
@@ -41,7 +41,6 @@ from pyspark_ledger.ledger.metadata.offload_records import OffloadAttempt
 from pyspark_ledger.ledger.metadata.records import Metadata
 from pyspark_ledger.ledger.metadata.segment_records import attempts_of
 from pyspark_ledger.ledger.metrics.latencies import LONG_BOUNDS, Latencies
-from pyspark_ledger.ledger.names import pulsar_path
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.protocol.ledgers import OffloadPrefix, OffloadStatus
 from pyspark_ledger.ledger.protocol.metrics import OffloadMetrics
@@ -49,6 +48,7 @@ from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.tiering.offloaded_schemas import schemas_to_offload
 from pyspark_ledger.ledger.tiering.offloader import LedgerOffloader, LocalSegment, OffloadCallbacks
 from pyspark_ledger.ledger.tiering.policy import OffloadCandidate, before, due, first_left
+from pyspark_ledger.ledger.tiering.recorded_segment import extra_metadata
 
 _log = logging.getLogger(__name__)
 
@@ -349,12 +349,8 @@ class OffloadScheduler:
         def progress(done: int) -> None:
             run.bytes_done = done_before + done
 
-        extra = {
-            "ManagedLedgerName": pulsar_path(run.name),
-            "pulsarClusterName": self._store_id,
-            "LedgerIncarnation": log.incarnation,
-        }
         try:
+            extra = extra_metadata(self._metadata, run.name)
             with_schemas = replace(local, schemas=schemas_to_offload(self._metadata, run.name))
             offloader.offload(with_schemas, attempt, extra, OffloadCallbacks(progress, lambda: run.cancelled))
         except (LedgerError, OSError) as error:
