@@ -53,18 +53,19 @@ class ClusterAct:
         month = source.filter(pc.equal(source["month"], 1)).combine_chunks()
         self._feed = FlightFeed(month, self.directory, batch_rows=0, files=FILES)
         store = self._connect("the first answer of the broker of a store in S3")
-        query, lost = self._start(), 0
+        query, lost = self._start(), list[int]()
         for number in range(FILES):
             self._feed.drop()
             if number in LOST_AT:
-                lost += self._lose(store, query)
+                lost.append(self._lose(store, query))
                 store = self._connect("the first answer of a broker on an empty disk")
                 query = self._start()
             self._wait(store, query, month.num_rows * (number + 1) // FILES)
             if number % 3 == 2:
                 self._report(store)
         query.stop()
-        self.checks.append(Check("the cluster's disk was deleted twice", lost > 0, f"{lost} files"))
+        numbers = " and ".join(f"{files} files" for files in lost)
+        self.checks.append(Check("the cluster's disk was deleted twice", len(lost) == 2 and all(lost), numbers))
         self._compare("January is in the store exactly once", store.ledger(LEDGER).read(), month)
         self._compare("the cursor returned every flight exactly once", pa.concat_tables(self._read), month)
 
