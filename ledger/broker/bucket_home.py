@@ -94,12 +94,14 @@ class FoundStore(NamedTuple):
 
     @classmethod
     def find(cls, bucket: Bucket, settings: Settings, *, create: bool) -> FoundStore:
-        """Read the manifest. With `create`, make a store if there is none. Raises NotFound without a store."""
+        """Read the manifest. With `create`, make a store if there is none. Raises NotFound without a store.
+
+        Credentials that S3 refuses at the start are not tried again: only those of a running broker may have expired.
+        """
         limits = limits_of(settings)
+        requests = replace(limits.requests, refused_ms=0)
         probe = partial(probe_bucket, encryption=settings.managedLedgerOffloadEncryption)
-        found = found_or_created(
-            bucket, system_clock_ms, limits.requests, create=create, window=limits.window, probe=probe
-        )
+        found = found_or_created(bucket, system_clock_ms, requests, create=create, window=limits.window, probe=probe)
         return cls(bucket, found)
 
     def live_settings(self, configured: Settings) -> LiveSettings:

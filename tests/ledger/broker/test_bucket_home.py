@@ -15,17 +15,18 @@ import pytest
 
 from pyspark_ledger.ledger.api.cursor import Cursor
 from pyspark_ledger.ledger.api.store import LedgerStore, connect, open_read_only
-from pyspark_ledger.ledger.broker.bucket_home import _leave
+from pyspark_ledger.ledger.broker.bucket_home import FoundStore, _leave
 from pyspark_ledger.ledger.bucket_store.creation import found_or_created
 from pyspark_ledger.ledger.bucket_store.home import BucketLimits, BucketStore
 from pyspark_ledger.ledger.client.connect import serve_store, stop_broker
 from pyspark_ledger.ledger.client.producer import Producer
 from pyspark_ledger.ledger.clock import system_clock_ms
-from pyspark_ledger.ledger.errors import Fenced, LedgerError, NotFound, Refused
+from pyspark_ledger.ledger.errors import Fenced, LedgerError, NotFound, Refused, Unauthenticated
 from pyspark_ledger.ledger.location import bucket_directory, bucket_of, location_text, store_location
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.transport.discovery import BrokerRecord
+from pyspark_ledger.ledger.wal.bucket import MANIFEST
 from pyspark_ledger.ledger.wal.requests import RequestLimits, read_manifest
 from pyspark_ledger.offload.storage.factory import open_object_store
 from streaming_examples.app_process import session_members
@@ -33,6 +34,7 @@ from streaming_examples.s3_server import S3Server
 from tests.rigs import entry as entries
 from tests.rigs.command import run
 from tests.rigs.deadline import wait_until
+from tests.rigs.faulty_bucket import FaultyBucket, refused
 
 
 @pytest.fixture
@@ -180,6 +182,16 @@ def test_verification_tells_of_a_bucket_that_keeps_old_versions(s3_server: S3Ser
     connect(address).ledger("orders").append(rows(3))  # the broker puts the manifest again
     assert f"{address} keeps old versions of objects" in run("verify", "--store", address)
     stop_broker(bucket_directory(address))
+
+
+def test_credentials_that_are_refused_at_the_start_are_not_tried_again(tmp_path: Path) -> None:
+    faults = FaultyBucket()
+    faults.on("get", MANIFEST, refused)
+    place = faults.before(open_object_store((tmp_path / "bucket").as_uri()))
+    with pytest.raises(Unauthenticated, match="403"):
+        FoundStore.find(place, Settings(), create=False)
+    with pytest.raises(NotFound, match="there is no ledger store"):
+        FoundStore.find(place, Settings(), create=False)
 
 
 def test_what_a_store_in_a_bucket_refuses(address: str) -> None:

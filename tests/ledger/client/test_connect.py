@@ -199,8 +199,8 @@ def test_a_record_that_cannot_be_read_is_none(tmp_path: Path, record: bytes) -> 
 
 
 def test_what_is_no_directory_and_no_address_is_refused() -> None:
-    with pytest.raises(Refused, match="s3://bucket/store"):
-        connect_store("s3://bucket/store")
+    with pytest.raises(Refused, match="store 'gs://bucket/store' is neither a directory nor one of"):
+        connect_store("gs://bucket/store")
 
 
 def test_broker_asked_to_stop_is_not_restarted_until_it_is_needed(rig: Rig, make_entry: Callable[..., bytes]) -> None:
