@@ -30,6 +30,8 @@ from pyspark_ledger.offload.upload import FilePart
 
 _ENSEMBLE_MEMBER = "127.0.0.1:3181"  # a placeholder: the format requires the address of a BookKeeper server
 _INCARNATION = "LedgerIncarnation"
+DIRECT_EPOCH = "LedgerDirectEpoch"
+"""User metadata of data objects that tasks put. S3 returns the name in lower case."""
 
 
 def build_index(ledger: LocalSegment, entry_index: EntryIndex, extra: Mapping[str, str]) -> BlockIndex:
@@ -67,6 +69,14 @@ def user_metadata(role: str, extra: Mapping[str, str]) -> dict[str, str]:
         "S3ManagedLedgerOffloaderSoftwareGitSha": "none",
         **extra,
     }
+
+
+def direct_metadata(extra: Mapping[str, str], epoch: int) -> dict[str, str]:
+    """Return the user metadata of the data object of a direct segment, which a task puts before the commit.
+
+    `epoch` is the epoch of the broker that gave the task the key of the object.
+    """
+    return user_metadata("data", {**extra, DIRECT_EPOCH: str(epoch)})
 
 
 def _metadata_of(ledger: LocalSegment, entry_index: EntryIndex, extra: Mapping[str, str]) -> LedgerMetadataFormat:

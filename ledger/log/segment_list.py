@@ -488,6 +488,8 @@ class SegmentList:
 def _promoted_record(segment: PromotedSegment, now_ms: int) -> SegmentRecord:
     index = segment.index
     listed = LedgerInfo(ledgerId=index.ledger_id, entries=index.count, size=index.size_bytes, timestamp=now_ms)
+    if segment.attempt is not None:
+        segment.attempt.put(listed)
     return SegmentRecord(
         index.ledger_id,
         segment.block_bytes,

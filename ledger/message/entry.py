@@ -8,6 +8,11 @@
 A *wide* stamp has a fixed length: each of its two varints takes 8 bytes, with leading zeros. It is written where the
 length must be known before the numbers are. Every reader of protobuf reads it like a short one.
 
+A *provisional* stamp has the length of a wide stamp, and no index. It is written where neither number is known yet: in
+the data object of a direct segment (`ledger.segment.provisional_stamps`).
+
+    0x0e02 | size 18 (u32) | 08 time (varint of 8 bytes) | 7a 07 | seven zero bytes     7a: a field that no reader knows
+
 Rules
 - Every entry is written with its checksum, and every decoder checks the checksum. A missing checksum raises Corrupt.
   Exception: a caller can allow it, because Pulsar's own clients may omit the checksum.
@@ -33,6 +38,10 @@ ARROW_PROPERTY = "ledger.arrow.rows"
 STAMP_BYTES_MAX = 2 + 4 + 22
 WIDE_STAMP_BYTES = 2 + 4 + 18
 WIDE_BODY_BYTES = 18
+WIDE_NUMBER_END = 1 << 55
+"""Numbers of a wide stamp are below this bound."""
+NO_INDEX = b"\x7a\x07" + bytes(7)
+"""Field of a provisional stamp in place of the index: field 15, seven bytes. Readers of protobuf skip it."""
 
 _U32 = struct.Struct(">I")
 _HEAD = struct.Struct(">HI")
@@ -83,6 +92,11 @@ def wide_stamp(stamp: BrokerStamp) -> bytes:
     """Return the 24 bytes of a wide stamp. `row_end` is at least 1, and both numbers are below 2**55."""
     body = b"\x08" + _wide_varint(stamp.timestamp_ms) + b"\x10" + _wide_varint(stamp.row_end - 1)
     return STAMP_MAGIC + _U32.pack(WIDE_BODY_BYTES) + body
+
+
+def provisional_stamp(timestamp_ms: int) -> bytes:
+    """Return the 24 bytes of a provisional stamp. The time is the time of staging."""
+    return STAMP_MAGIC + _U32.pack(WIDE_BODY_BYTES) + b"\x08" + _wide_varint(timestamp_ms) + NO_INDEX
 
 
 def _wide_varint(value: int) -> bytes:

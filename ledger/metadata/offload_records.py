@@ -8,8 +8,16 @@ An attempt is one upload of a segment, identified by a UUID.
     timestamp            the time of completion, in ms
     driverMetadata       the location of the objects: a driver's name and its properties
 
+A *direct segment* is a segment whose data object a task of a sink has put. Its commit lists it as offloaded. Two
+properties of its driver say so:
+
+    stampTime            time of all entries of the segment, in ms. The stamps in the object are provisional: readers
+                         compute the real ones (`ledger.segment.provisional_stamps`)
+    indexObjects         `pending` until the entry index and the block index are in the bucket
+
 Rules
-- An attempt is recorded before its upload starts. Each upload has a new attempt.
+- An attempt is recorded before its upload starts. Each upload has a new attempt. Exception: a direct segment, which the
+  task uploads before its commit.
 - `complete` and `bookkeeperDeleted` are never reset for an attempt. A change compares the attempt.
 """
 
@@ -23,6 +31,8 @@ from typing import Self
 from pyspark_ledger.ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo, OffloadContext
 from pyspark_ledger.ledger.settings.setting import signed
 
+STAMP_TIME = "stampTime"
+INDEX_OBJECTS, PENDING = "indexObjects", "pending"
 _HALF = 1 << 64
 
 
@@ -59,6 +69,23 @@ class OffloadAttempt:
             context.timestamp,
         )
 
+    @classmethod
+    def direct(cls, attempt: uuid.UUID, driver: Driver, time_ms: int) -> Self:
+        """Return the attempt of a direct segment at its commit. `time_ms` is the time of its entries."""
+        properties = {**driver.properties, STAMP_TIME: str(time_ms), INDEX_OBJECTS: PENDING}
+        return cls(attempt, Driver(driver.name, properties), complete=True, local_deleted=True, completed_ms=time_ms)
+
+    @property
+    def stamp_time_ms(self) -> int | None:
+        """The time of all entries of a direct segment. None for any other segment."""
+        stated = self.driver.properties.get(STAMP_TIME)
+        return None if stated is None else int(stated)
+
+    @property
+    def lacks_indexes(self) -> bool:
+        """Whether the index objects of a direct segment must still be put."""
+        return self.driver.properties.get(INDEX_OBJECTS) == PENDING
+
     def put(self, listed: ManagedLedgerInfo.LedgerInfo) -> None:
         """Write the attempt into the record of a segment. Replaces an earlier attempt."""
         most, least = halves(self.attempt)
@@ -76,6 +103,16 @@ class OffloadAttempt:
 
     def completed(self, now_ms: int) -> OffloadAttempt:
         return replace(self, complete=True, completed_ms=now_ms)
+
+    def with_indexes(self) -> OffloadAttempt:
+        """Return the attempt of a direct segment with its index objects in the bucket."""
+        properties = {key: value for key, value in self.driver.properties.items() if key != INDEX_OBJECTS}
+        return replace(self, driver=Driver(self.driver.name, properties))
+
+    def at(self, driver: Driver) -> OffloadAttempt:
+        """Return the attempt with its objects at another location."""
+        kept = {key: value for key, value in self.driver.properties.items() if key in (STAMP_TIME, INDEX_OBJECTS)}
+        return replace(self, driver=Driver(driver.name, {**driver.properties, **kept}))
 
     def without_local(self) -> OffloadAttempt:
         """Return the attempt with its local files deleted."""

@@ -143,7 +143,7 @@ def put_segment(c: sqlite3.Connection, name: str, segment: SegmentRecord) -> Non
     before = None if row is None else OffloadAttempt.of(LedgerInfo.FromString(row[0]))
     after = OffloadAttempt.of(segment.listed())
     put_unwanted(c, name, segment.ledger_id, before, after)
-    if _is_remote(after) and not _is_remote(before):
+    if row is not None and _is_remote(after) and not _is_remote(before):
         put_remote(c, segment.ledger_id)
 
 

@@ -32,6 +32,7 @@ from pyspark_ledger.ledger import disk
 from pyspark_ledger.ledger.log.append_queue import CheckedEntry, PendingRun
 from pyspark_ledger.ledger.log.staging.opened_part import OpenedPart
 from pyspark_ledger.ledger.message.entry import WIDE_STAMP_BYTES, BrokerStamp, wide_stamp
+from pyspark_ledger.ledger.metadata.offload_records import OffloadAttempt
 from pyspark_ledger.ledger.segment.format import FRAME_BYTES
 from pyspark_ledger.ledger.segment.index import (
     AcknowledgedEnd,
@@ -53,11 +54,15 @@ class SegmentPlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PromotedSegment:
-    """Part with the name of a segment. `index` has its entries, with the marker."""
+    """Part that becomes a segment. `index` has its entries, with the marker.
+
+    `attempt` is set for a direct segment: the part is a data object in the bucket, and has no local file.
+    """
 
     index: EntryIndex
     block_bytes: int
     file_bytes: int
+    attempt: OffloadAttempt | None = None
 
     @property
     def end(self) -> AcknowledgedEnd:
