@@ -48,7 +48,7 @@ check: setup
 .PHONY: test
 test: setup
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
-		-m "not slow and not fault and not pulsar and not docs and not tables and not web" $(T)
+		-m "not slow and not fault and not sessions and not pulsar and not docs and not tables and not web" $(T)
 
 # test-docs: every line of code in README and docs runs, each page as a program of its own
 .PHONY: test-docs
@@ -74,6 +74,11 @@ test-tables: setup
 .PHONY: test-faults
 test-faults: setup
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "fault" $(T)
+
+# test-sessions: stories that start Spark sessions of their own, with other settings, packages or stores
+.PHONY: test-sessions
+test-sessions: setup
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "sessions" $(T)
 
 # test-long: the tests marked slow, such as long random histories, and a thousand rounds of kills
 .PHONY: test-long

@@ -118,6 +118,7 @@ def test_a_port_and_its_token_outlive_a_killed_broker(tmp_path: Path) -> None:
     assert "the old token is worthless; rows 5" in printed
 
 
+@pytest.mark.sessions
 def test_spark_works_without_unix_sockets(tmp_path: Path) -> None:
     printed, logs = run_without("unix", SPARK, tmp_path / "store")
     assert "copied" in printed

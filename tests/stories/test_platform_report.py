@@ -18,6 +18,7 @@ from pyspark_ledger.connector.doctor.spark_probe import ask_task
 from streaming_examples.s3_server import S3Server
 
 
+@pytest.mark.sessions
 @pytest.mark.spark
 def test_command_reports_on_tasks_sources_and_the_bucket(tmp_path: Path, s3_server: S3Server, bucket: str) -> None:
     module = tmp_path / "modules" / "databricks" / "service_credentials.py"
@@ -48,6 +49,7 @@ def test_command_reports_on_tasks_sources_and_the_bucket(tmp_path: Path, s3_serv
     assert list(working.iterdir()) == []
 
 
+@pytest.mark.sessions
 def test_function_of_a_notebook_leaves_its_session(
     spark_session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,6 +32,7 @@ from streaming_examples.s3_server import S3Server
 from tests.rigs.deadline import wait_until
 from tests.rigs.fault_proxy import FaultProxy
 
+pytestmark = pytest.mark.sessions
 PROVIDER = "streaming_examples.s3_server:credentials"
 
 

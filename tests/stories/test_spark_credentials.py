@@ -41,6 +41,7 @@ SCRIPT = textwrap.dedent(
 )
 
 
+@pytest.mark.sessions
 @pytest.mark.spark
 def test_session_with_keys_in_its_environment_offloads_and_reads_a_bucket(
     tmp_path: Path, s3_server: S3Server, bucket: str

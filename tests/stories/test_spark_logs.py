@@ -42,6 +42,7 @@ def lines_of(text: str) -> list[dict[str, Any]]:
     return [line for line in found if "step" in line]
 
 
+@pytest.mark.sessions
 @pytest.mark.spark
 def test_one_id_follows_a_batch_from_the_trigger_to_the_sync(tmp_path: Path) -> None:
     environment = {

@@ -28,6 +28,7 @@ def place(bucket: str, s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.
     stop_broker(bucket_directory(bucket))
 
 
+@pytest.mark.sessions
 def test_a_query_continues_with_its_checkpoint_after_each_move(
     spark_session: SparkSession, store: Path, place: str, tmp_path: Path
 ) -> None:

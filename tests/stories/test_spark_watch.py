@@ -64,6 +64,7 @@ def test_a_watch_of_a_query_that_fails_ends_and_leaves_its_error(
     assert watch.state == "failed"
 
 
+@pytest.mark.sessions
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_a_notebook_shows_a_query_its_plan_and_its_catch_up(store: Path, tmp_path: Path) -> None:

@@ -126,11 +126,13 @@ def run_script(name: str, python: Path, temporary: Path, before: str = "", after
     return done.stdout
 
 
+@pytest.mark.sessions
 @pytest.mark.timeout(300)
 def test_a_script_without_spark_runs_with_the_wheel_only(wheel_python: Path, temporary: Path) -> None:
     assert "all 336,776 flights are acknowledged" in run_script("06_cursors.py", wheel_python, temporary)
 
 
+@pytest.mark.sessions
 @pytest.mark.spark
 @pytest.mark.timeout(300)
 def test_a_script_runs_on_the_session_that_is_there(wheel_python: Path, temporary: Path) -> None:

@@ -178,6 +178,7 @@ def test_spark_submit_file_has_the_settings_of_a_new_session() -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.sessions
 def test_a_new_session_takes_its_default_store(store: Path, tmp_path: Path) -> None:
     """In a process of its own: the session of the tests keeps its default store."""
     program = (
