@@ -8,8 +8,8 @@ Rules
 - The driver replaces a relative path of a store by the absolute path, before Spark pickles the source.
 - If the user calls `.schema()`, this schema is compared with the ledger's schema.
 - A batch read of a bucket reads the objects that existed when Spark asked for the columns, like a read of files.
-- A batch read without a broker has the columns of the time when Spark asked for them. Its end is fixed when Spark plans
-  the read.
+- In a batch read without a broker, the columns are fixed when Spark asks for them. The end of the read is fixed when
+  Spark plans the read.
 """
 
 from __future__ import annotations

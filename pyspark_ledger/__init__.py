@@ -330,7 +330,7 @@ def explain(spark: SparkSession, ledger: str = "", *, options: Mapping[str, str]
     """Return the plan of `spark.read.format("ledger")` with these options: columns, and the ranges of each task.
 
     A notebook shows the plan as a picture; `print` shows the same as text. Nothing is read. Without a `ledger` the
-    options name the ledgers. Raises what the read would raise.
+    options name the ledgers. Raises the errors that the read would raise.
     """
     from pyspark_ledger.connector.display.read_plan import explain as plan
 
@@ -345,7 +345,7 @@ def history_of(spark: SparkSession, table: str) -> str:
 
 
 def positions_json(positions: Mapping[str, object]) -> str:
-    """Return the value of the options `startingPositions` and `endingPositions`, from a position for each ledger.
+    """Return the value of the option `startingPositions` or `endingPositions`, from a position for each ledger.
 
     See docs/reading.md.
     """
@@ -355,7 +355,7 @@ def positions_json(positions: Mapping[str, object]) -> str:
 
 
 def timestamps_json(timestamps: Mapping[str, Time]) -> str:
-    """Return the value of the options `startingTimestamps` and `endingTimestamps`, from a time for each ledger.
+    """Return the value of the option `startingTimestamps` or `endingTimestamps`, from a time for each ledger.
 
     A time is the number of milliseconds since 1970 (UTC), a datetime with a time zone, or an ISO 8601 text with a zone.
     """

@@ -67,7 +67,9 @@ cursors = typer.Typer(no_args_is_help=True, help="Durable cursors of a ledger.")
 _SHOWN = 20  # number of shown ranges, and of shown entries with unacknowledged rows
 _ROWS = ("rowsLeft", "firstRowsLeft")
 CursorName = Annotated[str, typer.Argument(help="A cursor of the ledger.")]
-All = Annotated[bool, typer.Option("--all", help=f"Print all ranges and unacknowledged rows, not the first {_SHOWN}.")]
+All = Annotated[
+    bool, typer.Option("--all", help=f"Print all ranges and rows, and not only the first {_SHOWN} of each.")
+]
 
 
 @cursors.command("list")
@@ -94,7 +96,7 @@ def create_cursor(
     store: StoreOption = None,
     output: OutputOption = Output.text,
 ) -> None:
-    """Create a cursor. If it exists, it does not move."""
+    """Create a cursor. An existing cursor keeps its position."""
     client, name = opened(store).client, canonical_name(name)
     state = client.open_cursor(OpenCursor(name, cursor, position_of(client, name, "--start", start)))
     show(output, state, lambda console: console.print(_place(state)))
@@ -151,7 +153,10 @@ def delete_cursor(
 def describe_cursor(
     name: Name, cursor: CursorName, whole: All = False, store: StoreOption = None, output: OutputOption = Output.text
 ) -> None:
-    """Describe a cursor: its mark-delete position, acknowledged ranges after it, backlog, and the size of its state."""
+    """Describe a cursor: its mark-delete position, the acknowledged ranges after it, its backlog, its state's size.
+
+    The mark-delete position is the entry up to which the cursor has acknowledged every entry.
+    """
     client, ledger = opened(store).client, canonical_name(name)
     state: CursorState = client.call("cursor.describe", NameCursor(ledger, cursor))
     found: AckedRanges = client.call(
@@ -186,7 +191,10 @@ def export_cursor(
     store: StoreOption = None,
     output: OutputOption = Output.text,
 ) -> None:
-    """Write a cursor's whole state to files: one PositionInfo, or PIP-381's chunks and their footer, in order."""
+    """Write a cursor's whole state to files: one PositionInfo, or PIP-381's chunks and their footer, in order.
+
+    A PositionInfo is Pulsar's message for the state of a cursor. PIP-381 splits a large state into chunks.
+    """
     codec = compression_number(compression)
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise Refused(f"{directory} exists and is not an empty directory", hint="Name a new directory")

@@ -251,7 +251,7 @@ def append(
         TextFormat | None, typer.Option("--format", help="Format of the files, or of the rows in standard input.")
     ] = None,
     key_column: Annotated[str, typer.Option(help="Append messages, with their keys in this column.")] = "",
-    properties_column: Annotated[str, typer.Option(help="The same for properties: JSON objects of texts.")] = "",
+    properties_column: Annotated[str, typer.Option(help="Column of the messages' properties: JSON objects.")] = "",
     store: StoreOption = None,
     output: OutputOption = Output.text,
 ) -> None:

@@ -37,7 +37,10 @@ def offload(
     store: StoreOption = None,
     output: OutputOption = Output.text,
 ) -> None:
-    """Copy sealed segments to object storage. Local data are deleted after the deletion lag of the settings."""
+    """Copy sealed segments to object storage.
+
+    The broker deletes the local copies later: see the setting managedLedgerOffloadDeletionLagMs.
+    """
     if sum((status, cancel, sweep)) > 1:
         raise Refused("--status, --cancel and --sweep exclude each other", hint="Give one of them")
     client, name = opened(store).client, canonical_name(name)

@@ -1,6 +1,7 @@
 """Commands on a whole store: `ledger serve` and `stop` for its broker, `ledger repair` for its metadata, `store move`.
 
-`repair` adds segments whose records are lost to their ledgers again. It also accepts metadata that lack commits.
+If the metadata lost the record of a segment, `repair` adds the segment to its ledger again. The command can also accept
+metadata that lack commits.
 
 Rules of `repair`
 - Without `--yes` the command changes nothing.
@@ -8,7 +9,7 @@ Rules of `repair`
 
 Rules of `store move`
 - A private broker of the store on this host is stopped. A broker with an address for other hosts is refused.
-- A rerun goes on where the last run ended.
+- A repeated run continues where the last run ended.
 """
 
 from __future__ import annotations
@@ -103,7 +104,10 @@ def repair(
     store: StoreOption = None,
     output: OutputOption = Output.text,
 ) -> None:
-    """Find segments that the metadata of a store lost. With --yes, add them to their ledgers. No broker may run."""
+    """Find segments whose records the metadata of a store lost. With --yes, add these segments to their ledgers again.
+
+    No broker may run meanwhile.
+    """
     directory = Path(store_location(store))
     require_not_moved(directory)
     if not (directory / "metadata.sqlite").exists():

@@ -1,8 +1,8 @@
 """Wait for the end of a query, with a bar of the backlog that the query has read.
 
 Rules
-- The whole is the rows that the query has read, and the backlog behind its last batch.
-- Spark counts no rows while a batch runs. Before the first batch ends, the bar counts its tasks.
+- The whole length of the bar is the number of rows that the query has read, plus the backlog after its last batch.
+- Spark counts no rows while a batch runs. Until the first batch ends, the bar counts the tasks of this batch.
 - A failed query raises its exception, like Spark's `awaitTermination`.
 """
 

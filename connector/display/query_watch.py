@@ -3,9 +3,10 @@
 Rules
 - A thread takes a sample every `every_ms` until the query ends or `stop()` is called. An error in the thread does not
   affect the query.
-- A notebook gets a picture that is replaced. A terminal gets a live view. Anything else gets a line for each batch.
-- The watch is a picture itself: display it again in another cell. A notebook that cannot replace a picture thus shows
-  the present chart each time.
+- A notebook shows a picture, which each sample replaces. A terminal shows a live view. Otherwise, each batch is printed
+  as a line.
+- A notebook displays a `QueryWatch` as its present chart. So a notebook that cannot replace a picture shows the present
+  chart if another cell displays the watch.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class QueryWatch:
         return self
 
     def stop(self) -> None:
-        """End the watch. The query goes on."""
+        """End the watch. The query continues."""
         self._stopped.set()
         if threading.current_thread() is not self._thread:
             self._thread.join(_STOP_SECONDS)
@@ -91,7 +92,7 @@ class QueryWatch:
         return chart_html(self.title, self.state, list(self.samples))
 
     def _ipython_display_(self) -> None:
-        """Display the watch in another cell. The cell that began it has its picture already."""
+        """Display the watch in another cell. The cell that started the watch shows the chart already."""
         shell = kernel()
         if shell is None:
             print(repr(self))  # noqa: T201 — IPython in a terminal prints here
@@ -125,7 +126,7 @@ class QueryWatch:
         return "ended" if self._query.exception() is None else "failed"
 
     def _take_sample(self) -> list[dict[str, Any]]:
-        """Add a sample. Return the batches that finished since the last one."""
+        """Add a sample. Return the batches that finished since the last sample."""
         batches, now_ms = self._batches.new(), self._clock()
         if batches:
             self._last = batches[-1]

@@ -5,9 +5,10 @@
          ━━━━━━━━━ ━━━━━━━━━ ━━        tasks
 
 Rules
-- The plan is the one that Spark would get now. Spark plans again when it runs a query, so later rows are read as well.
+- `explain` returns the plan that Spark would get now. Spark plans again when it runs a query, so the query also reads
+  later rows.
 - No entry is read.
-- A plan of a bucket has no ledger of a broker: its tasks are listed and not drawn.
+- In a plan of a bucket, tasks are listed and not drawn, because no broker describes the segments.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ _STRIP, _TASK = 14, 6
 class PlannedPart:
     """Part of a task: a range of one ledger, read from the log, the bucket or the table.
 
-    `size_bytes` is -1 for the log, which does not tell the size of each task. `files` are those of a table.
+    `size_bytes` is -1 for the log, because a task of the log does not contain its size. `files` is the number of a
+    table's files.
     """
 
     task: int
@@ -104,7 +106,7 @@ def _part_bar(strip: Strip, part: PlannedPart) -> Element:
 
 
 def explain(options: Mapping[str, str]) -> ReadPlan:
-    """Return the plan of a read with these options of `format("ledger")`. Raises what the read would raise."""
+    """Return the plan of a read with these options of `format("ledger")`. Raises the errors of such a read."""
     parsed = read_options(options)
     if parsed.bucket is None and not parsed.store:  # else each step would print the default store
         options = {**options, "store": store_location(None)}
@@ -120,7 +122,8 @@ def explain(options: Mapping[str, str]) -> ReadPlan:
 def planned_parts(number: int, task: Task, named: str) -> list[PlannedPart]:
     """Return the parts of a task. A task of the option `table`, which reads tables about the store, has no parts.
 
-    `named` is the ledger of the read, or empty for several: a task of a published table does not name its ledger.
+    `named` is the ledger of the read, or empty if the read has several ledgers. Reason for this argument: a task of a
+    published table does not name its ledger.
     """
     if isinstance(task, LedgerTask):
         return [PlannedPart(number, part.ledger, "log", part.range) for part in task.ranges]

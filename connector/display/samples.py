@@ -32,7 +32,7 @@ _SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class QueryLag:
-    """Unread rows of all ledgers of a query, and the wait of the oldest one."""
+    """Unread rows of all ledgers of a query, and the age of the oldest unread row."""
 
     rows: int
     waited_ms: int

@@ -71,14 +71,14 @@ class BucketOptions(EveryReadOptions):
         chars_max=LONG_CHARS_MAX,
     )
     offload_cluster: str = option(
-        text, READS, "With `offload`: the cluster, if several clusters wrote a topic of the same name.", absent=""
+        text, READS, "With `offload`: the Pulsar cluster, if several clusters wrote a topic of this name.", absent=""
     )
     offload_scan: str = option(
         one_of("auto", "none"),
         READS,
         "With `offload`, for topics of messages: `auto` first scans all entries. The scan finds transactions "
-        "and chunked messages, and the time and number of rows of each entry. `none` skips the scan. It declares that "
-        "there are no transactions and no chunks: if the read finds one, it fails.",
+        "and chunked messages, and the time and number of rows of each entry. `none` skips the scan. Use it only if "
+        "the topic has no transactions and no chunks. If the read then finds a transaction or a chunk, it fails.",
         default="auto",
     )
     crypto_keys: KeyReferences = option(
@@ -120,7 +120,7 @@ class BucketOptions(EveryReadOptions):
         text, READS, "With `offload`, `history` or `broker` = `none`: the ARN of a role to assume.", absent=""
     )
     offload_role_external_id: str = option(
-        text, READS, "With `offload`, `history` or `broker` = `none`: the external id for that role.", absent=""
+        text, READS, "With `offloadRole`: the external id that the role requires.", absent=""
     )
     offload_bucket_owner: str = option(
         text, READS, "With `offload`, `history` or `broker` = `none`: the account that must own the bucket.", absent=""

@@ -24,7 +24,10 @@ _OF_A_TABLE = frozenset(
 
 
 def require_consistent(values: Values) -> None:
-    """Raise Refused for options that contradict each other in every use."""
+    """Raise Refused for options that contradict each other in every use.
+
+    A use is a batch read, a batch write, a stream that reads or a stream that writes.
+    """
     _require_one_of(values, "ledger", "ledgers", "ledgers_pattern")
     strange = sorted(set(values) - _OF_A_TABLE)
     if "table" in values and strange and values.keys().isdisjoint({"history", "offload"}):

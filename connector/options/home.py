@@ -1,9 +1,11 @@
-"""Options of a batch read without a broker (`broker` = `none`), of a store in a bucket.
+"""Options of a batch read that reads a store in a bucket without a broker (option `broker` = `none`).
+
+The bucket that contains such a store is its *home* bucket.
 
 Rules
-- The options for access to the bucket are those of `offload`.
-- An option that needs a broker is refused, also if it has a meaning in other batch reads.
-- The option itself belongs to batch reads, so streams and writes refuse it.
+- The options for access to the home bucket are those for access to the bucket of option `offload`.
+- An option that needs a broker is refused, even if other batch reads accept it.
+- Streams and writes refuse the option `broker` itself.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ _SHARED = frozenset(
 
 
 def take_home_options(values: dict[str, object], options: Mapping[str, Option]) -> BucketOptions | None:
-    """Remove the options of access from `values`, and return them; None unless `broker` is `none`.
+    """Remove the options for access to the bucket from `values`, and return them; None unless `broker` is `none`.
 
     `options` are all options by their keys. Options without a meaning in a batch read are left to other checks.
     """
@@ -45,7 +47,7 @@ def take_home_options(values: dict[str, object], options: Mapping[str, Option]) 
 
 
 def require_home(location: str) -> str:
-    """Return the bucket's address of a store. Raises Refused for a store that is not in a bucket."""
+    """Return the address of the bucket that contains a store. Raises Refused for a store that is not in a bucket."""
     address = bucket_of(Path(location))
     if not address:
         raise Refused(

@@ -41,7 +41,7 @@ _SHOWN = 300  # characters of a value in an error
 
 @dataclass(frozen=True)
 class LedgerOptions(AddressOptions, ReadOptions, WriteOptions):
-    """Parsed options of one use. None means that the option is not set, and that its default is determined later."""
+    """Parsed options of one use. The value None means that the option is not set. Its default is determined later."""
 
     bucket: BucketOptions | None = None
     history: HistoryOptions | None = None
@@ -49,7 +49,10 @@ class LedgerOptions(AddressOptions, ReadOptions, WriteOptions):
     """Access to the bucket of the store, for a read without a broker."""
 
     def require_acknowledger(self) -> None:
-        """Raise Refused for `ackMode` explicit without a subscription, and for its options in another `ackMode`."""
+        """Raise Refused for `ackMode` = `explicit` without a subscription.
+
+        Raises Refused also for an option of `explicit` in another `ackMode`.
+        """
         explicit = self.ack_mode == "explicit"
         if explicit and self.subscription is None:
             hint = "Set 'subscription': its cursor stores the acknowledgements"

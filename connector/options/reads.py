@@ -29,7 +29,7 @@ _BYTES_MOST = 2**50
 
 @dataclass(frozen=True)
 class EveryReadOptions:
-    """Reads of a ledger or a bucket."""
+    """Options of every read, from a ledger or from a bucket."""
 
     ending_timestamp: int | None = option(
         time,
@@ -48,7 +48,7 @@ class EveryReadOptions:
 
 @dataclass(frozen=True)
 class ReadOptions(EveryReadOptions):
-    """Reads of a ledger."""
+    """Options of a read of ledgers."""
 
     starting_position: Position | None = option(
         position,

@@ -1,14 +1,16 @@
-"""View table with the newest row of each key, updated from the published table by MERGE.
+"""Second Delta table, the *view*, with the newest row of each key. A MERGE from the published table updates the view.
 
-    published table ── segments after the view's last one, the newest row of each key ──▶ MERGE ──▶ view
+    published table ── rows of the segments that the view lacks, newest row of each key ──▶ MERGE ──▶ view
+
+A *segment* is one sealed file of a log. A *log* is a ledger without partitions, or one partition. The *incarnation* of
+a log is an id that changes when the ledger is deleted and created again.
 
 Rules
-- The metadata of each Delta commit of the view name the last segment in the view. So do the commits of the published
-  table. Rows are read from the published
-  table, never from the log. So a view that was added later, or whose update was killed, catches up.
-- A MERGE covers one log. Its Delta transaction has the newest segment, and the log's incarnation: an id that changes
-  when a ledger is created again. Delta skips a MERGE that
-  arrives after a newer MERGE, so a deleted key does not reappear.
+- Each Delta commit of the view, and of the published table, names the last segment in the table.
+- Rows are read from the published table, never from the log. So a view can be added later, and catches up after a
+  killed update.
+- A MERGE covers one log. Its Delta transaction consists of the log's incarnation and the newest segment. Delta skips a
+  MERGE that arrives after a newer MERGE, so a deleted key does not reappear.
 - A row is replaced only by a row with a later position. Rows without a key are ignored.
 - A tombstone deletes its key. By default, a tombstone is a row whose other columns are all null. The user may give a
   condition for tombstones instead.

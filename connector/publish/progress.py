@@ -1,4 +1,7 @@
-"""Progress of one pass of a publisher: the bytes of the segments that it publishes, over all of its logs."""
+"""Progress bar of one pass of a publisher. A pass publishes all segments that are sealed and not in the table yet.
+
+The bar counts the bytes of these segments, in all logs of the publisher (a ledger, or the partitions of a ledger).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from pyspark_ledger.ledger.names import short_name
 
 
 class PassProgress:
-    """Progress of one pass on a bar. Until a log's table was read, all segments of the log count as unpublished."""
+    """Bar of one pass. Until the table was read, all segments of a log count as unpublished."""
 
     def __init__(self, bar: ProgressBar, logs: Iterable[SealedLog]) -> None:
         self._bar = bar

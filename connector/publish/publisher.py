@@ -4,7 +4,8 @@
                          ▲                                      one commit      one commit
                          └── read from the table's commits; no other state is kept
 
-A *log* is a ledger without partitions, or one partition. *Dead letters* are payloads that cannot be decoded.
+A *log* is a ledger without partitions, or one partition. A *pass* publishes all segments that are sealed and not in the
+table yet. *Dead letters* are payloads that cannot be decoded.
 
 Invariants
 - Each segment is one commit, in the order of segments. The commit's `txnAppId` identifies the log's incarnation, an id
@@ -19,8 +20,8 @@ Invariants
 - A write is refused after each of three events, unless the user allows it. The table or the ledger was deleted and
   created again. Another program changed rows of the table (a *foreign change*). Retention deleted an unpublished
   segment.
-- A publisher *reviews* commits: it looks for foreign changes. Each commit states the last reviewed version. So a
-  foreign change during a pass is detected by this pass or the next pass.
+- A publisher *reviews* commits: it looks for foreign changes. Each commit states the last reviewed version. So this
+  pass or the next pass detects a foreign change that was made during this pass.
 
 As a streaming query, each trigger is one pass over the newly sealed segments. The query's checkpoint only counts
 triggers. So a query may start with an empty checkpoint, continue with an old checkpoint, or run beside other

@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 class PublishReports:
-    """Reports about the segments of one source."""
+    """Sender of the reports about one ledger. It sends nothing for a topic in a bucket."""
 
     def __init__(self, source: StoreSegments | BucketSegments) -> None:
         self._source = source

@@ -9,6 +9,7 @@ Rules
 - `__incarnation` distinguishes a log from a deleted log of the same topic.
 - The publish date is in UTC, independent of the session's time zone.
 - A column of a type that Delta does not support is refused before any write. The error names the column.
+- An undecodable row has a *rescue text*: JSON with reason, position and payload (option `rescuedDataColumn`).
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ def _provenance_columns(incarnation: str) -> list[Column]:
 def _reason(frame: DataFrame) -> Column:
     """Return the column with the reason why a row could not be decoded. It is null for decoded rows.
 
-    A decoded row may have a rescue text too: the values of columns that the read did not plan.
+    A decoded row may have a rescue text too, with the values of columns that were added after the read was planned.
     """
     from pyspark.sql import functions as f
 

@@ -15,8 +15,9 @@ Rules
   any write.
 
 Rules of `part_rows`
-- Spark plans a data source in a process of its own, which lacks the scan of this process. So a data source class is
-  created for the parts of a bucket, and pickled together with them. A part is the input of one task.
+- A part is the input of one task.
+- Spark plans a data source in a process of its own. That process does not have the result of this process's scan, which
+  has read all entries to find transactions. So a data source class is created for the parts, and pickled with them.
 - One data source after another is registered under the same name. The session keeps only the last registration. Each
   DataFrame keeps the parts of the registration with which it was created.
 """

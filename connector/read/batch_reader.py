@@ -1,4 +1,4 @@
-"""Batch reads, `spark.read.format("ledger")`: Spark's reader, which uses the planner of a source.
+"""Batch reads, `spark.read.format("ledger")`: Spark's reader, which gets its tasks from a planner (see `planner`).
 
 Filters are not pushed down: the class does not override `pushFilters`. Reason: Spark 4.2 applies the pushed filters of
 one scan also to later scans of the same DataFrame. Options such as `startingTimestamp` limit a read.

@@ -3,12 +3,13 @@
     ledgers    one row for each ledger of the store, or for the loaded ledger
     segments   the segments of the ledgers
     cursors    the durable cursors: positions, backlogs, counts of individual acknowledgements
-    holes      ranges that are acknowledged after the mark-delete position, and partly acknowledged entries
+    holes      ranges that are acknowledged out of order, and partly acknowledged entries
     cache      the counters of the broker's cache
 
 Rules
 - The driver asks the broker once, when Spark plans the read. No entry is read. If `load()` names no ledger, a table
   covers all ledgers of the store.
+- *Out of order* means: after the mark-delete position, the entry up to which a cursor has acknowledged every entry.
 - A cursor can have millions of acknowledged ranges. So the task gets the ranges in their encoded form, and decodes them
   into rows.
 """

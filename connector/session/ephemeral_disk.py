@@ -26,6 +26,6 @@ def dies_with_its_machine(path: Path, mounts: str) -> str:
             return what
     points = [line.split()[1:3] for line in mounts.splitlines() if len(line.split()) > 2]
     holding = [(len(point), kind) for point, kind in points if path.is_relative_to(point)]
-    # Of several mounts at one place the last is used, because a later mount hides an earlier one.
+    # If several file systems are mounted at one place, the last mount counts, because it hides the earlier mounts.
     kind = max(reversed(holding), key=lambda held: held[0], default=(0, ""))[1]
     return _OF_KINDS.get(kind, "")

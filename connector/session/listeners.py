@@ -1,7 +1,7 @@
-"""Listeners of a session that do not keep the process alive. With Spark Connect they must be removed for this.
+"""Listeners of a session that do not keep the process alive.
 
-Rule: when a client of Spark Connect ends, it waits for its event thread, which ends with the last listener. So each
-listener of this package is removed after the main thread and its own work are done.
+Rule: when a client of Spark Connect ends, it waits for its event thread. This thread ends only after the last listener
+was removed. So each listener of this package is removed when the main thread has ended and the listener's work is done.
 """
 
 from __future__ import annotations

@@ -33,9 +33,7 @@ class SparkSetting:
 
 
 SETTINGS: tuple[SparkSetting, ...] = (
-    SparkSetting(
-        "spark.python.unix.domain.socket.enabled", "true", "rows cross to Python faster than over TCP", "false"
-    ),
+    SparkSetting("spark.python.unix.domain.socket.enabled", "true", "rows reach Python faster than over TCP", "false"),
     SparkSetting(
         "spark.sql.catalogImplementation",
         "in-memory",

@@ -20,10 +20,11 @@ Rules
 - A null value, or bytes that are not a message id, are refused. The error names the row in the batch.
 
 Rules of `acknowledge_frame`
-- It selects the column of the frame, runs the write, and raises the write's errors.
-- It changes one setting of the session during the write, and restores the setting afterwards, also after a failure. By
-  this setting, Spark limits the bytes of an Arrow batch, and measures the batch after each row. For positions this is
-  most of the write's cost. A position has about twenty bytes, so the limit of rows is sufficient.
+- The function selects the column of positions, runs the write, and raises the write's errors.
+- The function changes one setting of the session during the write, and restores the setting afterwards, also after a
+  failure. With the usual value, Spark limits the bytes of an Arrow batch, so it measures the batch after each row. For
+  positions, the measurement is most of the write's cost. A position has about twenty bytes, so the limit of rows is
+  sufficient.
 - The calls of one process run one after the other. Otherwise a second call would read the changed setting, and restore
   the wrong value.
 """

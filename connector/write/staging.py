@@ -52,8 +52,9 @@ class StagingTask:
     def turn(self) -> int:
         """The partition for the first record batch's rows without a key. It is the same in every attempt of the task.
 
-        The partition starts at a hash of the query and advances with the batch. Reason: a small batch is often one task
-        with one record batch. Otherwise the rows of all batches and queries would go to the same partition.
+        The partition starts at a hash of the query and advances with the number of the batch. Reason: a small batch is
+        often one task with one record batch. With a fixed start, the rows of all small batches and of all queries would
+        go to the same partition.
         """
         return self.run.most + self.batch + self.task
 

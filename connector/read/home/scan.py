@@ -1,7 +1,8 @@
 """Batch reads of a store in a bucket without its broker, `spark.read.format("ledger").option("broker", "none")`.
 
 Rules
-- The driver opens a view of the store (`offload.home_view`), and plans with the same code as with a broker.
+- The driver opens a view, one state of the store that is built from the bucket's objects (`offload.home_view`). The
+  driver plans with the same code as with a broker.
 - The view has one state of all ledgers. It is opened when Spark plans the read, so the end of the read is fixed then.
   Exception: the process that finds the columns plans the read, too. Its plan is used if the log has not grown since.
 - A task gets the places of its blocks in the bucket. A plan has no row and no credential.

@@ -3,9 +3,9 @@
 Rules
 - A task fetches the blocks of its plan. It needs nothing but the bucket, and reads the credentials on its own host.
 - The executor opens the object store, and later tasks use it again.
-- An object of the plan may be missing because the broker's collector deleted it. The collector deletes an object of the
-  log after its bytes were copied to another object, or their segment was uploaded. The task then opens a view of the
-  store, and reads the rest of the range from there.
+- An object of the plan may be missing. Reason: the broker deletes an object of the log when another object has the
+  object's bytes, or when their segment is uploaded. The task then opens a view of the store (`offload.home_view`), and
+  reads the rest of the range from there.
 - If the view lacks entries of the range, they are lost, and `failOnDataLoss` decides.
 """
 

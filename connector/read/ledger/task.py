@@ -87,8 +87,8 @@ class ReadSource:
 class LedgerTask:
     """Task that reads ranges of ledgers, one after the other.
 
-    `skip` are the positions to leave out, an encoded PositionInfo of one ledger (see `row_selection`). `redelivered` is
-    the value of the redelivery count column; -1: no such column.
+    `skip` are the positions to leave out, for a task of one ledger. They are encoded as PositionInfo, Pulsar's message
+    for a set of positions. `redelivered` is the value of the redelivery count column; -1: no such column.
     """
 
     source: ReadSource

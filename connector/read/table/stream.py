@@ -3,10 +3,10 @@
 Invariants
 - An offset is a position, as in every stream. A row has the same position in the table and in the ledger.
 - The end offset of a batch has the version of the table that the batch reads. So a repeated batch has the same rows.
-- Batches read the table in the order of positions and within the limits, up to the end of the pinned version. Without
-  limits, the first batch reads the rest of the table and the ledger.
-- Later batches read the ledger. If entries are trimmed from the ledger, the newest version of the table is opened
-  before they are reported as lost. Reason: retention may trim published segments.
+- The version of the table in an offset is the *pinned* version. Batches read this version in the order of positions and
+  within the limits. Without limits, the first batch reads the rest of the table and the ledger.
+- Later batches read the ledger. Retention may delete (*trim*) published segments from the ledger. So before trimmed
+  entries are reported as lost, the stream looks for them in the newest version of the table.
 - Positions in the table are not acknowledged. A subscription's cursor is in the ledger.
 """
 
