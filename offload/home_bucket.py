@@ -1,10 +1,10 @@
-"""Access to the bucket of a store whose home is a bucket.
+"""Access to the home bucket of a store: the bucket that contains the store's log and segments.
 
 The broker imports this module by its name at the first use, because `ledger` does not depend on `offload`.
 
 Rules
 - The offload settings also apply to this bucket: endpoint, region, profile, role, encryption.
-- boto3 repeats no request of the write-ahead log: the log repeats them itself, and knows which may be repeated.
+- boto3 does not retry requests of the write-ahead log. Reason: only the log knows which requests may be repeated.
 """
 
 from __future__ import annotations

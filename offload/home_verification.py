@@ -1,7 +1,9 @@
-"""Verification of a whole store whose home is a bucket: its log, and the objects of its uploaded segments.
+"""Verification of a whole store in a bucket: its log, and the objects of its uploaded segments.
+
+The *manifest* of such a store is the object that names its broker and lists its snapshots.
 
 Rules
-- No broker is started and no epoch is raised. A broker may serve the store meanwhile.
+- No broker is started, and a running broker is not replaced. So a broker may serve the store meanwhile.
 - The log and the snapshot are always verified. With a name, only the uploaded segments of that ledger are read.
 - A segment that retention deletes during the pass is no damage.
 """

@@ -1,8 +1,9 @@
-"""Store in a bucket, opened for reading without its broker: records and open segments in a temporary directory, sealed
-segments in the bucket.
+"""View of a store in a bucket, for reads without the store's broker.
+
+Records and open segments are in a temporary directory, sealed segments in the bucket.
 
 Rules
-- A view has one state of the store, that of the time when it was opened (`ledger.bucket_store.view`). It changes
+- A view shows the state of the store at the time when the view was opened (`ledger.bucket_store.view`). A view changes
   nothing in the bucket.
 - Uploaded segments are read from the folder `segments` of the address, with the credentials of this process.
 - The temporary directory has the files that are only in the log. It is deleted with the view, or when the process ends.

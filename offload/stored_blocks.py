@@ -1,4 +1,4 @@
-"""Blocks of a store in a bucket by their places in objects: what a plan gives a task, and how the task fetches them.
+"""Blocks of a store in a bucket, with their places in objects. A plan gives the places to a task, which fetches them.
 
 A *block* is a number of consecutive frames of one segment. A frame is an entry with its length and id. The bytes of a
 block are in the data object of an uploaded segment, or in one or more objects of the write-ahead log.

@@ -75,8 +75,8 @@ class PartitionedLedger(Ledger):
         """Append rows, or one message, to the next partition in rotation. Return the position after them in this
         partition.
 
-        A client that appends all the time does not use partitions that were added meanwhile. It uses them after it was
-        idle for some seconds.
+        If partitions are added while a client appends continuously, the client does not use them. It uses them after it
+        was idle for some seconds.
         """
         if not isinstance(rows, (bytes, pa.Table, pa.RecordBatch)):
             rows = listed_rows(rows)

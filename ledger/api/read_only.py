@@ -1,11 +1,12 @@
 """Read-only store: it reads the files of a store without a broker, and changes nothing.
 
-`ledger.api.store` uses the class instead of a client. It refuses calls that would change the store. It takes no lock
-and no lease, and it does not raise the epoch. A broker can serve the store at the same time.
+`ledger.api.store` uses the class instead of a client. The class refuses calls that would change the store. It takes no
+lock and no lease. It does not raise the epoch, the number that each new broker raises, so it fences no broker. A broker
+can serve the store at the same time.
 
 Invariants
 - No file in the directory is changed. In particular, no segment is repaired, and no file is deleted.
-- Of the open segment, also of a killed broker, a reader gets only the acknowledged entries.
+- A reader gets only the acknowledged entries of the open segment, even if the broker was killed.
 - Each call reads the last committed state of the metadata. If a broker changes the store during a call, the call is
   repeated.
 - Exception: the directory is the view of a store in a bucket (`ledger.bucket_store.view`). No broker changes the view,

@@ -116,7 +116,7 @@ def _elsewhere(store: Path, credentials: Credentials | None, deadline_ms: int, *
 
 
 def _started_or_elsewhere(store: Path, create: bool, credentials: Credentials | None, deadline_ms: int) -> Client:
-    """Start a broker. If it fails, return a client of the broker elsewhere that was faster."""
+    """Start a broker. If the start fails because a broker on another host started first, return a client of it."""
     try:
         return _started(store, create, deadline_ms)
     except (Refused, Unavailable):

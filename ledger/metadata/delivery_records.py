@@ -1,4 +1,4 @@
-"""Records of the rows that batches deliver, kept while a checkpoint of Spark may name them.
+"""Delivery records: a record lists the rows that a query's batch delivers, while a checkpoint of Spark may name it.
 
     delivery        (ledger, cursor, record) → the rows of the batch, the outstanding rows, the next batch's position
     delivery_chunk  (ledger, cursor, record, chunk) → a part of a body above 1 MiB, numbered from 0

@@ -14,8 +14,8 @@ Rules
 
 An attempt is one upload of a segment to object storage. The table `unwanted` lists the attempts whose objects must be
 deleted: attempt (UUID), segment id, name of the managed ledger, JSON of the driver. The transaction that removes an
-attempt from a segment's record inserts the row. That is a trim, the deletion of the ledger, or a new attempt. The row
-is deleted after the objects. So a crash leaves no object that is not listed.
+attempt from a segment's record inserts the row. Such a transaction trims the ledger, deletes the ledger, or records a
+new attempt. The row is deleted after the objects. So a crash leaves no object that is not listed.
 """
 
 from __future__ import annotations

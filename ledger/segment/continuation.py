@@ -1,9 +1,11 @@
-"""Continuation of an open segment: another broker appends to a file that it built from the log of the store.
+"""Continuation of an open segment in a store in a bucket.
+
+A new broker builds the segment's file again from the write-ahead log in the bucket, and then appends to the file.
 
 Invariants
-- All entries of the file are durable in the log. Bytes behind the last entry are cut.
-- The sidecar is new. Its acknowledged end is the last entry.
-- Blocks, entry ids and offsets go on as if the writer had never changed.
+- All entries of the file are durable in the log. Bytes after the last entry are cut.
+- The sidecar, the small index file beside the segment, is new. Its acknowledged end is the last entry.
+- Blocks, entry ids and offsets continue as if the writer had never changed.
 """
 
 from __future__ import annotations

@@ -139,9 +139,9 @@ class SegmentWriter:
     ) -> SegmentWriter:
         """Create an empty segment, durable on return. After a failure no file is left.
 
-        `sync_through` replaces the device. `sync` calls it with the writer, and it makes `unsynced` durable elsewhere.
-        `owner` is the incarnation of the managed ledger: the id of this creation of the ledger. It tells to which
-        ledger a file belongs if the metadata do not list the file.
+        `sync_through` replaces the sync of the device. `sync` calls this function with the writer. The function makes
+        the bytes of `unsynced` durable in another place. `owner` is the incarnation of the managed ledger: the id of
+        this creation of the ledger. It shows to which ledger a file belongs if the metadata do not list the file.
         """
         require_block_bytes(block_bytes)
         index = EntryIndex(ledger_id, first_row)

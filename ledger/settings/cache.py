@@ -86,7 +86,8 @@ class EvictionSettings:
         "milliseconds",
         0,
         INT_MAX,
-        "The same age for blocks with expected reads. Only the policy `expected-reads-stash` uses it.",
+        "Age at which a block with expected reads is evicted even if the cache is not full. Only the policy "
+        "`expected-reads-stash` uses it.",
         AT_ONCE,
     )
     managedLedgerCacheEvictionTimeThresholdMillisOffloaded: int = whole(
@@ -104,7 +105,8 @@ class EvictionSettings:
         "times",
         0,
         INT_MAX,
-        "With the policy `expected-reads`: how many times a block with expected reads is kept when it reaches the age.",
+        "With the policy `expected-reads`: how many times a block with expected reads is kept although it has reached "
+        "the age managedLedgerCacheEvictionTimeThresholdMillis.",
         AT_ONCE,
     )
     managedLedgerCacheEvictionExtendTTLOfRecentlyAccessed: int = switch(
@@ -214,5 +216,11 @@ class CacheSettings:
         AT_ONCE,
     )
     managedLedgerMaxReadsInFlightPermitsAcquireQueueSize: int = whole(
-        50_000, "reads", 0, INT_MAX, "Number of reads that wait at that limit. A further read fails at once.", AT_ONCE
+        50_000,
+        "reads",
+        0,
+        INT_MAX,
+        "Maximum number of reads that wait at the limit managedLedgerMaxReadsInFlightSizeInMB. A further read fails at "
+        "once.",
+        AT_ONCE,
     )

@@ -97,7 +97,9 @@ class OffloadSettings:
         AT_ONCE,
     )
     s3ManagedLedgerOffloadRole: str = text("ARN", "Role that the broker assumes with its credentials.", AT_ONCE)
-    s3ManagedLedgerOffloadRoleSessionName: str = text("name", "Session name of that role.", AT_ONCE)
+    s3ManagedLedgerOffloadRoleSessionName: str = text(
+        "name", "Name of the session with which the broker assumes s3ManagedLedgerOffloadRole.", AT_ONCE
+    )
     managedLedgerOffloadEncryption: str = text(
         "AES256 or aws:kms",
         "Server-side encryption of objects. Empty: the bucket's default.",

@@ -138,7 +138,7 @@ class ServiceSettings:
     openTelemetryEndpoint: str = text(
         "address",
         "Base address of a collector of OpenTelemetry, to which the broker pushes its metrics: http://HOST:4318. Needs "
-        "the extra `otel`. Empty: that of OTEL_EXPORTER_OTLP_METRICS_ENDPOINT or OTEL_EXPORTER_OTLP_ENDPOINT, if any.",
+        "the extra `otel`. Empty: the address in OTEL_EXPORTER_OTLP_METRICS_ENDPOINT or OTEL_EXPORTER_OTLP_ENDPOINT.",
     )
     tlsCertificateFilePath: str = text("path", "PEM file with the certificate of the broker and its chain.")
     tlsKeyFilePath: str = text("path", "PEM file with the key of the certificate, with mode 600.")
@@ -150,5 +150,5 @@ class ServiceSettings:
     authenticationTokens: str = text(
         "reference",
         "Reference to the bearer tokens of clients: file:/path (one token a line, mode 600) or env:NAME. With several "
-        "tokens you can replace one while clients run. Do not set a token itself.",
+        "tokens you can replace a token while clients run. Do not set a token itself.",
     )

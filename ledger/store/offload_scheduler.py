@@ -63,7 +63,7 @@ class _Run:
 
     name: str
     sizes: dict[int, int]
-    """Size of each segment: the bytes of its entries. When its offload starts, the size of its file replaces them."""
+    """Size of each segment: the bytes of its entries. When its offload starts, the size of its file replaces it."""
     state: str = "waiting"
     done: list[int] = field(default_factory=list)
     bytes_done: int = 0
@@ -216,7 +216,7 @@ class OffloadScheduler:
             self._do(run)
 
     def sweep(self) -> int:
-        """Delete the objects that the metadata list as unwanted. Return the number of uploads that had them."""
+        """Delete the objects that the metadata list as unwanted. Return the number of attempts that wrote them."""
         swept = 0
         for gone in self._metadata.unwanted.all():
             if gone.attempt in self._running:

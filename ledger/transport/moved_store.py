@@ -5,7 +5,7 @@
 
 Rules
 - One rename marks a directory. A program without this module finds no metadata, and refuses the directory.
-- The rename back is the undo. `moved.json` beside `metadata.sqlite` means nothing.
+- A rename back removes the mark. `moved.json` beside `metadata.sqlite` is no mark.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class MovedStore(msgspec.Struct, frozen=True):
 def moved_store(directory: Path) -> MovedStore | None:
     """Return the new address of the store that was in a directory, None if the directory is not marked.
 
-    If the note is damaged, the address is empty.
+    If `moved.json` is damaged, the address is empty.
     """
     if (directory / METADATA).exists() or not (directory / MOVED_METADATA).exists():
         return None

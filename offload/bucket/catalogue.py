@@ -7,14 +7,14 @@
 Rules
 - The user metadata of an object state its topic. If they lack the topic, the custom metadata in the index state it.
 - Objects of one topic are grouped by cluster and by incarnation, the id that changes when a ledger is created again.
-- Older versions of Pulsar state neither cluster nor incarnation. Their objects join the topic's other group. Exception:
-  they stay a group of their own if there are several other groups, or if the other group has an earlier segment.
+- Objects of older versions of Pulsar state neither cluster nor incarnation. These objects join the topic's other group.
+  Exception: they stay a separate group if there are several other groups, or if the other group has an earlier segment.
 - An attempt is valid if its index is readable and its data object is at least as long as the index states.
 - Valid attempts of one segment must agree in last entry id and length. The attempt with the most entries is read.
 - A missing segment is a gap only if later segments of the topic exist, because the last segments may still be uploaded.
   Exception: an index without its data object is always a gap, because the index is written last.
-- The user may give Pulsar's metadata of a topic (option `offloadMetadata`). They then determine the segments of the
-  topic and the valid attempt of each segment. Objects that state no topic are found only by such metadata.
+- The user may give Pulsar's metadata of a topic (option `offloadMetadata`). Then these metadata determine the segments
+  of the topic and the valid attempt of each segment. Objects that state no topic are found only by such metadata.
 """
 
 from __future__ import annotations
