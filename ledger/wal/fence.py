@@ -13,7 +13,9 @@ Rules
   read begins after the put has succeeded.
 - If a slot has another object than the one that the broker put, the slot is lost. Then the broker ends.
 - An object is void if an object of a higher epoch has a lower number.
-- A taker claims the first free slot and the rest of the window. It stops if it reads an object of a higher epoch.
+- A taker claims the first free slot and the rest of the window.
+- A taker reads the manifest again before its first claim and after its last one. Another epoch ends it. So an owner
+  never loses a slot to a taker that was suspended.
 """
 
 from __future__ import annotations
@@ -46,18 +48,6 @@ def slot_content(found: Header | None, mine: Header) -> Slot:
         return Slot.FREE
     same = (found.nonce, found.epoch, found.number) == (mine.nonce, mine.epoch, mine.number)
     return Slot.MINE if same else Slot.LOST
-
-
-def require_not_superseded(highest: int, mine: int, where: str) -> None:
-    """Raise Fenced if the log has an object of a higher epoch than a taker's. Called before each claim.
-
-    Reason: a slow taker would follow the objects of a later taker, and claim a slot in the later taker's log.
-    """
-    if highest > mine:
-        raise Fenced(
-            f"the log of {where} has objects of epoch {highest}, this broker has taken the store over with {mine}",
-            hint="Another broker has taken the store over; connect to it",
-        )
 
 
 def require_own(slot: Slot, mine: Header, where: str) -> None:

@@ -4,10 +4,13 @@ A *slot* is the place of one numbered object in the log. To *claim* a slot is to
 late put of the earlier broker fails. The *window* is the number of slots for which that broker may have a put in
 flight.
 
-    manifest, epoch + 1 ──▶ read to the first free slot ──▶ claim it ──▶ claim the rest of the window ──▶ write
+    epoch + 1 ──▶ read to the first free slot ──▶ epoch? ──▶ claim it and the rest of the window ──▶ epoch? ──▶ write
 
 Invariants
 - The epoch is raised before the log is read. So no later put of the earlier broker is acknowledged.
+- Before the first claim and before the first put, the manifest is read again, and shows the taker's epoch. So a later
+  taker finds everything that this taker has read or claimed, and starts behind it. A late claim or put of a suspended
+  taker cannot take a slot of the later taker.
 - The first free slot is claimed, or its object is read. The claim decides which objects of the earlier broker count.
 - All other slots of the window are claimed or have an object of the earlier broker, which readers skip. So a late put
   cannot reach a number of this broker.
@@ -24,7 +27,7 @@ from msgspec import UNSET, UnsetType
 from pyspark_ledger.ledger.clock import Clock
 from pyspark_ledger.ledger.errors import Corrupt, Unavailable
 from pyspark_ledger.ledger.wal.bucket import MANIFEST, Bucket, log_key
-from pyspark_ledger.ledger.wal.fence import Slot, claimed_slots, require_epoch, require_not_superseded, taken_over
+from pyspark_ledger.ledger.wal.fence import Slot, claimed_slots, require_epoch, taken_over
 from pyspark_ledger.ledger.wal.log_object import Header, encode_object
 from pyspark_ledger.ledger.wal.manifest import Move
 from pyspark_ledger.ledger.wal.reader import Batch, WalReader
@@ -85,6 +88,7 @@ class TakeOver:
         claims = claimed_slots(scan.next, manifest.window)
         for number in claims[1:]:
             self._claim(number)
+        self._require_owner()
         self._first_number = claims.stop
 
     def _require_end(self, reader: WalReader, number: int) -> None:
@@ -92,21 +96,24 @@ class TakeOver:
         try:
             reader.require_end(number, self.found.manifest.window)
         except Corrupt:
-            require_epoch(
-                read_manifest(self._bucket, self._limits).manifest, self.found.manifest.epoch, self._bucket.address
-            )
+            self._require_owner()
             raise
 
     def _claim_first(self, scan: LogScan) -> Slot:
         """Claim the first free slot. Raises Fenced after a later taker, and Corrupt if the manifest is an old one."""
+        self._require_owner()
         epoch, where = self.found.manifest.epoch, self._bucket.address
-        require_not_superseded(scan.epoch, epoch, where)
-        if scan.epoch == epoch:
+        if scan.epoch >= epoch:
             raise Corrupt(
-                f"{log_key(scan.next - 1)} of {where} has epoch {scan.epoch} already, the manifest had {epoch - 1}",
+                f"{log_key(scan.next - 1)} of {where} follows epoch {scan.epoch}, the manifest had {epoch - 1}",
                 hint=f"An older version of {MANIFEST} was restored; restore the newest",
             )
         return self._claim(scan.next)
+
+    def _require_owner(self) -> None:
+        """Raise Fenced if a later taker has raised the epoch. Its collector may have deleted what this taker read."""
+        found = read_manifest(self._bucket, self._limits)
+        require_epoch(found.manifest, self.found.manifest.epoch, self._bucket.address)
 
     def _claim(self, number: int) -> Slot:
         manifest = self.found.manifest

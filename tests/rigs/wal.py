@@ -5,12 +5,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from pyspark_ledger.ledger.clock import system_clock_ms
-from pyspark_ledger.ledger.wal.bucket import MANIFEST
+from pyspark_ledger.ledger.wal.bucket import LOG_PREFIX, MANIFEST, number_of
 from pyspark_ledger.ledger.wal.manifest import StoreManifest, encode_manifest
 from pyspark_ledger.ledger.wal.packing import Item, MetadataRows
 from pyspark_ledger.ledger.wal.reader import WalReader
-from pyspark_ledger.ledger.wal.requests import RequestLimits, read_manifest
+from pyspark_ledger.ledger.wal.requests import RequestLimits, read_manifest, replace_manifest
 from pyspark_ledger.ledger.wal.scan import LogScan
 from pyspark_ledger.ledger.wal.take_over import TakeOver, identity_of
 from pyspark_ledger.ledger.wal.writer import WalWriter
@@ -51,6 +53,15 @@ class WalRig:
         """Return the texts of all batches that a reader finds."""
         scan = LogScan(read_manifest(self.bucket, LIMITS).manifest.first)
         return [text_of(batch.parts) for batch in WalReader(self.bucket, self.store_id, scan, LIMITS).batches()]
+
+    def collect(self, writer: WalWriter) -> None:
+        """Raise the first live number to the end of the log, and delete the objects below, as a collector does."""
+        found = read_manifest(self.bucket, LIMITS)
+        after = replace(found.manifest, revision=found.manifest.revision + 1, first=writer.end)
+        replace_manifest(self.bucket, found, after, LIMITS)
+        self.bucket.delete(
+            [listed.key for listed in self.bucket.objects(LOG_PREFIX) if number_of(listed.key) < writer.end]
+        )
 
     def close(self) -> None:
         for writer in self.writers:

@@ -23,7 +23,7 @@ from pyspark_ledger.ledger.wal.slots import Slots
 
 STORE = uuid.UUID(int=1)
 Entry = tuple[str, int]  # the broker, and the number of the object
-IDLE, SCAN, CLAIM, SERVE, DEAD = "idle", "scan", "claim", "serve", "dead"
+IDLE, SCAN, FOUND, CLAIM, CLAIMED, SERVE, DEAD = "idle", "scan", "found", "claim", "claimed", "serve", "dead"
 
 
 class Object(NamedTuple):
@@ -106,7 +106,6 @@ class Decisions:
     claimed_slots: Callable[[int, int], range] = fence.claimed_slots
     taken_over: Callable[[StoreManifest, uuid.UUID, int], StoreManifest] = fence.taken_over
     is_void: Callable[[int, int], bool] = fence.is_void
-    require_not_superseded: Callable[[int, int, str], None] = fence.require_not_superseded
     may_sweep: Callable[[int, int, int, int], bool] = fence.may_sweep
     looks: bool = True
     """False: a broker acknowledges without a look."""
@@ -115,6 +114,8 @@ class Decisions:
     deletes_after_manifest: bool = True
     in_order: bool = True
     """False: a number may be acknowledged before the numbers below it."""
+    checks_before: tuple[str, ...] = (FOUND, CLAIMED)
+    """A taker reads the manifest again after it found a free slot, and after its last claim."""
 
 
 @dataclass
@@ -123,8 +124,6 @@ class Model:
 
     decisions: Decisions = field(default_factory=Decisions)
     states: int = 0
-    owner_may_end: bool = False
-    """True: it is no problem if the owner of the store loses a slot, and ends."""
 
     def explore(self, first: State, most: int = 1_500_000) -> str:
         """Return the first problem that any interleaving leads to, empty if there is none."""
@@ -186,10 +185,13 @@ class Model:
                 continue
             if broker.crashes:
                 yield put_broker(state, index, broker._replace(phase=DEAD, crashes=0))
-            step = {IDLE: self._take_over, SCAN: self._scan, CLAIM: self._claim, SERVE: self._serve}[broker.phase]
-            yield from step(state, index, broker)
+            yield from self._step(broker.phase)(state, index, broker)
         for request in state.network:
             yield from self._deliver(state, *request)
+
+    def _step(self, phase: str) -> Callable[[State, int, Broker], Iterator[State]]:
+        steps = {IDLE: self._take_over, SCAN: self._scan, CLAIM: self._claim, SERVE: self._serve}
+        return steps.get(phase, self._check_epoch)
 
     def _take_over(self, state: State, index: int, broker: Broker) -> Iterator[State]:
         if broker.seen is None or broker.seen != state.manifest:
@@ -204,16 +206,21 @@ class Model:
         number, epoch = broker.scan
         there = state.at(number)
         if there is None:
-            yield put_broker(state, index, broker._replace(phase=CLAIM))
+            yield put_broker(state, index, broker._replace(phase=FOUND))
             return
         scan = LogScan(number, epoch)
         view = (*broker.view, *self.feed(scan, there))
+        yield put_broker(state, index, broker._replace(scan=(scan.next, scan.epoch), view=view))
+
+    def _check_epoch(self, state: State, index: int, broker: Broker) -> Iterator[State]:
+        """Read the manifest, before the first claim and before the first put of a batch."""
+        after = CLAIM if broker.phase == FOUND else SERVE
         try:
-            self.decisions.require_not_superseded(scan.epoch, broker.epoch, "the store")
+            if broker.phase in self.decisions.checks_before:
+                fence.require_epoch(state.manifest, broker.epoch, "the store")
         except Fenced:
-            yield put_broker(state, index, broker._replace(phase=DEAD))
-        else:
-            yield put_broker(state, index, broker._replace(scan=(scan.next, scan.epoch), view=view))
+            after = DEAD
+        yield put_broker(state, index, broker._replace(phase=after))
 
     def _claim(self, state: State, index: int, broker: Broker) -> Iterator[State]:
         """Send the claim of the next slot. `claims` are the slots still to claim after the first one."""
@@ -331,7 +338,7 @@ class Model:
             if sent.number < broker.lowest or sent.number in broker.stored:
                 return state
             if slot is fence.Slot.LOST:
-                fenced = self.owner_may_end or broker.epoch < state.manifest.epoch
+                fenced = broker.epoch < state.manifest.epoch
                 problem = "" if fenced else f"{name} lost a slot that is its own"
                 return put_broker(state, index, broker._replace(phase=DEAD))._replace(problem=problem)
             return put_broker(state, index, broker._replace(stored=broker.stored | {sent.number}))
@@ -354,8 +361,8 @@ class Model:
             slots, claims = range(number, number + 1), broker.claims[1:]
         if claims:
             return put_broker(state, index, broker._replace(claims=claims))
-        serving = broker._replace(phase=SERVE, claims=(), lowest=slots.stop, next=slots.stop)
-        return put_broker(state, index, serving)
+        claimed = broker._replace(phase=CLAIMED, claims=(), lowest=slots.stop, next=slots.stop)
+        return put_broker(state, index, claimed)
 
 
 def put_broker(state: State, index: int, broker: Broker) -> State:

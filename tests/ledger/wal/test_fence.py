@@ -19,7 +19,7 @@ from pyspark_ledger.ledger.wal.fence import (
 )
 from pyspark_ledger.ledger.wal.log_object import Header
 from pyspark_ledger.ledger.wal.manifest import StoreManifest
-from tests.rigs.wal_model import Broker, Decisions, Model, changed, first_state
+from tests.rigs.wal_model import CLAIMED, FOUND, Broker, Decisions, Model, changed, first_state
 
 STORE = uuid.UUID(int=1)
 
@@ -45,11 +45,16 @@ def test_no_interleaving_of_sweeps_deletes_a_snapshot_that_is_needed() -> None:
     assert Model().explore(first_state(1, taker(sweeps=1, crashes=1), collections=1, sweeps=1)) == ""
 
 
-def test_no_interleaving_of_two_takers_and_a_collector_loses_anything() -> None:
-    """A taker that was suspended over another take-over and a collection can take a slot, and ends the owner."""
-    state = first_state(1, taker("n1"), taker("n2", collections=0), puts=1)
-    assert Model().explore(state) == "n1 lost a slot that is its own"
-    assert Model(owner_may_end=True).explore(state) == ""
+@pytest.mark.parametrize("window", [1, 2])
+def test_no_interleaving_of_two_takers_and_a_collector_loses_anything(window: int) -> None:
+    """No claim or put of a suspended taker takes a slot of the owner either: the owner would end."""
+    first, second = taker("n1", window=window), taker("n2", collections=0, window=window)
+    assert Model().explore(first_state(window, first, second, puts=1)) == ""
+
+
+def test_no_interleaving_of_three_takers_and_a_collector_loses_anything() -> None:
+    late = [taker(name, puts=0, collections=0) for name in ("n2", "n3")]
+    assert Model().explore(first_state(1, taker("n1"), *late, puts=0)) == ""
 
 
 def test_no_interleaving_of_two_takers_and_a_crash_loses_anything() -> None:
@@ -70,15 +75,19 @@ LOSING = {
         first_state(3, taker("n1", 0, 0, 1), taker("n2"), puts=3),
     ),
     "no object is void": (Decisions(is_void=lambda *_: False), first_state(2, taker(window=2))),
-    "a superseded taker goes on": (
-        Decisions(require_not_superseded=lambda *_: None),
-        first_state(2, taker("n1", window=2), taker("n2"), puts=0),
-    ),
     "every 412 is a lost slot": (
         Decisions(slot_content=lambda *_: Slot.LOST),
         first_state(1, taker()),
     ),
     "a sweep of every epoch": (Decisions(may_sweep=lambda *_: True), first_state(1, taker(), sweeps=1)),
+    "no look before a claim": (
+        Decisions(checks_before=(CLAIMED,)),
+        first_state(1, taker("n1"), taker("n2", collections=0), puts=1),
+    ),
+    "no look before the first put": (
+        Decisions(checks_before=(FOUND,)),
+        first_state(1, taker("n1"), taker("n2", collections=0), puts=1),
+    ),
     "deleted before the manifest says so": (Decisions(deletes_after_manifest=False), first_state(1, taker())),
 }
 

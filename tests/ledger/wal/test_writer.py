@@ -8,11 +8,13 @@ import threading
 import pytest
 
 from pyspark_ledger.ledger.errors import Fenced, LedgerError, Unavailable
-from pyspark_ledger.ledger.wal.bucket import log_key
+from pyspark_ledger.ledger.wal.bucket import LOG_PREFIX, log_key, number_of
 from pyspark_ledger.ledger.wal.fence import Slot
 from pyspark_ledger.ledger.wal.packing import FileBytes
+from pyspark_ledger.ledger.wal.requests import read_manifest
 from pyspark_ledger.ledger.wal.scan import LogScan
 from pyspark_ledger.ledger.wal.take_over import TakeOver
+from pyspark_ledger.ledger.wal.writer import WalWriter
 from tests.rigs.fault_proxy import FaultProxy
 from tests.rigs.wal import LIMITS, WalRig, text
 
@@ -152,6 +154,37 @@ def test_a_taker_that_was_overtaken_reports_no_loss(rig: WalRig, monkeypatch: py
     monkeypatch.setattr(TakeOver, "_claim_first", overtaken)
     with pytest.raises(Fenced, match="epoch 3, this broker has 2"):
         rig.take_over()
+
+
+@pytest.mark.parametrize(("where", "call", "late"), [("_claim_first", 1, 0), ("_claim", 2, 3)])
+def test_a_taker_that_was_suspended_over_a_collection_takes_no_slot(
+    rig: WalRig, monkeypatch: pytest.MonkeyPatch, where: str, call: int, late: int
+) -> None:
+    """The claims of the later taker, which would stop the slow one, are deleted."""
+    old, _ = rig.take_over()
+    old.append(text(0)).result(WAIT)
+    real, calls, owners = getattr(TakeOver, where), list[int](), list[WalWriter]()
+
+    def suspended(taking: TakeOver, place: LogScan | int) -> Slot:
+        calls.append(1)
+        if len(calls) == call:
+            monkeypatch.undo()
+            owners.append(rig.take_over()[0])
+            for number in range(3):
+                owners[0].append(text(number)).result(WAIT)
+            rig.collect(owners[0])
+        found: Slot = real(taking, place)
+        return found
+
+    monkeypatch.setattr(TakeOver, where, suspended)
+    with pytest.raises(Fenced, match="has epoch 3, this broker has 2"):
+        rig.take_over()
+    places = [owners[0].append(text(number)).result(WAIT) for number in range(3, 9)]
+    assert places == sorted(places)
+    assert rig.read() == texts(6, 3), "0, 1 and 2 are collected"
+    assert rig.failures == []
+    first = read_manifest(rig.bucket, LIMITS).manifest.first
+    assert sum(number_of(found.key) < first for found in rig.bucket.objects(LOG_PREFIX)) == late, "harmless claims"
 
 
 def test_close_acknowledges_what_waits(rig: WalRig) -> None:
