@@ -1,6 +1,7 @@
 """Verification of a whole store in a bucket: its log, and the objects of its uploaded segments.
 
-The *manifest* of such a store is the object that names its broker and lists its snapshots.
+The *manifest* of such a store is the object that names its broker and lists its snapshots. The page docs/concepts.md
+explains the words segment, entry and snapshot.
 
 Rules
 - No broker is started, and a running broker is not replaced. So a broker may serve the store meanwhile.

@@ -2,7 +2,8 @@
 
 The data object has the bytes of the segment file, and is uploaded in parts of whole blocks. The block index contains
 the same metadata as that of Pulsar's offloader: BookKeeper's `LedgerMetadataFormat` of a closed ledger. The metadata
-name the ledger in Pulsar's spelling, and state one replica on this host.
+name the ledger in Pulsar's spelling, and state one replica on this host. The page docs/concepts.md explains the words
+segment, block and entry.
 
 Rule: before the upload, the segment file is compared with its record in the store's metadata. The number of entries,
 the sum of their bytes, the length of the file and the frame of the last entry must agree.

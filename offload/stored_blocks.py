@@ -1,7 +1,8 @@
 """Blocks of a store in a bucket, with their places in objects. A plan gives the places to a task, which fetches them.
 
 A *block* is a number of consecutive frames of one segment. A frame is an entry with its length and id. The bytes of a
-block are in the data object of an uploaded segment, or in one or more objects of the write-ahead log.
+block are in the data object of an uploaded segment, or in one or more objects of the write-ahead log. The page
+docs/concepts.md explains the words segment, entry and log object.
 
 Rules
 - A place has a key, an offset and a length. It has no row and no credential.

@@ -1,5 +1,7 @@
 """Transformation of a sealed segment before it is offloaded: a user's function changes every entry of a copy.
 
+The page docs/concepts.md explains the words segment, entry and block.
+
 Rules
 - Each entry becomes one entry, in the same order, so entry ids do not change.
 - An entry must not become empty, or too large for a block.

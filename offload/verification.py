@@ -1,5 +1,7 @@
 """Verification of the objects of one offloaded segment: every byte of data, entry index and block index.
 
+The page docs/concepts.md explains the words segment, block and entry.
+
     data object   ─▶ a local file ─▶ headers, frames, stamps, padding and the checksum of each entry
     frame         length and id before an entry
     stamp         time at which the broker stored an entry, and its row number

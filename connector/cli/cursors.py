@@ -1,5 +1,7 @@
 """`ledger cursor`, `ledger dump positioninfo`: positions of cursors, their acknowledgements, and the stored bytes.
 
+The page docs/concepts.md explains the words cursor, entry, mark-delete and chunk.
+
 Rules
 - No command changes an existing file. An export writes only new files.
 - If a cursor is damaged, the other cursors are still shown.

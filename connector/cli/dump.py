@@ -1,5 +1,7 @@
 """`ledger dump` and `ledger verify`: print and verify the content of files of this project or of a real Pulsar.
 
+The page docs/concepts.md explains the words segment, entry and cursor.
+
 Rules
 - Files are only read.
 - `verify` first verifies the checksums of all records of the metadata.

@@ -1,5 +1,7 @@
 """`ledger lag`: the backlog of every subscription of every ledger, the largest first.
 
+A *log* is a ledger without partitions, or one partition.
+
 Rules
 - One call measures one subscription of each ledger. So the number of calls is the largest number of subscriptions of
   one ledger.

@@ -1,5 +1,7 @@
 """`ledger trim`, `terminate`, `properties` and `policy`: administration of a ledger.
 
+The page docs/concepts.md explains the words segment, cursor and retention.
+
 Rules
 - A command that cannot be undone asks for confirmation.
 - `policy` and `properties` without values show the present values.

@@ -1,5 +1,7 @@
 """The command `ledger`: inspect a store, write to it, tail it, serve it.
 
+The page docs/concepts.md explains the words entry, segment and cursor.
+
 Rules
 - Output is text for people, or JSON with `--output json`: one document, or one document in each line for `tail`.
 - An error is one line on standard error, and status 1. No command prints a traceback.

@@ -1,5 +1,7 @@
 """`ledger offload`: copy of sealed segments to object storage, with a progress bar; status, cancel and sweep.
 
+A segment is one file of a ledger; a sealed segment never changes.
+
 Rules
 - The broker copies the segments, and continues if this command is interrupted.
 - If a segment fails, the broker still tries the other segments. Then the command exits with status 1.

@@ -1,5 +1,7 @@
 """`ledger publish`: publish sealed segments to a Delta table, once or at an interval, in a local Spark session.
 
+A segment is one file of a ledger; a sealed segment never changes.
+
 Rules
 - The command prints a line, or a JSON document, for each published segment.
 - With `--every` the command runs until it is interrupted. It retries after temporary failures. Any other error ends it.

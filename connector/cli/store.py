@@ -1,7 +1,7 @@
 """Commands on a whole store: `ledger serve` and `stop` for its broker, `ledger repair` for its metadata, `store move`.
 
-If the metadata lost the record of a segment, `repair` adds the segment to its ledger again. The command can also accept
-metadata that lack commits.
+If the metadata lost the record of a segment, `repair` adds the segment to its ledger again. The command can also
+accept metadata that lack commits. The page docs/concepts.md explains the words segment and record.
 
 Rules of `repair`
 - Without `--yes` the command changes nothing.

@@ -1,5 +1,7 @@
 """Plan of a bounded read: its columns, and the ranges that each task reads, as a value, a text and a picture.
 
+The page docs/concepts.md explains the words entry and segment.
+
     orders  1,200 rows in 40 entries
     ▇▇▇▇▇▇▇▇ ▇▇▇▇▇▇ ▇▇▇▇ ▇▇▇ ▇▇        segments by place
          ━━━━━━━━━ ━━━━━━━━━ ━━        tasks

@@ -3,7 +3,8 @@
 Rules
 - Nothing in the query is changed. Spark reports its progress after each batch. Between batches the broker is asked for
   the lag.
-- If the broker does not answer, or this process cannot reach it, the lag stays that of the last batch.
+- The *lag* is the number of rows that the query has not read yet.
+- If this process cannot reach the broker, the lag stays that of the last batch.
 - No broker is started.
 """
 
@@ -93,7 +94,7 @@ def batch_rows(batches: Iterable[Mapping[str, Any]]) -> int:
 
 
 def reported_lag(progress: Mapping[str, Any]) -> QueryLag | None:
-    """Return the lag behind a batch; None if it has no ledger."""
+    """Return the lag after a batch, which Spark's progress has. None if the query reads no ledger."""
     ledgers = ledgers_of(progress)
     if not ledgers:
         return None

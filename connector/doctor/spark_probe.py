@@ -3,7 +3,9 @@
 Rules
 - The job is a DataFrame with a Python function. It needs neither RDDs nor pandas, and also runs over Spark Connect.
 - Spark pickles the function by value, so that a task without this package can run it.
-- A job that exceeds its deadline is interrupted by its tag. If the probe started the session, the probe stops it.
+- The job has a tag, the name by which Spark can interrupt a job. If the job exceeds its deadline, the probe interrupts
+  the job.
+- If the probe started the session, it stops the session.
 """
 
 from __future__ import annotations
@@ -87,7 +89,7 @@ def probed_session(spark: SparkSession | None, conf: Mapping[str, str]) -> Itera
         if spark is None:
             created = not _has_context()
             spark = within(START_SECONDS, lambda: _new_session(conf))
-    except (Exception, SystemExit) as error:  # noqa: BLE001  # no pyspark, no Java, a platform; Connect without pandas
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # Spark Connect without pandas raises SystemExit
         why = error_text(error)
     try:
         yield spark, why
@@ -142,7 +144,7 @@ def ask_task(spark: SparkSession, question: Mapping[str, Any], seconds: float = 
 def _asked(spark: SparkSession, tag: str, question: Mapping[str, Any]) -> str:
     from pyspark.sql.functions import lit, udf
 
-    with suppress(Exception):  # without tags, a late job is not interrupted
+    with suppress(Exception):  # if this Spark has no tags, a late job is not interrupted
         spark.addTag(tag)
     with _by_value(task_probe):
         asked = udf(task_probe.task_facts, "string", useArrow=False)
@@ -162,7 +164,7 @@ def ask_source(spark: SparkSession, seconds: float = TASK_SECONDS) -> tuple[str,
 def _read(spark: SparkSession, tag: str) -> tuple[str, str]:
     from pyspark_ledger.connector.doctor import source_probe
 
-    with suppress(Exception):  # as above
+    with suppress(Exception):  # if this Spark has no tags, a late job is not interrupted
         spark.addTag(tag)
     with _by_value(task_probe, source_probe):
         spark.dataSource.register(source_probe.ProbeSource)

@@ -1,5 +1,7 @@
 """Options of a read from a bucket: the objects, the access to them, and the part to read.
 
+A segment is one file of a ledger; a sealed segment never changes.
+
 Rules
 - An option names a source of credentials and never contains a credential. The driver and every task search for
   credentials on their own host.

@@ -188,8 +188,8 @@ def _consistent(values: dict[str, object]) -> LedgerOptions:
     history = take_history_options(values, names)
     bucket = take_bucket_options(values, names)
     if values.get("ack_mode") == "explicit":
-        values["include_metadata"] = True  # otherwise no write could name the processed rows
-    if "min_partition_bytes" not in values and "target_partition_bytes" in values:  # no further option was given
+        values["include_metadata"] = True  # a write that acknowledges rows needs their positions
+    if "min_partition_bytes" not in values and "target_partition_bytes" in values:  # the default may be too large
         least = int(str(values["target_partition_bytes"]))
         values["min_partition_bytes"] = min(least, LedgerOptions.min_partition_bytes)
     options = LedgerOptions(bucket=bucket, history=history, home=home, **values)  # type: ignore[arg-type]  # each parser answers its field's type

@@ -1,7 +1,7 @@
 """Operations on a Delta table for a publisher: create, append, widen, change, and read the history.
 
 A target with a slash is a path in any file system that Spark supports. Any other target is a name,
-`[catalog.][schema.]table`.
+`[catalog.][schema.]table`. The page docs/concepts.md explains the words segment, log and incarnation.
 
 Rows are written as DataFrames, and SQL statements read the history and optimize. So these operations work with a
 platform's own Delta, without the Python package `delta`, and over Spark Connect without Delta's plugin for the server.

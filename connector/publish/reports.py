@@ -1,5 +1,7 @@
 """Reports of a publisher to the log's broker, which counts them for its metrics.
 
+A segment is one file of a ledger; a sealed segment never changes.
+
 Rules
 - A report never fails or delays a publication: it is sent once, and an error is logged.
 - A ledger that is read from a bucket has no broker, so nothing is reported.

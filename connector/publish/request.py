@@ -1,4 +1,7 @@
-"""Options of a publication, validated before any write. Pure."""
+"""Options of a publication, validated before any write. Pure.
+
+The page docs/concepts.md explains the words segment, log and dead letter.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Columns of a published table, computed from the rows of a segment.
 
+The page docs/concepts.md explains the words segment, log and incarnation.
+
     __position  __publishTime  __eventTime  __key  __topic  __incarnation  __messageProperties  [partitions]  rows …
 
 Rules

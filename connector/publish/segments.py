@@ -92,7 +92,7 @@ def part_rows(spark: SparkSession, name: str, parts: Sequence[Task], columns: St
 
 INCARNATION = "__incarnation"
 RESCUED = "__rescued"
-"""Column with the rescue text of undecodable rows, if the publisher has a dead-letter table."""
+"""Column for undecodable rows, if the publisher has a dead-letter table: JSON with reason, position and payload."""
 _TOPIC = "__topic"
 PUBLISHED_METADATA = ("__position", "__publishTime", "__eventTime", "__key", _TOPIC, "__messageProperties")
 # Options that the publisher sets. A user must not set them, because a partly published segment would count as

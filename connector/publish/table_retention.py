@@ -1,5 +1,7 @@
 """Optional retention of a published table: deletes the rows of segments that the log's retention deleted.
 
+The page docs/concepts.md explains the words segment and log.
+
 Rules
 - One DELETE, with the publisher's user metadata, deletes the rows of all segments before the log's start.
 - A ledger with policy `deleteAfterPublish` is refused, because every row would be deleted from the log and then from

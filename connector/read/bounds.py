@@ -1,5 +1,7 @@
 """Start and end bounds of a read in each ledger, from the options, and the warning about an ignored start option.
 
+The page docs/concepts.md explains the words entry and cursor.
+
 Rules
 - The start of a ledger is the first of these that is set. The end of a ledger follows the same order.
   1. The ledger's value in `startingPositions` or `startingTimestamps`. A value under a partition's own name takes

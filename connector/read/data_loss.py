@@ -1,5 +1,7 @@
 """Entries that a reader needs and that are lost: ledger, range, counts, cause, and the hint for the user.
 
+The *incarnation* of a ledger is an id that changes when the ledger is deleted and created again.
+
 Causes
 - *trimmed*: retention deleted the entries. Counts are exact if the broker recorded them at that time.
 - *deleted*: the ledger was deleted. Counts are unknown.

@@ -1,5 +1,7 @@
 """Interfaces between Spark's two readers and the sources. Planners plan on the driver, and tasks read on executors.
 
+The page docs/concepts.md explains the words entry, lease and subscription.
+
     planner                     source                               tasks
     LedgerScan, LedgerStream    ledgers of a store, by its broker    ledger.task.LedgerTask
     HomeScan                    ledgers of a store, by its bucket    home.task.HomeTask

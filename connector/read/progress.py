@@ -1,7 +1,8 @@
 """Progress report of a stream: the value that Spark copies into `sources[i].latestOffset` of its progress.
 
 Spark before 4.2 does not ask a Python source for a report. There the end offset of a batch has the report, as its
-member `report`. A Python source cannot set another field of the progress.
+member `report`. A Python source cannot set another field of the progress. The page docs/concepts.md explains the words
+incarnation, entry and block.
 
     {"v": 1, "store": "/data/store", "storeId": "<uuid>", "subscription": "billing", "credentials": {…},
      "batch": {"endedBy": "maxRowsPerTrigger", "id": "7f3a9c01-12"},

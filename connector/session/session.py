@@ -40,7 +40,7 @@ SETTINGS: tuple[SparkSetting, ...] = (
         "no Hive metastore is made in the working directory",
         "in-memory",
     ),
-    SparkSetting("spark.sql.session.timeZone", "UTC", "times print as they are stored", at_run_time=True),
+    SparkSetting("spark.sql.session.timeZone", "UTC", "times are shown as they are stored, in UTC", at_run_time=True),
     SparkSetting(
         "spark.sql.execution.arrow.maxRecordsPerBatch",
         "100000",
@@ -57,7 +57,9 @@ SETTINGS: tuple[SparkSetting, ...] = (
 
 LOCAL_SETTINGS: tuple[SparkSetting, ...] = (
     SparkSetting("spark.ui.enabled", "false", "a local session needs no web server"),
-    SparkSetting("spark.sql.shuffle.partitions", "8", "a stream with groupBy would write 200 tiny parts a batch"),
+    SparkSetting(
+        "spark.sql.shuffle.partitions", "8", "a stream with groupBy would otherwise write 200 tiny files a batch"
+    ),
 )
 """Settings that suit only one machine. They are set for a new session, never for an existing session."""
 

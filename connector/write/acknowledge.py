@@ -1,6 +1,7 @@
 """Acknowledgement and negative acknowledgement of a DataFrame's rows: the write action `ack` or `nack`.
 
-A negative acknowledgement makes the rows be delivered again.
+A negative acknowledgement makes the rows be delivered again. The page docs/concepts.md explains the words entry,
+cursor and subscription.
 
     df.write.format("ledger").mode("append").option("action", "ack")…save("orders")
     acknowledge(done, "orders", subscription="billing")          the same write as one call

@@ -1,6 +1,7 @@
 """Exactly-once sink: tasks stage rows, and one commit makes all rows of a batch visible, in one ledger or in several.
 
-A *run* is the entries of one batch in one ledger. Readers see all of them or none.
+A *run* is the entries of one batch in one ledger. Readers see all of them or none. The *incarnation* of a ledger is an
+id that changes when the ledger is deleted and created again.
 
     task      rows → entries, each with the run's id → staged parts, one for each ledger → message
     driver    messages of one batch → CommitRun, or CommitRuns for several ledgers → the broker appends the parts

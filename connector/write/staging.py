@@ -1,5 +1,7 @@
 """Staging of one task's rows. A staged part is a file with the task's entries for one ledger, invisible to readers.
 
+The page docs/concepts.md explains the words entry, block and run.
+
     record batch ──route──▶ rows of a ledger ──collect──▶ about `entryBytes` ──encode──▶ entry ──▶ staged part
 
 Invariants

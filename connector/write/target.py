@@ -1,5 +1,7 @@
 """Target of a write: its ledgers, their registered columns, and the size of their entries.
 
+To *stage* rows is to write them to files that readers do not see before the commit.
+
 Invariants
 - Rows that do not fit a ledger's columns are refused before any row is staged. The driver checks the ledger that the
   write names. The task checks partitions, and ledgers that a row names.

@@ -1,6 +1,7 @@
 """Sinks of Spark, for batch writes and streaming writes. `connector.write.commit` explains how they write exactly once.
 
-`df.write.format("ledger").mode("append").save("orders")` appends all rows or none.
+`df.write.format("ledger").mode("append").save("orders")` appends all rows or none. To *stage* rows is to write them to
+files that readers do not see before the commit.
 
 Rules of the batch sink
 - A write is a query with a single batch. The driver names the query when it creates the writer. Spark pickles this

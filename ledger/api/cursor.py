@@ -1,5 +1,7 @@
 """Durable cursor: the position of one reader in a ledger, and the rows after it that the reader has acknowledged.
 
+The page docs/concepts.md explains the words entry, log and segment.
+
     billing = orders.cursor("billing")
     table, position = billing.read()
     billing.acknowledge(position)

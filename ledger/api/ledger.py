@@ -1,5 +1,7 @@
 """Managed ledger in Python: append, read, follow new rows, producers, cursors.
 
+The page docs/concepts.md explains the words entry, cursor and chunk.
+
 Rules
 - The first append of rows registers their columns. Rows of later appends must have these columns.
 - If the first append is a message (bytes), the ledger accepts only messages.

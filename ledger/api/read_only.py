@@ -1,8 +1,9 @@
 """Read-only store: it reads the files of a store without a broker, and changes nothing.
 
 `ledger.api.store` uses the class instead of a client. The class refuses calls that would change the store. It takes no
-lock and no lease. It does not raise the epoch, the number that each new broker raises, so it fences no broker. A broker
-can serve the store at the same time.
+lock and no lease. It does not raise the epoch, the number that each new broker raises, so it fences no broker. A
+broker can serve the store at the same time. The page docs/concepts.md explains the words entry, segment, lease and
+epoch.
 
 Invariants
 - No file in the directory is changed. In particular, no segment is repaired, and no file is deleted.

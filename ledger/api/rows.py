@@ -1,5 +1,7 @@
 """Rows of the Python API: conversion of a ledger's entries to record batches, and of a user's rows to a table.
 
+The page docs/concepts.md explains the words entry, block and chunk.
+
 Rules of reading
 - The rows of a ledger with columns have these columns. Each entry has its own record batches.
 - The rows of a ledger of messages have the column `value` and the metadata columns of Spark's reads. A record batch can

@@ -1,5 +1,7 @@
 """Store without Spark: connect to it, create and list its ledgers, set policies and the bucket for offloads.
 
+The page docs/concepts.md explains the words segment, entry and cursor.
+
     store = connect("./ledger-store")
     orders = store.ledger("orders")
     orders.append([{"id": 1, "total": 9.5}])

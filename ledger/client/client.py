@@ -1,6 +1,7 @@
 """Client of one broker: methods for the common actions of the protocol, for reads and for producers.
 
-`ledger.client.broker_connection` makes and retries the calls, and refuses them in forked processes.
+`ledger.client.broker_connection` makes and retries the calls, and refuses them in forked processes. The page
+docs/concepts.md explains the words entry, cursor and run.
 """
 
 from __future__ import annotations

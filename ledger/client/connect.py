@@ -1,5 +1,7 @@
 """Connection to the broker of a store. A client of a local directory starts a private broker if none runs.
 
+The *manifest* of a store in a bucket is the object that names the store's present broker.
+
 Rules
 - A client of a directory reads the broker's address in `<store>/broker.json`. If no broker answers, the client takes
   the lock `spawn.lock` and starts one. So many clients that start at once start exactly one broker.

@@ -1,5 +1,7 @@
 """Producers that a client keeps between calls of `Ledger.append`, so that an append needs only one round trip.
 
+The page docs/concepts.md explains the words entry and log.
+
 Rules
 - A producer serves one append at a time. A producer has its own name and sequence ids.
 - An idle producer ends its stream after a timeout. A client keeps the newest `_IDLE_MAX` idle producers.

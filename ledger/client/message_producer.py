@@ -1,5 +1,7 @@
 """Producer of messages. It collects messages into batches, as a Pulsar client does, and sends each batch as one entry.
 
+The page docs/concepts.md explains the words entry, chunk and de-duplication.
+
     send ─▶ the open batch ─▶ an entry ─▶ ledger.client.producer ─▶ acknowledgement ─▶ every message of the batch
         └─▶ a large message ─▶ its chunks ─┘
 

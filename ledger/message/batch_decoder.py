@@ -1,5 +1,7 @@
 """Decoder of the messages in a Pulsar client's entry: a single message, or a batch of messages.
 
+The page docs/concepts.md explains the words entry, chunk and stamp.
+
     batch:  size u32  SingleMessageMetadata  value …     field 11 of the entry's metadata is the number of messages
 
 Rules

@@ -1,5 +1,7 @@
 """Run: the entries that one batch of a Spark query appends to a ledger. Readers see all of them or none.
 
+The page docs/concepts.md explains the words segment and staged part.
+
     entry (txn id)  entry (txn id)  …  entry (txn id)  marker (txn id, closes the run)
 
 Invariants

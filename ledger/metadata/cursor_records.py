@@ -1,5 +1,7 @@
 """Durable cursors: the acknowledged positions of a named reader of a managed ledger, its lease, and its metadata row.
 
+The page docs/concepts.md explains the words cursor, entry and segment.
+
     table cursor  ledger, name, version, ManagedCursorInfo, replay floor, lease
                   columns for look-ups: the name in lower case, and the first position that the cursor needs
 

@@ -1,5 +1,7 @@
 """Records of a store: its ledgers, their segments, their readers.
 
+The page docs/concepts.md explains the words segment, run, epoch and replay floor.
+
     store         one row: id, host, epoch, next segment id
     ledger        name, name in lower case, incarnation (id of the creation), version, `ManagedLedgerInfo`
     segment       one row for each segment: Pulsar's `LedgerInfo` and more (ledger.metadata.segment_records)

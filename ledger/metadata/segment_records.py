@@ -1,5 +1,7 @@
 """Rows of segments: the segments of each managed ledger, and the segments that retention deleted (trimmed).
 
+The page docs/concepts.md explains the words segment, entry and attempt.
+
     segment       by segment id: Pulsar's `LedgerInfo`, and values that it lacks: block size, rows, file size, entries
                   with rows
     trimmed       by segment id: entries, rows and bytes of each deleted segment; sixty bytes each, kept as long as the

@@ -1,5 +1,7 @@
 """Conversion of messages to record batches, for many entries together.
 
+The page docs/concepts.md explains the words entry, marker and tombstone.
+
     entries ─▶ groups of some MiB ─▶ batches of messages: as columns ───────▶ the caller's conversion ─▶ record batches
                                      other entries: message by message ─────▶
 

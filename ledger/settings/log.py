@@ -1,4 +1,7 @@
-"""Settings of ledgers: block size, rollover, retention, de-duplication and staged parts."""
+"""Settings of ledgers: block size, rollover, retention, de-duplication and staged parts.
+
+The page docs/concepts.md explains the words segment, block and staged part.
+"""
 
 from __future__ import annotations
 

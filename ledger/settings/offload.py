@@ -1,4 +1,7 @@
-"""Settings of offloads (copies of sealed segments in object storage), and of reads from object storage."""
+"""Settings of offloads (copies of sealed segments in object storage), and of reads from object storage.
+
+A segment is one file of a ledger; a sealed segment never changes.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Requests about many logs in one call: state, read limits, splits, schemas and locations.
 
+A *log* is a ledger without partitions, or one partition.
+
 Rules
 - A request for the state of ledgers lists missing ledgers in its reply. Any other request raises NotFound for them.
 - An error of one log fails the whole call. The error names the log.

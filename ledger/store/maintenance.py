@@ -2,7 +2,8 @@
 
 A round checks the age of the open segment of every open ledger. It also checks the record of every ledger whose policy
 allows a deletion or an offload. A ledger that is not open is opened only to delete a segment. A timer starts each
-round. After a ledger has sealed a segment, this ledger is checked at once.
+round. After a ledger has sealed a segment, this ledger is checked at once. The page docs/concepts.md explains the
+words segment, retention and rollover.
 
 Invariants
 - No segment is deleted without a policy.

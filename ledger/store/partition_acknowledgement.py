@@ -1,5 +1,7 @@
 """Acknowledgement of rows by the name of a partitioned ledger: the division of a request between its partitions.
 
+The page docs/concepts.md explains the words segment, cursor and trim.
+
 Rules
 - Segment ids are unique in a store. So the segment id of a position determines its partition.
 - All positions of the request are checked before the first partition acknowledges any. An invalid position refuses the

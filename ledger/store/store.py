@@ -1,5 +1,7 @@
 """Store: one directory, one broker, many managed ledgers.
 
+The page docs/concepts.md explains the words segment, run, epoch and cursor.
+
     <store>/metadata.sqlite     the records (ledger.metadata.records); each change takes effect with its transaction
     <store>/ledgers/            <segment id>.ledger and .index; ids are unique in the store, no path has a ledger's name
     <store>/staging/            files with rows that wait for the commit of their batch (ledger.log.staging)

@@ -1,5 +1,7 @@
 """Offloader of a running store: loaded at its first use, and replaced when its settings change.
 
+A segment is one file of a ledger; a sealed segment never changes.
+
 Rules
 - This package does not import the package that implements the offloader. The broker passes the names of functions.
 - A change of settings closes the old offloader. The next use creates a new offloader.

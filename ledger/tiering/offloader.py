@@ -1,5 +1,7 @@
 """Interface to object storage (PIP-17). The package `offload` implements it, and the store calls it.
 
+The page docs/concepts.md explains the words segment, entry and frame.
+
     offload(ledger, attempt, extra metadata)       copies a sealed segment, completely or not at all
     read_offloaded(segment id, attempt, driver)    returns a reader of the copy
     delete_offloaded(segment id, attempt, driver)  deletes all objects of an attempt; may be repeated

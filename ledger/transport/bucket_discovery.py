@@ -1,5 +1,7 @@
 """Discovery of the broker of a store in a bucket: its address in the manifest, its token in a secret object.
 
+The *manifest* names the present broker of a store in a bucket. Each new broker raises a number in it, the *epoch*.
+
     manifest                    {"broker": {"address": "grpc+tls://HOST:PORT", "process": …, "secret": "secret/…"}}
     secret/<epoch>-<nonce>      {"token": …, "authority": PEM, "crc32c": …}, put once by a broker with own certificates
     <directory>/remote.token    the token, in the local directory of a client; mode 0600

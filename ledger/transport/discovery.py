@@ -1,7 +1,8 @@
 """Discovery of a store's broker: a record in the store directory, and the socket of a private broker.
 
-A *private broker* is a broker that the first client of a local store starts. Its clients are processes of the same user
-that can open the store directory. They connect to its Unix socket.
+A *private broker* is a broker that the first client of a local store starts. Its clients are processes of the same
+user that can open the store directory. They connect to its Unix socket. The *epoch* of a store is a number that each
+new broker raises.
 
     <store>/broker.json                       {"address", "pid", "epoch", "store_id", "remote", "crc32c", "guarded"}
     <store>/broker.token                      token for the loopback port of a host that forbids Unix sockets

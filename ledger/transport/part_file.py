@@ -1,5 +1,7 @@
 """Writer of a staged part: a file with the rows of one Spark task for one ledger, which no reader sees.
 
+The page docs/concepts.md explains the words entry, frame, stamp and run.
+
 A client on the broker's host writes the file itself. For a client on another host the broker writes it. A part has one
 of two layouts:
 

@@ -1,5 +1,7 @@
 """Bearer tokens, task tokens that a driver derives from its bearer token, and the reading of TLS files.
 
+The page docs/concepts.md explains the words staged part and dead letter.
+
 A *bearer token* is the secret with which a client authenticates its calls. Options and settings contain only a
 *reference* to the token:
 

@@ -1,5 +1,7 @@
 """Heads of a segment's entries. The head of an entry is its offset, length, time, number of rows and transaction.
 
+The page docs/concepts.md explains the words segment, marker and chunk.
+
 Rules
 - Arrays have one element for each entry.
 - Entries of transactions, transaction markers and message chunks are rare, and are kept in lists.

@@ -1,7 +1,8 @@
 """Reads of a bucket's segments: the visible entries of a task's part, and the heads of all entries of some segments.
 
-An entry is *visible* if a consumer of Pulsar would get it: markers and entries of aborted transactions are not visible.
-The head of an entry is its offset, length, time, number of rows and transaction (`entry_heads`).
+An entry is *visible* if a consumer of Pulsar would get it: markers and entries of aborted transactions are not
+visible. The head of an entry is its offset, length, time, number of rows and transaction (`entry_heads`). The page
+docs/concepts.md explains the words marker, chunk and segment.
 
 Rules of a part
 - The process that uses an entry's rows verifies the entry's checksum. Pulsar's clients may write entries without one.

@@ -2,7 +2,8 @@
 
 The head of an entry is its offset, length, time, number of rows and transaction (`entry_heads`). To find transactions
 and chunks, a read needs the heads, and must fetch all bytes of a topic for them. Spark reuses the processes that plan
-reads. So a second read of the topic in one session gets the heads from this cache.
+reads. So a second read of the topic in one session gets the heads from this cache. A segment is one file of a ledger;
+a sealed segment never changes.
 
 Rules
 - The key has the store's address and options, the object's name, the segment, and the object's sizes and times of

@@ -2,7 +2,8 @@
 Pure.
 
 The head of an entry is its offset, length, time, number of rows and transaction (`entry_heads`). A log is *scanned* if
-the heads of all its entries have been read. A *part* is the input of one task.
+the heads of all its entries have been read. A *part* is the input of one task. The page docs/concepts.md explains the
+words segment, block, chunk and frame.
 
 Rules
 - The bytes of a segment with heads are divided at any entry, those of other segments at blocks. In both cases a part

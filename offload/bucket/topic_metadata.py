@@ -1,5 +1,7 @@
 """Pulsar's record of a topic's segments, parsed from a file that a user gives. The file is of one of three kinds:
 
+The page docs/concepts.md explains the words segment and attempt.
+
     internal statistics            JSON of `pulsar-admin topics stats-internal TOPIC`
     … of a partitioned topic       JSON of `pulsar-admin topics partitioned-stats-internal TOPIC`, for all partitions
     metadata record                the raw value of /managed-ledgers/… in Pulsar's metadata store, plain or compressed

@@ -1,5 +1,7 @@
 """Visibility of a log's entries: which entries transactions hide, and which chunks form a message. Pure.
 
+The page docs/concepts.md explains the words log, entry and chunk.
+
 Rules
 - Entries of an aborted transaction are hidden.
 - A transaction is open if the bucket has neither its commit nor its abort. The log ends before the first entry of an

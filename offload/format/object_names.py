@@ -1,5 +1,7 @@
 """Names of offloaded objects in Pulsar's tiered storage.
 
+The page docs/concepts.md explains the words segment, block and entry.
+
     <uuid>-ledger-<ledger id>            the data object: the bytes of a sealed segment
     <uuid>-ledger-<ledger id>-index      the block index, written last: if it exists, the data object is complete
     <uuid>-ledger-<ledger id>-entries    the entry index, with the offset of each entry; optional, and unknown to Pulsar

@@ -1,5 +1,7 @@
 """Metadata in the commits of a published table, and the search for commits of other programs. Pure values.
 
+The page docs/concepts.md explains the words log, segment and incarnation.
+
 Every commit of a publisher has this text as `userMetadata`:
 
     {"publication":1,"kind":"segment","ledger":"public/default/persistent/orders","incarnation":"…",

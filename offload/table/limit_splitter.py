@@ -1,5 +1,7 @@
 """Split of a log's published rows at a limit of rows and bytes. The split point is between two entries.
 
+The page docs/concepts.md explains the words log, entry and position.
+
 Rules
 - Rows are ordered by position, because a compaction of the table may have mixed them in the files.
 - Files that fit into the limit as a whole are not opened.

@@ -1,5 +1,7 @@
 """Reads of a published table's data files: the rows of a log in a range of positions, as the requested columns.
 
+The page docs/concepts.md explains the words log, entry and position.
+
 Rules
 - Only the requested columns are read. If a file may also contain rows of another ledger or outside of the range,
   position and incarnation are read too. An incarnation is an id that changes if a ledger is created again.

@@ -1,6 +1,7 @@
 """Version of a published Delta table: its files, its columns, and the last published segment of each log.
 
-The library `deltalake` reads Delta's log. `offload.table.rows` reads the data files.
+The library `deltalake` reads Delta's log. `offload.table.rows` reads the data files. The page docs/concepts.md
+explains the words log and segment.
 
 Rules
 - A version never changes. Repeated reads return the same rows or raise an error.

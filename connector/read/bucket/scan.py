@@ -1,5 +1,7 @@
 """Reads of a bucket's topic on the driver: columns, range and tasks; and the planner of batch reads.
 
+The page docs/concepts.md explains the words entry, segment, block and log.
+
 Rules
 - The *catalogue* (the listing of the bucket) and the headers of entries (*heads*) are read once and kept. Reason: an
   object never changes. A stream lists the bucket again when it has read all known objects.

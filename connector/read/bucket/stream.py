@@ -1,5 +1,7 @@
 """Streams of a bucket, `spark.readStream.format("ledger").option("offload", …)`: offloaded segments in batches.
 
+The page docs/concepts.md explains the words entry, segment and log.
+
 Rules
 - The stream starts at the first entry, unless an option sets another start. Segments that are offloaded later follow in
   later batches.

@@ -1,5 +1,7 @@
 """Batch reads of a store in a bucket without its broker, `spark.read.format("ledger").option("broker", "none")`.
 
+The page docs/concepts.md explains the words block, log and entry.
+
 Rules
 - The driver opens a view, one state of the store that is built from the bucket's objects (`offload.home_view`). The
   driver plans with the same code as with a broker.

@@ -1,5 +1,7 @@
 """Tasks that read ranges of a store in a bucket from its objects, without a broker.
 
+The page docs/concepts.md explains the words block, segment and log.
+
 Rules
 - A task fetches the blocks of its plan. It needs nothing but the bucket, and reads the credentials on its own host.
 - The executor opens the object store, and later tasks use it again.

@@ -1,5 +1,7 @@
 """Delivery records of a query's batches, on the driver: skipped rows, redelivered rows and dead letters.
 
+The page docs/concepts.md explains the words entry, cursor, dead letter and redelivery.
+
 Rules
 - The broker chooses the rows of a batch and stores the choice as a *delivery record*. The query only asks for the
   record. Spark's checkpoint has the record's number.

@@ -1,5 +1,7 @@
 """Reads of ledgers on the driver: existing ledgers, columns, statuses and tasks; and the planner of batch reads.
 
+The *incarnation* of a ledger is an id that changes when the ledger is deleted and created again.
+
 Rules
 - A missing ledger raises NotFound with the nearest name. With option `waitForLedger` the read waits for the ledger.
 - The ledgers of a read all contain rows, or all contain messages.

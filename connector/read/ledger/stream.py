@@ -1,5 +1,7 @@
 """Streams of ledgers: the driver's planner of batches, with the query's ledgers, subscription and last batch.
 
+The page docs/concepts.md explains the words entry, cursor, lease, incarnation and delivery record.
+
 Invariants
 - The start of a query is determined once: by its checkpoint, else by its subscription's cursors, else by the options.
   With a subscription, the cursors store the start before batch 0 exists. Otherwise the end offset of batch 0 stores it.

@@ -1,5 +1,7 @@
 """Subscriptions of a running query: leases and acknowledgements, or without a subscription an anonymous reader.
 
+The page docs/concepts.md explains the words cursor, entry and incarnation.
+
 Rules of leases
 - A *lease* is the right of one query to use a cursor. A query acquires the leases of all its ledgers or fails. This
   includes ledgers that it finds while it runs.

@@ -1,5 +1,7 @@
 """Published table of a read on the driver: version, last published segment of each ledger, and tasks.
 
+The page docs/concepts.md explains the words segment, incarnation and trim.
+
 Rules
 - A batch reads one version. If the table's id has changed, an error names both ids.
 - A column in the table must have the ledger's type or a narrower type. Else Refused names both types. If the table does

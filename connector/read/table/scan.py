@@ -1,5 +1,7 @@
 """Batch reads of a published table and of the entries after it, in a ledger or in a bucket (option `history`).
 
+The page docs/concepts.md explains the words segment, entry and incarnation.
+
     spark.read.format("ledger").option("history", table)                        after the table: the ledger
     spark.read.format("ledger").option("history", table).option("offload", …)   after the table: a bucket, no broker
 

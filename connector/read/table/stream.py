@@ -1,5 +1,7 @@
 """Streams that start in a published table and continue in the ledgers (option `history`).
 
+The page docs/concepts.md explains the words segment, entry and lease.
+
 Invariants
 - An offset is a position, as in every stream. A row has the same position in the table and in the ledger.
 - The end offset of a batch has the version of the table that the batch reads. So a repeated batch has the same rows.

@@ -1,5 +1,7 @@
 """Encoder of a message that is too large for one entry. Each entry has a part of the payload, a chunk. Pure.
 
+The page docs/concepts.md explains the words entry and chunk.
+
     payload, compressed once   ├── chunk 0 ──┼── chunk 1 ──┼─ chunk 2 ─┤      `ChunkAssembler` joins the chunks
 
 Rules
