@@ -56,7 +56,7 @@ class _SegmentReaders(ObjectStoreOffloader):
 
 
 class HomeView(ReadOnlyStore):
-    """View of the store at `bucket.address`. Its calls are those of a client."""
+    """View of the store at `bucket.address`, with the methods of a client."""
 
     def __init__(self, bucket: ObjectStore, options: S3Options) -> None:
         """Open the view. Raises NotFound if there is no store, and Corrupt for damage."""

@@ -1,7 +1,7 @@
 """Contents of the objects of an offloaded segment: block index, upload parts, and user metadata.
 
 The data object has the bytes of the segment file, and is uploaded in parts of whole blocks. The block index contains
-the same metadata as that of Pulsar's offloader: BookKeeper's `LedgerMetadataFormat` of a closed ledger. The metadata
+the same metadata as a block index of Pulsar's offloader: BookKeeper's `LedgerMetadataFormat` of a closed ledger. They
 name the ledger in Pulsar's spelling, and state one replica on this host. The page docs/concepts.md explains the words
 segment, block and entry.
 
@@ -58,7 +58,7 @@ def split_into_parts(index: BlockIndex) -> list[FilePart]:
 
 
 def user_metadata(role: str, extra: Mapping[str, str]) -> dict[str, str]:
-    """Return the user metadata of an object: those of Pulsar's offloader, and `extra`."""
+    """Return the user metadata of an object: the pairs that Pulsar's offloader writes, and `extra`."""
     try:
         release = version("pyspark-ledger")
     except PackageNotFoundError:

@@ -142,7 +142,7 @@ def _show_cache(console: Console, metrics: CacheMetrics, name: str) -> None:
         ("bytes read from local files", "file_miss_bytes"),
         ("bytes read from object storage", "object_miss_bytes"),
         ("bytes prefetched from object storage", "ahead_bytes"),
-        ("milliseconds that queries waited for others", "waited_ms"),
+        ("milliseconds that queries waited for other queries", "waited_ms"),
         ("entries cached", "entries"),
         ("entries inserted", "inserted"),
         ("entries evicted", "evicted"),

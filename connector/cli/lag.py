@@ -5,7 +5,7 @@ A *log* is a ledger without partitions, or one partition.
 Rules
 - One call measures one subscription of each ledger. So the number of calls is the largest number of subscriptions of
   one ledger.
-- If a ledger or subscription is damaged, the others are still shown.
+- If a ledger or subscription is damaged, the other subscriptions are still shown.
 """
 
 from __future__ import annotations

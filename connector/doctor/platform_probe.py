@@ -28,7 +28,7 @@ from pyspark_ledger.ledger.clock import new_id, pause
 SECONDS = 2.0
 _LOOK_AGAIN_MS = 300
 _CHILD_SECONDS = 20
-# The child ends by itself after `_CHILD_SECONDS`, in case the probe cannot end it.
+# The child process exits after `_CHILD_SECONDS`, even if the probe cannot end it.
 _CHILD = f"import os, time; print(os.getsid(0) == os.getpid(), flush=True); time.sleep({_CHILD_SECONDS})"
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # its file has no name
 _SHARED_MEMORY_LEAST = 128 * 1024 * 1024

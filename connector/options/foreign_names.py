@@ -2,7 +2,7 @@
 
 Rules
 - A foreign option is never an alias. It is refused even if an option here has the same meaning.
-- A name that ends in `*` stands for every option that begins with the text before the `*`. If several such names match,
+- A name that ends in `*` means every option that begins with the text before the `*`. If several such names match,
   the longest applies.
 - A hint quotes options of this source, such as 'store'. An example of a value follows as `such as VALUE`, up to a
   semicolon.

@@ -1,7 +1,7 @@
 """Option `history`: a table to which a ledger is published, and the access to its bucket.
 
 Rules
-- The options for access to the table's bucket are those of `offload`.
+- The options for access to the table's bucket are the same as for the bucket of option `offload`.
 - `subscription`, `ledgers` and `ledgersPattern` are refused. Reason: a subscription keeps a position in the log, and a
   table contains one ledger.
 """

@@ -190,7 +190,7 @@ _ORIGIN = ("__topic", "__position")
 
 
 def dead_letter_shape(columns: pa.Schema | None, ledger: str) -> RowShape:
-    """Return the shape of a read that delivers dead letters. `columns` are those of the ledger, None for messages."""
+    """Return the shape of a read that delivers dead letters. `columns` are the ledger's columns, None for messages."""
     rows = RAW if columns is None else columns
     return row_shape(columns, None, RowOptions(columns=(*rows.names, *WRITABLE_METADATA, *_ORIGIN)), ledger)
 
@@ -209,7 +209,7 @@ def dead_letter_rows(rows: Iterable[pa.RecordBatch], columns: pa.Schema) -> Iter
 
 
 def _with_origin(properties: pa.MapArray, topics: pa.Array, positions: pa.StructArray) -> pa.MapArray:
-    """Append the properties REAL_TOPIC and ORIGIN_MESSAGE_ID to those of each row."""
+    """Append the properties REAL_TOPIC and ORIGIN_MESSAGE_ID to the properties of each row."""
     count = len(properties)
     starts = np.asarray(properties.offsets).astype(np.int64)
     first, own = int(starts[0]), int(starts[-1] - starts[0])

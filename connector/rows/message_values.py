@@ -122,7 +122,7 @@ class MessageSlice:
 class MessageValues:
     """Converter of messages to row columns, and to the rescue column if the read has one.
 
-    Row columns are the raw `value`, or the columns of the topic's schemas. Metadata columns are made elsewhere.
+    Row columns are the raw `value`, or the columns of the topic's schemas. `PulsarRows` adds the metadata columns.
     """
 
     def __init__(self, topic: Topic, shape: RowShape) -> None:

@@ -154,8 +154,8 @@ def row_shape(
     """Return the shape of a ledger's rows.
 
     `registered` are the columns of the ledger. They are None for messages, which may have `schemas`. `more` are
-    metadata columns in addition to those of every read. Raises Refused for unknown columns, and for two columns of one
-    name.
+    metadata columns in addition to the metadata columns of every read. Raises Refused for unknown columns, and for two
+    columns of one name.
     """
     if row_options.payload_schema:
         if registered is not None:

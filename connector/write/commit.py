@@ -20,10 +20,11 @@ Rules for repeated batches
 - A batch is a *repetition* if it is not above the newest committed batch of its query. The log keeps the number of the
   newest batch until the ledger is deleted.
 - The commit of a repetition appends nothing and deletes the staged parts. A task that knows of the repetition consumes
-  no rows, and stages none. So if one task of a batch knew of it, the commit never appends the parts of the other tasks.
+  no rows, and stages none. Then the commit also deletes the parts of tasks that did not know of the repetition.
 - For a named write the driver asks the broker once whether the batch is a repetition.
 - In a streaming write only the tasks know the query, so the tasks ask the broker. A Python worker asks before it stages
-  its first batch of a query. Later it asks only if a batch's number is not above that of the last batch that it staged.
+  its first batch of a query. Later it asks only if the batch's number is not above the number of the batch that it
+  staged last.
 """
 
 from __future__ import annotations

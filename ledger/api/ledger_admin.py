@@ -55,7 +55,7 @@ class LedgerAdmin:
         return change_policy(self.client, ChangePolicy(self.name))
 
     def set_policy(self, **values: int) -> Policies:
-        """Set policies of the ledger by name. They override those of the namespace and the broker's settings."""
+        """Set policies of the ledger by name. They override the namespace's policies and the broker's settings."""
         return change_policy(self.client, ChangePolicy(self.name, values=values))
 
     def forget_policy(self, *names: str) -> Policies:

@@ -49,7 +49,7 @@ _ADDRESS_MS = 5_000
 _RESTART_MS = 10_000
 _BUCKET_MS = 600_000  # the broker tests a new bucket, or waits to see whether a broker on another host still uses it
 
-# SQLite opens no path of more than 512 bytes. The path of a file in the store is longer than that of the store.
+# SQLite opens no path of more than 512 bytes. The path of a file in the store is longer than the store's path.
 _PATH_BYTES_MAX = 448
 _PATH_HINT = "Correct the path, or choose a directory that you own"
 _START_HINT = "Start a broker with `ledger serve`, or connect on the driver first"

@@ -6,7 +6,7 @@ Rules
 - A path or a reference is no secret, so it can be printed and pickled. The exception is the token of a Spark task. It
   is pickled with the task's partition. It is never printed, it allows one operation, and it expires.
 - A process reads the files at every new connection. Each process that uses the broker must have them at the same paths.
-  The exception is a client without a certificate of its own: its tasks get the authority's certificate. It is public.
+  Exception: if the client has no certificate, its tasks get the authority's certificate, which is public.
 - gRPC gives no reason for a failed TLS handshake. The client therefore repeats the handshake without gRPC, and raises
   the error of TLS. It does not retry the call, because a retry cannot correct a certificate.
 """

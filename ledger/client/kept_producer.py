@@ -7,7 +7,8 @@ Rules
 - An idle producer ends its stream after a timeout. A client keeps the newest `_IDLE_MAX` idle producers.
 - A producer whose stream has ended is not kept.
 - If the broker is killed during an append, the client reads the log that the next broker has recovered. The entries of
-  the append in that log count as acknowledged, and the client sends the others again. So no row is lost or repeated.
+  the append in that log count as acknowledged. The client sends the missing entries again. So no row is lost or
+  repeated.
 - If the stream ends while the same broker serves the ledger, entries may still be in flight. The append then fails, and
   its outcome is unknown.
 - If the ledger was deleted and created again, it has none of the append's entries. The caller then encodes the rows
@@ -107,7 +108,7 @@ class KeptProducer:
             self._producer.end()
 
     def _settled(self, sent: Sequence[Future[Position]], first_id: int) -> int:
-        """Return how many of the sent entries are in the log. `first_id` is the sequence id of the first one.
+        """Return how many of the sent entries are in the log. `first_id` is the sequence id of the first sent entry.
 
         Raises the broker's error if the number is unknown.
         """

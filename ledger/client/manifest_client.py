@@ -6,7 +6,7 @@ Rules
 - A broker is not reachable if its process on this host has ended, or if it listens at loopback of another host.
 - If the broker has own certificates, the client uses the secret in the bucket. Otherwise it uses the credentials that
   the caller gave.
-- An error of the bucket is no error here. The caller starts a broker, which meets the same error and reports it.
+- An error of the bucket is only logged. The caller then starts a broker, and the broker reports the same error.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def manifest_client(
     while True:
         named = _named(directory)
         client = None if named is None else _answering(named, directory, credentials, deadline_ms)
-        # Without a name in the manifest, the broker has ended, or the next one is taking the store over.
+        # If the manifest names no broker, the broker has ended, or the next broker is taking the store over.
         most_ms = wait_ms if named is not None else min(wait_ms, _TAKING_OVER_MS)
         if client is not None or monotonic_ms() - started >= most_ms:
             return client

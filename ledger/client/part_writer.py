@@ -57,7 +57,7 @@ class PartWriter:
 
 
 def _place(client: BrokerConnection, query: str, batch: int, token: str) -> StagingPlace:
-    """Return the file to write. If the broker refuses the token, read the token file again, and try once more.
+    """Return the file to write. If the broker refuses the token, read the token file again, and repeat the call once.
 
     Reason: a restarted broker has a new token.
     """

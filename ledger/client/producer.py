@@ -158,7 +158,7 @@ class Producer:
         return sent.future
 
     def require_own_process(self) -> None:
-        """Raise Refused in another process than the one that created the producer."""
+        """Raise Refused unless this process created the producer."""
         if this_process.pid != self._process:
             raise Refused(
                 f"the producer {self.name!r} of {self.ledger!r} was made by process {self._process}, "
@@ -240,7 +240,7 @@ class Producer:
             else:
                 self._stream.finish()
         except (flight.FlightError, OSError) as error:
-            # If the broker has sent an error, the receiver thread reads it. That error then replaces this one.
+            # If the broker has sent an error, the receiver thread reads it, and it replaces this error.
             self._send_failed(from_flight(error, self._address))
         except Exception as error:  # noqa: BLE001 — after any error the waiting callers must continue
             self._send_failed(Refused(f"entries of the producer {self.name!r} cannot be sent: {error!r}"))

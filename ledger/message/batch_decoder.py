@@ -7,7 +7,7 @@ The page docs/concepts.md explains the words entry, chunk and stamp.
 Rules
 - A message of a batch has its own key, ordering key, properties and null mark. If it states no event time or sequence
   id, it has the entry's.
-- Pulsar's compaction marks removed messages of a batch. They are not returned, and the others keep their index.
+- Pulsar's compaction marks removed messages of a batch. They are not returned. The other messages keep their index.
 - A value is a view of the entry, or of its decompressed bytes. A null value (a tombstone) differs from an empty value.
 - An encrypted entry raises an error that names the keys, unless `ledger.message.encryption` decrypted it before.
 - A marker, an entry that a broker writes for example at the end of a transaction, has no message.

@@ -130,7 +130,7 @@ def require_columns(given: pa.Schema, registered: pa.Schema, ledger: str) -> Non
     ]
     if differs:
         raise Refused(
-            f"the written columns do not match those of ledger {ledger!r}: {', and '.join(differs)}",
+            f"the written columns do not match the columns of ledger {ledger!r}: {', and '.join(differs)}",
             hint="Write all columns of the ledger, with null if there is no value, or write to another ledger. "
             "In Spark the option mergeSchema adds new columns",
         )

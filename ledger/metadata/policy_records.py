@@ -30,7 +30,7 @@ class PolicyRecords(Records):
         return self._file.read(lambda c: _stated(c, scope))
 
     def of_ledger(self, name: str) -> tuple[dict[str, int], dict[str, int]]:
-        """Return the policies of a ledger and those of its namespace.
+        """Return the policies of a ledger, and the policies of its namespace.
 
         A partition also has the policies of its partitioned ledger, unless it sets them itself.
         """

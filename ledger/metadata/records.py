@@ -193,7 +193,7 @@ class Metadata:
     ) -> Self:
         """Open the metadata of an existing store; with `behind` also if they lack commits.
 
-        `replica` makes the changed rows of each transaction durable elsewhere (`ledger.database.changed_rows`).
+        `replica` makes the changed rows of each transaction durable in a bucket (`ledger.database.changed_rows`).
         """
         file = MetadataFile.open(path, TABLES, complete_records, behind=behind, replica=replica)
         return cls(file, clock)

@@ -1,7 +1,7 @@
 """Histogram of durations with fixed bounds.
 
     bounds   0.5 ms   1 ms   2.5 ms  …  10 s   (none)
-    counts        3      7        1  …     0        0     number of durations up to this bound and above the last one
+    counts        3      7        1  …     0        0     number of durations up to this bound, above the bound before
 
 Invariants
 - A duration is in exactly one count.
@@ -19,7 +19,7 @@ from time import perf_counter
 from pyspark_ledger.ledger.protocol.metrics import LatencyHistogram
 
 BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Bounds in seconds: from the sync of a fast device to that of a stalled device."""
+"""Bounds in seconds: from the sync of a fast device to the sync of a stalled device."""
 LONG_BOUNDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0, 1800.0)
 """Bounds in seconds for work on whole segments."""
 

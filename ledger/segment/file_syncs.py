@@ -102,7 +102,7 @@ class FileSyncs:
         return self._calls
 
     def _submit(self, call: int, count: int) -> int:
-        """Submit the first `count` requests. Return how many the kernel accepted, always the first ones."""
+        """Submit the first `count` requests. Return how many the kernel accepted; it accepts them in order."""
         done = 0
         while done < count:
             taken = _call(call, self._context.value, count - done, ctypes.addressof(self._pointers) + done * 8)

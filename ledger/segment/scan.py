@@ -91,7 +91,7 @@ class Scan:
     ) -> None:
         self.path, self.index, self.describe = path, index, describe
         self.data, self.size, self.block_bytes = data, len(data), block_bytes
-        # Rows of acknowledged entries. The last one is parsed nevertheless, because it may be inside a run.
+        # Rows of acknowledged entries. The last entry is parsed nevertheless, because it may be inside a run.
         self.trusted: Rows = sidecar.rows if sidecar else NO_ROWS
         index.reserve(len(self.trusted))
         self.stamp = BrokerStamp(0, index.first_row)

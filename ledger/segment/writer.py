@@ -224,7 +224,7 @@ class SegmentWriter:
     def continued(
         cls, fd: int, file: IndexFile, index: EntryIndex, block_bytes: int, directory: Path, through: SyncThrough
     ) -> SegmentWriter:
-        """Return the writer of a segment whose entries are all durable elsewhere (`ledger.segment.continuation`)."""
+        """Return the writer of a segment whose entries are all durable in a bucket (`ledger.segment.continuation`)."""
         writer = cls(directory, fd, file, index, block_bytes, sync=True, sync_through=through)
         writer._written = writer._syncing = writer._synced = index.count
         writer._end = writer._synced_end = writer._reserved = index.end_offset(index.count - 1)

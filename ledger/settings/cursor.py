@@ -21,8 +21,8 @@ class CursorSettings:
         0,
         INT_MAX,
         "Maximum number of ranges that a cursor has acknowledged after its mark-delete position. The broker refuses "
-        "an acknowledgement above the limit. 0: no limit. Pulsar stores 10,000 ranges, and silently loses the others "
-        "in a crash.",
+        "an acknowledgement above the limit. 0: no limit. Pulsar stores 10,000 ranges, and silently loses all "
+        "further ranges in a crash.",
     )
     managedLedgerMaxUnackedRangesToPersistInMetadataStore: int = whole(
         1_000,
@@ -39,7 +39,7 @@ class CursorSettings:
         "has one broker.",
     )
     persistentUnackedRangesMaxEntrySize: int = whole(
-        MIB, "bytes", 1024, 4 * MIB, "Maximum size of an entry in a cursor's log. The default is that of PIP-381."
+        MIB, "bytes", 1024, 4 * MIB, "Maximum size of an entry in a cursor's log. PIP-381 has the same default."
     )
     managedLedgerCursorMaxEntriesPerLedger: int = whole(
         50_000, "entries", 1, INT_MAX, "The broker replaces a cursor's log with this many entries by a new log."

@@ -4,7 +4,7 @@ A *log* is a ledger without partitions, or one partition.
 
 Rules
 - A request for the state of ledgers lists missing ledgers in its reply. Any other request raises NotFound for them.
-- An error of one log fails the whole call. The error names the log.
+- If a request for one log fails, the whole call fails. The error names the log.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ class ManifestCommits:
         self._records.forget_before(cutoff_ms)
 
     def keeps(self, query: str, parts: Sequence[str]) -> set[str]:
-        """Return those of `parts` that an unfinished batch of the query still needs."""
+        """Return the parts in `parts` that an unfinished batch of the query still needs."""
         newest = self._records.newest(query) if query in self._unfinished else None
         if newest is None or newest.done:
             return set()

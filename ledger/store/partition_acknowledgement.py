@@ -48,7 +48,7 @@ def parts_of(store: Store, command: AcknowledgeCommand, batches: list[pa.RecordB
 
 
 def whole_state(store: Store, command: AcknowledgeCommand, states: Sequence[CursorState]) -> CursorState:
-    """Return the cursor's state after the request: that of its log, or the estimated sum of all partitions."""
+    """Return the cursor's state after the request: its state in the log, or the estimated sum of all partitions."""
     logs = store.logs(command.ledger)
     if logs == [canonical_name(command.ledger)]:
         return states[0]

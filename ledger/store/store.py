@@ -421,7 +421,7 @@ class Store:
         return committed
 
     def newest_batch(self, request: AskNewestBatch) -> NewestBatch:
-        """Return the newest committed batch of a query. A commit of this batch or an earlier one is a repetition."""
+        """Return the newest committed batch of a query. A commit of this or an earlier batch is a repetition."""
         if request.several:
             return NewestBatch(self.commits.newest(request.query))
         ledger = self.ledger(request.name)
@@ -507,7 +507,7 @@ def _unwatched(_before: LogSnapshot, _now: LogSnapshot) -> None:
 
 
 def _left_by_create(path: Path) -> bool:
-    """Return whether all files of the directory can be those of a broker that died while it created the store."""
+    """Return whether all files of the directory may come from a broker that died while it created the store."""
     names = {entry.name for entry in path.iterdir() if not entry.name.startswith((".probe-", "lock."))}
     return names <= {
         "lock",

@@ -126,7 +126,7 @@ def keep_secret(directory: Path, secret: BrokerSecret) -> tuple[Path, Path]:
 
 @contextmanager
 def opened_bucket(address: str) -> Iterator[Bucket]:
-    """Open the bucket of a store with the credentials of this process. Its settings are those of the environment."""
+    """Open the bucket of a store with the credentials and the settings in this process's environment."""
     module, function = _BUCKET
     settings = Settings(managedLedgerOffloadBucket=f"{address}/segments")
     with closing(getattr(importlib.import_module(module), function)(settings)) as bucket:

@@ -233,7 +233,7 @@ def _attempts_by_record(
     """
     wanted = spellings(name)[0]
     for record in records:
-        # A single record without a topic is that of the wanted topic.
+        # A single record without a topic is taken as the record of the wanted topic.
         ledger = spellings(record.topic)[0] if record.topic else wanted if len(records) == 1 else ""
         part = partition_of(ledger) if ledger else None
         attempts = _attempts_of(record, topicless)

@@ -6,7 +6,7 @@ the heads of all its entries have been read. A *part* is the input of one task. 
 words segment, block, chunk and frame.
 
 Rules
-- The bytes of a segment with heads are divided at any entry, those of other segments at blocks. In both cases a part
+- A segment with heads is divided at any entry, a segment without heads only between blocks. In both cases a part
   delivers exactly its entries.
 - The log starts at its first stored entry and ends after its last stored entry. Exception: it ends before the first
   entry of an open transaction, whose commit or abort is not in the bucket.

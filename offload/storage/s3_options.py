@@ -151,7 +151,7 @@ class S3Options:
             raise Unauthenticated(f"no session for {address}: {wrong}") from None
 
     def _endpoint(self, session: Any) -> str:
-        """Return the endpoint of the options, else that of the environment or the AWS files. Empty for Amazon's own."""
+        """Return the endpoint in the options, else in the environment or the AWS files. Empty for Amazon S3."""
         found = self.endpoint or str(self.client_of(session).meta.endpoint_url)
         return "" if (urlsplit(found).hostname or "").endswith(_AMAZON) else found
 

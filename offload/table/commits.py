@@ -77,7 +77,7 @@ def _commit_info(data: bytes, where: str) -> dict[str, Any]:
 def _reviewed_version(version: int, info: dict[str, Any], incarnation: str) -> int:
     """Return the version up to which this commit's publisher checked the commits of other programs.
 
-    Returns -1 if the commit is not that of a segment of this log.
+    Returns -1 if the commit did not publish a segment of this log.
     """
     try:
         publication = json.loads(info.get("userMetadata") or "null")

@@ -6,7 +6,7 @@ explains the words log and segment.
 Rules
 - A version never changes. Repeated reads return the same rows or raise an error.
 - A publisher's commit contains one whole segment of one ledger, in the order of segments. A commit names an application
-  and a version of it (`txnAppId`, `txnVersion`). The application stands for the ledger, the version is the segment id.
+  and a version of it (`txnAppId`, `txnVersion`). The application identifies the ledger, the version is the segment id.
   Delta's log keeps the newest version of each application, which is therefore the last published segment.
 - If Delta's log has dropped this version, the highest segment id of the rows is used instead. The column
   `ledgerId` contains the segment id, by Pulsar's name.

@@ -84,7 +84,7 @@ class HomeFindings:
 
 
 class HomeScan(BatchPlanner):
-    """Plan of a batch read. `findings` are those of an earlier process, which was asked for the columns."""
+    """Plan of a batch read. `findings` are the results of an earlier process, which was asked for the columns."""
 
     def __init__(
         self, options: LedgerOptions, user_schema: StructType | None = None, findings: HomeFindings | None = None

@@ -315,7 +315,7 @@ def sized_range(ledger: str, incarnation: str, part: SplitPart) -> SizedRange:
     return SizedRange(LedgerRange(ledger, incarnation, part.range), part.entries, part.size_bytes)
 
 
-_LEDGERS_MAX = 8  # ledgers whose columns are compared at each trigger; columns added to others are not reported
+_LEDGERS_MAX = 8  # ledgers whose columns are compared at each trigger; columns of other ledgers are not reported
 _NAMES_MAX = 20
 
 

@@ -325,7 +325,7 @@ class LedgerStream(StreamPlanner):
         return start.advanced(ends, starts, states.deleted)
 
     def _existing(self, offsets: dict[str, LedgerOffset]) -> dict[str, LedgerOffset]:
-        """Return the offsets whose ledger was not created again since. Report the others as data loss."""
+        """Return the offsets whose ledger was not created again since. Report the other offsets as data loss."""
         if not offsets:
             return {}
         require_subscription(offsets, self.subscriptions.name)

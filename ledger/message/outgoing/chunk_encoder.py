@@ -7,8 +7,8 @@ The page docs/concepts.md explains the words entry and chunk.
 Rules
 - Every chunk has the metadata of the whole message: sequence id, key, properties, times, schema version and the size
   before compression. Four fields are added: `uuid`, `num_chunks_from_msg`, `total_chunk_msg_size` and `chunk_id`.
-- The format is Pulsar's. The uuid is the producer's name and the sequence id. The total size is that of the compressed
-  payload.
+- The format is Pulsar's. The uuid is the producer's name and the sequence id. The total size is the size of the
+  compressed payload.
 - All chunks have the same size, except the last, which may be smaller. This size is the limit of a chunk, or less if
   the metadata leave less room in an entry.
 - A message that fits into one entry after compression has none of these fields.
