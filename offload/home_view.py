@@ -29,12 +29,14 @@ from pyspark_ledger.ledger.log.log_segments import LogSegment
 from pyspark_ledger.ledger.metadata.offload_records import Driver
 from pyspark_ledger.ledger.protocol.reads import ReadRequest
 from pyspark_ledger.ledger.segment.reader import SegmentBlock
+from pyspark_ledger.ledger.tiering.direct_segment import DirectSegment
 from pyspark_ledger.ledger.tiering.offloaded_segment import OffloadedSegment
+from pyspark_ledger.ledger.tiering.offloader import OffloadedReader
 from pyspark_ledger.ledger.wal.bucket import log_key
 from pyspark_ledger.ledger.wal.requests import READER_LIMITS
 from pyspark_ledger.offload.format.object_names import ObjectKey
-from pyspark_ledger.offload.offloader import ObjectStoreOffloader
-from pyspark_ledger.offload.reader import OffloadedSegmentReader, entry_index_bytes
+from pyspark_ledger.offload.offloader import ObjectStoreOffloader, reader_of
+from pyspark_ledger.offload.reader import entry_index_bytes
 from pyspark_ledger.offload.storage.factory import open_object_store
 from pyspark_ledger.offload.storage.object_store import ObjectStore
 from pyspark_ledger.offload.storage.prefetch import ObjectRange
@@ -51,8 +53,14 @@ class _SegmentReaders(ObjectStoreOffloader):
     The address in a segment's record is ignored, because the broker may have reached the bucket at another endpoint.
     """
 
-    def read_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> OffloadedSegmentReader:  # noqa: ARG002 — the name is that of the interface
-        return OffloadedSegmentReader(self.store, ObjectKey(attempt, ledger_id), self.windows)
+    def read_offloaded(
+        self,
+        ledger_id: int,
+        attempt: uuid.UUID,
+        driver: Driver,  # noqa: ARG002 — the name is that of the interface
+        direct: DirectSegment | None = None,
+    ) -> OffloadedReader:
+        return reader_of(self.store, ObjectKey(attempt, ledger_id), self.windows, direct)
 
 
 class HomeView(ReadOnlyStore):
@@ -106,14 +114,15 @@ class HomeView(ReadOnlyStore):
         return [part.segment for part in slices if part.segment.offloaded is not None]
 
     def _stored(self, block: SegmentBlock) -> StoredBlock:
-        source = block.source
+        source, stamps = block.source, None
         if isinstance(source, OffloadedSegment):
             name = f"{SEGMENTS}/{ObjectKey(source.attempt.attempt, block.ledger_id).data_name}"
             ranges = [ObjectRange(name, block.offset, block.offset + block.length)]
+            stamps = source.stamps_from(block.first_entry)
         else:
             found = self._places.find(segment_name(block.ledger_id), block.offset, block.length)
             ranges = [ObjectRange(log_key(place.number), place.start, place.start + place.length) for place in found]
-        return StoredBlock(block.ledger_id, block.first_entry, block.entries, tuple(ranges))
+        return StoredBlock(block.ledger_id, block.first_entry, block.entries, tuple(ranges), stamps)
 
 
 def open_home_view(address: str, options: S3Options | None = None) -> HomeView:

@@ -24,7 +24,14 @@ from pyspark_ledger.ledger.proto.managed_ledger_pb2 import LedgerMetadataFormat
 from pyspark_ledger.ledger.segment.format import FRAME, FRAME_BYTES
 from pyspark_ledger.ledger.segment.index import EntryIndex
 from pyspark_ledger.ledger.tiering.offloader import LocalSegment
-from pyspark_ledger.offload.format.block_index import MANAGED_LEDGER, PAYLOAD_SCHEMAS, BlockIndex, IndexedBlock
+from pyspark_ledger.offload.format.block_index import (
+    MANAGED_LEDGER,
+    PAYLOAD_SCHEMAS,
+    STAMPS,
+    BlockIndex,
+    BlockStamps,
+    IndexedBlock,
+)
 from pyspark_ledger.offload.reader import VERSION, VERSION_KEY
 from pyspark_ledger.offload.storage.object_store import PART_BYTES_MIN
 from pyspark_ledger.offload.upload import FilePart
@@ -36,7 +43,10 @@ DIRECT_EPOCH = "LedgerDirectEpoch"
 
 
 def build_index(ledger: LocalSegment, entry_index: EntryIndex, extra: Mapping[str, str]) -> BlockIndex:
-    """Return the block index of a segment. Raises Corrupt if file, entry index and record disagree."""
+    """Return the block index of a segment. Raises Corrupt if file, entry index and record disagree.
+
+    The file of a direct segment is not read: its data object is in the bucket already.
+    """
     _require_consistent(ledger, entry_index)
     starts = np.arange(0, ledger.file_bytes, ledger.block_bytes, dtype=np.int64)
     firsts = np.searchsorted(entry_index.offsets, starts)
@@ -44,7 +54,12 @@ def build_index(ledger: LocalSegment, entry_index: EntryIndex, extra: Mapping[st
         IndexedBlock(int(first), number, int(start))
         for number, (first, start) in enumerate(zip(firsts, starts, strict=True), start=1)
     )
-    return BlockIndex(ledger.file_bytes, _metadata_of(ledger, entry_index, extra), blocks)
+    metadata, stamps = _metadata_of(ledger, entry_index, extra), None
+    if ledger.direct is not None:
+        ends = [int(entry_index.row_ends[first - 1]) for first in firsts[1:].tolist()]
+        stamps = BlockStamps(ledger.direct.stamps.time_ms, (entry_index.first_row, *ends, entry_index.row_end))
+        metadata.customMetadata.add(key=STAMPS, value=stamps.encode())
+    return BlockIndex(ledger.file_bytes, metadata, blocks, stamps)
 
 
 def split_into_parts(index: BlockIndex) -> list[FilePart]:
@@ -114,6 +129,8 @@ def _require_consistent(ledger: LocalSegment, entry_index: EntryIndex) -> None:
     end = entry_index.end_offset(last)
     if end != ledger.file_bytes:
         raise Corrupt(f"{where}: the last entry ends at {end}, the record says {ledger.file_bytes}")
+    if ledger.direct is not None:
+        return
     with disk.opened(where) as fd:
         frame = disk.read_exact(fd, FRAME_BYTES, int(entry_index.offsets[last]))
     found = FRAME.unpack(frame) if len(frame) == FRAME_BYTES else (0, -1)

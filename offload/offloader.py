@@ -8,6 +8,7 @@ frame.
 
     offload   data object, whole or in parts ─▶ entry index ─▶ block index ─▶ comparison with the segment
     read      block index once, then ranges of the data object (`offload.reader`)
+    direct    entry index ─▶ block index; a task of a sink has put the data object
     delete    block index, then unfinished uploads, the data object and the entry index
 
 Rules
@@ -29,13 +30,15 @@ from contextlib import contextmanager
 from typing import Any
 
 from pyspark_ledger.ledger.errors import Corrupt, NotFound, Refused
-from pyspark_ledger.ledger.metadata.offload_records import Driver
+from pyspark_ledger.ledger.metadata.offload_records import Driver, OffloadAttempt
 from pyspark_ledger.ledger.segment.format import FRAME, FRAME_BYTES
 from pyspark_ledger.ledger.segment.index import EntryIndex, sealed_bytes
 from pyspark_ledger.ledger.segment.verification import verify_segment
 from pyspark_ledger.ledger.settings.broker import Settings
-from pyspark_ledger.ledger.tiering.offloader import NO_CALLBACKS, LocalSegment, OffloadCallbacks
+from pyspark_ledger.ledger.tiering.direct_segment import DirectSegment
+from pyspark_ledger.ledger.tiering.offloader import NO_CALLBACKS, LocalSegment, OffloadCallbacks, OffloadedReader
 from pyspark_ledger.ledger.tiering.sealed_index import entry_traits
+from pyspark_ledger.offload.direct.reader import DirectSegmentReader
 from pyspark_ledger.offload.format.block_index import BlockIndex, parse_index
 from pyspark_ledger.offload.format.object_names import ENTRIES_SUFFIX, ObjectKey
 from pyspark_ledger.offload.index_objects import build_index, split_into_parts, user_metadata
@@ -127,19 +130,21 @@ class ObjectStoreOffloader:
                 )
                 verification.result()
             if self._writes_entry_index:
-                data = sealed_bytes(
-                    entry_index,
-                    store_id=extra_metadata.get("pulsarClusterName", ""),
-                    block_bytes=source.block_bytes,
-                    file_bytes=source.file_bytes,
-                )
-                retry(lambda: store.put(key.entries_name, data, user_metadata("entries", extra_metadata)))
-            encoded = index.encode()
-            retry(lambda: store.put(key.index_name, encoded, user_metadata("index", extra_metadata)))
+                _put_entry_index(store, key, source, entry_index, extra_metadata)
+            _put_block_index(store, key, index, extra_metadata)
             _require_uploaded(store, key, index, entry_index)
 
-    def read_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> OffloadedSegmentReader:
-        return OffloadedSegmentReader(self.store_of(driver), ObjectKey(attempt, ledger_id), self.windows)
+    def put_indexes(self, segment: LocalSegment, attempt: OffloadAttempt, extra_metadata: Mapping[str, str]) -> None:
+        store, key = self.store_of(attempt.driver), ObjectKey(attempt.attempt, segment.ledger_id)
+        entry_index = segment.index()
+        index = build_index(segment, entry_index, extra_metadata)
+        _put_entry_index(store, key, segment, entry_index, extra_metadata)
+        _put_block_index(store, key, index, extra_metadata)
+
+    def read_offloaded(
+        self, ledger_id: int, attempt: uuid.UUID, driver: Driver, direct: DirectSegment | None = None
+    ) -> OffloadedReader:
+        return reader_of(self.store_of(driver), ObjectKey(attempt, ledger_id), self.windows, direct)
 
     def delete_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> None:
         store, key = self.store_of(driver), ObjectKey(attempt, ledger_id)
@@ -250,6 +255,32 @@ def _import_transform(name: str) -> Callable[..., Any] | None:
     except (ImportError, AttributeError) as missing:
         raise Refused(f"transformation {name!r} cannot be imported: {missing}") from None
     return found
+
+
+def reader_of(
+    store: ObjectStore, key: ObjectKey, windows: WindowCache, direct: DirectSegment | None
+) -> OffloadedReader:
+    """Return a reader of a segment. `direct` is set for a direct segment, whose stamps are provisional."""
+    if direct is not None:
+        return DirectSegmentReader(store, key, windows, direct)
+    return OffloadedSegmentReader(store, key, windows)
+
+
+def _put_entry_index(
+    store: ObjectStore, key: ObjectKey, segment: LocalSegment, entry_index: EntryIndex, extra: Mapping[str, str]
+) -> None:
+    data = sealed_bytes(
+        entry_index,
+        store_id=extra.get("pulsarClusterName", ""),
+        block_bytes=segment.block_bytes,
+        file_bytes=segment.file_bytes,
+    )
+    retry(lambda: store.put(key.entries_name, data, user_metadata("entries", extra)))
+
+
+def _put_block_index(store: ObjectStore, key: ObjectKey, index: BlockIndex, extra: Mapping[str, str]) -> None:
+    encoded = index.encode()
+    retry(lambda: store.put(key.index_name, encoded, user_metadata("index", extra)))
 
 
 def _require_checksums(ledger: LocalSegment, entry_index: EntryIndex, *, summed: bool) -> None:

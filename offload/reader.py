@@ -26,7 +26,7 @@ import pyarrow as pa
 from pyspark_ledger.ledger.errors import Corrupt, DataLoss, NotFound, Refused, Unsupported
 from pyspark_ledger.ledger.message.entry import BrokerStamp
 from pyspark_ledger.ledger.segment.format import FRAME, FRAME_BYTES, HEADER_BYTES, parse_header
-from pyspark_ledger.ledger.segment.index import ROW, EntryIndex, make_rows, parse_sealed
+from pyspark_ledger.ledger.segment.index import ROW, EntryIndex, Integers, make_rows, parse_sealed
 from pyspark_ledger.ledger.segment.reader import iter_frames, padding_fault
 from pyspark_ledger.ledger.segment.scan import checked_traits
 from pyspark_ledger.ledger.tiering.sealed_index import entry_traits
@@ -130,8 +130,7 @@ class OffloadedSegmentReader:
         else:
             found = np.array([self._locate(entry) for entry in range(first, last + 1)], dtype=np.int64)
             starts, ends = found[:, 0], found[:, 0] + found[:, 1] + FRAME_BYTES
-        splits = [0, *(np.flatnonzero(starts[1:] != ends[:-1]) + 1).tolist(), len(starts)]
-        return [(int(starts[a]), int(ends[b - 1] - starts[a])) for a, b in pairwise(splits) if a < b]
+        return contiguous(starts, ends)
 
     def _load_entry_index(self) -> EntryIndex | None:
         """Return the entry index, or None if the segment has none. The object is fetched once."""
@@ -264,6 +263,12 @@ class OffloadedSegmentReader:
 
     def _where(self, name: str) -> str:
         return f"{self._store.address}/{name}"
+
+
+def contiguous(starts: Integers, ends: Integers) -> list[tuple[int, int]]:
+    """Return offset and length of each contiguous range of the frames at `[starts, ends)`."""
+    splits = [0, *(np.flatnonzero(starts[1:] != ends[:-1]) + 1).tolist(), len(starts)]
+    return [(int(starts[a]), int(ends[b - 1] - starts[a])) for a, b in pairwise(splits) if a < b]
 
 
 def entry_index_bytes(entries: int) -> int:

@@ -8,6 +8,7 @@ Rules
 - A place has a key, an offset and a length. It has no row and no credential.
 - The next blocks are fetched while the caller uses a block. The fetches in flight take about 72 MiB of memory: three
   fetches of blocks of segments, or eight of small log objects.
+- The real stamps of a block of a direct segment are written into the fetched bytes.
 - The first frame of a block must have the id that the place states. Its reader verifies the other frames.
 """
 
@@ -24,6 +25,7 @@ import pyarrow as pa
 from pyspark_ledger.ledger.client.block_reader import FrameBlock
 from pyspark_ledger.ledger.errors import Corrupt
 from pyspark_ledger.ledger.segment.format import FRAME, FRAME_BYTES
+from pyspark_ledger.ledger.segment.provisional_stamps import RealStamps, with_counted_rows
 from pyspark_ledger.offload.storage.object_store import ObjectStore
 from pyspark_ledger.offload.storage.prefetch import ObjectRange, RangePrefetcher
 
@@ -35,12 +37,16 @@ _IN_FLIGHT_MIN, _IN_FLIGHT_MAX = 3, 8
 
 @dataclass(frozen=True, slots=True)
 class StoredBlock:
-    """Entries `[first_entry, first_entry + entries)` of a segment, in the bytes of `ranges`, one after another."""
+    """Entries `[first_entry, first_entry + entries)` of a segment, in the bytes of `ranges`, one after another.
+
+    `stamps` is set if the stamps in these bytes are provisional (`ledger.segment.provisional_stamps`).
+    """
 
     ledger_id: int
     first_entry: int
     entries: int
     ranges: tuple[ObjectRange, ...]
+    stamps: RealStamps | None = None
 
 
 class BlockFetcher:
@@ -76,4 +82,7 @@ class BlockFetcher:
             raise Corrupt(
                 f"{self._store.address}/{place.name} at {place.start}: entry {found}, expected {block.first_entry}"
             )
+        if block.stamps is not None:
+            where = f"{self._store.address}/{block.ranges[0].name} at {block.ranges[0].start}"
+            frames = with_counted_rows(frames, block.ledger_id, block.first_entry, block.entries, block.stamps, where)
         return FrameBlock(block.ledger_id, block.first_entry, block.entries, frames, False)

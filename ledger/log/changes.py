@@ -98,6 +98,16 @@ def complete_offload(writer: LogWriter, ledger_id: int, attempt: uuid.UUID) -> N
     writer.publish()
 
 
+def lacking_indexes(writer: LogWriter) -> list[tuple[LocalSegment, OffloadAttempt]]:
+    """Return the direct segments whose index objects must still be put, in order, with their attempts."""
+    return writer.list.lacking_indexes()
+
+
+def complete_indexes(writer: LogWriter, ledger_ids: Collection[int]) -> None:
+    """Record that the index objects of direct segments are in the bucket."""
+    writer.list.complete_indexes(ledger_ids)
+
+
 def terminate(writer: LogWriter) -> Position:
     """Seal the open segment and terminate the log. Return the position of the last entry."""
     last = writer.list.terminated

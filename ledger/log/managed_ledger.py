@@ -298,6 +298,19 @@ class ManagedLedger:
         """Record that an offload attempt is complete. Raises Refused if a newer attempt was recorded."""
         self._change(lambda: changes.complete_offload(self._writer, ledger_id, attempt))
 
+    @property
+    def lacks_indexes(self) -> bool:
+        """Whether the index objects of a direct segment must still be put."""
+        return self._writer.list.lacks_indexes
+
+    def lacking_indexes(self) -> list[tuple[LocalSegment, OffloadAttempt]]:
+        """Return the direct segments whose index objects must still be put, in order, with their attempts."""
+        return self._change(lambda: changes.lacking_indexes(self._writer))
+
+    def complete_indexes(self, ledger_ids: Collection[int]) -> None:
+        """Record that the index objects of direct segments are in the bucket."""
+        self._change(lambda: changes.complete_indexes(self._writer, ledger_ids))
+
     def terminate(self) -> Position:
         """Close the log for appends for good, and return the position of its last entry. May be repeated.
 

@@ -43,7 +43,7 @@ from pyspark_ledger.ledger.message.entry import parse_entry
 from pyspark_ledger.ledger.message.run_marker import CommittedBatch, closes_run, marker_summary
 from pyspark_ledger.ledger.metadata.offload_records import OffloadAttempt
 from pyspark_ledger.ledger.metadata.records import KnownSequence, LedgerRecord, Metadata
-from pyspark_ledger.ledger.metadata.segment_records import LedgerInfo, SegmentRecord
+from pyspark_ledger.ledger.metadata.segment_records import LedgerInfo, SegmentRecord, attempts_of
 from pyspark_ledger.ledger.metrics.latencies import LONG_BOUNDS, Latencies
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
@@ -54,6 +54,7 @@ from pyspark_ledger.ledger.segment.index import EntryIndex
 from pyspark_ledger.ledger.segment.recovery import RecoveredSegment, recover_segment, seal_recovered
 from pyspark_ledger.ledger.segment.writer import SealedSegment, SegmentWriter, SyncThrough, data_path, index_path
 from pyspark_ledger.ledger.settings.broker import Settings
+from pyspark_ledger.ledger.tiering.direct_segment import DirectSegment
 from pyspark_ledger.ledger.tiering.offloaded_segment import OffloadedSegment
 from pyspark_ledger.ledger.tiering.offloader import LedgerOffloader, LocalSegment, NoOffloader
 from pyspark_ledger.ledger.tiering.sealed_index import SealedIndex, entry_traits
@@ -114,6 +115,8 @@ class SegmentList:
         self.left_open = [row for row, listed in rows if not listed.timestamp]
         self._sealed = LogSegments.of(self._sealed_segment(row, listed) for row, listed in rows if listed.timestamp)
         self._copied = {segment.ledger_id for segment in self._sealed if _is_copied(segment)}
+        attempts = attempts_of(row for row, _ in rows)
+        self._without_indexes = [ledger_id for ledger_id, attempt in attempts if attempt.lacks_indexes]
 
     @property
     def properties(self) -> dict[str, str]:
@@ -206,6 +209,8 @@ class SegmentList:
             self._once.append(batch)
         for row, segment in zip(rows, segments, strict=True):
             self._sealed = self._sealed.sealed(self._sealed_segment(row, row.listed(), segment.index))
+            if segment.attempt is not None and segment.attempt.lacks_indexes:
+                self._without_indexes.append(row.ledger_id)
         self._context.sealed(self.name)
 
     def remember(self, batch: CommittedBatch) -> None:
@@ -238,6 +243,7 @@ class SegmentList:
         self.trimmed = mark
         self._sealed = self._sealed.without_first(len(gone))
         self._copied = self._copied.difference(gone)
+        self._without_indexes = [ledger_id for ledger_id in self._without_indexes if ledger_id not in gone]
 
     def prepare_offload(self, ledger_id: int, attempt: OffloadAttempt) -> LocalSegment | None:
         """Record a new attempt to offload a sealed segment. The objects of an earlier attempt will be deleted.
@@ -254,17 +260,32 @@ class SegmentList:
         segment = self._sealed.find(ledger_id)
         assert segment is not None  # noqa: S101 — the segment is listed and sealed
         self._save(put=[_with_attempt(row, attempt)])
-        return LocalSegment(
-            self.name,
-            ledger_id,
-            segment.entries,
-            segment.size_bytes,
-            row.file_bytes,
-            row.block_bytes,
-            row.created_ms,
-            segment.path,
-            segment.index,
-        )
+        return _local_segment(self.name, row, segment)
+
+    @property
+    def lacks_indexes(self) -> bool:
+        """Whether the index objects of a direct segment must still be put."""
+        return bool(self._without_indexes)
+
+    def lacking_indexes(self) -> list[tuple[LocalSegment, OffloadAttempt]]:
+        """Return the direct segments whose index objects must still be put, in order, with their attempts."""
+        found = []
+        for ledger_id in self._without_indexes:
+            row, segment = self._row(ledger_id), self._sealed.find(ledger_id)
+            attempt = OffloadAttempt.of(row.listed())
+            assert segment is not None  # noqa: S101 — a direct segment is listed sealed
+            assert attempt is not None  # noqa: S101 — a direct segment has an attempt
+            found.append((_local_segment(self.name, row, segment), attempt))
+        return found
+
+    def complete_indexes(self, ledger_ids: Collection[int]) -> None:
+        """Record that the index objects of these direct segments are in the bucket. Ignore trimmed segments."""
+        done = [ledger_id for ledger_id in self._without_indexes if ledger_id in ledger_ids]
+        rows = [self._row(ledger_id) for ledger_id in done]
+        if rows:
+            attempts = attempts_of(rows)
+            self._save(put=[_with_attempt(row, at.with_indexes()) for row, (_, at) in zip(rows, attempts, strict=True)])
+            self._without_indexes = [ledger_id for ledger_id in self._without_indexes if ledger_id not in done]
 
     def complete_offload(self, ledger_id: int, attempt: uuid.UUID) -> None:
         """Record that all objects of an attempt are complete. Raises Refused if a newer attempt was recorded."""
@@ -468,7 +489,8 @@ class SegmentList:
         ledger_id, context = record.ledger_id, self._context
         path, attempt, offloaded = data_path(context.directory, ledger_id), OffloadAttempt.of(listed), None
         if attempt is not None and attempt.complete:
-            offloaded = OffloadedSegment(ledger_id, attempt, context.offloader, context.prefer_remote)
+            direct = DirectSegment.of(record)
+            offloaded = OffloadedSegment(ledger_id, attempt, context.offloader, context.prefer_remote, direct)
         source = SealedIndex(path, listed.entries, record, context.store_id, index, offloaded)
         return LogSegment(
             ledger_id,
@@ -499,6 +521,21 @@ def _promoted_record(segment: PromotedSegment, now_ms: int) -> SegmentRecord:
         now_ms,
         row_entries(index, 0, index.count, index.first_row),
         listed.SerializeToString(),
+    )
+
+
+def _local_segment(name: str, row: SegmentRecord, segment: LogSegment) -> LocalSegment:
+    return LocalSegment(
+        name,
+        row.ledger_id,
+        segment.entries,
+        segment.size_bytes,
+        row.file_bytes,
+        row.block_bytes,
+        row.created_ms,
+        segment.path,
+        segment.index,
+        direct=DirectSegment.of(row),
     )
 
 

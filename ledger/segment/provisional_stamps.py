@@ -102,6 +102,13 @@ def is_provisional(entry: Buffer) -> bool:
     return head[:_TIME_AT] == expected[:_TIME_AT] and head[_INDEX_AT:] == expected[_INDEX_AT:]
 
 
+def require_provisional(entry: Buffer, where: str) -> None:
+    """Raise Corrupt if an entry does not begin with a provisional stamp."""
+    if not is_provisional(entry):
+        found = bytes(memoryview(entry)[:WIDE_STAMP_BYTES]).hex()
+        raise Corrupt(f"{where}: the stamp is {found}, expected a provisional stamp ({provisional_stamp(0).hex()})")
+
+
 def with_index(frames: Buffer, first_entry: int, entries: int, index: EntryIndex, where: str) -> pa.Buffer:
     """Return a copy of the frames of consecutive entries with the stamps that the index of their segment states."""
     part = slice(first_entry, first_entry + entries)

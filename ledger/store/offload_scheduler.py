@@ -17,6 +17,7 @@ Invariants
 - A managed ledger has at most one run, waiting or running. A requested run is refused while the ledger has one.
 - If a segment fails, the run continues with the next segment. The status has the first failure. A segment that was
   deleted before its offload does not count as a failure.
+- An offload of a segment waits for the index objects of earlier direct segments (`ledger.store.direct_indexes`).
 - The objects of a running attempt are never deleted by a sweep.
 - A large message is stored as several chunks. A segment with the first chunk of a message whose last chunk has not
   arrived waits, and so do later segments. Reason: a new broker finds such messages by a scan of local files. A store in
@@ -45,6 +46,7 @@ from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.protocol.ledgers import OffloadPrefix, OffloadStatus
 from pyspark_ledger.ledger.protocol.metrics import OffloadMetrics
 from pyspark_ledger.ledger.settings.broker import Settings
+from pyspark_ledger.ledger.store.direct_indexes import DirectIndexes
 from pyspark_ledger.ledger.tiering.offloaded_schemas import schemas_to_offload
 from pyspark_ledger.ledger.tiering.offloader import LedgerOffloader, LocalSegment, OffloadCallbacks
 from pyspark_ledger.ledger.tiering.policy import OffloadCandidate, before, due, first_left
@@ -109,7 +111,8 @@ class OffloadScheduler:
         self._running: set[uuid.UUID] = set()
         self._offloaded_segments = self._offloaded_bytes = self._failures = 0
         self._latencies = Latencies(LONG_BOUNDS)
-        self._stopped = False
+        self.direct = DirectIndexes(metadata, ledger, offloader)
+        self._indexes_due = self._stopped = False
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -210,8 +213,19 @@ class OffloadScheduler:
                 self._latencies.state(),
             )
 
+    def put_indexes(self, name: str) -> None:
+        """Put the index objects of a ledger's direct segments soon, on the background thread.
+
+        Called after each commit that listed a direct segment, also after a repeated commit.
+        """
+        self.direct.add(self._ledger(name).name)
+        with self._arrival:
+            self._indexes_due = True
+            self._arrival.notify_all()
+
     def round(self) -> None:
-        """Perform all queued runs on the calling thread."""
+        """Put waiting index objects and perform all queued runs, on the calling thread."""
+        self._put_waiting()
         while (run := self._next()) is not None:
             self._do(run)
 
@@ -274,15 +288,22 @@ class OffloadScheduler:
             return run
 
     def _work(self) -> None:
-        _guarded("objects of attempts before a crash", self.sweep_left)
+        _guarded("objects of attempts before a crash cannot be deleted yet", self.sweep_left)
+        _guarded("index objects of direct segments cannot be put yet", self.direct.add_marked)
+        self._put_waiting()
         while True:
-            _guarded("unwanted objects", self.sweep)
+            _guarded("unwanted objects cannot be deleted yet", self.sweep)
             with self._arrival:
                 seconds = self._settings.retentionCheckIntervalInSeconds
-                self._arrival.wait_for(lambda: self._stopped or self._waiting, seconds)
+                self._arrival.wait_for(lambda: self._stopped or self._waiting or self._indexes_due, seconds)
                 if self._stopped:
                     return
             self.round()
+
+    def _put_waiting(self) -> None:
+        """Put the index objects of the queued ledgers. Never raises."""
+        self._indexes_due = False
+        _guarded("index objects of direct segments cannot be put yet", self.direct.put_waiting)
 
     def _do(self, run: _Run) -> None:
         """Offload each segment of a run. Never raises: the status has the first error."""
@@ -327,6 +348,8 @@ class OffloadScheduler:
 
     def _offloaded(self, run: _Run, ledger_id: int) -> bool:
         """Record an attempt and perform it. Return False if the segment was offloaded already."""
+        self._put_waiting()
+        self.direct.put(run.name)  # a later segment must not have a block index earlier
         log, offloader = self._ledger(run.name), self._offloader()
         attempt = uuid.UUID(self._new_id())
         self._running.add(attempt)
@@ -414,6 +437,6 @@ def _guarded(what: str, work: Callable[[], object]) -> None:
     except Fenced:
         _log.info("%s: the store was taken over", what)
     except (LedgerError, OSError) as error:
-        _log.warning("%s cannot be deleted yet: %s", what, error)
-    except Exception:  # noqa: BLE001 — logged, and the next round repeats the sweep
-        _log.exception("%s: a sweep failed with an unexpected error", what)
+        _log.warning("%s: %s", what, error)
+    except Exception:  # noqa: BLE001 — logged, and the next round tries again
+        _log.exception("%s: unexpected error", what)

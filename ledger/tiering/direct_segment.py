@@ -6,27 +6,40 @@ layout of the object and the real stamps follow from the record and the entries.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Self
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Self
 
 from pyspark_ledger.ledger.metadata.offload_records import OffloadAttempt
 from pyspark_ledger.ledger.metadata.segment_records import SegmentRecord
+from pyspark_ledger.ledger.segment.index import EntryIndex
 from pyspark_ledger.ledger.segment.provisional_stamps import RealStamps
 
 
-class DirectSegment(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class DirectSegment:
     """Stamps, number of entries and layout of a direct segment. `file_bytes` is the length of its data object."""
 
     stamps: RealStamps
     entries: int
     block_bytes: int
     file_bytes: int
+    indexed: bool
+    """Whether the index objects are in the bucket."""
+    index: Callable[[], EntryIndex] | None = None
+    """Returns the index, if the caller has it. Otherwise a reader takes the index from the objects."""
 
     @classmethod
     def of(cls, record: SegmentRecord) -> Self | None:
         """Return the direct segment of a record. None for any other segment."""
         listed = record.listed()
         attempt = OffloadAttempt.of(listed)
-        time_ms = None if attempt is None else attempt.stamp_time_ms
-        if time_ms is None:
+        if attempt is None or attempt.stamp_time_ms is None:
             return None
-        return cls(RealStamps(time_ms, record.first_row), listed.entries, record.block_bytes, record.file_bytes)
+        return cls(
+            RealStamps(attempt.stamp_time_ms, record.first_row),
+            listed.entries,
+            record.block_bytes,
+            record.file_bytes,
+            not attempt.lacks_indexes,
+        )

@@ -12,12 +12,15 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 import pyarrow as pa
 
 from pyspark_ledger.ledger.errors import DataLoss, LedgerError, NotFound, Unavailable
 from pyspark_ledger.ledger.metadata.offload_records import OffloadAttempt
 from pyspark_ledger.ledger.segment.index import EntryIndex
+from pyspark_ledger.ledger.segment.provisional_stamps import RealStamps
+from pyspark_ledger.ledger.tiering.direct_segment import DirectSegment
 from pyspark_ledger.ledger.tiering.offloader import LedgerOffloader, OffloadedReader
 
 _log = logging.getLogger(__name__)
@@ -32,14 +35,21 @@ class OffloadedSegment:
         attempt: OffloadAttempt,
         offloader: Callable[[], LedgerOffloader],
         prefer_remote: Callable[[], bool],
+        direct: DirectSegment | None = None,
     ) -> None:
         self.ledger_id = ledger_id
         self.attempt = attempt
         self._offloader = offloader
         self._prefer_remote = prefer_remote
+        self._direct = direct
         self._lock = threading.Lock()
         self._handle: OffloadedReader | None = None
         self._opened_by: LedgerOffloader | None = None
+
+    def uses_index(self, index: Callable[[], EntryIndex]) -> None:
+        """Use an index for reads of a direct segment, so that they need no index object."""
+        if self._direct is not None:
+            self._direct = replace(self._direct, index=index)
 
     @property
     def preferred(self) -> bool:
@@ -49,6 +59,14 @@ class OffloadedSegment:
     @property
     def mappable(self) -> bool:
         return not self.attempt.local_deleted and not self.preferred
+
+    def stamps_from(self, entry: int) -> RealStamps | None:
+        """Return the real stamps of the entries from `entry` on, if those in the object are provisional."""
+        if self._direct is None or not entry:
+            return None if self._direct is None else self._direct.stamps
+        stamps, index = self._direct.stamps, self._direct.index
+        known = self.index(stamps.row_start, self._direct.entries) if index is None else index()
+        return stamps._replace(row_start=int(known.row_ends[entry - 1]))
 
     def index(self, first_row: int, entries: int) -> EntryIndex:
         return self._opened().index(first_row, entries)
@@ -87,5 +105,6 @@ class OffloadedSegment:
         with self._lock:
             if self._handle is None or self._opened_by is not offloader:
                 self._opened_by = offloader
-                self._handle = offloader.read_offloaded(self.ledger_id, self.attempt.attempt, self.attempt.driver)
+                attempt = self.attempt
+                self._handle = offloader.read_offloaded(self.ledger_id, attempt.attempt, attempt.driver, self._direct)
             return self._handle

@@ -3,6 +3,7 @@
 The page docs/concepts.md explains the words segment, entry and frame.
 
     offload(ledger, attempt, extra metadata)       copies a sealed segment, completely or not at all
+    put_indexes(ledger, attempt, extra metadata)   puts the index objects of a direct segment
     read_offloaded(segment id, attempt, driver)    returns a reader of the copy
     delete_offloaded(segment id, attempt, driver)  deletes all objects of an attempt; may be repeated
     delete_orphans(store id, kept)                 lists the objects of a store, and deletes those that no record names
@@ -25,8 +26,9 @@ from typing import NamedTuple, Protocol
 import pyarrow as pa
 
 from pyspark_ledger.ledger.errors import Refused
-from pyspark_ledger.ledger.metadata.offload_records import Driver
+from pyspark_ledger.ledger.metadata.offload_records import Driver, OffloadAttempt
 from pyspark_ledger.ledger.segment.index import EntryIndex
+from pyspark_ledger.ledger.tiering.direct_segment import DirectSegment
 
 _HINT = "Set managedLedgerOffloadBucket: in conf/broker.toml, or with `ledger settings set`"
 
@@ -35,7 +37,8 @@ _HINT = "Set managedLedgerOffloadBucket: in conf/broker.toml, or with `ledger se
 class LocalSegment:
     """Sealed segment on the local disk. `size_bytes` is the sum of its entries, `file_bytes` the length of its file.
 
-    `schemas` are the payload schemas of its messages: JSON with all versions, or an empty text.
+    `schemas` are the payload schemas of its messages: JSON with all versions, or an empty text. `direct` is set for a
+    direct segment (`ledger.tiering.direct_segment`), which has no local file.
     """
 
     name: str
@@ -48,6 +51,7 @@ class LocalSegment:
     path: Path
     index: Callable[[], EntryIndex]
     schemas: str = ""
+    direct: DirectSegment | None = None
 
 
 class OffloadCallbacks(NamedTuple):
@@ -95,7 +99,15 @@ class LedgerOffloader(Protocol):
     ) -> None:
         """Copy a segment and check the copy. Raises Unavailable if a retry may succeed, and another error otherwise."""
 
-    def read_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> OffloadedReader:
+    def put_indexes(self, segment: LocalSegment, attempt: OffloadAttempt, extra_metadata: Mapping[str, str]) -> None:
+        """Put the entry index and the block index of a direct segment. May be repeated.
+
+        Raises Unavailable if a retry may succeed, and another error otherwise.
+        """
+
+    def read_offloaded(
+        self, ledger_id: int, attempt: uuid.UUID, driver: Driver, direct: DirectSegment | None = None
+    ) -> OffloadedReader:
         """Return a reader. If an object is missing, the first read raises the error."""
 
     def delete_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> None:
@@ -124,7 +136,21 @@ class NoOffloader:
     ) -> None:
         raise _refused(f"segment {ledger.ledger_id} cannot be offloaded")
 
-    def read_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> OffloadedReader:
+    def put_indexes(
+        self,
+        segment: LocalSegment,
+        attempt: OffloadAttempt,
+        extra_metadata: Mapping[str, str],  # noqa: ARG002 — as above
+    ) -> None:
+        raise _refused(f"the index objects of segment {segment.ledger_id} cannot be put at {attempt.driver.name}")
+
+    def read_offloaded(
+        self,
+        ledger_id: int,
+        attempt: uuid.UUID,
+        driver: Driver,
+        direct: DirectSegment | None = None,  # noqa: ARG002 — as above
+    ) -> OffloadedReader:
         raise _refused(f"segment {ledger_id} was offloaded to {driver.name} as {attempt} and cannot be read")
 
     def delete_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> None:

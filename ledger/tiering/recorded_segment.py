@@ -9,6 +9,7 @@ from pyspark_ledger.ledger.metadata.records import Metadata
 from pyspark_ledger.ledger.metadata.segment_records import SegmentRecord
 from pyspark_ledger.ledger.names import pulsar_path
 from pyspark_ledger.ledger.segment.index import EntryIndex
+from pyspark_ledger.ledger.tiering.direct_segment import DirectSegment
 from pyspark_ledger.ledger.tiering.offloaded_schemas import schemas_to_offload
 from pyspark_ledger.ledger.tiering.offloader import LocalSegment
 
@@ -29,6 +30,7 @@ def recorded_segment(
         path,
         index,
         schemas_to_offload(records, name),
+        DirectSegment.of(row),
     )
 
 

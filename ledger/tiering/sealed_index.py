@@ -41,6 +41,8 @@ class SealedIndex:
         self._index = index
         self._offloaded = offloaded
         self._lock = threading.Lock()
+        if offloaded is not None:
+            offloaded.uses_index(self)
 
     def offloaded_to(self, offloaded: OffloadedSegment) -> SealedIndex:
         """Return the index of the same segment after its offload."""

@@ -6,6 +6,7 @@ Rules
 - Arrays have one element for each entry.
 - Entries of transactions, transaction markers and message chunks are rare, and are kept in lists.
 - The time of an entry is the time at which the broker stored it. If it is missing, the producer's publish time is used.
+  The entries of a direct segment, whose stamps in the object are provisional, have the time that its index states.
 """
 
 from __future__ import annotations
@@ -68,8 +69,13 @@ class EntryHeads:
         return self.offsets + self.lengths + FRAME_BYTES
 
 
-def gather_heads(frames: Iterable[StreamedFrame], ledger_id: int, data_name: str, where: str) -> EntryHeads:
-    """Return the heads of a segment's entries. Raises Corrupt if an entry is unreadable."""
+def gather_heads(
+    frames: Iterable[StreamedFrame], ledger_id: int, data_name: str, where: str, time_ms: int | None = None
+) -> EntryHeads:
+    """Return the heads of a segment's entries. Raises Corrupt if an entry is unreadable.
+
+    `time_ms` is the time of all entries of a direct segment.
+    """
     offsets: list[int] = []
     lengths: list[int] = []
     times: list[int] = []
@@ -80,7 +86,7 @@ def gather_heads(frames: Iterable[StreamedFrame], ledger_id: int, data_name: str
         metadata = entry.metadata
         offsets.append(offset)
         lengths.append(len(data))
-        times.append(entry_time(entry))
+        times.append(entry_time(entry) if time_ms is None else time_ms)
         rows.append(entry_rows(metadata))
         run = run_id(metadata)
         if run is not None:

@@ -25,9 +25,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pyspark_ledger.ledger.checksum import Buffer
 from pyspark_ledger.ledger.errors import Corrupt, DataLoss, NotFound, Refused
 from pyspark_ledger.ledger.message.batch_decoder import ChunkAssembler
-from pyspark_ledger.ledger.message.entry import ParsedEntry, is_arrow, is_marker, parse_entry
+from pyspark_ledger.ledger.message.entry import BrokerStamp, ParsedEntry, is_arrow, is_marker, parse_entry
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.segment.format import FRAME, FRAME_BYTES
+from pyspark_ledger.ledger.segment.provisional_stamps import require_provisional, rows_of
 from pyspark_ledger.offload.bucket.catalogue import Segment
 from pyspark_ledger.offload.bucket.entry_heads import Chunk, EntryHeads, gather_heads
 from pyspark_ledger.offload.bucket.frames import ByteRange, StreamedFrame, stream_frames
@@ -72,16 +73,28 @@ def _read_range(
     store: ObjectStore, part: Part, byte_range: ByteRange, pieces: Iterable[Buffer], opener: Opener | None
 ) -> Iterator[tuple[Position, ParsedEntry]]:
     where = f"{store.address}/{byte_range.data_name}"
+    stamp = None if byte_range.stamps is None else BrokerStamp(*byte_range.stamps)
     for frame in stream_frames(pieces, byte_range, where):
+        if stamp is not None:
+            stamp = _next_stamp(stamp, frame, where)
         if frame.entry_id < byte_range.first:
             continue
         position = Position(byte_range.ledger_id, frame.entry_id)
         if position in part.hidden:
             continue
         entry = _parse(frame.entry, f"entry {position} in {where}", opener)
+        if stamp is not None:
+            entry = entry._replace(stamp=stamp)
         visible = _visible_entry(store, part, position, entry, opener)
         if visible is not None:
             yield position, visible
+
+
+def _next_stamp(before: BrokerStamp, frame: StreamedFrame, where: str) -> BrokerStamp:
+    """Return the real stamp of an entry of a direct segment. Raises Corrupt if its stamp is not provisional."""
+    place = f"{where} at {frame.offset}: entry {frame.entry_id}"
+    require_provisional(frame.entry, place)
+    return before._replace(row_end=before.row_end + rows_of(frame.entry, place))
 
 
 def _parse(data: memoryview, where: str, opener: Opener | None) -> ParsedEntry:
@@ -147,7 +160,9 @@ def read_heads(store: ObjectStore, segments: Sequence[Segment]) -> dict[int, Ent
         for segment in segments:
             ledger_id, where = segment.ledger_id, f"{store.address}/{segment.data_name}"
             frames = _frames(prefetcher, by_ledger[ledger_id], where)
-            found[ledger_id] = gather_heads(frames, ledger_id, segment.data_name, where)
+            stamps = segment.index.stamps
+            time_ms = None if stamps is None else stamps.time_ms
+            found[ledger_id] = gather_heads(frames, ledger_id, segment.data_name, where, time_ms)
     return found
 
 

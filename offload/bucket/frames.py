@@ -27,6 +27,7 @@ from pyspark_ledger.ledger.segment.format import (
     find_wrong_padding,
     parse_header,
 )
+from pyspark_ledger.ledger.segment.provisional_stamps import RealStamps
 
 _NEGATIVE = 0x80000000
 
@@ -36,7 +37,8 @@ class ByteRange:
     """Entries `[first, end)` of one block, and their bytes `[offset, end_offset)` in the data object.
 
     `at_entry` is the entry of the first frame. If `header` is set, the bytes begin with the block's header. If `whole`
-    is set, `end` is the end of the block, whose padding is then checked.
+    is set, `end` is the end of the block, whose padding is then checked. `stamps` are the real stamps from `at_entry`
+    on, if those in the object are provisional (`ledger.segment.provisional_stamps`).
     """
 
     data_name: str
@@ -48,6 +50,7 @@ class ByteRange:
     end: int
     header: bool
     whole: bool
+    stamps: RealStamps | None = None
 
     @property
     def size_bytes(self) -> int:

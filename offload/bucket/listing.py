@@ -6,6 +6,8 @@ fault is the reason.
 - Objects are found by Pulsar's form of their names, in any folder. Other objects are skipped.
 - Streaming offloads (version 2) are not read. Their segments are listed as missing.
 - An object of a later format version makes its attempt invalid.
+- A *direct segment* has a data object that a task of a sink has put before the commit, and that states so. Without an
+  index, it is skipped: its rows are not committed, or they were committed a moment ago.
 - Objects never change. So a repeated listing reads only the indexes of new attempts and of invalid attempts.
 - An index is read as a whole, up to a limit. An unreadable index makes its attempt invalid, and the listing continues.
 """
@@ -23,6 +25,7 @@ from pyspark_ledger.offload.bucket.catalogue import Attempt, Catalogue, without_
 from pyspark_ledger.offload.format.block_index import BlockIndex, parse_index
 from pyspark_ledger.offload.format.object_names import ObjectKey
 from pyspark_ledger.offload.format.streaming_index import parse_streaming_index
+from pyspark_ledger.offload.index_objects import DIRECT_EPOCH
 from pyspark_ledger.offload.storage.object_store import ListedObject, ObjectStore
 
 VERSION, VERSION_NAME = "1", "s3managedledgeroffloaderformatversion"
@@ -71,15 +74,18 @@ class BucketListing:
                 f"{store.address} holds only streaming offloads (version 2), which are not read: {streaming_keys[0]}"
             )
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="catalogue") as pool:
-            found = list(pool.map(self._attempt, listed))
+            attempts = list(pool.map(self._attempt, listed))
+            found = [attempt for attempt in attempts if attempt is not None]
             self._complete_attempts = {
-                item: attempt for item, attempt in zip(listed, found, strict=True) if not attempt.fault
+                item: attempt
+                for item, attempt in zip(listed, attempts, strict=True)
+                if attempt is not None and not attempt.fault
             }
             for streamed in pool.map(lambda key: _streaming_attempts(store, key), streaming_keys):
                 found += streamed
         return Catalogue(found)
 
-    def _attempt(self, listed: _Listed) -> Attempt:
+    def _attempt(self, listed: _Listed) -> Attempt | None:
         return self._complete_attempts.get(listed) or _read_attempt(self.store, listed)
 
 
@@ -114,11 +120,13 @@ def _to_listed(folder: str, key: ObjectKey, objects: Mapping[bool, ListedObject]
     )
 
 
-def _read_attempt(store: ObjectStore, listed: _Listed) -> Attempt:
+def _read_attempt(store: ObjectStore, listed: _Listed) -> Attempt | None:
+    """Return an attempt. Returns None for a part of a sink that has no index object."""
     attempt = Attempt(listed.key, listed.folder, data_bytes=listed.data_bytes, changed_ms=listed.changed_ms)
     if listed.index_bytes < 0:
         try:
-            return without_index(_with_names(attempt, store.head(attempt.data_name).metadata))
+            metadata = store.head(attempt.data_name).metadata
+            return None if DIRECT_EPOCH.lower() in metadata else without_index(_with_names(attempt, metadata))
         except NotFound:
             return without_index(attempt)  # the object was deleted after the listing
     name = f"{listed.folder}{listed.key.index_name}"

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import attrgetter
 
@@ -226,7 +226,7 @@ class BucketLog:
 
 
 def block_range(segment: Segment, number: int) -> ByteRange:
-    block, index = segment.index.blocks[number], segment.index
+    block, index, stamps = segment.index.blocks[number], segment.index, segment.index.stamps
     after = index.blocks[number + 1] if number + 1 < len(index.blocks) else None
     end_offset = after.offset if after else index.data_bytes
     end = min(after.first_entry, segment.stored_entries) if after else segment.stored_entries
@@ -234,7 +234,7 @@ def block_range(segment: Segment, number: int) -> ByteRange:
         raise Refused(f"{segment.data_name}: block {number} at {block.offset} ends at {end_offset}")
     return ByteRange(
         segment.data_name, segment.ledger_id, block.offset, end_offset, block.first_entry, block.first_entry, end,
-        header=True, whole=True,
+        header=True, whole=True, stamps=None if stamps is None else stamps.of_block(number),
     )  # fmt: skip
 
 
@@ -248,10 +248,7 @@ def segment_ranges(segment: Segment) -> list[ByteRange]:
 
 def _narrow(byte_range: ByteRange, first: int, end: int) -> ByteRange:
     """Return the entries `[first, end)` of a block without heads. The reader scans the block from its start."""
-    return ByteRange(
-        byte_range.data_name, byte_range.ledger_id, byte_range.offset, byte_range.end_offset, byte_range.at_entry,
-        first, end, header=True, whole=end == byte_range.end,
-    )  # fmt: skip
+    return replace(byte_range, first=first, end=end, whole=end == byte_range.end)
 
 
 def _split_block(
@@ -267,9 +264,12 @@ def _split_block(
     limits = begin + size * np.arange(1, count + 1) // count
     stops = first + np.unique(np.searchsorted(ends[first:end], limits, side="right"))
     for stop in stops[stops > first].tolist():
+        stamps = byte_range.stamps
+        if stamps is not None:
+            stamps = stamps._replace(row_start=stamps.row_start + int(heads.rows[byte_range.at_entry : first].sum()))
         yield ByteRange(
             byte_range.data_name, byte_range.ledger_id, int(offsets[first]), int(ends[stop - 1]), first, first, stop,
-            header=False, whole=False,
+            header=False, whole=False, stamps=stamps,
         )  # fmt: skip
         first = stop
 

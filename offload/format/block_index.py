@@ -12,6 +12,8 @@ Rules
 - A value that the object has twice is compared. If the two differ, Corrupt is raised. It names the two values.
 - Sizes are compared with the object's size before memory is allocated.
 - The streaming format (version 2) raises Unsupported.
+- The index of a *direct segment*, whose stamps in the data object are provisional, states the real stamps. Its custom
+  metadata have `ledger/stamps`: the time of all entries, and the rows of the log before each block and at the end.
 
 Pulsar's offloader has a known fault: if an entry does not fit into a block, the offloader stops and reports success.
 The index then lists a last block that begins where the data object ends. The entries from this block on are not in the
@@ -24,18 +26,22 @@ import struct
 from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
 from pyspark_ledger.ledger.errors import Corrupt, Refused, Unsupported
 from pyspark_ledger.ledger.proto.managed_ledger_pb2 import LedgerMetadataFormat
 from pyspark_ledger.ledger.segment.format import HEADER_BYTES
+from pyspark_ledger.ledger.segment.provisional_stamps import RealStamps
 
 INDEX_MAGIC = 0xDE47DE47
 STREAMING_INDEX_MAGIC = 0x3D1FB0BC
 MANAGED_LEDGER = "pulsar/managed-ledger"
 PAYLOAD_SCHEMAS = "ledger/payload-schemas"
+STAMPS = "ledger/stamps"
 
+_DIGITS_MAX = 18  # every number of 18 digits fits an int64
 _HEAD = struct.Struct(">IiqqiI")
 _BLOCK = struct.Struct(">qiq")
 
@@ -49,6 +55,23 @@ class IndexedBlock:
     offset: int
 
 
+class BlockStamps(NamedTuple):
+    """Real stamps of a direct segment: the time of all entries, and the rows of the log before each block.
+
+    The last number of `rows` is that at the end of the segment.
+    """
+
+    time_ms: int
+    rows: tuple[int, ...]
+
+    def encode(self) -> bytes:
+        return " ".join(map(str, (self.time_ms, *self.rows))).encode()
+
+    def of_block(self, number: int) -> RealStamps:
+        """Return the stamps of the entries from the start of a block on."""
+        return RealStamps(self.time_ms, self.rows[number])
+
+
 @dataclass(frozen=True, slots=True)
 class BlockIndex:
     """Index of one offloaded segment. `data_bytes` is the length of the data object."""
@@ -56,6 +79,8 @@ class BlockIndex:
     data_bytes: int
     metadata: LedgerMetadataFormat
     blocks: tuple[IndexedBlock, ...]
+    stamps: BlockStamps | None = None
+    """Set for a direct segment. The metadata have it, too."""
 
     @property
     def entries(self) -> int:
@@ -121,13 +146,29 @@ def parse_index(data: bytes, where: str) -> BlockIndex:
     except DecodeError as wrong:
         raise Corrupt(f"{where}: {metadata_bytes} bytes at {_HEAD.size} are not ledger metadata: {wrong}") from wrong
     blocks = tuple(IndexedBlock(*row) for row in _BLOCK.iter_unpack(data[_HEAD.size + metadata_bytes :]))
-    index = BlockIndex(data_bytes, metadata, blocks)
+    index = BlockIndex(data_bytes, metadata, blocks, _stamps(metadata, len(blocks), where))
     try:
         _ = index.managed_ledger
     except UnicodeDecodeError as wrong:
         raise Corrupt(f"{where}: the name of the managed ledger is not UTF-8: {wrong}") from wrong
     _require_rising(index, where)
     return index
+
+
+def _stamps(metadata: LedgerMetadataFormat, blocks: int, where: str) -> BlockStamps | None:
+    """Return the real stamps of a direct segment. None for any other segment."""
+    text = next((pair.value for pair in metadata.customMetadata if pair.key == STAMPS), None)
+    if text is None:
+        return None
+    numbers = [int(number) for number in text.split(b" ") if number.isdigit() and len(number) <= _DIGITS_MAX]
+    stamps = BlockStamps(numbers[0] if numbers else -1, tuple(numbers[1:]))
+    rising = all(before <= after for before, after in pairwise(stamps.rows))
+    if stamps.encode() != text or len(stamps.rows) != blocks + 1 or not rising:
+        raise Corrupt(
+            f"{where}: {STAMPS} is {text[:80]!r}, expected a time and {blocks + 1} rising row numbers, for {blocks} "
+            f"blocks and the end"
+        )
+    return stamps
 
 
 def _require_rising(index: BlockIndex, where: str) -> None:

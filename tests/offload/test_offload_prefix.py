@@ -315,9 +315,9 @@ def test_each_ledger_is_opened_once_however_often_it_is_read(rig: OffloadRig) ->
     opened: list[int] = []
     real = rig.copies.read_offloaded
 
-    def counted(ledger_id: int, attempt: uuid.UUID, driver: Driver) -> object:
+    def counted(ledger_id: int, *rest: object) -> object:
         opened.append(ledger_id)
-        return real(ledger_id, attempt, driver)
+        return real(ledger_id, *rest)  # type: ignore[arg-type]
 
     rig.copies.read_offloaded = counted  # type: ignore[method-assign, assignment]
     assert rig.contents() == rig.contents() == payloads

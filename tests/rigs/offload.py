@@ -18,6 +18,7 @@ from pyspark_ledger.ledger.protocol.ledgers import ChangePolicy, OffloadPrefix, 
 from pyspark_ledger.ledger.settings.broker import SETTINGS, Settings
 from pyspark_ledger.ledger.store.offload_scheduler import OffloadScheduler
 from pyspark_ledger.ledger.store.store import Store
+from pyspark_ledger.ledger.tiering.direct_segment import DirectSegment
 from pyspark_ledger.ledger.tiering.loader import OffloaderChoice
 from pyspark_ledger.ledger.tiering.offloader import NO_CALLBACKS, LocalSegment, OffloadCallbacks
 from pyspark_ledger.offload.offloader import ObjectStoreOffloader
@@ -161,8 +162,10 @@ class Failing:
             raise self.error(f"ledger {ledger.ledger_id} cannot be copied today")
         self.real.offload(ledger, attempt, extra_metadata, callbacks)
 
-    def read_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> object:
-        return self.real.read_offloaded(ledger_id, attempt, driver)
+    def read_offloaded(
+        self, ledger_id: int, attempt: uuid.UUID, driver: Driver, direct: DirectSegment | None = None
+    ) -> object:
+        return self.real.read_offloaded(ledger_id, attempt, driver, direct)
 
     def delete_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> None:
         self.deleted.append(attempt)

@@ -1,0 +1,93 @@
+"""Index objects of direct segments: put after the commit, and again after a crash.
+
+A *direct segment* is a segment whose data object a task of a sink has put before the commit. Its commit lists it in the
+metadata, with the mark that its index objects are missing.
+
+    commit (in the log) ─▶ entry index and block index of each segment, in order ─▶ one transaction deletes the marks
+
+Rules
+- A reader without the records knows a segment by its block index. So the block indexes of a ledger are put in the order
+  of its segments, and before an offload of a later segment.
+- Nothing is listed in the bucket: the marks name the segments. A start puts the objects of all marked segments.
+- A put may be repeated. The object is then replaced.
+- If a put fails, the ledger stays in the queue, and the next round tries again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from pyspark_ledger.ledger.errors import Fenced, LedgerError, NotFound
+from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
+from pyspark_ledger.ledger.metadata.records import Metadata
+from pyspark_ledger.ledger.tiering.offloader import LedgerOffloader
+from pyspark_ledger.ledger.tiering.recorded_segment import extra_metadata
+
+_log = logging.getLogger(__name__)
+
+
+class DirectIndexes:
+    """Queue of the ledgers whose direct segments lack index objects. Any thread may call any method."""
+
+    def __init__(
+        self, metadata: Metadata, ledger: Callable[[str], ManagedLedger], offloader: Callable[[], LedgerOffloader]
+    ) -> None:
+        self._metadata = metadata
+        self._ledger = ledger
+        self._offloader = offloader
+        self._order = threading.Lock()
+        self._waiting: dict[str, None] = {}
+        self._changing = threading.Lock()
+
+    def add(self, name: str) -> None:
+        """Add a ledger to the queue."""
+        with self._changing:
+            self._waiting[name] = None
+
+    def add_marked(self) -> None:
+        """Add the ledgers whose records have the mark. Called at the start."""
+        for name, _, attempt in self._metadata.segments.attempts():
+            if attempt.lacks_indexes:
+                self.add(name)
+
+    def put_waiting(self) -> None:
+        """Put the missing index objects of all ledgers in the queue. An error of the bucket is logged."""
+        with self._changing:
+            names = list(self._waiting)
+        for name in names:
+            try:
+                self.put(name)
+            except LedgerError as error:
+                _log.warning("%s: index objects of its newest segments cannot be put yet: %s", name, error)
+
+    def put(self, name: str) -> int:
+        """Put the missing index objects of a ledger, if there are any. Return the number of segments that lacked them.
+
+        Raises Unavailable if a retry may succeed. Then the ledger stays in the queue.
+        """
+        with self._order:
+            try:
+                log = self._ledger(name)
+                done = self._put(log) if log.lacks_indexes else 0
+            except (Fenced, NotFound) as gone:
+                _log.info("%s: no index object is put: %s", name, gone)
+                done = 0
+            except LedgerError:
+                self.add(name)
+                raise
+            with self._changing:
+                self._waiting.pop(name, None)
+            return done
+
+    def _put(self, log: ManagedLedger) -> int:
+        done: list[int] = []
+        try:
+            for segment, attempt in log.lacking_indexes():
+                self._offloader().put_indexes(segment, attempt, extra_metadata(self._metadata, log.name))
+                done.append(segment.ledger_id)
+        finally:
+            if done:
+                log.complete_indexes(done)
+        return len(done)

@@ -1,0 +1,5 @@
+"""Direct segments: segments whose data object a task of a sink has put before the commit.
+
+The stamps in such an object are provisional. `reader` writes the real ones into the copies that it returns.
+`data_object` reads a whole object without an index.
+"""
