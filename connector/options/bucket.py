@@ -79,8 +79,8 @@ class BucketOptions(EveryReadOptions):
         one_of("auto", "none"),
         READS,
         "With `offload`, for topics of messages: `auto` first scans all entries. The scan finds transactions "
-        "and chunked messages, and the time and number of rows of each entry. `none` skips the scan. Use it only if "
-        "the topic has no transactions and no chunks. If the read then finds a transaction or a chunk, it fails.",
+        "and chunked messages, and the time and number of rows of each entry. `none` skips the scan. Use `none` only "
+        "if the topic has no transactions and no chunks. If the read then finds a transaction or a chunk, it fails.",
         default="auto",
     )
     crypto_keys: KeyReferences = option(
@@ -125,7 +125,11 @@ class BucketOptions(EveryReadOptions):
         text, READS, "With `offloadRole`: the external id that the role requires.", absent=""
     )
     offload_bucket_owner: str = option(
-        text, READS, "With `offload`, `history` or `broker` = `none`: the account that must own the bucket.", absent=""
+        text,
+        READS,
+        "With `offload`, `history` or `broker` = `none`: the AWS account of twelve digits that must own the bucket. A "
+        "request fails if another account owns the bucket.",
+        absent="",
     )
     credential_provider: str = option(
         text,

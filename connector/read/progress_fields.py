@@ -50,7 +50,7 @@ PROGRESS_FIELDS: Mapping[str, Mapping[str, str]] = {
         "cache.missBytes": "Bytes of the entries of `cache.misses`.",
         "cache.inserted": "Entries inserted since the last trigger.",
         "cache.evicted": "Entries evicted since the last trigger.",
-        "cache.evictions": "Runs of the eviction since the last trigger.",
+        "cache.evictions": "How often the eviction ran since the last trigger.",
         "cache.evictionMs": "Time that the runs of the eviction took, in milliseconds, since the last trigger.",
         "cache.requeues": "Entries that the eviction policy kept for a later reader, since the last trigger.",
         "cache.sizeBytes": "Memory in use now.",

@@ -1,4 +1,7 @@
-"""Settings of a store in a bucket."""
+"""Settings of a store in a bucket.
+
+The log of such a store is a sequence of objects in the bucket, the *log objects*. To *put* an object is to write it.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,15 @@ class BucketSettings:
         20,
         1_000,
         "Time for which a store in a bucket collects entries and records before it puts them as one object of its log. "
-        "The entry of a single client is put at once.",
+        "An entry is put at once if no other client appends.",
     )
     bucketPutsInFlight: int = whole(
         8,
         "objects",
         1,
         64,
-        "Maximum number of log objects whose puts are in flight. For an existing store a lower value has no effect.",
+        "Maximum number of log objects whose puts are in flight. For an existing store a lower value has no effect, "
+        "because a broker that was replaced may still have puts in flight.",
     )
     bucketTakeoverMs: int = whole(
         30_000,

@@ -1,7 +1,7 @@
 """Settings of the broker's cache: sizes, eviction, prefetch, and reads in flight.
 
 A *reader* is a subscription, or a query without a subscription. The *expected reads* of a cached block are the readers
-that have still to read it. docs/cache.md explains the eviction policies.
+that will read the block later. docs/cache.md explains the eviction policies.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class EvictionSettings:
         "MiB",
         0,
         1024 * 1024,
-        "Limit of the cache's memory. It contains blocks from object storage, and with managedLedgerCacheCopyEntries "
-        "also blocks of local files. 0: nothing is cached.",
+        "Limit of the cache's memory. The memory contains blocks from object storage, and with "
+        "managedLedgerCacheCopyEntries also blocks of local files. 0: nothing is cached.",
         AT_ONCE,
     )
     managedLedgerCacheLocalFilesSizeMB: int = whole(
@@ -42,9 +42,9 @@ class EvictionSettings:
         "MiB",
         0,
         1024 * 1024,
-        "Limit of the bytes of local files that count as cached. These are recently read or written blocks that "
-        "readers have still to read: the system's page cache probably has them. The broker uses about a kilobyte of "
-        "memory for each block. 0: each read of a local file counts as a read of storage.",
+        "Limit of the bytes of local files that count as cached: blocks that were recently read or written, and that "
+        "readers will read later. The system's page cache probably has these blocks. The broker uses about a kilobyte "
+        "of memory for each block. 0: each read of a local file counts as a read of storage.",
         AT_ONCE,
     )
     cacheEvictionPolicy: str = text(
@@ -60,8 +60,8 @@ class EvictionSettings:
         "percent",
         1,
         100,
-        "Eviction from a full cache stops when the cache is filled to this part. Pulsar's default is 90. Here a pass "
-        "of eviction is cheap, and unused space costs reads.",
+        "Eviction from a full cache stops when the cache is filled to this part. Pulsar's default is 90. The default "
+        "here is higher, because eviction is cheap and unused memory causes reads of storage.",
         AT_ONCE,
     )
     managedLedgerCacheEvictionTriggerThresholdPercent: int = whole(
@@ -78,7 +78,7 @@ class EvictionSettings:
         0,
         INT_MAX,
         "Age at which a block is evicted even if the cache is not full. The policy `cursor-distance` then evicts only "
-        "blocks without expected reads, that is, blocks that no reader has still to read.",
+        "blocks without expected reads, that is, blocks that every reader has read.",
         AT_ONCE,
     )
     managedLedgerCacheEvictionTimeThresholdMillisMax: int = whole(
@@ -96,8 +96,8 @@ class EvictionSettings:
         0,
         INT_MAX,
         "Time after its last read at which a block from object storage is evicted, with the policy `cursor-distance`. "
-        "It is long so that a slightly later reader finds the block in the cache. A full cache evicts these blocks "
-        "first.",
+        "Reason for the long time: a slightly later reader finds the block in the cache. A full cache evicts these "
+        "blocks first.",
         AT_ONCE,
     )
     managedLedgerCacheEvictionExtendTTLOfEntriesWithRemainingExpectedReadsMaxTimes: int = whole(

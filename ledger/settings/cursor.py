@@ -49,7 +49,7 @@ class CursorSettings:
         "seconds",
         0,
         INT_MAX,
-        "The broker replaces a cursor's log of this age by a new log at the next flush. 0: it does not replace by age.",
+        "The broker replaces a cursor's log of this age by a new log at the next flush. 0: no log is replaced by age.",
     )
     managedLedgerDefaultMarkDeleteRateLimit: int = whole(
         0,

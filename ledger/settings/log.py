@@ -58,8 +58,8 @@ class LogSettings:
         INT_MAX,
         "Time for which a sealed segment is kept after it was sealed, even if every cursor has read it. A segment is "
         "deleted when this limit or defaultRetentionSizeInMB allows it. -1: no segment is deleted by age. Pulsar's "
-        "default is 0 for both limits, so it deletes what every cursor has read. With that default, the rows that a "
-        "batch job wrote would vanish.",
+        "default is 0 for both limits, so it deletes what every cursor has read. With that default, the rows of a "
+        "batch job would be deleted, because no cursor protects them.",
     )
     defaultRetentionSizeInMB: int = whole(
         -1,

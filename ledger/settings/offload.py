@@ -28,15 +28,17 @@ class OffloadSettings:
         -1,
         INT_MAX,
         "A segment is offloaded this long after it was sealed. -1: no segment is offloaded by age. Must be below "
-        "defaultRetentionTimeInMinutes, unless that is -1.",
+        "defaultRetentionTimeInMinutes, unless that is -1. Reason: retention would otherwise delete a segment before "
+        "its offload.",
     )
     managedLedgerOffloadAutoTriggerSizeThresholdBytes: int = whole(
         -1,
         "bytes",
         -1,
         2**62,
-        "A segment is offloaded when it and all later sealed segments have more bytes than this. 0: when it is "
-        "sealed. -1: no segment is offloaded by size. Must be below defaultRetentionSizeInMB, unless that is -1.",
+        "A segment is offloaded when it and all later sealed segments together have more bytes than this. 0: a segment "
+        "is offloaded when it is sealed. -1: no segment is offloaded by size. Must be below defaultRetentionSizeInMB, "
+        "unless that is -1. Reason: retention would otherwise delete a segment before its offload.",
     )
     managedLedgerOffloadDeletionLagMs: int = whole(
         4 * 3600 * 1000,
