@@ -17,7 +17,7 @@ SECRET_PREFIX = "secret/"  # noqa: S105 — a name, not a secret
 
 
 class Listed(Protocol):
-    """Line of a listing."""
+    """Object in the result of a list request."""
 
     @property
     def key(self) -> str: ...
@@ -52,18 +52,19 @@ class Fetched(Protocol):
 class Bucket(Protocol):
     """Objects below one address. Thread-safe.
 
-    Errors: NotFound for a missing object, AlreadyExists for a condition that is not met. Unauthenticated and Refused
-    mean that the request cannot succeed. After Unavailable it is unknown whether the request was carried out.
+    Raises NotFound for a missing object, and AlreadyExists if the condition of a put is not met. Raises Unauthenticated
+    or Refused if the request can never succeed. After Unavailable it is unknown whether the server carried the request
+    out.
     """
 
     @property
     def address(self) -> str: ...
 
     def put(self, key: str, data: bytes, *, only_new: bool = False, if_match: str = "") -> str:
-        """Write an object in one request, without a retry if there is a condition. Return its etag."""
+        """Write an object in one request, and return its etag. A put with a condition is not repeated."""
 
     def get(self, key: str, most: int) -> Fetched:
-        """Return an object of at most `most` bytes."""
+        """Return an object. Raises an error if the object has more than `most` bytes."""
 
     def get_range(self, key: str, start: int, length: int) -> Buffer:
         """Return exactly the bytes `[start, start + length)`."""

@@ -1,7 +1,8 @@
-"""Decisions about slots of the write-ahead log: who may put, what is acknowledged, what counts, what is deleted. Pure.
+"""Decisions about log objects: which puts are allowed, acknowledged, ignored by readers, and deleted. Pure.
 
-A *slot* is the place of one number. A slot is free, or has one object until the collector deletes the object. A *taker*
-is a broker that takes the store over. A *claim* is an empty object that it puts into a slot.
+A *slot* is the place of one number in the log. A slot is free, or has one object until the collector deletes the
+object. A *taker* is a broker that takes the store over from an earlier broker. A *claim* is an empty object that a
+taker puts into a slot. The *window* is the number of slots that a broker may use at the same time.
 
     acknowledged │ stored, not acknowledged │ in flight │ free
     ─────────────┼──────────────────────────┼───────────┼──────
@@ -11,11 +12,11 @@ Rules
 - A broker has no put in flight at or behind `lowest + window`, where `lowest` is its lowest unacknowledged number.
 - A number is acknowledged after all lower numbers, and after a read of the manifest that shows the broker's epoch. The
   read begins after the put has succeeded.
-- If a slot has another object than the one that the broker put, the slot is lost. Then the broker ends.
-- An object is void if an object of a higher epoch has a lower number.
+- If a broker finds another broker's object in a slot where it puts, the slot is lost. Then the broker ends.
+- An object is void if an object with a lower number has a higher epoch. Readers ignore void objects.
 - A taker claims the first free slot and the rest of the window.
-- A taker reads the manifest again before its first claim and after its last one. Another epoch ends it. So an owner
-  never loses a slot to a taker that was suspended.
+- A taker reads the manifest again before its first claim and after its last one. If the epoch has changed, the taker
+  ends. So an owner never loses a slot to a taker that was suspended.
 """
 
 from __future__ import annotations
@@ -32,18 +33,21 @@ from pyspark_ledger.ledger.wal.manifest import Move, StoreManifest
 
 
 class Slot(Enum):
-    """Content of a slot after the answer 412 (precondition failed) to a put."""
+    """Content of a slot after S3 responded to a put with 412 (precondition failed)."""
 
     MINE = auto()
-    """The object of an earlier attempt of this put. Its answer was lost."""
+    """The object of an earlier attempt of this put. The response to that attempt was lost."""
     LOST = auto()
     """The object of another broker."""
     FREE = auto()
-    """No object: the object was deleted, or a server answered 412 for a conflict. The put is repeated."""
+    """No object. It was deleted, or S3 responds with 412 also during a concurrent put. The put is repeated."""
 
 
 def slot_content(found: Header | None, mine: Header) -> Slot:
-    """Return the content of a slot that refused the object of `mine`. `found` is the header of its object."""
+    """Return the content of a slot for which S3 refused the object with the header `mine`.
+
+    `found` is the header of the object that is in the slot, or None.
+    """
     if found is None:
         return Slot.FREE
     same = (found.nonce, found.epoch, found.number) == (mine.nonce, mine.epoch, mine.number)
@@ -51,7 +55,7 @@ def slot_content(found: Header | None, mine: Header) -> Slot:
 
 
 def require_own(slot: Slot, mine: Header, where: str) -> None:
-    """Raise Fenced if a slot of this broker has the object of another one."""
+    """Raise Fenced if a slot of this broker has the object of another broker."""
     if slot is Slot.LOST:
         raise Fenced(
             f"log object {mine.number} of {where} was written by another broker, this broker has epoch {mine.epoch}",
@@ -65,7 +69,10 @@ def may_put(number: int, lowest: int, window: int) -> bool:
 
 
 def require_epoch(manifest: StoreManifest, epoch: int, where: str) -> None:
-    """Raise Fenced if the manifest shows another epoch than the broker's. So a read of the manifest fences a broker."""
+    """Raise Fenced if the manifest has another epoch than the broker.
+
+    So a replaced broker finds out that it must end.
+    """
     if manifest.epoch != epoch:
         by = f" by {manifest.broker.address}" if manifest.broker else ""
         raise Fenced(
@@ -86,19 +93,20 @@ def acknowledged_to(lowest: int, stored_numbers: Iterable[int]) -> int:
 
 
 def is_void(epoch: int, highest: int) -> bool:
-    """Return whether an object is ignored. `highest` is the highest epoch at lower numbers, or of the snapshot."""
+    """Return whether readers ignore an object of `epoch`. `highest` is the highest epoch of all objects before it."""
     return epoch < highest
 
 
 def claimed_slots(first_free: int, window: int) -> range:
-    """Return the slots that a taker claims: an earlier broker may have a put in flight for each of them."""
+    """Return the slots that a taker claims. Reason: the earlier broker may have a put in flight for each of them."""
     return range(first_free, first_free + window)
 
 
 def taken_over(before: StoreManifest, nonce: uuid.UUID, window: int, move: Move | UnsetType = UNSET) -> StoreManifest:
-    """Return the manifest of a taker. The window never shrinks: an even earlier broker may have its puts in flight.
+    """Return the manifest of a taker. Its window is never smaller than that of the manifest `before`.
 
-    `move` says that the taker is no broker, and moves the store to a directory.
+    Reason: an earlier broker may still have puts in flight for its whole window. `move` is set if the taker is not a
+    broker, but a command that moves the store to a directory.
     """
     return StoreManifest(
         store_id=before.store_id,
@@ -114,9 +122,10 @@ def taken_over(before: StoreManifest, nonce: uuid.UUID, window: int, move: Move 
 
 
 def require_served(manifest: StoreManifest, where: str, *, take_over: bool = False) -> None:
-    """Raise Refused if the store moves between the bucket and a directory, or has left the bucket.
+    """Raise Refused if the store is being moved between the bucket and a directory, or was moved to a directory.
 
-    `take_over` ends the move. Exception: a store that arrives and is not complete cannot be served.
+    With `take_over`, the caller ends the move and serves the store in the bucket, so nothing is raised. Exception: a
+    move into the bucket that is not complete.
     """
     move = manifest.move
     if isinstance(move, UnsetType):
@@ -135,15 +144,15 @@ def require_served(manifest: StoreManifest, where: str, *, take_over: bool = Fal
         raise Refused(f"the store {where} is being moved to {there}", hint=f"{again}. {undo}")
     raise Refused(
         f"the store {where} was moved to {there}",
-        hint=f"Use the store there. {undo}. Entries that the directory got since are lost then",
+        hint=f"Use the store there. {undo}. Entries that were appended to the directory since then are lost",
     )
 
 
 def is_own_replacement(found: StoreManifest, wanted: StoreManifest) -> bool:
-    """Return whether the bucket has the manifest that a broker put, after the answer to the put was lost.
+    """Return whether the bucket has the manifest that a broker put. Called after the response to the put was lost.
 
-    All fields count: an earlier change of this broker, whose answers were lost until the deadline, has the same nonce
-    and revision.
+    All fields are compared, because nonce and revision are not enough. An earlier change of this broker, whose
+    responses were lost until the deadline, has the same nonce and revision.
     """
     return found == wanted
 
@@ -151,8 +160,9 @@ def is_own_replacement(found: StoreManifest, wanted: StoreManifest) -> bool:
 def first_live(records_from: int, oldest_bytes: Iterable[int], unfinished: int | None, end: int) -> int:
     """Return the lowest number that a taker needs.
 
-    `records_from` is the first object whose records the snapshot lacks. `oldest_bytes` are, for each segment that is
-    not sealed and uploaded, its oldest object. `unfinished` is the first object of a batch without its last part.
+    `records_from` is the first object whose records the snapshot lacks. `oldest_bytes` has one number for each segment
+    that is not both sealed and uploaded: the oldest object with bytes of the segment. `unfinished` is the first object
+    of a batch whose last part is not in the log yet.
     `end` is the lowest unacknowledged number.
     """
     needed = [records_from, end, *oldest_bytes]
@@ -162,9 +172,10 @@ def first_live(records_from: int, oldest_bytes: Iterable[int], unfinished: int |
 
 
 def may_sweep(epoch: int, mine: int, age_ms: int, age_min_ms: int) -> bool:
-    """Return whether a broker may delete an object that no record names, by the epoch in the object's name.
+    """Return whether a broker may delete a snapshot or secret that its manifest does not name.
 
-    An object of the broker's own epoch may be named by a change that is in flight. A young object of a lower epoch may
-    be read by a client of that broker.
+    `epoch` is the epoch in the object's name, and `mine` the broker's. An object of the same epoch is kept, because a
+    change of the manifest that is in flight may name it. A young object of a lower epoch is kept, because a client of
+    that broker may be reading it.
     """
     return epoch < mine and age_ms > age_min_ms

@@ -3,9 +3,9 @@
 Rules
 - A full object is due at once.
 - Any other object is due one flush interval after the previous object.
-- Exception: a lone batch is due at once. A batch is lone if nothing else waits or is in flight, and if the previous
-  object has bytes of at most one file. Reason: a single client waits for one request only, and many clients share
-  requests.
+- Exception: a lone batch is due at once. A batch is lone if two conditions hold. No other batch waits or is in flight,
+  and the previous object has bytes of at most one file. Reason: a single client need not wait for the interval. With
+  many clients, the batches of several clients share an object, which saves requests.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class FlushSchedule:
         self._files = 0
 
     def due_ms(self, now_ms: int, packer: Packer, in_flight: int) -> int | None:
-        """Return the time of the next object, which may have passed. None if nothing waits."""
+        """Return the time at which the next object is due. It may be in the past. Returns None if no batch waits."""
         if not len(packer):
             return None
         lone = len(packer) == 1 and not in_flight and self._files <= 1
@@ -32,5 +32,5 @@ class FlushSchedule:
         return self._flushed_ms + self._interval_ms
 
     def flushed(self, now_ms: int, files: int) -> None:
-        """Record that an object was packed with bytes of so many files. Records of the metadata count as a file."""
+        """Record that an object was packed with bytes of `files` files. All metadata records count as one file."""
         self._flushed_ms, self._files = now_ms, files

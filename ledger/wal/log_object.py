@@ -1,4 +1,4 @@
-"""Object of the write-ahead log: header, directory of parts, payloads, checksum of the whole.
+"""Bytes of a log object: header, directory of parts, payloads, checksum of the whole object.
 
     0       4        6       8          24        32        40       56          64        68            72
     +-------+--------+-------+----------+---------+---------+--------+-----------+---------+-------------+
@@ -15,10 +15,12 @@
 Integers are big-endian. `ledger.database.changed_rows` defines the payload of a part of kind `records`.
 
 Invariants
-- Damage to any bit is `Corrupt`. The message names the object, the place, the expected and the found value.
-- An object of a newer format is `Unsupported`. A decoder never guesses.
-- A batch is a sequence of parts. Only its last part has `last`. A batch may continue in the next object.
-- A claim, which a broker puts at a take-over (`ledger.wal.take_over`), has no part.
+- If any bit is damaged, the decoder raises `Corrupt`. The message names the object, the place, the expected and the
+  found value.
+- If the object has a newer format, the decoder raises `Unsupported`.
+- A batch is a sequence of parts. Only the last part of a batch has the flag `last`. A batch may continue in the next
+  object.
+- A claim, an empty object that a broker puts when it takes the store over (`ledger.wal.take_over`), has no part.
 """
 
 from __future__ import annotations
@@ -43,10 +45,10 @@ BYTES: Literal["bytes"] = "bytes"
 
 
 class WalPart(msgspec.Struct, frozen=True, array_like=True):
-    """Line of the directory.
+    """Description of one part in the directory of a log object.
 
-    `records`: rows of one metadata transaction.
-    `bytes`: bytes of a file of the store's directory from `offset` on.
+    A part of kind `records` contains rows of one metadata transaction. A part of kind `bytes` contains bytes of a file
+    of the store's directory, from `offset` on.
     """
 
     kind: Literal["records", "bytes"]
@@ -69,7 +71,7 @@ class Header(NamedTuple):
 
 
 class WalRange(NamedTuple):
-    """Numbers of the objects that have the first and the last part of a batch."""
+    """Numbers of the two objects that contain the first and the last part of a batch."""
 
     first: int
     last: int
@@ -88,7 +90,7 @@ _encode_parts = msgspec.msgpack.Encoder().encode
 
 
 def encode_object(header: Header, parts: Sequence[tuple[WalPart, Buffer]]) -> bytes:
-    """Return the bytes of an object. Each payload has the length and the checksum that its part states."""
+    """Return the bytes of an object. Each payload must have the length and the checksum in its `WalPart`."""
     directory = _encode_parts([part for part, _ in parts])
     head = _HEADER.pack(
         _MAGIC,
@@ -127,7 +129,7 @@ def decode_header(data: Buffer, where: str) -> tuple[Header, int]:
 
 
 def decode_object(data: Buffer, where: str) -> LogObject:
-    """Return an object after all checksums were compared. Raises Corrupt and Unsupported."""
+    """Decode an object and compare all checksums. Raises Corrupt for damage, Unsupported for a newer format."""
     view = memoryview(data)
     header, directory_bytes = decode_header(view, where)
     start = HEADER_BYTES + directory_bytes + _CRC.size

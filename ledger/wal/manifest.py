@@ -1,4 +1,4 @@
-"""Manifest of a store in a bucket: the only object that changes.
+"""Manifest of a store in a bucket: the only object that is ever replaced. It names the broker of the store.
 
     {"format": 1, "store_id": …, "epoch": 3, "revision": 17, "nonce": …, "snapshot": {…}, "first": 1200, "window": 8,
      "broker": {"address": …, "process": …, "secret": …},
@@ -6,13 +6,14 @@
      "crc32c": 305419896}
 
 Invariants
-- `crc32c` is the last member, and the checksum of all bytes before the comma in front of it. A manifest with a flipped
-  bit is `Corrupt`.
-- Every replacement states the etag of the manifest that it replaces, and raises `revision` by one.
+- `crc32c` is the last member. It is the checksum of all bytes before the comma in front of this member. If any bit is
+  damaged, `decode_manifest` raises `Corrupt`.
+- Each put that replaces the manifest has the etag of the old manifest as its condition, and raises `revision` by one.
 - `epoch`, `first` and `window` never fall. `window` changes only together with `epoch`.
-- The pair of `nonce` and `revision` identifies a replacement, so a broker recognizes its own after a lost answer.
-- The manifest contains no secret. `secret` is the name of an object.
-- A manifest with `move` is not served. A store that does not move has no such field.
+- `nonce` is the random id of a broker. With `nonce` and `revision`, a broker recognizes its own put if the response was
+  lost.
+- The manifest contains no secret. `secret` is the name of the object that contains the secret.
+- While a manifest has the field `move`, no broker serves the store.
 - `settings` are the settings that a client changed at run time. The field is missing if there are none.
 """
 
@@ -39,7 +40,7 @@ class SnapshotName(msgspec.Struct, frozen=True):
 
 
 class BrokerAddress(msgspec.Struct, frozen=True):
-    """Address of the broker, identity of its process, and the name of the object with its credentials."""
+    """Address of the broker, identity of its process, and the name of the object with the broker's credentials."""
 
     address: str
     process: str
@@ -49,8 +50,8 @@ class BrokerAddress(msgspec.Struct, frozen=True):
 class Move(msgspec.Struct, frozen=True):
     """Move of the store between this bucket and a directory of a host.
 
-    `arriving`: from the directory, which is not marked yet, or the manifest does not follow yet. `leaving`: to the
-    directory, which is not complete. `left`: the store is in the directory.
+    States: `arriving` is a move from the directory into the bucket that has not ended. `leaving` is a move to the
+    directory, whose copy is not complete yet. `left` means that the store is in the directory.
     """
 
     state: Literal["arriving", "leaving", "left"]
@@ -59,7 +60,10 @@ class Move(msgspec.Struct, frozen=True):
 
 
 class StoreManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """State of the store. `first` is the lowest number of a log object that is still needed."""
+    """State of the store.
+
+    `first` is the first live number: the number of the oldest log object that is still needed.
+    """
 
     store_id: str
     nonce: str
@@ -92,7 +96,7 @@ def encode_manifest(manifest: StoreManifest) -> bytes:
 
 
 def decode_manifest(data: bytes, where: str) -> StoreManifest:
-    """Return the manifest. Raises Corrupt, and Unsupported for a newer format. All formats end with the checksum."""
+    """Return the manifest. Raises Corrupt for damage, Unsupported for a newer format. All formats end with `crc32c`."""
     body, _, stated = data.rpartition(_SUM)
     found = crc32c(body)
     if stated != b"%d}" % found:
@@ -111,7 +115,7 @@ def decode_manifest(data: bytes, where: str) -> StoreManifest:
 
 
 def require_successor(before: StoreManifest, after: StoreManifest, where: str) -> None:
-    """Raise Corrupt unless `after` may replace `before`."""
+    """Raise Corrupt if `after` violates an invariant of the manifest that follows `before`."""
     same_epoch = before.epoch == after.epoch
     kept = (
         before.store_id == after.store_id

@@ -1,12 +1,15 @@
-"""Packing of batches into log objects: first in, first out, up to a number of bytes. Pure.
+"""Packing of batches into log objects, in the order of the batches. Pure.
 
-A batch is appended to the log as a whole. It has rows of the metadata (`records`) or bytes of files (`bytes`).
+A *batch* is a group of changes that becomes visible in one step. It contains rows of the metadata (`records`) or bytes
+of files (`bytes`).
 
 Rules
 - A batch of `records` is never split between objects.
 - A batch of `bytes` can be split at any byte, because a reader applies a batch only as a whole.
-- An object has at least one part. It exceeds `bytes_max` only by one part of records.
-- A file that is shorter than its batch is `Corrupt`. Nothing is packed: readers would refuse the whole object.
+- An object has at least one part. Its parts have at most `bytes_max` bytes. Exception: the last part may exceed this
+  limit if it contains records.
+- If a file is shorter than its batch needs, `pack` raises `Corrupt` and packs nothing. Reason: readers would refuse an
+  object with too few bytes.
 """
 
 from __future__ import annotations
@@ -25,8 +28,8 @@ from pyspark_ledger.ledger.wal.log_object import BYTES, RECORDS, WalPart
 class FileBytes:
     """Bytes `[offset, offset + length)` of a file of the store's directory.
 
-    `read` returns a range of the file. Reason: the bytes are read when their object is built, so that waiting batches
-    use no memory.
+    `read` returns a range of the file. The packer calls it when it builds the object. So a waiting batch does not keep
+    its bytes in memory.
     """
 
     file: str
@@ -50,7 +53,7 @@ Item = FileBytes | MetadataRows
 
 
 class Packed(NamedTuple):
-    """Parts of one object, and how many batches end in the object."""
+    """Parts of one object, and the number of batches whose last part is in the object."""
 
     parts: list[tuple[WalPart, Buffer]]
     ended: int
@@ -62,7 +65,7 @@ class Packer:
     def __init__(self) -> None:
         self._batches: deque[tuple[Item, ...]] = deque()
         self._item = 0  # number of the next item in the first batch
-        self._done = 0  # packed bytes of that item
+        self._done = 0  # number of bytes of this item that are packed already
         self.size = 0
         """Bytes that are not packed yet."""
 
@@ -80,7 +83,7 @@ class Packer:
         self.size += sum(item.length for item in batch)
 
     def pack(self, bytes_max: int) -> Packed:
-        """Remove and return the parts of the next object. Reads the bytes of segments."""
+        """Remove and return the parts of the next object. Reads the bytes of files from the disk."""
         parts: list[tuple[WalPart, Buffer]] = []
         ended, left = 0, bytes_max
         while self._batches and (left > 0 or not parts):

@@ -1,14 +1,16 @@
 """Reader of the write-ahead log of a store in a bucket. docs/decisions/bucket-store.md describes the log.
 
-The log consists of numbered objects. The *first live number* is the lowest number that is still needed; the manifest
-of the store has it. The log ends at the first missing number.
+The log consists of numbered objects. The *first live number* is the number of the oldest object that is still needed.
+The manifest, the object that describes the store, contains this number. The log ends at the first missing number. A
+*batch* is a group of changes that becomes visible in one step. A *part* is a piece of a batch in one object.
 
 Rules
 - The reader requests several objects at once, and applies them in the order of their numbers.
-- A running broker deletes objects below the first live number. A caller that reads at the same time therefore reads
-  the manifest again if an object is missing. It continues at the present first live number.
-- A broker puts no object at or beyond `end + window`. `window` is the number of puts that a broker may have in flight.
-  So an object there proves that an earlier object is lost: Corrupt.
+- A running broker raises the first live number and deletes objects below it. So if an object is missing, a caller that
+  is not the broker reads the manifest again. If the first live number has changed, the caller starts there again.
+- A broker puts no object at or beyond `end + window`. `end` is the first missing number, and `window` the number of
+  puts that a broker may have in flight. So an object there proves that an earlier object is lost. The reader raises
+  Corrupt.
 """
 
 from __future__ import annotations
@@ -30,7 +32,10 @@ _AHEAD = 8
 
 
 class Batch(NamedTuple):
-    """Whole batch: the objects with its parts, the parts with their payloads (to be read once), and their places."""
+    """Complete batch: the range of its objects, its parts with their payloads, and the places of the payloads.
+
+    The iterator of the parts can be used once.
+    """
 
     place: WalRange
     parts: Iterable[Part]
@@ -38,7 +43,7 @@ class Batch(NamedTuple):
 
 
 class WalReader:
-    """Reader of one pass over the log. `scan` has the position and the epoch."""
+    """Reader of the log, for one pass. `scan` contains the next number and the highest epoch so far."""
 
     def __init__(self, bucket: Bucket, store_id: str, scan: LogScan, limits: RequestLimits) -> None:
         self.scan = scan
@@ -66,7 +71,7 @@ class WalReader:
             yield Batch(place, self._with_payloads(parts), places)
 
     def _with_payloads(self, parts: Iterable[tuple[WalPart, memoryview | PayloadPlace]]) -> Iterator[Part]:
-        """Yield the parts. A payload that the scan does not hold is read again."""
+        """Yield the parts with their payloads. If the scan has kept only the place of a payload, read it again."""
         for part, found in parts:
             yield part, self._payload(part, found) if isinstance(found, PayloadPlace) else found
 
@@ -81,7 +86,10 @@ class WalReader:
         return memoryview(data)
 
     def fetch(self, number: int) -> LogObject | None:
-        """Return the object of a number, None if there is none. Raises Corrupt if it is of another store."""
+        """Return the object of a number, or None if the slot is empty.
+
+        Raises Corrupt if the object is of another store.
+        """
         try:
             fetched = repeated(lambda: self._bucket.get(log_key(number), OBJECT_BYTES_MAX), self._limits)
         except NotFound:
@@ -95,7 +103,7 @@ class WalReader:
         return found
 
     def require_end(self, number: int, window: int) -> None:
-        """Raise Corrupt if an object has a number of `number + window` or more: the objects before it are lost."""
+        """Raise Corrupt if the log has an object at or behind `number + window`. Then earlier objects are lost."""
         listing = self._bucket.objects(LOG_PREFIX, after=log_key(number + window - 1))
         beyond = repeated(lambda: next(iter(listing), None), self._limits)
         if beyond is not None:

@@ -1,11 +1,11 @@
-"""Requests of the write-ahead log that are repeated until their result is known.
+"""Requests of the write-ahead log. Each request is repeated until its result is known.
 
 Rules
-- A conditional put is repeated with the same bytes. If the server answers 412 (the condition is not met), the header of
-  the object shows whose put succeeded.
+- A conditional put is repeated with the same bytes. If the server responds with 412 (the condition is not met), the
+  broker reads the header of the object, which shows whose put succeeded.
 - A read is repeated after a temporary error.
-- Requests end at their deadline with the last error. While S3 refuses the credentials, requests are also repeated,
-  because expired credentials may be renewed. This deadline is shorter.
+- Each request has a deadline. Then it raises the last error. A request is also repeated if S3 refuses the credentials,
+  because a program may renew expired credentials. The deadline for this case is shorter.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class FoundManifest(NamedTuple):
-    """StoreManifest of a bucket, and the etag that a replacement states."""
+    """Manifest of a bucket, and its etag. A put that replaces the manifest has this etag as its condition."""
 
     manifest: StoreManifest
     etag: str
@@ -46,7 +46,7 @@ class FoundManifest(NamedTuple):
 class RequestLimits:
     """Limits of a writer and its requests.
 
-    `flush_interval_ms` is the least time between two objects that are not full. `object_bytes` is the size of a full
+    `flush_interval_ms` is the minimum time between two objects that are not full. `object_bytes` is the size of a full
     object. `deadline_ms` limits the attempts to put one object. `refused_ms` limits them while S3 refuses the
     credentials.
     """
@@ -64,7 +64,7 @@ READER_LIMITS = RequestLimits(deadline_ms=60_000, refused_ms=1_000)
 def store_object(
     bucket: Bucket, header: Header, data: bytes, limits: RequestLimits, is_over: Callable[[], bool] = lambda: False
 ) -> Slot:
-    """Put a log object, and repeat the put until its result is known. Return whose object has the number.
+    """Put a log object, and repeat the put until its result is known. Return whose object is in the slot.
 
     Raises the last error after the deadline or if `is_over` returns True.
     """
@@ -95,7 +95,7 @@ def replace_manifest(
 ) -> FoundManifest:
     """Replace the manifest, and repeat the put until its result is known.
 
-    Raises AlreadyExists with the manifest unchanged if the bucket has another manifest than `before`.
+    Raises AlreadyExists, and changes nothing, if the bucket has another manifest than `before`.
     """
     require_successor(before.manifest, after, f"{MANIFEST} of {bucket.address}")
     retry = _Retry(limits, lambda: False)
@@ -138,7 +138,7 @@ class _Retry:
         self._attempts = 0
 
     def pause(self, error: LedgerError) -> None:
-        """Pause, or raise `error` if the time is over."""
+        """Pause before the next attempt. Raise `error` after the deadline."""
         limits = self._limits
         most = limits.refused_ms if isinstance(error, Unauthenticated) else limits.deadline_ms
         if self._is_over() or monotonic_ms() - self._started_ms >= most:

@@ -1,4 +1,4 @@
-"""Order in which a reader applies log objects: void objects, the end of the log, batches over several objects. Pure.
+"""State of a reader of the log: skips void objects, and joins the parts of batches. Pure.
 
     number   10        11          12          13 (claim)   14        15
     epoch    3         3           3           4            3         4
@@ -6,15 +6,18 @@
                        batch       would be    is dropped
                                    the end
 
-A *claim* is an empty object of a broker that takes the store over. An object is *void* if an object with a lower number
-has a higher epoch: a broker that was replaced wrote it.
+Each broker writes objects of its own *epoch*, and each new broker has a higher epoch. A *claim* is the empty first
+object of a broker that takes the store over. An object is *void* if an object with a lower number has a higher epoch: a
+broker that was already replaced wrote it. A *batch* is a group of changes that becomes visible in one step, and
+consists of parts in one or more objects.
 
 Invariants
-- Objects are fed in the order of their numbers, each once.
-- A batch is returned once, when its last part is there, with all of its parts in order.
-- A batch that has no last part when the epoch rises is dropped. Its broker was fenced and never acknowledged the batch.
-- Of an incomplete batch, payloads of at most `held_max` bytes are kept in memory. Of the other payloads only the places
-  are kept. So a batch may be larger than the memory.
+- The caller feeds each object once, in the order of the numbers.
+- A batch is returned once, after its last part was fed, with all of its parts in order.
+- If the epoch rises, a batch without its last part is dropped. Reason: its broker was replaced, and never acknowledged
+  the batch.
+- For an incomplete batch, payloads of at most `held_max` bytes together are kept in memory. For the other payloads only
+  their places are kept. So a batch can be larger than the memory.
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ Part = tuple[WalPart, memoryview]
 
 
 class ScannedBatch(NamedTuple):
-    """Whole batch: the objects that have its parts, and the parts with their payloads or the places of these."""
+    """Complete batch: the range of its objects, and its parts, each with its payload or the payload's place."""
 
     place: WalRange
     parts: list[tuple[WalPart, memoryview | PayloadPlace]]
@@ -49,9 +52,10 @@ class ScannedBatch(NamedTuple):
 
 
 class LogScan:
-    """Reader's state: the next number, the highest epoch, the parts of a batch that is not whole yet.
+    """State of one reader: the next number, the highest epoch so far, and the parts of an incomplete batch.
 
-    The first live object is never void: a void object lies in a claimed window, and first live numbers do not.
+    A scan that starts at the first live number needs no earlier epoch, because this object is never void. Reason: void
+    objects are only in a claimed window, and the first live number is never in a claimed window.
     """
 
     def __init__(self, first: int, epoch: int = 0, held_max: int = HELD_BYTES_MAX) -> None:

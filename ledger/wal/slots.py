@@ -1,7 +1,8 @@
-"""Slots of one broker in the write-ahead log, from the put of an object to its acknowledgement. Pure.
+"""Slots that one broker uses in the write-ahead log, from the put of an object to its acknowledgement. Pure.
 
 A *slot* is the place of one numbered object in the log. Before the broker acknowledges an object in the bucket, it
-reads the manifest again. The read shows whether the store still belongs to this broker.
+reads the manifest again, the object that names the owner of the store. The read shows whether this broker still owns
+the store. The *window* is the number of slots that the broker may use at the same time.
 
     number      lowest                                                   next
     ────────────┼────────────────────────────────────────────────────────┼──────────
@@ -49,16 +50,17 @@ class Slots:
         self._stored.add(number)
 
     def checkable(self) -> frozenset[int]:
-        """Return the numbers that a read of the manifest can acknowledge if it begins now.
+        """Return the numbers that can be acknowledged by a read of the manifest that begins now.
 
         The result is empty if the lowest number is not stored yet, because no number can be acknowledged before it.
         """
         return frozenset(self._stored) if self.lowest in self._stored else frozenset()
 
     def acknowledge(self, stored: frozenset[int], manifest: StoreManifest, where: str) -> range:
-        """Acknowledge numbers after a read of the manifest, and return them. `stored` is the result of `checkable`.
+        """Acknowledge numbers after a read of the manifest, and return these numbers.
 
-        `checkable` must be called before the manifest is read. Raises Fenced if the manifest shows another epoch.
+        `stored` is the result of `checkable`, which the caller called before it read the manifest. Raises Fenced if the
+        manifest shows another epoch.
         """
         require_epoch(manifest, self.epoch, where)
         before, self.lowest = self.lowest, acknowledged_to(self.lowest, stored)

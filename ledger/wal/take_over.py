@@ -1,19 +1,21 @@
 """Take-over of a store in a bucket: raise the epoch, read the log, claim the slots of the earlier broker.
 
+The *epoch* is a number in the manifest, the object that names the broker of the store. Each new broker raises it by 1.
 A *slot* is the place of one numbered object in the log. To *claim* a slot is to put an empty object there, so that a
-late put of the earlier broker fails. The *window* is the number of slots for which that broker may have a put in
+late put of the earlier broker fails. The *window* is the number of slots for which the earlier broker may have a put in
 flight.
 
     epoch + 1 ──▶ read to the first free slot ──▶ epoch? ──▶ claim it and the rest of the window ──▶ epoch? ──▶ write
 
 Invariants
-- The epoch is raised before the log is read. So no later put of the earlier broker is acknowledged.
-- Before the first claim and before the first put, the manifest is read again, and shows the taker's epoch. So a later
-  taker finds everything that this taker has read or claimed, and starts behind it. A late claim or put of a suspended
-  taker cannot take a slot of the later taker.
-- The first free slot is claimed, or its object is read. The claim decides which objects of the earlier broker count.
-- All other slots of the window are claimed or have an object of the earlier broker, which readers skip. So a late put
-  cannot reach a number of this broker.
+- The epoch is raised before the log is read. So the earlier broker acknowledges no put that succeeds later.
+- Before its first claim and before its first put, the taker reads the manifest again, and ends if the epoch has changed.
+  So a later taker finds everything that this taker has read or claimed, and starts behind it. A late claim or put of a
+  suspended taker cannot take a slot of the later taker.
+- The taker claims the first free slot. If the earlier broker has meanwhile put an object there, the taker reads this
+  object and tries the next slot. Objects of the earlier broker behind the claim are void: readers skip them.
+- Each other slot of the window gets a claim or has a void object. So a late put of the earlier broker cannot reach a
+  number that this broker uses.
 - A crash between any two steps leaves objects that every later reader skips.
 """
 
@@ -42,7 +44,7 @@ from pyspark_ledger.ledger.wal.scan import LogScan
 
 
 class TakeOver:
-    """Take-over by one broker. Use once: `raise_epoch`, then all of `batches`, then `first_number`."""
+    """Take-over by one broker. Call `raise_epoch`, then read all of `batches`, then use `first_number`, each once."""
 
     def __init__(self, bucket: Bucket, nonce: uuid.UUID, limits: RequestLimits, clock: Clock) -> None:
         self._bucket = bucket
@@ -55,7 +57,7 @@ class TakeOver:
 
     @property
     def found(self) -> FoundManifest:
-        """The manifest of this broker."""
+        """The manifest that this broker put."""
         assert self._found is not None, "raise_epoch comes first"  # noqa: S101 — order of calls
         return self._found
 
@@ -66,7 +68,7 @@ class TakeOver:
         return self._first_number
 
     def raise_epoch(self, before: FoundManifest, window: int, move: Move | UnsetType = UNSET) -> FoundManifest:
-        """Put the manifest of the next epoch. Raises AlreadyExists if the manifest is not `before` any more."""
+        """Put the manifest of the next epoch. Raises AlreadyExists if another process has replaced `before`."""
         self._found = replace_manifest(
             self._bucket, before, taken_over(before.manifest, self._nonce, window, move), self._limits
         )
@@ -92,7 +94,10 @@ class TakeOver:
         self._first_number = claims.stop
 
     def _require_end(self, reader: WalReader, number: int) -> None:
-        """Raise Corrupt if objects of the log are lost, and Fenced if a later taker wrote objects behind the window."""
+        """Raise Corrupt if objects of the log are lost.
+
+        Raise Fenced instead if a later taker wrote behind the window.
+        """
         try:
             reader.require_end(number, self.found.manifest.window)
         except Corrupt:
@@ -100,7 +105,10 @@ class TakeOver:
             raise
 
     def _claim_first(self, scan: LogScan) -> Slot:
-        """Claim the first free slot. Raises Fenced after a later taker, and Corrupt if the manifest is an old one."""
+        """Claim the first free slot. Raises Fenced if another broker has raised the epoch.
+
+        Raises Corrupt if the log has objects of this epoch already. Then the manifest is an old version.
+        """
         self._require_owner()
         epoch, where = self.found.manifest.epoch, self._bucket.address
         if scan.epoch >= epoch:

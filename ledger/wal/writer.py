@@ -1,15 +1,18 @@
-"""Writer of the write-ahead log: packs batches into objects, puts several at once, acknowledges in order.
+"""Writer of the write-ahead log: packs batches into objects, puts several objects at once, acknowledges in order.
+
+A *batch* is a group of changes that becomes visible in one step. The *manifest* is the object that names the owner of
+the store. The *window* is the number of objects that may be unacknowledged at the same time.
 
     append ──▶ waiting ──▶ pack thread ──▶ put threads, up to `window` ──▶ read of the manifest ──▶ futures, in order
                  │              an object is due: see `ledger.wal.flush`
 
 Rules
-- The future of a batch is set after the object with its last part is acknowledged (`ledger.wal.fence`).
-- A put is repeated with the same bytes until it has an answer, or until its deadline.
-- The writer fails if another broker used the number of an object of this broker, if the manifest shows another epoch,
-  or after a deadline. Pending and later batches get the error, and `on_failure` is called once. Nothing is acknowledged
-  afterwards.
-- The bytes of a segment are read when their object is built. The file must stay open until the future is set.
+- The future of a batch is set when the object with the last part of the batch is acknowledged (`ledger.wal.fence`).
+- A put is repeated with the same bytes until its result is known, or until its deadline.
+- The writer fails if another broker's object is in a slot of this broker, or if the manifest has another epoch. It also
+  fails after a deadline. Then pending and later batches get the error, and `on_failure` is called once. Nothing is
+  acknowledged afterwards.
+- The bytes of a file are read when their object is built. So the file must stay open until the future is set.
 """
 
 from __future__ import annotations
@@ -37,8 +40,9 @@ _log = logging.getLogger(__name__)
 
 
 class _Pending(NamedTuple):
-    """Unacknowledged object: futures of the batches that end in it, its bytes, and the object where its first batch
-    began.
+    """Unacknowledged object: the futures of the batches that end in it, and its number of bytes.
+
+    `began` is the number of the object that contains the first part of its first batch.
     """
 
     futures: list[Future[WalRange]]
@@ -47,7 +51,7 @@ class _Pending(NamedTuple):
 
 
 class WalWriter:
-    """Writer of one broker. `identity` has the epoch, and the first number that the broker may use."""
+    """Writer of one broker. `identity` contains the broker's epoch, and the first number that the broker may use."""
 
     def __init__(
         self,
@@ -73,9 +77,11 @@ class WalWriter:
         self._schedule = FlushSchedule(limits.flush_interval_ms, limits.object_bytes)
         self._packer = Packer()
         self._waiting: list[tuple[Sequence[Item], Future[WalRange]]] = []
-        self._packed: list[Future[WalRange]] = []  # of the batches in the packer, in order
-        self._pending: dict[int, _Pending] = {}  # by number
-        self._continued: int | None = None  # the object with the first part of a batch that is not packed whole
+        self._packed: list[Future[WalRange]] = []  # futures of the batches in the packer, in order
+        self._pending: dict[int, _Pending] = {}  # unacknowledged objects by their numbers
+        self._continued: int | None = (
+            None  # number of the object with the first part of the batch that is packed in part
+        )
         self._checking = self._closing = False
         self._changed = threading.Condition()
         self._putters = ThreadPoolExecutor(window, thread_name_prefix="wal-put")
@@ -89,13 +95,16 @@ class WalWriter:
 
     @property
     def needed(self) -> int:
-        """The lowest number of an object with a part of an unacknowledged batch; `end` if there is none."""
+        """The lowest number of an object with a part of an unacknowledged batch.
+
+        `end` if no batch is unacknowledged.
+        """
         with self._changed:
             needed = [self._slots.lowest, *[pending.began for pending in self._pending.values()]]
             return min(needed if self._continued is None else [*needed, self._continued])
 
     def append(self, batch: Sequence[Item]) -> Future[WalRange]:
-        """Queue a batch. The future returns the objects of the batch once they are acknowledged."""
+        """Queue a batch. The future returns the numbers of the batch's objects after they are acknowledged."""
         future: Future[WalRange] = Future()
         with self._changed:
             if self.failed is not None or self._closing:
@@ -105,7 +114,7 @@ class WalWriter:
         return future
 
     def close(self) -> None:
-        """Acknowledge all queued batches, or fail them, and end the threads. May be repeated."""
+        """Wait until all queued batches are acknowledged or have failed, and end the threads. May be called again."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -145,7 +154,7 @@ class WalWriter:
     def _submit(self, packed: Packed) -> None:
         with self._changed:
             if self.failed is not None:
-                return  # files of failed batches may be closed, so the parts may have bytes of another file
+                return  # the file of a failed batch may be closed, and its descriptor may now belong to another file
             number = self._slots.take()
             done, self._packed = self._packed[: packed.ended], self._packed[packed.ended :]
             began = number if self._continued is None else self._continued
@@ -176,9 +185,9 @@ class WalWriter:
             self.fail(Unavailable(f"{log_key(header.number)} of {self._bucket.address}: {error!r}"))
 
     def _check_epoch(self) -> None:
-        """Read the manifest and acknowledge, as long as stored objects wait.
+        """Read the manifest and acknowledge stored objects, until none waits.
 
-        Does nothing if another thread does this.
+        Returns at once if another thread is in this method.
         """
         while True:
             with self._changed:
@@ -211,7 +220,7 @@ class WalWriter:
         return self.failed is not None
 
     def fail(self, error: LedgerError) -> None:
-        """End the writer: pending and later batches get the error. Later calls change nothing."""
+        """End the writer with an error, which pending and later batches get. Only the first call has an effect."""
         with self._changed:
             if self.failed is not None:
                 return
