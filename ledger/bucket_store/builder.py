@@ -1,15 +1,17 @@
-"""Builder of a store's directory from the bucket: records from the snapshot and the log, files from the log.
+"""Builder of a store's local directory from its bucket.
+
+The records (rows of the metadata) come from the snapshot and the write-ahead log. The files come from the log.
 
     snapshot ──▶ metadata.sqlite ◀── records of the log, from `records_from` on
     log      ──▶ ledgers/<id>.ledger, staging/…      the bytes of each file, at their offsets
 
 Rules
-- The directory is emptied first. The log of the broker process, locks and credentials stay.
-- A file that no record needs is deleted again, because its segment is uploaded or not listed.
-- The file of a sealed segment that is not uploaded is sealed as its broker did, and compared with the record.
-- The file of an open segment stays unsealed. The first use of its ledger continues the segment.
-- The builder changes two kinds of records. The store's record gets this host. The records of uploaded segments state
-  that there is no local copy. The caller appends the changed records to the log.
+- The builder empties the directory first. The broker's log file, locks and credentials stay.
+- The builder deletes a built file that no record needs. Its segment is uploaded, or not in the metadata any more.
+- If a segment is sealed and not uploaded, the builder seals its file, and compares the file with the record.
+- The file of an open segment stays unsealed. The broker appends to it at the first use of its ledger.
+- The builder changes two kinds of records. The store's record gets the name of this host. The records of uploaded
+  segments state that there is no local copy. The caller appends the changed records to the log.
 """
 
 from __future__ import annotations
@@ -53,11 +55,11 @@ class Builder:
     records_from: int
     files: LiveFiles = field(default_factory=LiveFiles)
     places: LogPlaces = field(default_factory=LogPlaces)
-    """The object of the log that has each byte of a file."""
+    """For each byte of a file, the log object that contains it."""
     records_end: int = 0
     """The number after the last object with records."""
     applied_bytes: int = 0
-    """The payload of all applied batches."""
+    """Payload bytes of all applied batches."""
     _connection: CheckedConnection | None = None
     _descriptors: dict[str, int] = field(default_factory=dict)
     _names: set[str] = field(default_factory=set)
@@ -92,7 +94,7 @@ class Builder:
             self.places.write(part.file, part.offset, part.length, place)
 
     def finish(self, host: str) -> list[ChangedRow]:
-        """Complete files and records. Return the rows that the new directory changes."""
+        """Complete files and records. Return the records that the builder changed."""
         for fd in self._descriptors.values():
             os.close(fd)
         self._descriptors.clear()
@@ -114,7 +116,10 @@ class Builder:
         return rows
 
     def close(self) -> None:
-        """Close the files of a builder that did not finish. Otherwise the next builder would share SQLite's journal."""
+        """Close the files of a builder that did not finish.
+
+        Reason: the next builder must not find an open SQLite journal in the same directory.
+        """
         for fd in self._descriptors.values():
             os.close(fd)
         self._descriptors.clear()
@@ -150,7 +155,7 @@ class Builder:
         return disk.open_file(path, writable=True) if path.exists() else disk.create_file(path)
 
     def _finish_segments(self, connection: sqlite3.Connection) -> set[str]:
-        """Seal the files of sealed segments. Return the names of all needed files of segments."""
+        """Seal the files of sealed segments. Return the names of all segment files that the store needs."""
         needed = set()
         store_id = str(connection.execute("SELECT id FROM store").fetchone()[0])
         names = [row[0] for row in connection.execute("SELECT name FROM ledger")]
@@ -175,8 +180,8 @@ _OPEN_MAX = 512
 def _seal(path: Path, listed: LedgerInfo, store_id: str, block_bytes: int, first_row: int, file_bytes: int) -> None:
     """Seal the file of a sealed segment. Raises Corrupt if the file differs from the record.
 
-    Bytes behind the sealed end are removed. They were in the log when the local disk failed, and nobody acknowledged
-    their entries.
+    Bytes behind the sealed end are removed. They were in the log when the local disk of a broker failed, and their
+    entries were never acknowledged.
     """
     if path.exists() and path.stat().st_size > file_bytes:
         os.truncate(path, file_bytes)

@@ -1,18 +1,19 @@
-"""Collector: limits the size of a store's write-ahead log. It deletes log objects that no broker needs any more.
+"""Collector of a store in a bucket: deletes objects of the write-ahead log that no broker needs any more.
 
-An object is *live* if the next broker needs it. Such an object has records that the newest snapshot lacks, or bytes of
-a segment that is not uploaded. The manifest has the *first live number*, the number of the oldest live object.
+A log object is *live* if the next broker needs it. It has records that the newest snapshot lacks, or bytes of a segment
+that is not uploaded. A *snapshot* is an object with all records. The *manifest* is the object that names the broker of
+the store. It contains the *first live number*, the number of the oldest live object.
 
     snapshot ─▶ manifest (snapshot, first live number) ─▶ objects below the first live number are deleted
 
-An open segment with few appends keeps an old object live. The collector *carries* such a segment: it writes the bytes
-of the segment to the log again. Then only new objects have these bytes.
+An open segment that gets few appends keeps an old object live. The collector *carries* such a segment: it writes the
+bytes of the segment to the log again. Then the old object is not needed any more.
 
 Rules
 - An object is deleted only after a manifest that does not need it is in the bucket (`ledger.wal.fence`).
-- An idle store has nothing due: no request is sent.
+- For an idle store nothing is due, and the collector sends no request.
 - If another broker has taken the store over, the collector closes the log. It deletes nothing afterwards.
-- If a deletion fails in a round, it is repeated later, without another round.
+- If a deletion fails, only the deletion is repeated, and not the whole round.
 """
 
 from __future__ import annotations
@@ -53,9 +54,10 @@ T = TypeVar("T")
 class CollectorLimits:
     """Limits of the log.
 
-    A snapshot is due after `snapshot_bytes` of log and after the size of the last snapshot, or after `objects_max`
-    objects. The live part has at most `live_bytes` and `objects_max` objects before slow segments are carried.
-    A segment above `carry_bytes` is rolled over instead. Objects that no record names are deleted after `age_min_ms`.
+    A snapshot is due when the log has grown by `objects_max` objects. It is also due when the log has grown by
+    `snapshot_bytes` and by the size of the last snapshot. If the live objects exceed `live_bytes` or `objects_max`,
+    slow segments are carried. A segment above `carry_bytes` is rolled over instead, so that it is uploaded. Objects
+    that no manifest names are deleted when they are older than `age_min_ms`.
     """
 
     snapshot_bytes: int = 64 * 1024 * 1024
@@ -74,15 +76,18 @@ class CollectedLog:
     needed: Callable[[], int]
     """The lowest number of an object with a part of an unacknowledged batch."""
     size: Callable[[], int]
-    """Bytes of the live part at the start, and of the objects that were acknowledged since."""
+    """Bytes of the live objects at the start, plus bytes of the objects that were acknowledged since then."""
     snapshot: Callable[[], tuple[bytes, int]]
-    """Returns a snapshot, and the first object whose records it lacks."""
+    """Returns a snapshot, and the number of the first object whose records the snapshot lacks."""
     needed_files: Callable[[], Collection[str]]
-    """Returns the names of all files whose bytes are needed in the log."""
+    """Returns the names of all files whose bytes must stay in the log."""
     carry: Callable[[Mapping[str, LiveFile]], Mapping[str, int]]
-    """Writes the bytes of files to the log again. Returns the first object of each; deleted files are left out."""
+    """Writes the bytes of files to the log again. Returns the number of the first new object of each file.
+
+    Files that were deleted in the meantime are left out.
+    """
     roll_over: Callable[[str], bool]
-    """Seals the segment of a file, so that it is uploaded. Returns False if the file is no ledger's segment."""
+    """Seals the segment in a file, so that it is uploaded. Returns False if the file is not a ledger's segment."""
     fail: Callable[[LedgerError], None]
     """Closes the log after an error."""
 
@@ -127,7 +132,7 @@ class Collector:
         self._thread.start()
 
     def stop(self) -> None:
-        """Wait for the end of a running round, and start no other."""
+        """Wait for the end of a running round, and start no further round."""
         self._stopped.set()
         if self._thread is not None:
             self._thread.join()
@@ -142,12 +147,14 @@ class Collector:
         return grown >= max(limits.snapshot_bytes, last) or objects >= limits.objects_max
 
     def collect(self) -> None:
-        """Snapshot the records, raise the first live number, and delete the objects below. Raises Fenced."""
+        """Put a snapshot, raise the first live number, and delete the objects below it.
+
+        Raises Fenced if another broker has taken the store over.
+        """
         mark = _Mark(self._log.end(), self._log.size())
         self._carry(mark)
         manifest = self._holder.manifest
-        # Read before `needed_files`. The files of a batch that is acknowledged in between are then among the live
-        # files.
+        # Read before `needed_files`. So a batch that is acknowledged between the two reads still counts as needed.
         needed = self._log.needed()
         data, records_from = self._log.snapshot()
         snapshot = put_snapshot(
@@ -179,9 +186,10 @@ class Collector:
         return self._snapshots - {"" if named is None else named.key}
 
     def sweep(self) -> bool:
-        """Delete what crashes left: log objects below the first live number, unnamed snapshots and secrets, probes.
+        """Delete objects that crashes left.
 
-        Return whether an object that no record names is too young to be deleted.
+        They are log objects below the first live number, snapshots and secrets that no manifest names, and objects of
+        the test of a new bucket. Return whether some of them are too young to be deleted.
         """
         manifest, now_ms = self._holder.manifest, self._clock()
         gone, young = [], False
@@ -205,7 +213,7 @@ class Collector:
         return young
 
     def _carry(self, now: _Mark) -> None:
-        """Write slow segments again, if the live part of the log is too large."""
+        """Carry slow segments if the live objects exceed their limit."""
         limits = self._limits
         wanted = max(now.end - limits.objects_max, self._live_from(now.size))
         if wanted <= self._holder.manifest.first:
@@ -218,7 +226,10 @@ class Collector:
             self._files.carried(name, number)
 
     def _live_from(self, size: int) -> int:
-        """Return the end of the oldest round since which at most `live_bytes` were appended, else of the newest."""
+        """Return the end of the log at the oldest round since which at most `live_bytes` were appended.
+
+        If there is no such round, return the end at the newest round.
+        """
         while len(self._marks) > 1 and size - self._marks[0].size > self._limits.live_bytes:
             self._marks.popleft()
         return self._marks[0].end
@@ -241,14 +252,18 @@ class Collector:
                 again_ms = monotonic_ms() + self._limits.age_min_ms
 
     def _guarded(self, work: Callable[[], T]) -> T | None:
-        """Return the result of a step, None after an error."""
+        """Return the result of `work`, or None after an error, which is logged."""
         try:
             return work()
         except Fenced as fenced:
             self._log.fail(fenced)
             self._stopped.set()
         except (LedgerError, OSError) as error:
-            _log.warning("the log of %s is not collected, it is tried again: %s", self._bucket.address, error)
-        except Exception:  # noqa: BLE001 — the log grows, and the next round tries again
-            _log.exception("the log of %s is not collected", self._bucket.address)
+            _log.warning(
+                "old objects of the log of %s could not be deleted, the broker tries again: %s",
+                self._bucket.address,
+                error,
+            )
+        except Exception:  # noqa: BLE001 — the log grows until a later round succeeds
+            _log.exception("old objects of the log of %s could not be deleted", self._bucket.address)
         return None

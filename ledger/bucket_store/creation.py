@@ -1,12 +1,15 @@
 """Creation of a store in a bucket: probe, first snapshot, manifest.
 
-The probe tests whether the server's conditional puts are atomic. The snapshot has the records of the empty store.
+The probe tests whether the server's conditional puts are atomic. The snapshot contains the records of the empty store.
+The manifest is the object that makes the prefix a store.
 
 Rules
-- The manifest is put last, with `If-None-Match: *`. Of two creators one succeeds, and the other opens its store.
-- A prefix with objects and without a manifest is refused: it is another program's, or a store that lost its manifest.
-- Exception: a prefix that has only snapshots and objects of a probe is accepted. Other creators wrote these objects, at
-  the same time or before a crash. The next sweep deletes them.
+- The manifest is put last, with `If-None-Match: *`. So if two processes create a store at the same time, one put
+  succeeds, and the other process opens the store of the first.
+- A prefix with objects and without a manifest is refused. Reason: another program may use it, or it may be a store that
+  lost its manifest.
+- Exception: a prefix that has only snapshots and objects of a probe is accepted. Other processes wrote these objects
+  when they created a store, at the same time or before a crash. The collector deletes them later.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ def found_or_created(
     window: int,
     probe: Callable[[Bucket], None] = probe_bucket,
 ) -> FoundManifest:
-    """Return the manifest of the store in a bucket. With `create`, make a store if there is none.
+    """Return the manifest of the store in a bucket. With `create`, create the store if there is none.
 
     Raises NotFound without `create`, and Refused if the bucket is not suitable or the prefix is in use.
     """
@@ -65,7 +68,7 @@ def found_or_created(
 
 
 def require_unused(bucket: Bucket) -> None:
-    """Raise Refused if a bucket without a manifest has objects that no creator of a store left."""
+    """Raise Refused if a bucket without a manifest has other objects than a crashed creation of a store leaves."""
     used = next((found.key for found in bucket.objects() if not found.key.startswith(_OF_CREATORS)), None)
     if used is not None:
         raise Refused(

@@ -1,16 +1,17 @@
-"""Durability by the write-ahead log in a bucket: what a local store syncs is appended to the log.
+"""Durability of a store in a bucket: the broker appends to the write-ahead log what a local store would sync.
 
-    sync job  ─▶ unsynced bytes of the segment ─▶ one batch ─▶ acknowledged ─▶ the job's answer
+    sync job  ─▶ unsynced bytes of the segment ─▶ one batch ─▶ acknowledged ─▶ end of the job
     records   ─▶ changed rows of a transaction ─▶ one batch ─▶ acknowledged ─▶ COMMIT
 
 Rules
-- No thread waits for an append: the thread that acknowledges an object completes the jobs of the object.
-- The bytes of a batch are read from the local file when its object is built. The file stays open until then.
-- A store whose log has failed accepts nothing more. Its broker exits.
-- Lengths in `LiveFiles` grow in the order of the log. To *carry* a file is to write its bytes to the log again. So a
-  carry writes all bytes of the file that earlier batches have.
-- While a segment is synced, its later entries are appended to the log in pieces of about `piece_bytes`. So the puts of
-  one ledger can use the whole window. A later sync of the segment waits for the piece with its last byte.
+- No thread waits for the end of an append. The thread that acknowledges a log object completes the sync jobs of this
+  object.
+- The bytes of a batch are read from the local file when its log object is built. The file stays open until then.
+- If the log has failed, the store accepts nothing more, and its broker exits.
+- To *carry* a file is to write its bytes to the log again. `LiveFiles` has the length of a file up to the last batch
+  that was appended. A carry writes all bytes up to this length.
+- While a sync of a segment runs, later entries of the segment are appended to the log in pieces of about `piece_bytes`.
+  So one ledger can have several puts in flight. A later sync of the segment waits for the piece with its last byte.
 """
 
 from __future__ import annotations
@@ -41,27 +42,36 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Sent:
-    """Bytes of an open segment that were appended to the log: their end, and the end and future of each piece."""
+    """State of an open segment: the end of its bytes that were appended to the log, and its unacknowledged pieces.
+
+    A piece is described by its end and its future.
+    """
 
     end: int
     pieces: deque[tuple[int, Future[WalRange]]] = field(default_factory=deque)
 
 
 class BucketDurability:
-    """Durability of one open store. The file of the metadata has the records of all objects before `records_from`."""
+    """Durability of one open store.
+
+    The local metadata file contains the records of all log objects before `records_from`.
+    """
 
     def __init__(self, wal: WalWriter, files: LiveFiles, records_from: int, piece_bytes: int) -> None:
         self.records_from = records_from
         self.replica = self
         self.piece_bytes = piece_bytes
-        self._sent: dict[int, _Sent] = {}  # by segment
+        self._sent: dict[int, _Sent] = {}  # by segment id
         self._sending = threading.Lock()
         self._wal = wal
         self._files = files
         self._order = threading.Lock()
 
     def sync_through(self, writer: SegmentWriter) -> None:
-        """Make a segment durable: `SegmentWriter.sync` of runs and of cursors' own logs."""
+        """Make a segment durable.
+
+        `SegmentWriter.sync` calls this for runs (committed batches) and for logs of cursors.
+        """
         if writer.begin_sync() >= 0:
             self.append([self._file_bytes(writer.unsynced())]).result()
         writer.end_sync(None)
@@ -71,11 +81,14 @@ class BucketDurability:
         self.records_from = self.append([MetadataRows(rows)]).result().last + 1
 
     def diverged(self, error: BaseException) -> None:
-        """End the broker: records are in the log, and the local file could not commit them."""
-        self._wal.fail(Unavailable(f"the local metadata cannot commit what is in the log: {error!r}"))
+        """End the broker. Called if records are in the log, but the local metadata file could not commit them."""
+        self._wal.fail(Unavailable(f"the local metadata cannot commit a change that is in the log: {error!r}"))
 
     def sync_parts(self, paths: Sequence[tuple[str, Path]]) -> None:
-        """Make whole files durable as one batch: staged parts, before the manifest of their commit is recorded."""
+        """Make staged parts (files with rows of tasks) durable as one batch.
+
+        A commit to several ledgers calls this before it records the list of its parts.
+        """
         with ExitStack() as opened:
             items = [self._whole(name, opened.enter_context(disk.opened(path))) for name, path in paths]
             if items:
@@ -85,7 +98,10 @@ class BucketDurability:
         return BucketSyncPool(self, check_fenced)
 
     def append(self, batch: Sequence[Item]) -> Future[WalRange]:
-        """Append a batch to the log. The files of the batch are live from then on."""
+        """Append a batch to the log.
+
+        From then on the files of the batch are live: the log is needed to restore them.
+        """
         with self._order:
             number = self._wal.end
             for item in batch:
@@ -94,15 +110,16 @@ class BucketDurability:
             return self._wal.append(batch)
 
     def carry(self, name: str, fd: int, sealed_bytes: int) -> Future[WalRange]:
-        """Append all bytes of a file that earlier batches have. Later bytes of the file come in later objects.
+        """Append all bytes of a file that earlier batches contain. Later batches append the later bytes of the file.
 
-        `sealed_bytes` is the size of a sealed file, 0 for an open file. Bytes behind it were never acknowledged.
+        `sealed_bytes` is the size of a sealed file, and 0 for an open file. Bytes behind the sealed size are left out,
+        because they were never acknowledged.
         """
         with self._order:
             return self._wal.append([_range(name, fd, 0, sealed_bytes or self._files.length(name))])
 
     def begin(self, file: UnsyncedRange) -> Future[WalRange]:
-        """Append the bytes of a range of a segment that are not in the log. Return the future of the last byte."""
+        """Append those bytes of a range of a segment that were not appended yet. Return the future of the last byte."""
         with self._sending:
             sent = self._sent.setdefault(file.ledger_id, _Sent(file.offset))
             while sent.pieces and sent.pieces[0][0] <= file.offset:
@@ -112,10 +129,10 @@ class BucketDurability:
             return next(future for end, future in sent.pieces if end >= file.end)
 
     def send_ahead(self, file: UnsyncedRange) -> None:
-        """Append the written bytes of a segment that is synced meanwhile, if they make a piece.
+        """Append written bytes of a segment during a sync of the segment, if there are enough bytes for a piece.
 
-        The piece has its own file descriptor. Reason: after an error the segment may be closed before the bytes are
-        read.
+        The piece has its own file descriptor. Reason: after an error the broker may close the segment before the log
+        reads the bytes.
         """
         with self._sending:
             sent = self._sent.get(file.ledger_id)
@@ -130,14 +147,14 @@ class BucketDurability:
         future.add_done_callback(lambda _: os.close(fd))
 
     def drain(self, ledger_id: int) -> None:
-        """Wait until all pieces of a segment are in the log, or have failed. The segment gets no entry afterwards."""
+        """Wait until all pieces of a segment are acknowledged or have failed. The segment gets no entry afterwards."""
         with self._sending:
             sent = self._sent.pop(ledger_id, None)
         if sent is not None:
             wait([future for _, future in sent.pieces])
 
     def _send(self, sent: _Sent, file: UnsyncedRange) -> Future[WalRange]:
-        """Append the bytes after those that were sent. Called with the lock held."""
+        """Append the bytes of the range that were not appended yet. Called with the lock held."""
         future = self.append([self._file_bytes(replace(file, offset=max(sent.end, file.offset)))])
         sent.pieces.append((file.end, future))
         sent.end = file.end
@@ -161,7 +178,7 @@ def _range(name: str, fd: int, start: int, length: int) -> FileBytes:
 
 
 class BucketSyncPool:
-    """Pool without threads of its own: the log acknowledges, and each acknowledgement completes its job."""
+    """Pool of sync jobs without threads of its own. The thread that acknowledges a log object completes its jobs."""
 
     def __init__(self, durability: BucketDurability, check_fenced: Callable[[], None]) -> None:
         self.latencies = Latencies()
@@ -171,11 +188,14 @@ class BucketSyncPool:
         self._check_fenced = check_fenced
 
     def written(self, file: SegmentWriter) -> None:
-        """Append the entries to the log, if they make a piece."""
+        """Append written entries to the log, if there are enough bytes for a piece."""
         try:
             self._durability.send_ahead(file.written())
-        except (LedgerError, OSError) as error:  # the sync of these entries sends them again, and reports its error
-            _log.debug("bytes of segment %d are not sent ahead: %s", file.ledger_id, error)
+        except (
+            LedgerError,
+            OSError,
+        ) as error:  # the sync of these entries appends them again, and reports its own error
+            _log.debug("bytes of segment %d are not appended before their sync: %s", file.ledger_id, error)
 
     def drain(self, file: SegmentWriter) -> None:
         """Wait until the log has read the pieces of the file."""
@@ -194,7 +214,7 @@ class BucketSyncPool:
         return self._answer(sync)
 
     def close(self) -> None:
-        """Do nothing: the queue of each log has waited for its jobs."""
+        """Do nothing, because the append queue of each ledger has already waited for its jobs."""
 
     def _begin(self, job: SyncJob) -> None:
         more = True
@@ -235,7 +255,7 @@ class BucketSyncPool:
             sync.end(None)
 
     def _answer(self, sync: RunningSync) -> bool:
-        """Complete the futures of a job. Return whether there is more to sync."""
+        """Complete the futures of a job. Return whether the job has more bytes to sync."""
         error = sync.error
         if error is None:
             try:

@@ -1,14 +1,15 @@
-"""Store of a bucket, opened by its only broker.
+"""Store in a bucket, as its broker opens it.
 
 The broker takes the store over from an earlier broker (`ledger.wal.take_over`), and builds a local directory from the
-bucket. Then it opens the directory like any store. The collector deletes old objects of the write-ahead log.
+bucket. Then it opens the directory as it opens a local store. The collector deletes old objects of the write-ahead log.
 
     manifest ─▶ epoch + 1 ─▶ snapshot and log ─▶ directory ─▶ claims ─▶ write-ahead log ─▶ Store ─▶ collector
 
 Rules
-- The lock of the directory is taken before the directory is emptied.
-- If the write-ahead log fails, the broker must end: `on_lost` is called once with the error.
-- `close` seals nothing: everything acknowledged is in the bucket, and the next broker continues the open segments.
+- The broker takes the lock of the directory before it empties the directory.
+- If the write-ahead log fails, `on_lost` is called once with the error. Then the broker must exit.
+- `close` seals no segment. Reason: everything acknowledged is in the bucket, so the next broker can continue the open
+  segments.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class BucketLimits:
-    """Limits of a store in a bucket. `window` is the number of puts in flight."""
+    """Limits of a store in a bucket. `window` is the maximum number of puts in flight."""
 
     requests: RequestLimits = field(default_factory=RequestLimits)
     collector: CollectorLimits = field(default_factory=CollectorLimits)
@@ -66,7 +67,7 @@ class BucketLimits:
 
 
 class BucketStore:
-    """Open store of a bucket. The attribute `store` is used like the store of a directory."""
+    """Open store in a bucket. Its attribute `store` has the same methods as the store of a directory."""
 
     def __init__(
         self,
@@ -124,7 +125,7 @@ class BucketStore:
     def begin(self, broker: BrokerAddress, secret: BrokerSecret | None = None) -> None:
         """Write the broker's address to the manifest, where other hosts find the broker, and start the collector.
 
-        A secret is put first, so that a client that reads the address finds the secret.
+        If there is a secret, it is put before the manifest. So a client that reads the address also finds the secret.
         """
         try:
             if secret is not None:
@@ -137,7 +138,7 @@ class BucketStore:
         self.collector.start()
 
     def keep_settings(self, settings: Mapping[str, int | str]) -> None:
-        """Write the settings that a client changed to the manifest, for this broker's successors."""
+        """Write the settings that a client changed to the manifest, so that later brokers use them too."""
         size = len(msgspec.json.encode(settings))
         if size > _SETTINGS_BYTES_MAX:
             raise Refused(
@@ -151,7 +152,10 @@ class BucketStore:
             raise
 
     def check_fenced(self) -> None:
-        """End the log if another broker has taken the store over. An unreachable bucket is no error."""
+        """End the log if another broker has taken the store over.
+
+        If the bucket cannot be reached, only log a warning.
+        """
         requests = replace(self._requests, deadline_ms=_CHECK_MS, refused_ms=_CHECK_MS)
         try:
             require_epoch(
@@ -163,12 +167,12 @@ class BucketStore:
             _log.warning("it is unknown whether another broker has taken the store over: %s", error)
 
     def settle(self) -> None:
-        """Accept nothing more and complete the queued work."""
+        """Accept no further calls, and complete the queued work."""
         self.collector.stop()
         self.store.settle()
 
     def close(self) -> None:
-        """Acknowledge everything that is queued, release the store, and remove the broker from the manifest."""
+        """Wait until the queued work is acknowledged, release the store, and remove the broker from the manifest."""
         self.settle()
         self.store.close()
         self.wal.close()
@@ -179,7 +183,7 @@ class BucketStore:
         except Fenced as fenced:
             self.wal.fail(fenced)
         except LedgerError as error:
-            _log.warning("the manifest still names this broker, the next one waits for it: %s", error)
+            _log.warning("the manifest still names this broker, so the next broker will wait for it: %s", error)
 
     def _collected(self, live_bytes: int) -> CollectedLog:
         wal = self.wal
@@ -200,7 +204,9 @@ class BucketStore:
 
     def _needed_files(self) -> set[str]:
         metadata = self.store.metadata
-        made = metadata.unwanted_files.made()  # read first: an id moves from this list to one of the next two
+        made = (
+            metadata.unwanted_files.made()
+        )  # this list is read first, because an id moves from it to one of the next two lists
         ids = made | metadata.segments.only_local() | metadata.cursors.ledger_ids()
         staged = (path for path in (self._directory / "staging").rglob("*.part"))
         return {*map(segment_name, ids), *(str(path.relative_to(self._directory)) for path in staged)}
@@ -212,7 +218,7 @@ class BucketStore:
             with ExitStack() as opened:
                 places = {}
                 for name in names[at : at + _CARRIED_AT_ONCE]:
-                    with suppress(NotFound):  # deleted meanwhile
+                    with suppress(NotFound):  # the file was deleted in the meantime
                         fd = opened.enter_context(disk.opened(self._directory / name))
                         places[name] = self._begin_carry(name, fd, files[name])
                 numbers |= {name: place.result().first for name, place in places.items()}
@@ -251,7 +257,7 @@ class BucketStore:
         try:
             if not row.listed().timestamp:
                 self.store.ledger(owner).roll_over()
-        except LedgerError as error:  # the other files of the log are collected nevertheless
+        except LedgerError as error:  # the collector continues with the other files
             _log.warning("%s cannot be sealed, so the objects with its bytes cannot be deleted: %s", name, error)
         return True
 

@@ -1,12 +1,13 @@
-"""Live files: files of the store's directory that can be restored only from the write-ahead log.
+"""Live files: files of the local directory whose bytes are in the bucket only as objects of the write-ahead log.
 
-For each file this module knows the oldest log object that has bytes of it. Such an object must not be deleted.
+For each live file this module records the oldest log object that is needed to restore the file. This object and later
+objects must not be deleted.
 
 Invariants
-- A file is recorded before its bytes are appended to the log. The recorded number is at most the number of the object
-  that gets the bytes.
-- A file is forgotten only after its bytes are not needed any more: the segment is uploaded or not listed, the part
-  is deleted.
+- A file is recorded before its bytes are appended to the log. The recorded number is not higher than the number of the
+  object that will contain the bytes.
+- A file is forgotten only when its bytes in the log are not needed any more. A segment's bytes are not needed after the
+  segment is uploaded or removed from the metadata. A staged part's bytes are not needed after the part is deleted.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import NamedTuple
 
 
 class LiveFile(NamedTuple):
-    """File with bytes in the log: its oldest object, and its length."""
+    """Live file: the number of the oldest log object that is needed for it, and its length in the log."""
 
     first: int
     length: int
@@ -38,7 +39,7 @@ class LiveFiles:
             self._files[name] = LiveFile(first, end if known is None else max(end, known.length))
 
     def length(self, name: str) -> int:
-        """Return the length of a file, 0 for a file that is not live."""
+        """Return the length of a file in the log, 0 for a file that is not live."""
         with self._lock:
             known = self._files.get(name)
             return 0 if known is None else known.length
@@ -56,9 +57,9 @@ class LiveFiles:
             return set(self._files)
 
     def keep(self, needed: Callable[[], Collection[str]]) -> dict[str, LiveFile]:
-        """Forget the files that are not among those that `needed` returns. Return the others.
+        """Forget all files whose names `needed` does not return. Return the files that stay.
 
-        A file that is recorded during the call is kept: `needed` may not know the file yet.
+        A file that is recorded during the call stays, because `needed` may not know the file yet.
         """
         gone = self.names() - set(needed())
         with self._lock:
@@ -68,9 +69,10 @@ class LiveFiles:
 
 
 def to_carry(files: dict[str, LiveFile], first_wanted: int, bytes_max: int) -> list[str]:
-    """Return the files to write to the log again, so that all objects below `first_wanted` can be deleted.
+    """Return the names of files to carry, so that all log objects below `first_wanted` can be deleted.
 
-    A file above `bytes_max` is not carried: its segment is rolled over and uploaded instead.
+    To carry a file is to write its bytes to the log again. A file above `bytes_max` is left out, because its segment is
+    rolled over and uploaded instead.
     """
     return sorted(name for name, file in files.items() if file.first < first_wanted and file.length <= bytes_max)
 

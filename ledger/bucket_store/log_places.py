@@ -1,7 +1,7 @@
-"""Places of the bytes of files in the write-ahead log: the object that had each byte last. Pure.
+"""Places in the write-ahead log: for each byte of a file, the last log object that contains the byte. Pure.
 
     file      0 ........ 100 .... 180 ............... 400
-    object    12 at 72   | 15 at 96 | 17 at 72               bytes that are written again replace the old places
+    object    12 at 72   | 15 at 96 | 17 at 72               a later write replaces the places of an earlier write
 
 Invariants
 - The places of a file do not overlap, and are in the order of its bytes.
@@ -26,7 +26,7 @@ class LogRange(NamedTuple):
 
 
 class _Extent(NamedTuple):
-    """Bytes `[start, end)` of a file. The first byte is at `at` of the log object `number`."""
+    """Bytes `[start, end)` of a file. The first byte is at offset `at` of the log object `number`."""
 
     start: int
     end: int

@@ -1,11 +1,13 @@
-"""Manifest as this broker last wrote it. One thread at a time changes it, with a put that requires the known etag.
+"""Manifest as this broker last wrote it. One thread at a time changes the manifest.
 
-The manifest is the object that names the broker of a store in a bucket.
+The manifest is the object that names the broker of a store in a bucket. A change is a put that succeeds only if the
+manifest in the bucket still has the etag of this broker's last put.
 
 Invariants
-- A change that succeeds proves that this broker still owns the store: nobody replaced the manifest in between.
-- A change that finds the manifest of another broker raises Fenced.
-- A change whose answers were lost until the deadline may have succeeded. The next change finds it, and builds on it.
+- A change that succeeds proves that this broker still owns the store, because no other broker replaced the manifest.
+- If the bucket has the manifest of another broker, a change raises Fenced.
+- If the responses to a change were lost until its deadline, the change may have succeeded. The next change reads the
+  manifest, and continues from the manifest in the bucket.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from pyspark_ledger.ledger.wal.requests import FoundManifest, RequestLimits, rea
 
 
 class ManifestHolder:
-    """Manifest of a store's owner. Any thread may call any method."""
+    """Manifest of the broker that owns the store. Any thread may call any method."""
 
     def __init__(self, bucket: Bucket, found: FoundManifest, limits: RequestLimits) -> None:
         self._bucket = bucket

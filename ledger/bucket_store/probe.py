@@ -1,13 +1,13 @@
-"""Probe of a bucket before a store is created in it. A server without atomic conditional puts is refused.
+"""Probe: a test of a bucket before a store is created there. It refuses a server without atomic conditional puts.
 
-    create    eight threads put one new key with `If-None-Match: *`: one succeeds, and the object has its bytes
-    replace   eight threads replace one object with the same `If-Match`: one succeeds, and the object has its bytes
-    other     a stale condition is refused; a read, a range and a listing see a write at once; a delete deletes
+    create    eight threads put one new key with `If-None-Match: *`: one put must succeed, and the object has its bytes
+    replace   eight threads replace one object with the same `If-Match`: one put must succeed, the object has its bytes
+    other     a put with an old etag is refused; a read, a range and a list see a write at once; a deletion works
 
 Rules
-- A server whose conditional puts are not atomic passes most rounds of a race. So there are hundreds of rounds. Some of
+- A server whose conditional puts are not atomic still passes most rounds. So there are hundreds of rounds, and some of
   them run at the same time.
-- Each message has the round, the expected and the found value. Objects of the probe are deleted at the end.
+- Each error names the round, the expected and the found value. The objects of the probe are deleted at the end.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ CONNECTIONS = _RACERS * _LANES
 PROBE_PREFIX = "probe-"
 CREATE_ROUNDS, REPLACE_ROUNDS = 300, 50
 KEEPS_VERSIONS = (
-    "%s keeps old versions of objects. The manifest is replaced and log objects are deleted all the time, and each old "
+    "%s keeps old versions of objects. The broker often replaces the manifest and deletes log objects, and each old "
     "version costs storage. Turn versioning off, or let noncurrent versions expire by a lifecycle rule"
 )
-"""Text about a bucket with versioning. Its argument is the address."""
+"""Warning about a bucket with versioning. Its argument is the address."""
 _log = logging.getLogger(__name__)
 _UNSOUND = "A store needs a bucket with atomic conditional puts. docs/bucket-store.md lists servers that have them"
 
@@ -42,9 +42,10 @@ def probe_bucket(
     create_rounds: int = CREATE_ROUNDS,
     replace_rounds: int = REPLACE_ROUNDS,
 ) -> None:
-    """Try what a store relies on. Raises Refused with the first violation, or the error of a request.
+    """Test all properties of the server that a store needs. Raises Refused at the first violation.
 
-    `encryption` is the encryption of the settings, such as `aws:kms`. A bucket that keeps old versions is logged.
+    Also raises the error of a failed request. `encryption` is the encryption of the settings, such as `aws:kms`. If the
+    bucket keeps old versions, a warning is logged.
     """
     prefix = f"{PROBE_PREFIX}{new_id()}"
     try:
@@ -87,7 +88,7 @@ def _race(bucket: Bucket, racers: ThreadPoolExecutor, key: str, etag: str, numbe
         except AlreadyExists:
             return None
         except Unavailable:
-            return ""  # unknown
+            return ""  # it is unknown whether this put succeeded
 
     etags = list(racers.map(put, range(_RACERS)))
     winners = [racer for racer, found in enumerate(etags) if found]
@@ -110,7 +111,7 @@ def _race(bucket: Bucket, racers: ThreadPoolExecutor, key: str, etag: str, numbe
 
 
 def _try_requests(bucket: Bucket, key: str, encryption: str) -> None:
-    """Write, read, list and delete one object, and try stale conditions. Look at its encryption and its version."""
+    """Write, read, list and delete one object, and put with an old etag. Check its encryption and its version."""
     first = bucket.put(key, b"0123456789", only_new=True)
     _require_refused(bucket, "If-None-Match: * on an existing object", lambda: bucket.put(key, b"x", only_new=True))
     second = bucket.put(key, b"abcdefghij", if_match=first)

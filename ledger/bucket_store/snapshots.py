@@ -5,8 +5,8 @@
 Integers are big-endian. The manifest states size and CRC32C of the object.
 
 Invariants
-- A snapshot is complete before a manifest names it, and never changes.
-- A snapshot has the state after a committed transaction, never a state inside of a transaction.
+- A snapshot is complete in the bucket before a manifest names it. It never changes.
+- A snapshot contains the records after a committed transaction, never during a transaction.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BYTES_MAX = 4 * 1024 * 1024 * 1024
 
 
 def snapshot_of(connection: sqlite3.Connection) -> bytes:
-    """Return the object with the committed state that the connection reads."""
+    """Return the bytes of a snapshot with the committed records that the connection reads."""
     with tempfile.TemporaryDirectory(prefix="ledger-snapshot-") as directory:
         path = Path(directory) / "metadata.sqlite"
         connection.execute("VACUUM INTO ?", (str(path),))
@@ -42,7 +42,7 @@ def snapshot_of(connection: sqlite3.Connection) -> bytes:
 def put_snapshot(
     bucket: Bucket, data: bytes, *, records_from: int, epoch: int, nonce: str, limits: RequestLimits
 ) -> SnapshotName:
-    """Put a snapshot. Return the description of the object for the manifest."""
+    """Put a snapshot. Return its name, size and checksum for the manifest."""
     key = snapshot_key(records_from, epoch, nonce)
 
     def put() -> None:
@@ -57,7 +57,7 @@ def put_snapshot(
 
 
 def read_snapshot(bucket: Bucket, name: SnapshotName, limits: RequestLimits) -> bytes:
-    """Return the SQLite file of a snapshot. Raises Corrupt."""
+    """Return the SQLite file in a snapshot. Raises Corrupt if the object is damaged."""
     where = f"{name.key} of {bucket.address}"
     data = repeated(lambda: bucket.get(name.key, max(name.size, 1)), limits).data
     found = (len(data), crc32c(data))

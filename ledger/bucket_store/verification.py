@@ -1,15 +1,17 @@
 """Verification of a store in its bucket: manifest, snapshot, log objects, and the files that a broker builds from them.
 
-The log objects are those that the store still needs. The broker's collector deletes the others.
+Only log objects that the store still needs are verified, because the broker's collector may delete the others.
 
     manifest ─▶ snapshot ─▶ every log object ─▶ a scratch directory, as a broker builds it ─▶ records, segments, cursors
 
 Rules
-- Nothing in the bucket is changed, and no epoch is raised: a broker may serve the store meanwhile.
-- The scratch directory gets the files of all segments that are not uploaded. Each is compared with its record.
-- If the collector deletes objects that the pass has not read yet, the pass begins again (`view`).
-- The first damage raises Corrupt, which names the object or the segment, the place, the expected and the found value.
-- Uploaded segments are returned. The caller, which knows their format, verifies their objects.
+- The verification changes nothing in the bucket and raises no epoch. So a broker may serve the store at the same time.
+- The scratch directory gets the files of all segments that are not uploaded. Each file is compared with its record.
+- If the collector deletes objects that were not read yet, the verification begins again (`view`).
+- The first damage raises Corrupt. The error names the object or the segment, the place, the expected and the found
+  value.
+- Uploaded segments are only returned. The caller verifies their objects, because this package does not know their
+  format.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ class UploadedSegment(NamedTuple):
 
 
 class VerifiedStore(NamedTuple):
-    """Verified objects of the log, entries of each managed ledger that the log has, uploaded segments, and records."""
+    """Result: number of log objects, entries of each ledger in the log, uploaded segments, and records."""
 
     objects: int
     entries: dict[str, int]
@@ -85,14 +87,14 @@ def verify_built(directory: Path, objects: int) -> VerifiedStore:
                 entries[name] += listed.entries if listed.timestamp else _open_entries(directory, row, store_id)
     for ledger_id in sorted(records.cursors.ledger_ids()):
         if recover_cursor_log(directory / "ledgers", ledger_id, store_id, fence=False, built=True) is None:
-            raise Corrupt(f"ledger {ledger_id} of a cursor was built from the log and has no whole state")
+            raise Corrupt(f"ledger {ledger_id} of a cursor was built from the log and has no complete state")
     return VerifiedStore(objects, entries, uploaded, records)
 
 
 def _open_entries(directory: Path, row: SegmentRecord, store_id: str) -> int:
     path = data_path(directory / "ledgers", row.ledger_id)
     if not path.exists():
-        return 0  # listed, and without an entry so far
+        return 0  # the segment is listed and has no entry yet
     recovered = recover_segment(
         path,
         row.ledger_id,

@@ -1,13 +1,16 @@
-"""View of a store in its bucket, for a process that is not its broker: the directory that a broker would build now.
+"""View of a store in its bucket: a directory like the one that a new broker would build now.
+
+A process that is not the store's broker uses the view to read or to verify the store.
 
     manifest ─▶ snapshot, log up to its end ─▶ directory ─▶ manifest again, to check that the end was reached
 
 Rules
-- Nothing in the bucket is changed, and no epoch is raised: a broker may serve the store meanwhile.
-- The view has everything that was acknowledged before the call: the log without a gap, up to its first missing number.
-- A number may be missing because the collector deleted its object. Then the view is built again. It finds out by a
-  second read of the manifest, which then has another snapshot, or a *first live number* above the missing number. That
-  is the number of the oldest object that is still needed. Reason: a deletion follows the manifest that allows it.
+- The view changes nothing in the bucket and raises no epoch. So a broker may serve the store at the same time.
+- The view contains everything that was acknowledged before the call: all log objects up to the first missing number.
+- The *first live number* in the manifest is the number of the oldest log object that is still needed. The collector
+  deletes objects below it, but first puts a manifest with the higher number.
+- A number may be missing because the collector deleted its object. So the manifest is read a second time. If it now has
+  another snapshot, or a first live number above the missing number, the view is built again.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ _ATTEMPTS = 5
 
 
 class BuiltView(NamedTuple):
-    """Built view: the manifest, the first missing number of the log, and the places of the files' bytes in the log."""
+    """Built view: the manifest, the first missing number of the log, and the places in the log of all file bytes."""
 
     manifest: StoreManifest
     end: int
@@ -52,8 +55,8 @@ def build_view(
     """Build the store in `directory`, a new directory that the caller deletes.
 
     `advance` is called with the number of log objects that were read. With `planned`, build the store of a manifest
-    that is not in the bucket yet. Raises NotFound if there is no store, and Refused if it has moved. Raises Corrupt for
-    damage, and Unavailable if the log is collected faster than it is read.
+    that is not in the bucket yet. Raises NotFound if there is no store, and Refused if the store has moved. Raises
+    Corrupt for damage. Raises Unavailable if the collector deletes objects faster than the view reads them.
     """
     if planned is not None:
         return _build(bucket, directory, planned, limits, advance)
@@ -71,13 +74,16 @@ def build_view(
             raise failure
         manifest = now
         shutil.rmtree(directory, ignore_errors=True)
-    raise Unavailable(f"the log of {bucket.address} is collected faster than it is read", hint="Read it again")
+    raise Unavailable(
+        f"objects of the log of {bucket.address} are deleted faster than they are read", hint="Read the store again"
+    )
 
 
 def has_grown(bucket: Bucket, store_id: str, end: int, limits: RequestLimits) -> bool:
-    """Return whether a view that ended at `end` may lack something that the store has now. Two requests.
+    """Return whether the store may have data that a view which ended at `end` lacks. Sends two requests.
 
-    A missing object at `end` and a later manifest with a lower first live number prove that the log still ends there.
+    The log has not grown if two conditions hold. The object at `end` is missing, and a later manifest has a first live
+    number of at most `end`.
     """
     try:
         repeated(lambda: bucket.get_range(log_key(end), 0, HEADER_BYTES), limits)
@@ -116,6 +122,6 @@ def _build(
         reader.require_end(end, manifest.window)
     except Corrupt:
         if reader.fetch(end) is None:
-            raise  # otherwise a broker has put objects since the end was read
+            raise  # if the object exists now, a broker has put it since the view read the end
     builder.finish(host_identity(directory))
     return BuiltView(manifest, end, builder.places)
