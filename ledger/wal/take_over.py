@@ -9,9 +9,9 @@ flight.
 
 Invariants
 - The epoch is raised before the log is read. So the earlier broker acknowledges no put that succeeds later.
-- Before its first claim and before its first put, the taker reads the manifest again, and ends if the epoch has changed.
-  So a later taker finds everything that this taker has read or claimed, and starts behind it. A late claim or put of a
-  suspended taker cannot take a slot of the later taker.
+- Before its first claim and before its first put, the taker reads the manifest again, and ends if the epoch has
+  changed. So a later taker finds everything that this taker has read or claimed, and starts behind it. A late claim or
+  put of a suspended taker cannot take a slot of the later taker.
 - The taker claims the first free slot. If the earlier broker has meanwhile put an object there, the taker reads this
   object and tries the next slot. Objects of the earlier broker behind the claim are void: readers skip them.
 - Each other slot of the window gets a claim or has a void object. So a late put of the earlier broker cannot reach a
