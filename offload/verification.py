@@ -11,6 +11,7 @@ The page docs/concepts.md explains the words segment, block and entry.
 Rules
 - Nothing in the bucket is changed. The local file is deleted.
 - Damage raises Corrupt, which names the object and the place. A missing object raises DataLoss.
+- The stamps in the object of a direct segment must be provisional. The real ones are written into the local file.
 - A segment that was transformed before its upload differs from its record. Its frames and its length are verified.
 """
 
@@ -29,8 +30,10 @@ from pyspark_ledger.ledger.message.schema.documents import parse_schemas
 from pyspark_ledger.ledger.segment.index import EntryIndex, parse_sealed, sealed_bytes
 from pyspark_ledger.ledger.segment.reader import walk_segment
 from pyspark_ledger.ledger.segment.verification import verify_segment
+from pyspark_ledger.ledger.tiering.direct_segment import DirectSegment
 from pyspark_ledger.ledger.tiering.offloader import LocalSegment
 from pyspark_ledger.ledger.tiering.sealed_index import entry_traits
+from pyspark_ledger.offload.direct.data_object import stamp_file
 from pyspark_ledger.offload.format.block_index import BlockIndex, parse_index
 from pyspark_ledger.offload.format.object_names import ObjectKey
 from pyspark_ledger.offload.index_objects import build_index
@@ -54,6 +57,9 @@ def verify_objects(
 
     `extra` are the values that the offload has written to the objects. `progress` gets numbers of verified entries.
     """
+    if segment.direct is not None and not segment.direct.indexed:
+        _verify_without_indexes(store, key, segment, segment.direct, progress)
+        return
     where = f"{store.address}/{key.index_name}"
     encoded = _fetched(key, lambda: store.get(key.index_name, INDEX_BYTES_MAX).data)
     index = parse_index(encoded, where)
@@ -61,7 +67,10 @@ def verify_objects(
     if size != index.data_bytes:
         raise Corrupt(f"{store.address}/{key.data_name} has {size} bytes, its index states {index.data_bytes}")
     try:
-        download_object(store, key, size, segment.path)
+        if segment.direct is not None:
+            download_stamped(store, key, segment.direct, segment.path)
+        else:
+            download_object(store, key, size, segment.path)
         if size != segment.file_bytes:
             with disk.opened(segment.path) as fd, disk.mapping(fd) as data:
                 for _ in walk_segment(data, key.ledger_id, where=where, entries=index.entries):
@@ -70,6 +79,17 @@ def verify_objects(
         entry_index = _verified_data(store, key, segment, first_row, progress)
         _require_entry_index(store, key, segment, entry_index, extra)
         _require_block_index(where, encoded, index, replace(segment, index=lambda: entry_index), extra)
+    finally:
+        segment.path.unlink(missing_ok=True)
+
+
+def _verify_without_indexes(
+    store: ObjectStore, key: ObjectKey, segment: LocalSegment, direct: DirectSegment, progress: Callable[[int], object]
+) -> None:
+    """Verify the data object of a direct segment whose index objects are not in the bucket yet."""
+    try:
+        download_stamped(store, key, direct, segment.path)
+        _verified_data(store, key, segment, direct.stamps.row_start, progress)
     finally:
         segment.path.unlink(missing_ok=True)
 
@@ -87,6 +107,19 @@ def download_object(store: ObjectStore, key: ObjectKey, size: int, path: Path) -
         for start in range(0, size, _STEP_BYTES):
             length = min(_STEP_BYTES, size - start)
             file.write(memoryview(_fetched(key, lambda: store.get_range(key.data_name, start, length))))  # noqa: B023 — called at once
+
+
+def download_stamped(store: ObjectStore, key: ObjectKey, direct: DirectSegment, path: Path) -> None:
+    """Write the data object of a direct segment to a new file, and the real stamps in place of the provisional ones.
+
+    Raises DataLoss if the object does not exist, and Corrupt if it is not the object of the record.
+    """
+    where = f"{store.address}/{key.data_name}"
+    size = _fetched(key, lambda: store.head(key.data_name)).size
+    if size != direct.file_bytes:
+        raise Corrupt(f"{where} has {size} bytes, the record of segment {key.ledger_id} states {direct.file_bytes}")
+    download_object(store, key, size, path)
+    stamp_file(path, key.ledger_id, direct, where)
 
 
 def _verified_data(

@@ -38,6 +38,7 @@ from pyspark_ledger.ledger.segment.index import write_sealed
 from pyspark_ledger.ledger.segment.verification import verify_segment
 from pyspark_ledger.ledger.segment.writer import data_path
 from pyspark_ledger.ledger.settings.broker import Settings
+from pyspark_ledger.ledger.tiering.direct_segment import DirectSegment
 from pyspark_ledger.ledger.tiering.sealed_index import entry_traits
 from pyspark_ledger.ledger.transport.moved_store import METADATA, MovedStore
 from pyspark_ledger.ledger.wal.bucket import log_key
@@ -56,7 +57,7 @@ from pyspark_ledger.offload.offloader import s3_options_of
 from pyspark_ledger.offload.storage.factory import open_object_store
 from pyspark_ledger.offload.storage.object_store import ObjectStore
 from pyspark_ledger.offload.upload import retry
-from pyspark_ledger.offload.verification import download_object
+from pyspark_ledger.offload.verification import download_object, download_stamped
 
 
 def move_into_directory(
@@ -215,7 +216,7 @@ class IntoDirectory:
         path, key = data_path(folder, row.ledger_id), ObjectKey(segment.attempt.attempt, row.ledger_id)
         where = f"{self.segments.address}/{key.data_name}"
         if not path.exists():
-            size = retry(lambda: self.segments.head(key.data_name)).size
+            size, direct = retry(lambda: self.segments.head(key.data_name)).size, DirectSegment.of(row)
             if size != row.file_bytes:
                 raise Refused(
                     f"{where} has {size} bytes, its record states {row.file_bytes}: it was transformed for its upload",
@@ -223,7 +224,10 @@ class IntoDirectory:
                 )
             scratch = path.with_suffix(".download")
             scratch.unlink(missing_ok=True)
-            download_object(self.segments, key, size, scratch)
+            if direct is None:
+                download_object(self.segments, key, size, scratch)
+            else:
+                download_stamped(self.segments, key, direct, scratch)
             with disk.opened(scratch, writable=True) as fd:
                 disk.sync_data(fd)
             scratch.rename(path)

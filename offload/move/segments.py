@@ -14,14 +14,14 @@ from __future__ import annotations
 import tempfile
 import uuid
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from pyspark_ledger.ledger.clock import system_clock_ms
-from pyspark_ledger.ledger.errors import NotFound
+from pyspark_ledger.ledger.errors import NotFound, Refused
 from pyspark_ledger.ledger.metadata.offload_records import OffloadAttempt
 from pyspark_ledger.ledger.metadata.records import Metadata
 from pyspark_ledger.ledger.metadata.segment_records import SegmentRecord
+from pyspark_ledger.ledger.names import short_name
 from pyspark_ledger.ledger.segment.verification import load_or_rebuild_index
 from pyspark_ledger.ledger.segment.writer import data_path
 from pyspark_ledger.ledger.tiering.offloader import NO_CALLBACKS, OffloadCallbacks
@@ -55,12 +55,13 @@ def upload_segments(
         advance(0)
         attempt = OffloadAttempt.of(row.listed())
         if attempt is not None and attempt.complete and attempt.local_deleted:
+            _require_indexes(name, row.ledger_id, attempt)
             _copy_objects(ObjectKey(attempt.attempt, row.ledger_id), offloader.store_of(attempt.driver), offloader)
         else:
             attempt = OffloadAttempt(uuid.uuid5(uuid.UUID(nonce), str(row.ledger_id)), offloader.driver)
             _upload(source, records, name, row, attempt, offloader, OffloadCallbacks(advance, lambda: False))
             attempt = attempt.completed(system_clock_ms())
-        found[row.ledger_id] = replace(attempt, driver=offloader.driver).without_local()
+        found[row.ledger_id] = attempt.at(offloader.driver).without_local()
         done += row.file_bytes
     kept = {attempt.attempt for attempt in found.values()}
     retry(lambda: offloader.delete_orphans(records.store_record().store_id, kept))
@@ -89,6 +90,15 @@ def _upload(
     )
     segment = recorded_segment(records, name, row, path, lambda: index)
     offloader.offload(segment, attempt.attempt, extra_metadata(records, name), callbacks)
+
+
+def _require_indexes(name: str, ledger_id: int, attempt: OffloadAttempt) -> None:
+    """Raise Refused for a direct segment whose index objects a broker still has to put."""
+    if attempt.lacks_indexes:
+        raise Refused(
+            f"segment {ledger_id} of {short_name(name)!r} has no index objects: its broker ended before it put them",
+            hint="Serve the store once with `ledger serve`, stop it with `ledger stop`, and run the command again",
+        )
 
 
 def _copy_objects(key: ObjectKey, place: ObjectStore, offloader: ObjectStoreOffloader) -> None:
