@@ -27,12 +27,14 @@ import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from pyspark_ledger.ledger.errors import Corrupt, NotFound, Refused
 from pyspark_ledger.ledger.metadata.offload_records import Driver, OffloadAttempt
 from pyspark_ledger.ledger.segment.format import FRAME, FRAME_BYTES
 from pyspark_ledger.ledger.segment.index import EntryIndex, sealed_bytes
+from pyspark_ledger.ledger.segment.reader import StoredObject
 from pyspark_ledger.ledger.segment.verification import verify_segment
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.tiering.direct_segment import DirectSegment
@@ -146,6 +148,21 @@ class ObjectStoreOffloader:
     ) -> OffloadedReader:
         return reader_of(self.store_of(driver), ObjectKey(attempt, ledger_id), self.windows, direct)
 
+    def stored_object(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> StoredObject | None:
+        """Return the data object; None in a directory, or with a transform."""
+        properties = driver.properties
+        if self._transform is not None or "bucket" not in properties:
+            return None
+        options = self._options_of(driver)
+        return StoredObject(
+            _address_of(driver),
+            ObjectKey(attempt, ledger_id).data_name,
+            options.endpoint,
+            options.region,
+            options.path_style,
+            options.bucket_owner,
+        )
+
     def delete_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> None:
         store, key = self.store_of(driver), ObjectKey(attempt, ledger_id)
         store.delete([key.index_name])
@@ -188,15 +205,12 @@ class ObjectStoreOffloader:
             return self._store_at(properties["address"], self._options)
         if "bucket" not in properties:
             raise Refused(f"a segment was offloaded by driver {driver.name!r}, which this release cannot read")
-        options = S3Options(
-            **{
-                **{name: getattr(self._options, name) for name in S3Options.__dataclass_fields__},
-                "endpoint": properties.get("serviceEndpoint", ""),
-                "region": properties.get("region", "") or self._options.region,
-            }
-        )
-        prefix = properties.get("prefix", "")
-        return self._store_at(f"s3://{properties['bucket']}" + (f"/{prefix}" if prefix else ""), options)
+        return self._store_at(_address_of(driver), self._options_of(driver))
+
+    def _options_of(self, driver: Driver) -> S3Options:
+        properties = driver.properties
+        region = properties.get("region", "") or self._options.region
+        return replace(self._options, endpoint=properties.get("serviceEndpoint", ""), region=region)
 
     def _store_at(self, address: str, options: S3Options) -> ObjectStore:
         with self._lock:
@@ -212,6 +226,11 @@ class ObjectStoreOffloader:
         _require_checksums(ledger, ledger.index(), summed=True)
         with transformed(ledger, self._transform) as changed:
             yield changed
+
+
+def _address_of(driver: Driver) -> str:
+    bucket, prefix = driver.properties["bucket"], driver.properties.get("prefix", "")
+    return f"s3://{bucket}" + (f"/{prefix}" if prefix else "")
 
 
 def s3_options_of(settings: Settings) -> S3Options:

@@ -97,29 +97,35 @@ class BucketOptions(EveryReadOptions):
     offload_endpoint: str = option(
         text,
         READS,
-        "With `offload`, `history` or `broker` = `none`: the endpoint of an S3-compatible service, `https://host:port`.",
+        "For any read from a bucket: the endpoint of an S3-compatible service, `https://host:port`.",
         absent="",
         otherwise="AWS",
     )
     offload_region: str = option(
-        text, READS, "With `offload`, `history` or `broker` = `none`: the region of the bucket.", absent=""
+        text,
+        READS,
+        "For any read from a bucket: the region of the bucket.",
+        absent="",
     )
     offload_path_style: bool | None = option(
         flag,
         READS,
-        "With `offload`, `history` or `broker` = `none`: `true` puts the bucket's name into the path of a request, "
+        "For any read from a bucket: `true` puts the bucket's name into the path of a request, "
         "`false` into the host name.",
         otherwise="true with an endpoint",
     )
     offload_profile: str = option(
         text,
         READS,
-        "With `offload`, `history` or `broker` = `none`: a profile in the files of `~/.aws`, instead of boto3's "
+        "For any read from a bucket: a profile in the files of `~/.aws`, instead of boto3's "
         "default chain of credentials.",
         absent="",
     )
     offload_role: str = option(
-        text, READS, "With `offload`, `history` or `broker` = `none`: the ARN of a role to assume.", absent=""
+        text,
+        READS,
+        "For any read from a bucket: the ARN of a role to assume.",
+        absent="",
     )
     offload_role_external_id: str = option(
         text, READS, "With `offloadRole`: the external id that the role requires.", absent=""
@@ -127,14 +133,14 @@ class BucketOptions(EveryReadOptions):
     offload_bucket_owner: str = option(
         text,
         READS,
-        "With `offload`, `history` or `broker` = `none`: the AWS account of twelve digits that must own the bucket. A "
-        "request fails if another account owns the bucket.",
+        "For any read from a bucket: the AWS account of twelve digits that must own the bucket. A request "
+        "fails if another account owns the bucket.",
         absent="",
     )
     credential_provider: str = option(
         text,
         READS,
-        "With `offload`, `history` or `broker` = `none`: `module:function`. Each process that reads calls the function "
+        "For any read from a bucket: `module:function`. Each process that reads calls the function "
         "with the address. The function returns a boto3 session, or a mapping with `access_key`, `secret_key` and "
         "optionally `token` and `expiry_time`.",
         absent="",
@@ -184,6 +190,13 @@ class BucketOptions(EveryReadOptions):
                 ) from wrong
             found += parse_records(data, name)
         return found
+
+
+def take_direct_options(values: dict[str, object]) -> BucketOptions | None:
+    """Remove the options of access from `values`, and return them, for direct reads; None if these are switched off."""
+    if values.get("direct_reads") == "off":
+        return None
+    return BucketOptions(**{key: values.pop(key) for key in list(values) if key in ACCESS})  # type: ignore[arg-type]  # see below
 
 
 def take_bucket_options(values: dict[str, object], names: Mapping[str, str]) -> BucketOptions | None:

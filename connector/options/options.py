@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark_ledger.connector.options.address import AddressOptions
-from pyspark_ledger.connector.options.bucket import BucketOptions, take_bucket_options
+from pyspark_ledger.connector.options.bucket import BucketOptions, take_bucket_options, take_direct_options
 from pyspark_ledger.connector.options.checks import require_addressed, require_consistent, require_sense
 from pyspark_ledger.connector.options.foreign_names import require_no_foreign_name
 from pyspark_ledger.connector.options.history import HistoryOptions, take_history_options
@@ -47,6 +47,8 @@ class LedgerOptions(AddressOptions, ReadOptions, WriteOptions):
     history: HistoryOptions | None = None
     home: BucketOptions | None = None
     """Access to the bucket of the store, for a read without a broker."""
+    direct: BucketOptions | None = None
+    """Access of tasks to buckets, for a read through the broker; None if `directReads` is `off`."""
 
     def require_acknowledger(self) -> None:
         """Raise Refused for `ackMode` = `explicit` without a subscription.
@@ -186,13 +188,14 @@ def _consistent(values: dict[str, object]) -> LedgerOptions:
     names = {option.key: option.name for option in OPTIONS}
     home = take_home_options(values, {option.key: option for option in OPTIONS})
     history = take_history_options(values, names)
+    direct = take_direct_options(values) if home is None and history is None and "offload" not in values else None
     bucket = take_bucket_options(values, names)
     if values.get("ack_mode") == "explicit":
         values["include_metadata"] = True  # a write that acknowledges rows needs their positions
     if "min_partition_bytes" not in values and "target_partition_bytes" in values:  # the default may be too large
         least = int(str(values["target_partition_bytes"]))
         values["min_partition_bytes"] = min(least, LedgerOptions.min_partition_bytes)
-    options = LedgerOptions(bucket=bucket, history=history, home=home, **values)  # type: ignore[arg-type]  # each parser answers its field's type
+    options = LedgerOptions(bucket=bucket, history=history, home=home, direct=direct, **values)  # type: ignore[arg-type]  # each parser answers its field's type
     if options.min_partition_bytes > options.target_partition_bytes:
         raise Refused(
             f"option 'minPartitionBytes' ({options.min_partition_bytes}) exceeds "

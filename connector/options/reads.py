@@ -217,6 +217,14 @@ class ReadOptions(EveryReadOptions):
         "the network protocol Arrow Flight.",
         default="auto",
     )
+    direct_reads: str = option(
+        one_of("auto", "off"),
+        READS,
+        "`auto`: tasks fetch sealed segments from the bucket by themselves, unless another query still needs the rows "
+        "or the broker's cache has them. A task that cannot read the bucket reads through the broker, and logs the "
+        "reason. `off`: tasks read through the broker only.",
+        default="auto",
+    )
     pacing: bool = option(
         flag,
         ("stream read",),

@@ -16,7 +16,7 @@ incarnation, entry and block.
 Rules
 - Keys are sorted. The lag is the backlog after this batch, in the state of the ledger when the batch was planned.
 - `lagMs` is the age of the oldest unread entry by the broker's clock; 0 without a backlog.
-- `reads` counts the data that the broker served to all readers since the last report: mapped ranges and sent blocks.
+- `reads` counts the data of all readers since the last report: mapped ranges, sent blocks, and direct reads.
   `cacheHitRate` is the share of entries not read from storage. The same bytes by source are `memoryBytes`,
   `pageCacheBytes`, `localFileBytes` and `objectStorageBytes` (`ledger.protocol.cache.ReadSources`).
 - `batch.id` is the id of the batch in logs (`connector.read.read_batches`).
@@ -114,14 +114,16 @@ def reads_between(before: CacheReads | None, now: CacheReads) -> dict[str, Any]:
     hits, misses = now.hits - before.hits, now.misses - before.misses
     served = now.hit_bytes - before.hit_bytes + now.miss_bytes - before.miss_bytes
     mapped = now.mapped_bytes - before.mapped_bytes
+    direct = now.direct_bytes - before.direct_bytes
     return {
         "cacheHitRate": round(hits / (hits + misses), 4) if hits + misses else None,
+        "directBytes": direct,
         "localFileBytes": now.file_miss_bytes - before.file_miss_bytes,
         "mappedBytes": mapped,
         "memoryBytes": now.memory_hit_bytes - before.memory_hit_bytes,
         "objectStorageBytes": now.object_miss_bytes - before.object_miss_bytes,
         "pageCacheBytes": now.page_cache_hit_bytes - before.page_cache_hit_bytes,
-        "sentBytes": served - mapped,
+        "sentBytes": served - mapped - direct,
     }
 
 

@@ -37,6 +37,7 @@ PROGRESS_FIELDS: Mapping[str, Mapping[str, str]] = {
     "Reads of all readers since the last trigger": {
         "reads.mappedBytes": "Bytes that readers on the broker's host mapped.",
         "reads.sentBytes": "Bytes that the broker sent.",
+        "reads.directBytes": "Bytes that tasks fetched from a bucket themselves, a part of `reads.objectStorageBytes`.",
         "reads.cacheHitRate": "Share of served entries that needed no read from storage; null if no entry was served.",
         "reads.memoryBytes": "Bytes from the cache's memory.",
         "reads.pageCacheBytes": "Bytes of recently used local files, whose data are in the system's page cache.",

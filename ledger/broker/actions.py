@@ -23,6 +23,7 @@ from pyspark_ledger.ledger.broker.live_settings import LiveSettings
 from pyspark_ledger.ledger.broker.metrics import MetricsCollector
 from pyspark_ledger.ledger.broker.reads.cached_reads import CachedReads
 from pyspark_ledger.ledger.broker.reads.offloaded_reads import ReaderId
+from pyspark_ledger.ledger.broker.reads.stored_reads import StoredReads
 from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.errors import DataLoss, NotFound, Refused
 from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
@@ -64,6 +65,7 @@ READING = frozenset(
         "quotas",
         "split.many",
         "locate.many",
+        "locate.stored",
         "schema.many",
         "cursor.describe",
         "cursor.holes",
@@ -141,6 +143,7 @@ class Actions:
             "quotas": survey.quotas,
             "split.many": survey.split,
             "locate.many": lambda request: survey.locate(request, self._locate),
+            "locate.stored": self._locate_stored,
             "schema.many": survey.schemas,
             "cursor.open": durable.open,
             "cursor.describe": durable.describe,
@@ -222,6 +225,11 @@ class Actions:
             return reads.Places(True, [_place(block) for block in local], more=True)
         self._source.hand_out(blocks, reading_of(request))
         return reads.Places(True, [_place(block) for block in blocks])
+
+    def _locate_stored(self, request: reads.LocateRanges) -> reads.StoredPlaces:
+        places = StoredReads(self._source, maps=self._on_this_host(request.token))
+        ranges = [places.parts(read.range, self.located(read), reading_of(read)) for read in request.requests]
+        return places.reply(ranges)
 
     def _open_read(self, request: reads.OpenRead) -> reads.OpenedRead:
         ledger = self._store.ledger(request.name)

@@ -5,6 +5,7 @@
 
     fetch    returns a range, from the cache and from storage; concurrent readers share one read
     append   caches new entries, for readers at the end of a log
+    bypasses returns whether a reader may read a range from object storage by itself
     ahead    reads entries before a reader requests them (prefetch)
 
 Invariants
@@ -103,6 +104,28 @@ class EntryCache:
             block = self._load(ledger, ledger_id, first, end, load)
             return [BlockPart(block, first, end, block.acquire())]
         return sorted(parts, key=lambda part: part.first)
+
+    def bypasses(self, name: str, reader: str, ledger_id: int, first: int, end: int) -> bool:
+        """Return whether a reader may read entries `[first, end)` from object storage without the cache.
+
+        False if one of them is cached or being read, or if the policy would cache them for another reader.
+        """
+        with self._lock:
+            ledger = self.ledger(name)
+            if ledger.cache.missing(ledger_id, first, end) != [(first, end)]:
+                return False
+            if ledger.pending.overlaps(ledger_id, first, end):
+                return False
+            return not self.memory.policy.admits(WantedRead(ledger.readers, reader, ledger_id, first, end))
+
+    def bypassed(self, name: str, entries: int, size: int) -> None:
+        """Count entries that a reader reads from object storage without the cache."""
+        with self._lock:
+            counts = self.ledger(name).counts
+            counts.read(entries, size, offloaded=True)
+            counts.direct += entries
+            counts.direct_bytes += size
+            self.memory.decided("decline", entries)
 
     def ahead(self, name: str, ledger_id: int, first: int, end: int, load: Load) -> int:
         """Prefetch those entries of `[first, end)` that are neither cached nor being read. Return the bytes read."""

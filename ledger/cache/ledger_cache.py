@@ -8,6 +8,7 @@ Rules of the counters
 - Entries and bytes are counted for each ledger. The totals are the sums over the ledgers.
 - Only the system knows whether a read of a local file comes from the disk or from the page cache.
 - If several readers wait for the same entry, it counts as one miss, and as a hit for each other reader.
+- Entries that a reader fetches from object storage by itself are misses. They also count in `direct`.
 - Prefetched entries count in `ahead_bytes`. They also count as a miss for the first reader that gets them.
 """
 
@@ -40,6 +41,8 @@ class CacheCounts:
     evicted: int = 0
     mapped: int = 0
     mapped_bytes: int = 0
+    direct: int = 0
+    direct_bytes: int = 0
     ahead_bytes: int = 0
     waited_ms: int = 0
 

@@ -67,6 +67,8 @@ def _sums(cache: EntryCache, counted: CacheCounts, expected: tuple[int, int]) ->
         **_sources(counted),
         mapped_entries=counted.mapped,
         mapped_bytes=counted.mapped_bytes,
+        direct_entries=counted.direct,
+        direct_bytes=counted.direct_bytes,
         inserted=counted.inserted,
         evicted=counted.evicted,
         evictions=cache.evictions.passes,

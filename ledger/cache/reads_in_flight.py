@@ -72,6 +72,10 @@ class PendingReads(Generic[T]):
             parts.append(self._begin(ledger_id, at, end))
         return parts
 
+    def overlaps(self, ledger_id: int, first: int, end: int) -> bool:
+        """Return whether an entry of `[first, end)` is being read."""
+        return any(read.first < end and read.end > first for read in self._reads.get(ledger_id, ()))
+
     def settle(self, read: PendingRead[T]) -> None:
         """Remove a read from the reads in flight. The caller then completes its future."""
         in_flight = self._reads[read.ledger_id]

@@ -22,6 +22,7 @@ Rules
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -235,7 +236,15 @@ def reading_left(
         last_publish_ms=snapshot.last_timestamp_ms(),
         terminated=snapshot.terminated,
         trimmed=trimmed,
+        offloaded_id=_offloaded_id(snapshot),
     )
+
+
+def _offloaded_id(snapshot: LogSnapshot) -> int:
+    """Return the id of the last segment of the log's offloaded beginning, by bisection; -1 if there is none."""
+    segments = snapshot.segments
+    count = bisect_left(range(len(segments)), True, key=lambda at: segments[at].offloaded is None)
+    return segments[count - 1].ledger_id if count else -1
 
 
 def prefix(snapshot: LogSnapshot, range_: PositionRange, rows: int, size_bytes: int) -> SplitPart:

@@ -324,6 +324,7 @@ ACTIONS: dict[str, tuple[type[msgspec.Struct], type[msgspec.Struct]]] = {
     "quotas": (reads.AskLimitedRanges, reads.SplitParts),
     "split.many": (reads.SplitRanges, reads.RangeParts),
     "locate.many": (reads.LocateRanges, reads.RangePlaces),
+    "locate.stored": (reads.LocateRanges, reads.StoredPlaces),
     "schema.many": (AskSchemas, LedgerSchemas),
     "cursor.open": (cursors.OpenCursor, cursors.CursorState),
     "cursor.describe": (cursors.NameCursor, cursors.CursorState),

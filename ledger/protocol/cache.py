@@ -74,6 +74,8 @@ class CacheReads(ReadSources, frozen=True):
 
     mapped_entries: int = 0
     mapped_bytes: int = 0
+    direct_entries: int = 0
+    direct_bytes: int = 0
     inserted: int = 0
     evicted: int = 0
     evictions: int = 0
@@ -109,7 +111,8 @@ class CacheMetrics(CacheReads, frozen=True):
     """Activity of the cache since the broker's start: bytes and counts of entries, with the names of Pulsar's metrics.
 
     - `hits` and `misses` count served entries by source (`ReadSources`). `mapped_entries` and `mapped_bytes` are the
-      hits and misses that readers on the broker's host mapped.
+      hits and misses that readers on the broker's host mapped. `direct_entries` and `direct_bytes` are the misses that
+      readers fetched from a bucket by themselves.
     - `size_bytes` is the memory in use: the cached blocks, and `lingering_bytes` of evicted blocks that readers still
       reference.
     - `local_file_bytes` are the bytes of local files that the cache counts as recently read or written. They take no

@@ -34,12 +34,14 @@ class PrefetchRequest(msgspec.Struct, frozen=True):
     """Announcement that `reader` reads these ranges next, in this order.
 
     `paced`: the broker may throttle the reader. `mapping`: the reader's tasks map blocks on the broker's host.
+    `direct`: its tasks fetch blocks from a bucket by themselves, and the broker prefetches only the other blocks.
     """
 
     reader: Name
     ranges: Annotated[list[PrefetchRange], msgspec.Meta(max_length=HINTS_MAX)]
     paced: bool = True
     mapping: bool = False
+    direct: bool = False
 
 
 class PrefetchReply(msgspec.Struct, frozen=True):
@@ -101,7 +103,8 @@ class LogStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     """State of a log, and the size of the remaining read: the committed entries of `[begin, stop)`.
 
     `head_rows`, `head_bytes` and `head_ms` describe the first remaining entry with rows; `head_bytes` includes the
-    entries without rows before it. `head_ms` is the time at which the broker stored the entry.
+    entries without rows before it. `head_ms` is the time at which the broker stored the entry. All segments up to the
+    id `offloaded_id` are in object storage.
     """
 
     name: str
@@ -119,6 +122,7 @@ class LogStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     last_publish_ms: int = 0
     terminated: bool = False
     trimmed: TrimmedEntries | None = None
+    offloaded_id: int = -1
 
 
 class LogStatuses(msgspec.Struct, frozen=True):
@@ -274,6 +278,43 @@ class RangePlaces(msgspec.Struct, frozen=True):
     """Locations of each range, in order. The list is empty if the client must read all ranges by DoGet."""
 
     ranges: list[Places]
+
+
+class StoredPlace(msgspec.Struct, frozen=True):
+    """Place of a block in a data object in a bucket: bytes `[offset, offset + length)` of the object `key`.
+
+    If the stamps in the object are provisional, `stamp_ms` and `row_start` are the values of the real stamps.
+    """
+
+    ledger_id: int
+    first_entry: int
+    entries: int
+    key: str
+    offset: int
+    length: int
+    stamp_ms: int | None = None
+    row_start: int = 0
+
+
+class StoredPart(msgspec.Struct, frozen=True):
+    """Part of a range. A part without blocks is read through the broker. The client fetches the blocks of others."""
+
+    range: PositionRange
+    blocks: list[StoredPlace] = []
+
+
+class StoredPlaces(msgspec.Struct, frozen=True):
+    """Parts of each range, in order and without a gap, and the bucket of all blocks. It contains no credentials.
+
+    The broker has counted the blocks as read by the client. Without an `address` no part has blocks.
+    """
+
+    ranges: list[list[StoredPart]]
+    address: str = ""
+    endpoint: str = ""
+    region: str = ""
+    path_style: bool | None = None
+    bucket_owner: str = ""
 
 
 class SeekTime(msgspec.Struct, frozen=True):

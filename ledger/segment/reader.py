@@ -36,8 +36,23 @@ from pyspark_ledger.ledger.segment.index import EntryIndex, Integers
 _NEGATIVE = 0x80000000
 
 
+class StoredObject(NamedTuple):
+    """Data object of a segment: its key below the address of a bucket, and access to the bucket without credentials."""
+
+    address: str
+    key: str
+    endpoint: str = ""
+    region: str = ""
+    path_style: bool | None = None
+    bucket_owner: str = ""
+
+
 class FrameSource(Protocol):
     """Object storage as a source of a block's frames, besides the local file."""
+
+    @property
+    def stored(self) -> StoredObject | None:
+        """The data object, whose bytes are those of the segment; None if only the broker can read it."""
 
     @property
     def mappable(self) -> bool:

@@ -20,6 +20,7 @@ from pyspark_ledger.ledger.errors import DataLoss, LedgerError, NotFound, Unavai
 from pyspark_ledger.ledger.metadata.offload_records import OffloadAttempt
 from pyspark_ledger.ledger.segment.index import EntryIndex
 from pyspark_ledger.ledger.segment.provisional_stamps import RealStamps
+from pyspark_ledger.ledger.segment.reader import StoredObject
 from pyspark_ledger.ledger.tiering.direct_segment import DirectSegment
 from pyspark_ledger.ledger.tiering.offloader import LedgerOffloader, OffloadedReader
 
@@ -67,6 +68,10 @@ class OffloadedSegment:
         stamps, index = self._direct.stamps, self._direct.index
         known = self.index(stamps.row_start, self._direct.entries) if index is None else index()
         return stamps._replace(row_start=int(known.row_ends[entry - 1]))
+
+    @property
+    def stored(self) -> StoredObject | None:
+        return self._offloader().stored_object(self.ledger_id, self.attempt.attempt, self.attempt.driver)
 
     def index(self, first_row: int, entries: int) -> EntryIndex:
         return self._opened().index(first_row, entries)

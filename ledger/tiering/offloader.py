@@ -28,6 +28,7 @@ import pyarrow as pa
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.metadata.offload_records import Driver, OffloadAttempt
 from pyspark_ledger.ledger.segment.index import EntryIndex
+from pyspark_ledger.ledger.segment.reader import StoredObject
 from pyspark_ledger.ledger.tiering.direct_segment import DirectSegment
 
 _HINT = "Set managedLedgerOffloadBucket: in conf/broker.toml, or with `ledger settings set`"
@@ -110,6 +111,9 @@ class LedgerOffloader(Protocol):
     ) -> OffloadedReader:
         """Return a reader. If an object is missing, the first read raises the error."""
 
+    def stored_object(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> StoredObject | None:
+        """Return the data object, for readers that fetch its bytes themselves; None if they cannot."""
+
     def delete_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> None:
         """Delete all objects of an attempt. May be repeated."""
 
@@ -152,6 +156,9 @@ class NoOffloader:
         direct: DirectSegment | None = None,  # noqa: ARG002 — as above
     ) -> OffloadedReader:
         raise _refused(f"segment {ledger_id} was offloaded to {driver.name} as {attempt} and cannot be read")
+
+    def stored_object(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> StoredObject | None:  # noqa: ARG002 — as above
+        return None
 
     def delete_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> None:
         raise _refused(f"segment {ledger_id} was offloaded to {driver.name} as {attempt} and cannot be deleted there")

@@ -57,7 +57,7 @@ May = Literal["read", "write"]
 # The name of a call is its action in the protocol, or the type of its stream.
 _APPEND = "AppendCommand"
 _ALLOWED: dict[str, frozenset[str]] = {
-    "read": frozenset({"hello", "locate", "locate.many", "survey", "DoGet"}),
+    "read": frozenset({"hello", "locate", "locate.many", "locate.stored", "survey", "DoGet"}),
     "write": frozenset(
         {"hello", "stage.open", "StageCommand", "run.newest", "describe", "schema.get", "schema.register", "create"}
     ),

@@ -130,11 +130,11 @@ class Deliveries:
             self._read.task_ranges(self._ledger_range(delivered.range)),
         )
         if not delivered.skip:
-            return [LedgerTask(source, (part,), b"", count) for part in parts]
+            return [LedgerTask(self._read.source_of(source, [part]), (part,), b"", count) for part in parts]
         skipped = decode_info(delivered.skip, "a range of a delivery record").acknowledged
         return [
             # A task gets only the skipped rows of its own part. The skipped rows of the whole range may have megabytes.
-            LedgerTask(source, (part,), encode_skipped(skipped.within(part.range)), count)
+            LedgerTask(self._read.source_of(source, [part]), (part,), encode_skipped(skipped.within(part.range)), count)
             for part in parts
             if not _is_skipped(part, skipped)
         ]

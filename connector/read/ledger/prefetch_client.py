@@ -27,11 +27,12 @@ _log = logging.getLogger(__name__)
 class PrefetchClient:
     """Sender of the prefetch requests of one query."""
 
-    def __init__(self, connection: DriverConnection, reader: str, *, paced: bool, mapping: bool) -> None:
+    def __init__(self, connection: DriverConnection, reader: str, *, paced: bool, mapping: bool, direct: bool) -> None:
         self._connection = connection
         self._reader = reader
         self._paced = paced
         self._mapping = mapping
+        self._direct = direct
 
     def prefetch(self, ranges: Mapping[str, tuple[PositionRange, int]]) -> None:
         """Request the ranges of the next batch by ledger, each with the bytes of the ledger's backlog.
@@ -47,7 +48,7 @@ class PrefetchClient:
             return
         try:
             mapping = self._mapping and bool(self._connection.client.same_host_token())
-            request = PrefetchRequest(self._reader, requested, self._paced, mapping)
+            request = PrefetchRequest(self._reader, requested, self._paced, mapping, self._direct)
             while wait_ms := self._send(request).wait_ms:
                 pause(wait_ms)
         except LedgerError as error:

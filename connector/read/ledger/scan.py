@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -94,6 +94,7 @@ class LedgerRead:
         self.reader = options.subscription or ""
         """Subscription or reader name that tasks pass to the broker; may be empty."""
         self._ledgers = ledgers
+        self._offloaded: dict[str, int] = {}
         self._shape: RowShape | None = None
 
     @property
@@ -163,6 +164,7 @@ class LedgerRead:
         """
         request = AskLogStatuses(self.names() if of is None else list(of), dict(progress), otherwise)
         statuses: LogStatuses = self.connection.call(lambda client: client.call("survey", request))
+        self._offloaded |= {log.name: log.offloaded_id for log in statuses.logs}
         return statuses
 
     def require_found(self, statuses: LogStatuses) -> None:
@@ -197,7 +199,17 @@ class LedgerRead:
         if not planned:
             return []
         source = self.source(ledgers={part.ledger for task in planned for part in task})
-        return [LedgerTask(source, tuple(ranges)) for ranges in planned]
+        return [LedgerTask(self.source_of(source, ranges), tuple(ranges)) for ranges in planned]
+
+    def source_of(self, source: ReadSource, ranges: Sequence[LedgerRange]) -> ReadSource:
+        """Return `source` for a task over `ranges`. It may fetch them from a bucket only if the bucket has their start.
+
+        Reason: the other tasks then need no further call to find out.
+        """
+        access = self.options.direct
+        if access is None or all(part.range.start.ledger_id > self._offloaded.get(part.ledger, -1) for part in ranges):
+            return source
+        return replace(source, direct=access.s3())
 
     def split_into_tasks(self, ranges: Sequence[SizedRange]) -> list[list[LedgerRange]]:
         """Return the ranges of each task."""

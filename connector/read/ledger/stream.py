@@ -106,7 +106,11 @@ class LedgerStream(StreamPlanner):
         self._explicit = options.ack_mode == "explicit"
         self._new_first = False
         self._prefetch_client = PrefetchClient(
-            self.read.connection, self.read.reader, paced=options.pacing, mapping=options.mapping == "auto"
+            self.read.connection,
+            self.read.reader,
+            paced=options.pacing,
+            mapping=options.mapping == "auto",
+            direct=options.direct is not None,
         )
 
     def initial(self) -> StreamOffset:

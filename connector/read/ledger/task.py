@@ -6,6 +6,7 @@ Rules
 - A task connects to the broker at its address and checks the store id. It never starts a broker.
 - If task and broker run on the same host, the task maps the blocks into its memory. Otherwise the broker sends them
   over Arrow Flight. A block is a part of a segment file that contains whole entries.
+- A task fetches blocks from a bucket by itself if it can, and if no other reader expects them (`direct`).
 - If entries are lost, the task raises DataLoss with their range and counts. Without `fail_on_data_loss` it skips them
   and logs the loss.
 """
@@ -22,6 +23,7 @@ import msgspec
 import pyarrow as pa
 
 from pyspark_ledger.connector.read.data_loss import DataLossRange, find_loss
+from pyspark_ledger.connector.read.ledger.direct import read_direct
 from pyspark_ledger.connector.read.offsets import LedgerRange
 from pyspark_ledger.connector.rows.arrow_rows import ArrowRows, entry_rows, join_batches
 from pyspark_ledger.connector.rows.dead_letters import DeadLetters
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from pyspark_ledger.ledger.client.block_reader import FrameBlock
     from pyspark_ledger.ledger.client.client import Client
     from pyspark_ledger.ledger.client.credentials import Credentials
+    from pyspark_ledger.offload.storage.s3_options import S3Options
 
 _BLOCK_BYTES = 4 * 1024 * 1024
 _log = logging.getLogger(__name__)
@@ -60,6 +63,8 @@ class ReadSource:
     credentials: Credentials
     fail_on_data_loss: bool = True
     dead_letters: str = ""
+    direct: S3Options | None = None
+    """Access to buckets for direct reads; None if all entries are read through the broker."""
 
     @classmethod
     def of(
@@ -147,9 +152,14 @@ def _entries_of_ranges(
     client: Client, task: LedgerTask, selection: RowSelection
 ) -> Iterator[tuple[ReadRequest, Iterator[Entry]]]:
     """Yield each range of a task with its entries. The ranges are requested in one call."""
-    requests = [_request(task.source, planned) for planned in task.ranges]
-    for request, blocks in client.read_ranges(requests, mapping=task.source.mapping):
-        yield request, _entries(client, task.source, request, blocks, selection)
+    source = task.source
+    requests = [_request(source, planned) for planned in task.ranges]
+    if source.direct is None:
+        ranges = client.read_ranges(requests, mapping=source.mapping)
+    else:
+        ranges = read_direct(client, source.direct, requests, mapping=source.mapping)
+    for request, blocks in ranges:
+        yield request, _entries(client, source, request, blocks, selection)
 
 
 def _request(source: ReadSource, planned: LedgerRange) -> ReadRequest:

@@ -3,6 +3,7 @@
     hand_out    count blocks of local files, whose locations a reader on this host gets
     share       copy blocks into shared memory, and return their locations to a reader on this host
     read        return the frames of a block that is sent to a reader
+    direct      count blocks in object storage that a reader fetches by itself
     follow …    track a reader: its start, its acknowledgements, its end
 
 The cache keeps no bytes of a local file. It only records that the file's block was read or written recently, because
@@ -140,6 +141,22 @@ class CachedReads:
                 reading, Position(place.ledger_id, place.first_entry + place.entries)
             )
         return places
+
+    def direct(self, blocks: Sequence[SegmentBlock], reading: ReaderId) -> list[bool]:
+        """Return for each block whether its reader fetches it from object storage by itself. Count these reads."""
+        self._refresh(reading.ledger)
+        self._register_leased(reading.ledger)
+        found = []
+        for block in blocks:
+            found.append(self.bypasses(block, reading))
+            if found[-1]:
+                self.cache.bypassed(reading.ledger, block.entries, block.length)
+                self.served([block], reading)
+        return found
+
+    def bypasses(self, block: SegmentBlock, reading: ReaderId) -> bool:
+        end = block.first_entry + block.entries
+        return self.cache.bypasses(reading.ledger, reading.reader, block.ledger_id, block.first_entry, end)
 
     @property
     def group_bytes(self) -> int:

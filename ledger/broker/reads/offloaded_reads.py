@@ -40,6 +40,7 @@ class LocalFile:
     """Source of a block in a local file, whose bytes the cache copies."""
 
     mappable = True
+    stored = None
 
     def read_with(
         self,

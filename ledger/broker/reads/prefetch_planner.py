@@ -76,7 +76,7 @@ class PrefetchPlanner:
             if throttle is not None:
                 throttle.waits(self._clock(), wait)
             if not wait and self._settings().managedLedgerCacheReadAheadPercent:
-                self.prefetcher.plan(reading, blocks)
+                self.prefetcher.plan(reading, self._served(blocks, reading) if request.direct else blocks)
         if wait:
             with self._cache.still():
                 self._cache.ledger(planned[0][0].ledger).counts.waited_ms += wait
@@ -99,6 +99,23 @@ class PrefetchPlanner:
         for reading in {*list(self._throttles), *self.prefetcher.readings()}:
             if reading.ledger not in known or reading.reader not in known[reading.ledger]:
                 self.forget(reading)
+
+    def _served(self, blocks: list[SegmentBlock], reading: ReaderId) -> list[SegmentBlock]:
+        """Return the blocks without those that the reader fetches from object storage by itself."""
+        return [
+            block
+            for block in blocks
+            if block.source is None
+            or block.source.mappable
+            or block.source.stored is None
+            or not self._cache.bypasses(
+                reading.ledger,
+                reading.reader,
+                block.ledger_id,
+                block.first_entry,
+                block.first_entry + block.entries,
+            )
+        ]
 
     def _wait(self, reading: ReaderId, wanted: PrefetchRange, blocks: list[SegmentBlock], snapshot: LogSnapshot) -> int:
         remote = [block for block in blocks if block.source is not None and not block.source.mappable]

@@ -194,6 +194,19 @@ def announced(world: World, given: Given) -> object:
     return sorted(set(seen))
 
 
+def announced_direct(world: World, given: Given) -> object:
+    """Return whether a stream's driver announces that its tasks may fetch blocks from a bucket."""
+    world.ledger(2)
+    seen = []
+    planner = world.broker.source.prefetch_planner
+    plan = planner.plan
+    with world.patch.context() as patch:
+        patch.setattr(prefetch_client, "WORTH_BYTES", 1)
+        patch.setattr(planner, "plan", lambda asked: seen.append(asked.direct) or plan(asked))
+        world.stream(given)
+    return sorted(set(seen))
+
+
 DRIVES: OptionDrives = {
     "broker": [OptionDrive(without_broker, [0, 1], {"none": "Refused"})],
     "path": [OptionDrive(addressed, "Refused", {"{name}": [0, 1, 2]})],
@@ -251,5 +264,6 @@ DRIVES: OptionDrives = {
         OptionDrive(over_flight, 0, {"off": 1}),
         OptionDrive(announced, [(True, True)], {"off": [(True, False)]}),
     ],
+    "directReads": [OptionDrive(announced_direct, [True], {"off": [False]})],
     "pacing": [OptionDrive(announced, [(True, True)], {"false": [(False, True)]})],
 }

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_ledger.connector.options.bucket import BucketOptions
+from pyspark_ledger.connector.options.bucket import ACCESS, BucketOptions
 from pyspark_ledger.connector.options.option import Option, options_of
 from pyspark_ledger.connector.options.options import read_options
 from pyspark_ledger.connector.options.positions import timestamps_json
@@ -59,6 +59,7 @@ SAMPLES = {
     "targetPartitionBytes": "1g",
     "mapping": "off",
     "pacing": "false",
+    "directReads": "off",
     "entryBytes": "1mb",
     "compression": "zstd",
     "createLedgers": "true",
@@ -237,8 +238,10 @@ def test_options_that_contradict_each_other_are_refused() -> None:
 
 def test_options_of_a_bucket_belong_to_one_and_exclude_what_a_broker_does() -> None:
     for option in options_of(BucketOptions)[1:]:
+        off = {"directReads": "off"} if option.key in ACCESS else {}
         with pytest.raises(Refused, match=f"option '{option.name}' is given without 'offload'"):
-            read_options({option.name: SAMPLES[option.name]})
+            read_options({**off, option.name: SAMPLES[option.name]})
+        assert not off or read_options({option.name: SAMPLES[option.name]}).direct is not None
     for name in ("store", "subscription", "mapping", "waitForLedger", "ledgersPattern", "startingPositions"):
         with pytest.raises(Refused, match=f"option '{name}' has no meaning with 'offload'"):
             read_options({"offload": "s3://bucket", name: SAMPLES[name]})

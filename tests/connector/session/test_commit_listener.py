@@ -129,18 +129,26 @@ def test_the_report_says_lag_reads_and_why(store: Path, orders: Ledger) -> None:
 
 
 def test_reads_are_counted_between_two_reports() -> None:
-    names = ("hits", "misses", "hit_bytes", "miss_bytes", "mapped_entries", "mapped_bytes")
-    before = CacheReads(**dict(zip(names, (1, 1, 50, 20, 5, 50), strict=True)), memory_hit_bytes=50, file_miss_bytes=20)
+    names = ("hits", "misses", "hit_bytes", "miss_bytes", "mapped_entries", "mapped_bytes", "direct_bytes")
+    before = CacheReads(
+        **dict(zip(names, (1, 1, 50, 20, 5, 50, 0), strict=True)), memory_hit_bytes=50, file_miss_bytes=20
+    )
     now = CacheReads(
-        **dict(zip(names, (4, 2, 120, 30, 9, 90), strict=True)),
+        **dict(zip(names, (4, 2, 120, 30, 9, 90, 3), strict=True)),
         memory_hit_bytes=110, page_cache_hit_bytes=10, object_miss_bytes=4, file_miss_bytes=26,
     )  # fmt: skip
     found = reads_between(before, now)
     assert {name: found.pop(name) for name in ("cacheHitRate", "mappedBytes", "sentBytes")} == {
-        "cacheHitRate": 0.75, "mappedBytes": 40, "sentBytes": 40,
+        "cacheHitRate": 0.75, "mappedBytes": 40, "sentBytes": 37,
     }  # fmt: skip
-    assert found == {"memoryBytes": 60, "pageCacheBytes": 10, "objectStorageBytes": 4, "localFileBytes": 6}
-    assert sum(found.values()) == 40 + 40
+    assert found == {
+        "directBytes": 3,
+        "memoryBytes": 60,
+        "pageCacheBytes": 10,
+        "objectStorageBytes": 4,
+        "localFileBytes": 6,
+    }
+    assert sum(found.values()) - found["directBytes"] == 40 + 40
     assert reads_between(before, before)["cacheHitRate"] is None
     assert reads_between(now, before)["sentBytes"] == 20, "a new broker counts from nothing"
 

@@ -16,7 +16,7 @@ from pyspark_ledger.ledger.cache.metrics import CacheSums, cache_report
 from pyspark_ledger.ledger.position import Position
 from tests.rigs.cache import HandClock, block, cache_limits, cache_of
 
-_SAID = {"mapped": "mapped_entries"}
+_SAID = {"mapped": "mapped_entries", "direct": "direct_entries"}
 
 
 def test_totals_are_the_sums_of_the_ledgers_and_progress_tells_the_same() -> None:
@@ -26,7 +26,7 @@ def test_totals_are_the_sums_of_the_ledgers_and_progress_tells_the_same() -> Non
             for reader in range(number):
                 readers.follow(f"r{reader}", Position(1, 0), 10**12)
         cache.append(name, block(0, 10 * number))
-        cache.ledger(name).counts = CacheCounts(*(number * 100 + place for place in range(14)))
+        cache.ledger(name).counts = CacheCounts(*(number * 100 + place for place in range(16)))
     report = cache_report(cache, "lru")
     for place, name in enumerate(asdict(CacheCounts())):
         assert getattr(report, _SAID.get(name, name)) == 300 + 2 * place, name

@@ -1,0 +1,191 @@
+"""Direct reads: a task fetches blocks of sealed segments from a bucket by itself, and all others through the broker.
+
+The broker decides for each block (`ledger.broker.reads.stored_reads`): a block that its cache has, or that another
+reader expects, is read through the broker. The broker counts the blocks of the task as read from object storage.
+
+Rules
+- The task reads the credentials on its own host: by the references of the query, or with boto3's chain.
+- A process tries the bucket once, by a read of a few bytes. If the bucket fails, the process reads through the broker
+  for `_OFF_MS`, and then tries again. It warns once, with the reason.
+- If an object was deleted after the broker's reply, the rest of that part is read through the broker.
+- The broker has counted the blocks of a part that is then read through it. So these entries count twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from pyspark_ledger.ledger.clock import monotonic_ms
+from pyspark_ledger.ledger.errors import DataLoss, LedgerError, NotFound, Refused, Unsupported
+from pyspark_ledger.ledger.position import PositionRange
+from pyspark_ledger.ledger.protocol.reads import LocateRanges, ReadRequest, StoredPart, StoredPlace, StoredPlaces
+from pyspark_ledger.ledger.segment.format import FRAME_BYTES
+from pyspark_ledger.ledger.segment.provisional_stamps import RealStamps
+from pyspark_ledger.offload.storage.factory import open_object_store
+from pyspark_ledger.offload.storage.prefetch import ObjectRange
+from pyspark_ledger.offload.storage.s3_options import S3Options
+from pyspark_ledger.offload.stored_blocks import BLOCK_BYTES, BlockFetcher, StoredBlock
+
+if TYPE_CHECKING:
+    from pyspark_ledger.ledger.client.block_reader import FrameBlock
+    from pyspark_ledger.ledger.client.client import Client
+    from pyspark_ledger.offload.storage.object_store import ObjectStore
+
+_OFF_MS = 300_000
+_CONNECT_MS = 3_000
+_log = logging.getLogger(__name__)
+
+
+class _Switch:
+    """State of the direct reads of one store in this process. Any thread may call any method."""
+
+    def __init__(self) -> None:
+        self._off_until_ms: int | None = None
+        self._tried: set[ObjectStore] = set()
+        self._has_warned = False
+        self._lock = threading.Lock()
+
+    def is_on(self) -> bool:
+        with self._lock:
+            return self._off_until_ms is None or monotonic_ms() >= self._off_until_ms
+
+    def turn_off(self, error: LedgerError) -> None:
+        """Read through the broker for a while. Warns at the first call."""
+        with self._lock:
+            self._off_until_ms = monotonic_ms() + _OFF_MS
+            self._tried.clear()
+            level = logging.INFO if self._has_warned else logging.WARNING
+            self._has_warned = True
+        _log.log(level, "tasks of this process read through the broker, because they cannot read the bucket: %s", error)
+
+    def try_once(self, store: ObjectStore, trial: ObjectStore, place: ObjectRange) -> bool:
+        """Return whether this process can read the bucket. The first call reads a few bytes of a block."""
+        if store in self._tried:
+            return True
+        try:
+            trial.get_range(place.name, place.start, FRAME_BYTES)
+        except LedgerError as error:
+            self.turn_off(error)
+            return False
+        with self._lock:
+            self._tried.add(store)
+            self._off_until_ms = None
+        return True
+
+
+def read_direct(
+    client: Client, access: S3Options, requests: Sequence[ReadRequest], *, mapping: bool
+) -> Iterator[tuple[ReadRequest, Iterator[FrameBlock]]]:
+    """Yield each request with its blocks. The caller must read all blocks of a request before the next request."""
+    switch = _switch(client.store_id, access)
+    places = _locate(client, requests, mapping=mapping) if switch.is_on() else None
+    if places is None or not places.address:
+        return client.read_ranges(requests, mapping=mapping)
+    options = _options(access, places)
+    store = _store(places.address, options)
+    first = next(place for parts in places.ranges for part in parts for place in part.blocks)
+    trial = _store(places.address, replace(options, attempts=1))
+    if not switch.try_once(store, trial, ObjectRange(first.key, first.offset, first.offset + first.length)):
+        return client.read_ranges(requests, mapping=mapping)
+    return _DirectRead(client, switch, places, mapping=mapping).read(store, requests)
+
+
+class _DirectRead:
+    """Read of the ranges of one task."""
+
+    def __init__(self, client: Client, switch: _Switch, places: StoredPlaces, *, mapping: bool) -> None:
+        self._client = client
+        self._switch = switch
+        self._ranges = places.ranges
+        self._mapping = mapping
+
+    def read(
+        self, store: ObjectStore, requests: Sequence[ReadRequest]
+    ) -> Iterator[tuple[ReadRequest, Iterator[FrameBlock]]]:
+        blocks = [_stored_block(place) for parts in self._ranges for part in parts for place in part.blocks]
+        with BlockFetcher(store, blocks) as fetcher:
+            first = 0
+            for request, parts in zip(requests, self._ranges, strict=True):
+                yield request, self._range(request, parts, fetcher, first)
+                first += sum(len(part.blocks) for part in parts)
+
+    def _range(
+        self, request: ReadRequest, parts: list[StoredPart], fetcher: BlockFetcher, first: int
+    ) -> Iterator[FrameBlock]:
+        for part in parts:
+            if part.blocks and self._switch.is_on():
+                yield from self._fetched(request, part, fetcher, first)
+            else:
+                yield from self._through_broker(request, part.range)
+            first += len(part.blocks)
+
+    def _fetched(
+        self, request: ReadRequest, part: StoredPart, fetcher: BlockFetcher, first: int
+    ) -> Iterator[FrameBlock]:
+        at = part.range.start
+        for number in range(first, first + len(part.blocks)):
+            try:
+                block = fetcher.fetch(number)
+            except NotFound as gone:
+                _log.info("%s from %s on is read through the broker: %s", request.name, at, gone)
+                break
+            except LedgerError as error:
+                self._switch.turn_off(error)
+                break
+            yield block
+            at = block.end
+        else:
+            return
+        yield from self._through_broker(request, PositionRange(at, part.range.end))
+
+    def _through_broker(self, request: ReadRequest, range_: PositionRange) -> Iterator[FrameBlock]:
+        return self._client.read_blocks(msgspec.structs.replace(request, range=range_), mapping=self._mapping)
+
+
+def _locate(client: Client, requests: Sequence[ReadRequest], *, mapping: bool) -> StoredPlaces | None:
+    """Return the places of the blocks in a bucket; None if the ranges must be read through the broker."""
+    asked = [msgspec.structs.replace(request, max_block_bytes=BLOCK_BYTES) for request in requests]
+    token = client.same_host_token() if mapping else ""
+    try:
+        places: StoredPlaces = client.call("locate.stored", LocateRanges(asked, token))
+    except (DataLoss, NotFound, Refused, Unsupported) as error:
+        _log.debug("the ranges are read through the broker: %s", error)  # it raises the error of a lost range
+        return None
+    has_blocks = any(part.blocks for parts in places.ranges for part in parts)
+    return places if has_blocks else None
+
+
+def _options(access: S3Options, places: StoredPlaces) -> S3Options:
+    """Return the options of a bucket. Options of the query take precedence over those of the broker."""
+    return replace(
+        access,
+        endpoint=access.endpoint or places.endpoint,
+        region=access.region or places.region,
+        path_style=places.path_style if access.path_style is None else access.path_style,
+        bucket_owner=access.bucket_owner or places.bucket_owner,
+        connect_timeout_ms=_CONNECT_MS,
+        attempts=3,
+    )
+
+
+def _stored_block(place: StoredPlace) -> StoredBlock:
+    found = ObjectRange(place.key, place.offset, place.offset + place.length)
+    stamps = None if place.stamp_ms is None else RealStamps(place.stamp_ms, place.row_start)
+    return StoredBlock(place.ledger_id, place.first_entry, place.entries, (found,), stamps)
+
+
+@lru_cache(maxsize=64)
+def _switch(store_id: str, access: S3Options) -> _Switch:  # noqa: ARG001 — the arguments are the key
+    return _Switch()
+
+
+@lru_cache(maxsize=8)
+def _store(address: str, options: S3Options) -> ObjectStore:
+    return open_object_store(address, options)
