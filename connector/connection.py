@@ -3,8 +3,8 @@
     <run directory>/<digest of driver and store>.told        identity of the driver process (`ledger.ownership`)
 
 Rules of `DriverConnection`
-- Only the driver uses the connection. It may start the private broker of a directory, and a writer may create the
-  store. A task does neither (`connector.read.ledger.task`).
+- Only the driver uses this connection. The driver may start the private broker of a directory, and a writer may create
+  the store. A task does neither (`connector.read.ledger.task`).
 - If the broker cannot be reached, a call is retried until a deadline. Reason: an error of a driver call ends a
   streaming query.
 - If the location is a broker's address, no broker is started. If the address never answered, a call raises Unavailable

@@ -1,4 +1,7 @@
-"""`ledger doctor`: reasons why Spark does not find or run the data source here, and remedies. It changes nothing."""
+"""`ledger doctor`: reasons why Spark does not find or run the data source here, and remedies.
+
+The command changes nothing.
+"""
 
 from __future__ import annotations
 

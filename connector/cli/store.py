@@ -75,7 +75,7 @@ def stop(
     store: Directory = None,
     output: OutputOption = Output.text,
 ) -> None:
-    """Stop the broker of a store. The next process that uses the store starts a broker with its own environment."""
+    """Stop the broker of a store. The next process that uses the store starts a broker, which gets its environment."""
     directory = _directory(store)
     stopped = stop_broker(Path(directory))
     where = location_text(directory)
@@ -112,7 +112,7 @@ def repair(
     require_not_moved(directory)
     if not (directory / "metadata.sqlite").exists():
         raise Refused(
-            f"there is no store at {location_text(directory)} on this host", hint="Run it where the store's broker runs"
+            f"there is no store at {location_text(directory)} on this host", hint="Run it on the host of the broker"
         )
     found = find(directory, ledger)
     if not yes:

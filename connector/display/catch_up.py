@@ -46,11 +46,11 @@ def catch_up(
 
 
 def _tasks(run_id: str) -> tuple[float | None, str]:
-    """Return the share of finished tasks of the running batch, and its words. Unknown with Spark Connect."""
+    """Return the share of finished tasks of the running batch, and a text about it. Unknown with Spark Connect."""
     from pyspark.sql import SparkSession
 
     session, done, total = SparkSession.getActiveSession(), 0, 0
-    with suppress(Exception):  # a job may end between two questions, and a session of Spark Connect has no jobs
+    with suppress(Exception):  # a job may end between two calls, and a session of Spark Connect lists no jobs
         tracker = session.sparkContext.statusTracker()  # type: ignore[union-attr]
         for job in set(tracker.getActiveJobsIds()) & set(tracker.getJobIdsForGroup(run_id)):
             info = tracker.getJobInfo(job)

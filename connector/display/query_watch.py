@@ -131,7 +131,7 @@ class QueryWatch:
         if batches:
             self._last = batches[-1]
         rate = 0.0
-        if self.samples:  # earlier batches of the run belong to no interval of the chart
+        if self.samples:  # the chart begins with the first sample, so earlier batches are left out
             rate = batch_rows(batches) * 1000 / max(now_ms - self.samples[-1].at_ms, 1)
         if self._last is None:
             self.samples.append(QuerySample(now_ms, rows_per_s=rate))

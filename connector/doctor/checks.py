@@ -119,7 +119,7 @@ def probed(command: str, surroundings: SparkEnvironment) -> dict[str, Any] | str
         return f"it does not run: {error}"
     except (ValueError, IndexError):
         said = (done.stderr.strip() or done.stdout.strip()).splitlines()
-        return f"it is no Python, or a very old one; it ended with status {done.returncode}: {said[-1] if said else ''}"
+        return f"it is no Python, or a very old Python; status {done.returncode}: {said[-1] if said else ''}"
     return found
 
 

@@ -163,7 +163,7 @@ def _of_session(spark: SparkSession, question: PlatformQuestion) -> Iterator[Dia
     host, listener, refused = driver_host(spark), None, ""
     try:
         listener = within(SECONDS, lambda: EchoListener(host))
-    except Exception as error:  # noqa: BLE001  # a name that is not this machine's, or a ban of listeners
+    except Exception as error:  # noqa: BLE001  # the host name is another machine's, or the platform forbids listeners
         refused = error_text(error)
     try:
         began = question.clock()
@@ -190,7 +190,7 @@ def _spark(spark: SparkSession) -> Iterator[Diagnosis]:
         from pyspark_ledger.connector.spark_features import spark_features
 
         yield check_features(spark_features())
-    except Exception as error:  # noqa: BLE001  # another Spark, or one that does not answer
+    except Exception as error:  # noqa: BLE001  # this Spark lacks the call, or does not answer
         do = f"This release is tested with {', '.join(tested_versions.spark_versions())}"
         yield Diagnosis("spark", "warning", error_text(error), do)
 
@@ -211,7 +211,7 @@ def _of_task(facts: Mapping[str, Any]) -> Iterator[Diagnosis]:
 
 
 def check_python(ours: list[int], theirs: list[int]) -> Diagnosis:
-    """Compare the driver's Python with that of a task."""
+    """Compare the driver's Python with the Python of a task."""
     found = f"the driver has {'.'.join(map(str, ours))}, a task {'.'.join(map(str, theirs))}"
     if ours[:2] != theirs[:2]:
         return Diagnosis("python", "problem", found, "Set PYSPARK_PYTHON to the same version on every host")

@@ -30,7 +30,7 @@ _LOOK_AGAIN_MS = 300
 _CHILD_SECONDS = 20
 # The child process exits after `_CHILD_SECONDS`, even if the probe cannot end it.
 _CHILD = f"import os, time; print(os.getsid(0) == os.getpid(), flush=True); time.sleep({_CHILD_SECONDS})"
-_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # its file has no name
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # the probe creates a file without a name there
 _SHARED_MEMORY_LEAST = 128 * 1024 * 1024
 _MIB = 1024 * 1024
 _BYTES = b"probe"
@@ -38,7 +38,7 @@ _BYTES = b"probe"
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Call to try, and the state and the advice of the diagnosis if the call raises or hangs."""
+    """Call to try. If the call raises or hangs, the diagnosis has this state and this advice."""
 
     check: str
     attempt: Callable[[], Diagnosis]
@@ -88,7 +88,7 @@ def _started(command: Sequence[str]) -> subprocess.Popen[bytes]:
 
 
 def _first_line(child: subprocess.Popen[bytes]) -> str:
-    """Return the first line that a child prints; empty if it prints none within 0.7 of the time of a probe."""
+    """Return the first line that a child process prints; empty if it prints none within 70 % of a probe's time."""
     if child.stdout is None or not select.select([child.stdout], [], [], SECONDS * 0.7)[0]:
         return ""
     return os.read(child.stdout.fileno(), 64).decode(errors="replace").strip()

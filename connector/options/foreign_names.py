@@ -88,7 +88,7 @@ FOREIGN_NAMES: tuple[ForeignName, ...] = (
     ),
     ForeignName("maxOffsetsPerTrigger", Origin.KAFKA, "Use 'maxRowsPerTrigger', such as 10000"),
     ForeignName("minOffsetsPerTrigger", Origin.KAFKA, "Use 'minRowsPerTrigger', such as 1000"),
-    ForeignName("minPartitions", Origin.KAFKA, "Use 'targetPartitionBytes', such as 16m; less makes more partitions"),
+    ForeignName("minPartitions", Origin.KAFKA, "Use 'targetPartitionBytes', such as 16m; less gives more partitions"),
     ForeignName(
         "maxRecordsPerPartition",
         Origin.KAFKA,
@@ -148,7 +148,7 @@ FOREIGN_NAMES: tuple[ForeignName, ...] = (
         "predefinedSubscription", Origin.PULSAR, "Use 'subscription', such as billing; it is created if missing"
     ),
     ForeignName(
-        "subscriptionPrefix", Origin.PULSAR, "Leave it out: no subscription is generated. 'subscription' names one"
+        "subscriptionPrefix", Origin.PULSAR, "Leave it out: no subscription is generated. 'subscription' sets a name"
     ),
     ForeignName("pollTimeoutMs", Origin.PULSAR, _POLLS),
     ForeignName(

@@ -179,7 +179,7 @@ def time(value: Time) -> int:
 
 
 def _measured(value: str) -> str:
-    """Return the text without outer blanks. If it is too long, return an empty text, which every parser refuses."""
+    """Return the text without blanks at its ends. If it is too long, return an empty text, which all parsers refuse."""
     said = value.strip()
     return said if len(said) <= _DIGITS_MAX else ""
 

@@ -40,7 +40,7 @@ _NO_TABLE = re.compile(
     r"DELTA_(MISSING_DELTA_TABLE|TABLE_NOT_FOUND|PATH_DOES_NOT_EXIST|ONLY_OPERATION)|PATH_NOT_FOUND|"
     r"TABLE_OR_VIEW_NOT_FOUND|SCHEMA_NOT_FOUND|is not a Delta table"
 )
-_PATTERN = re.compile(r"[*?{}\[\]\\]")  # characters of a pattern of paths
+_PATTERN = re.compile(r"[*?{}\[\]\\]")  # Spark reads a path with one of these characters as a pattern
 _FIRST_COMMIT = "_delta_log/00000000000000000000.json"
 _RECENT = 50
 
@@ -94,8 +94,8 @@ class DeltaTable:
         """Return the id of a table whose first commit this process has just made.
 
         The first file of the table's log contains the id. Reason: DESCRIBE DETAIL also computes the state of the table,
-        which costs as much as a small commit. Exceptions: a table with a name, a path that Spark would read as a
-        pattern, and a log without that file. For these, `identity` returns the id.
+        which costs as much as a small commit. Exceptions: a table that is given by name, a path that Spark would read
+        as a pattern, and a log without that file. For these, `identity` returns the id.
         """
         from pyspark.errors import PySparkException
 
@@ -139,8 +139,8 @@ class DeltaTable:
     ) -> None:
         """Create the table with its first rows in one commit. Raises LostRace if the table exists.
 
-        If an error is raised, no table was created. A table with a name takes the user metadata only from the session
-        of `rows`, which `tagged_session` creates.
+        If an error is raised, no table was created. If the table is given by name, Delta takes the user metadata only
+        from the session of `rows`, which `tagged_session` creates.
         """
         write = _appending(rows, app, version, user_metadata).partitionBy(*partitions).options(**(properties or {}))
         try:
@@ -224,7 +224,7 @@ def spark_tables() -> type[SparkTable]:
         from delta.tables import DeltaTable as SparkTable
     except ImportError as missing:
         raise Unavailable(
-            "the Python package delta is not installed here; a view and retention of a table need it besides Delta",
+            "the Python package delta is not installed here; the arguments latest and follow_retention need it",
             hint="Run pip install --no-deps delta-spark==VERSION with the version of the jars, or pip install "
             "'pyspark-ledger[delta]'",
         ) from missing

@@ -14,8 +14,8 @@ Invariants
 - So a publisher may be killed at any point and restarted, and several publishers may run at once. A publisher whose
   commit conflicts with another commit reads the table's state again.
 - The first segment's commit creates the table. So a failed publication does not create an empty table.
-- A segment is written after the commit of the segment before it is visible. So the newest published segment of a log
-  implies that all earlier segments are published.
+- A segment is written only when the commit of the previous segment is visible. So if a segment of a log is published,
+  all earlier segments are published, too.
 - Dead letters of a segment are committed before its rows.
 - A write is refused after each of three events, unless the user allows it. The table or the ledger was deleted and
   created again. Another program changed rows of the table (a *foreign change*). Retention deleted an unpublished
@@ -229,7 +229,7 @@ class Publisher:
         commit = app_id(log.name, log.incarnation), segment.ledger_id, metadata
         missing = [self.table] if not self._table_id else []
         missing += [letters] if letters is not None and not letters.identity() else []
-        # A table with a name takes the user metadata of its first commit from the session.
+        # If the table is given by name, Delta takes the user metadata of its first commit from the session.
         session = self.spark if all(table.is_path for table in missing) else tagged_session(self.spark, metadata)
         frame = self.source.rows(session, log, segment, rescue=letters is not None)
         if letters is not None:

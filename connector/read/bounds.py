@@ -49,7 +49,7 @@ UNBOUNDED = Bound()
 
 
 class ReadBounds:
-    """Start and end bounds of a read. A stream starts at the latest position by default, and may end in the future."""
+    """Start and end bounds of a read. A stream starts at the latest position by default. It may end at a later time."""
 
     def __init__(self, options: LedgerOptions, *, stream: bool) -> None:
         self._stream = stream

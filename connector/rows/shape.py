@@ -2,8 +2,8 @@
 
     columns of a batch:   row columns …   [ rescue column ]   metadata columns …
 
-A *rescue column* has undecodable values as JSON text. Row columns come from the entries, metadata columns describe
-them.
+A *rescue column* has undecodable values as JSON text. Row columns have the data of the rows. Metadata columns describe
+the rows, for example by key and position.
 
 Rules
 - A shape is created on the driver and pickled into every task.
@@ -12,7 +12,7 @@ Rules
 - Option `columns` selects columns and their order. Metadata columns are always last. A column that is not selected is
   not decoded.
 - Spark fixes the columns when a query is planned. Columns that are added to a ledger later are not read. The schema
-  that Spark passes may lack such columns or have wider row columns, and must be equal otherwise.
+  that Spark passes may lack such columns, and may have wider row columns. All other columns must be equal.
 - A read returns the union of all ledgers' columns, each with its widest type. If two types of a column have no common
   wider type, their ledgers cannot be read together.
 - Ledgers of messages in one read must have the same payload schema, or no payload schema. Ledgers without entries are

@@ -5,7 +5,7 @@ of a query. But Spark also sends a progress event for each batch, after the batc
 contains the batch's `endOffset`. Sessions of `session()` and `configure()` listen to these events and move the cursors.
 
 Invariants
-- Only the end offset of a progress event is acknowledged. Rows that tasks have read are not enough.
+- Only the end offset of a progress event is acknowledged, because rows that tasks have read may be read again.
 - The listener never blocks Spark's listener bus. A separate thread calls the broker, with only the newest position of
   each cursor.
 - If an acknowledgement fails, a warning is logged. The next batch, or the next start of the query, repeats it.
@@ -109,7 +109,7 @@ class CursorMover:
             if client.store_id != origin.store_id:
                 raise Refused(
                     f"{origin.store} is store {client.store_id} here, the query reads store {origin.store_id}",
-                    hint="A path means the driver's host: if this process runs elsewhere, use the broker's address",
+                    hint="A path means a directory of the driver's host. From another host, use the broker's address",
                 )
             client.call("cursor.mark_delete", request)
 

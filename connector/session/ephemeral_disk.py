@@ -11,7 +11,7 @@ _OF_PLATFORMS = {
     "/mnt/tmp": "the instance store of this EMR node",
     "/mnt/yarn": "the instance store of this EMR node",
     "/mnt1": "the instance store of this EMR node",
-    "/tmp": "a directory for temporary files",  # noqa: S108  # it is looked for, not used
+    "/tmp": "a directory for temporary files",  # noqa: S108  # only compared with a path
 }
 _OF_KINDS = {"tmpfs": "memory", "ramfs": "memory", "overlay": "the layer of a container"}
 

@@ -30,7 +30,7 @@ def add_listener(
     def finish() -> None:
         try:
             at_exit()
-        except Exception as error:  # noqa: BLE001  # nobody is left to handle it
+        except Exception as error:  # noqa: BLE001  # the process ends, so no caller can handle the error
             _log.debug("a listener was not waited for: %s", error)
 
     if not is_connect(spark):

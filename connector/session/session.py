@@ -93,7 +93,7 @@ def _started(builder: SparkSession.Builder, packages: object) -> SparkSession:
         if not packages or error.getCondition() != "JAVA_GATEWAY_EXITED":
             raise
         raise Unavailable(
-            f"Spark ended before it had a session; it was to download the packages {packages}",
+            f"Spark ended before it created a session, probably while it downloaded the packages {packages}",
             hint="Check that Maven Central can be reached from this host; Spark's messages are on standard error",
         ) from error
 

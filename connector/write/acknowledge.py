@@ -1,6 +1,6 @@
 """Acknowledgement and negative acknowledgement of a DataFrame's rows: the write action `ack` or `nack`.
 
-A negative acknowledgement makes the rows be delivered again. The page docs/concepts.md explains the words entry,
+After a negative acknowledgement, the rows are delivered again. The page docs/concepts.md explains the words entry,
 cursor and subscription.
 
     df.write.format("ledger").mode("append").option("action", "ack")…save("orders")

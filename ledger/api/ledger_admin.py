@@ -63,7 +63,7 @@ class LedgerAdmin:
         return change_policy(self.client, ChangePolicy(self.name, forget=list(names)))
 
     def trim(self) -> TrimReply:
-        """Delete the segments that no cursor needs and that retention does not keep. By default it keeps all."""
+        """Delete the segments that no cursor needs and that retention does not keep. By default retention keeps all."""
         done: TrimReply = self.client.call("trim", NameLedger(self.name))
         return done
 

@@ -101,10 +101,10 @@ class HomeScan(BatchPlanner):
         return self._read.schema()
 
     def findings(self) -> HomeFindings:
-        """Return the ledgers and the plan for the view that found them."""
+        """Return the ledgers, and the plan of the view in which they were found."""
         try:
             return HomeFindings(self._read.ledgers, self._planned())
-        except LedgerError as error:  # `tasks` raises the error of the plan, if it lasts
+        except LedgerError as error:  # `tasks` plans again, and raises an error that persists
             _log.info("%s is planned later: %s", self._read.name, error)
             return HomeFindings(self._read.ledgers, None)
         finally:

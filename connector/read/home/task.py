@@ -8,7 +8,7 @@ Rules
 - An object of the plan may be missing. Reason: the broker deletes an object of the log when another object has the
   object's bytes, or when their segment is uploaded. The task then opens a view of the store (`offload.home_view`), and
   reads the rest of the range from there.
-- If the view lacks entries of the range, they are lost, and `failOnDataLoss` decides.
+- If the view lacks entries of the range, they are lost. `failOnDataLoss` determines whether the task then fails.
 """
 
 from __future__ import annotations

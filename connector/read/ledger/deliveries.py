@@ -5,9 +5,9 @@ The page docs/concepts.md explains the words entry, cursor, dead letter and rede
 Rules
 - The broker chooses the rows of a batch and stores the choice as a *delivery record*. The query only asks for the
   record. Spark's checkpoint has the record's number.
-- Dead letters are appended to `<ledger>-<subscription>-DLQ` as one commit with its own number. The rows are
-  acknowledged after that. So a repeated attempt writes no row twice. All partitions of a ledger share one dead-letter
-  ledger.
+- Dead letters are appended to `<ledger>-<subscription>-DLQ` as one commit, whose number the broker chooses. So a
+  repeated attempt writes no row twice. The rows are acknowledged after the commit. All partitions of a ledger share one
+  dead-letter ledger.
 - If columns are added to the ledger after its first dead letter, they are also added to the dead-letter ledger.
 """
 

@@ -131,7 +131,7 @@ class LedgerRead:
         return shape if self._user_schema is None else shape.for_schema(self._user_schema, self.name)
 
     def names(self) -> list[str]:
-        """Return the names of the ledgers to read. A partitioned ledger is under its common name.
+        """Return the names of the ledgers to read. A partitioned ledger is listed by its name, without its partitions.
 
         A pattern selects from the existing ledgers. In ack mode `explicit` the query's own dead-letter ledgers are left
         out. Reason: a query must not read its own dead letters as new rows.

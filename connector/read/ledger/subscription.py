@@ -236,8 +236,8 @@ class SubscribedLedgers:
     def acquire(self, starts: Mapping[str, tuple[str, Position]]) -> dict[str, CursorState]:
         """Open the cursor of each ledger, or create it at its start, and acquire its lease.
 
-        `starts` are incarnation and start position by ledger. Returns the states of the newly leased cursors, read
-        under the lease. Leases that the query already has are skipped.
+        `starts` are incarnation and start position by ledger. Returns the states that the cursors have after their
+        leases were acquired. Leases that the query already has are skipped.
         """
         leased: dict[str, CursorState] = {}
         for log, (incarnation, position) in starts.items():

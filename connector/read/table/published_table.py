@@ -6,7 +6,7 @@ Rules
 - A batch reads one version. If the table's id has changed, an error names both ids.
 - A column in the table must have the ledger's type or a narrower type. Else Refused names both types. If the table does
   not have a column yet, the column is null. A table without any column of the ledger is refused.
-- If a ledger ends before its last published segment, it is not the ledger that was published, and DataLoss is raised.
+- If a ledger ends before its last published segment, the store was restored from an older copy. DataLoss is raised.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ def test_jars_that_cannot_be_had_are_named(tmp_path: Path) -> None:
     assert ran.returncode == 1
     said = ran.stderr.splitlines()[-1]
     assert "LEDGER_UNAVAILABLE" in said
-    assert "it was to download the packages io.delta:delta-spark_" in said
+    assert "while it downloaded the packages io.delta:delta-spark_" in said
     assert "Check that Maven Central can be reached" in said
 
 
