@@ -65,7 +65,7 @@ def require_columns_registered(found: SchemaVersion, ledger: str) -> None:
 def register_payload_schemas(client: Client, ledger: str, schemas: TopicSchemas) -> int:
     """Register the missing versions of a topic's schemas. Return the newest version.
 
-    Raises Refused if one differs from the registered version.
+    Raises Refused if a version differs from the version that is registered.
     """
     wanted = sorted(schemas.versions)
     if wanted != list(range(len(wanted))):

@@ -141,8 +141,8 @@ class LedgerStore:
         `options` are `endpoint`, `region`, `profile`, `role`, `credential_provider`, `encryption`, `kms_key` and
         `bucket_owner`. A missing option gets the value of the broker's configuration. No option is a secret.
 
-        With `check` the broker tries the address first. If the trial fails, no setting is changed. It raises Refused if
-        no server answers, NotFound if there is no such bucket, and Unauthenticated if rights are missing.
+        With `check` the broker tries the address first. If the trial fails, no setting is changed. The trial raises
+        Refused if no server answers, NotFound if there is no such bucket, and Unauthenticated if rights are missing.
         """
         offload_to(self.client, address, check=check, **options)
 

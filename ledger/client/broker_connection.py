@@ -73,7 +73,7 @@ class BrokerConnection:
         # If set, starts the broker of a directory again, which exits when it is idle. Returns the broker's address.
         self.revive: Callable[[], str] | None = None
         self.can_move = False
-        """Whether the next broker may be on another host. It is then looked for after each failed call."""
+        """Whether the next broker may be on another host. Then the client looks for it after each failed call."""
         self._lock = threading.Lock()
         self._connection: flight.FlightClient | None = None
         self._token: str | None = None

@@ -174,7 +174,7 @@ def client_for(address: str, store_id: str, credentials: Credentials | None = No
 
 
 def _after_fork_in_child() -> None:
-    global _clients_lock  # noqa: PLW0603 — a lock held by a thread that the child does not have
+    global _clients_lock  # noqa: PLW0603 — a thread that the child does not have may hold the old lock
     _clients_lock = threading.Lock()
     # The handler of `broker_connection` has run before, and still references all inherited connections. Reason: a
     # freed connection would wait for threads that the forked process does not have.

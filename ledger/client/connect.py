@@ -139,7 +139,7 @@ def _revived(client: Client, store: Path, credentials: Credentials | None, deadl
         if found is None:
             raise Fenced(
                 f"the store in {bucket_of(store)} was taken over: {mark.read_text(encoding='utf-8')}",
-                hint="Connect again to use the store from this host, once no other host does",
+                hint="Connect again to use the store from this host, as soon as no other host uses it",
             )
     else:
         record = BrokerRecord.read(store)

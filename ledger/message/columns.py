@@ -14,8 +14,8 @@ A type *widens* to another type if the other type has all of its values:
     decimal(p, s)               decimal with as many digits before the point and behind it, or more
     list, struct                the same with wider elements or fields
 
-Spark's Parquet reader and Delta allow these too. Their widenings from whole numbers to doubles or decimals are left
-out.
+Spark's Parquet reader and Delta also allow these changes. They also widen whole numbers to doubles or decimals, which
+this module refuses.
 """
 
 from __future__ import annotations

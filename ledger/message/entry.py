@@ -6,7 +6,7 @@
     size u32  MessageMetadata  payload …         all numbers are big-endian
 
 A *wide* stamp has a fixed length: each of its two varints takes 8 bytes, with leading zeros. It is written where the
-length must be known before the numbers are. Every reader of protobuf reads it like a short one.
+length must be known before the numbers are. Every reader of protobuf reads a wide stamp like a short stamp.
 
 A *provisional* stamp has the length of a wide stamp, and no index. It is written where neither number is known yet: in
 the data object of a direct segment (`ledger.segment.provisional_stamps`).

@@ -8,8 +8,8 @@ Rules
   query's previous batch, which is done.
 - The manifest stays after its batch is done, to detect a repetition of the batch. The ledgers alone do not show it,
   because a repetition may divide its rows among other ledgers.
-- A committed batch must be writable. So a manifest names no terminated ledger (closed for good), and no ledger is
-  terminated while an unfinished manifest names it.
+- Every ledger of a committed batch must accept the batch's rows. So a manifest names no terminated ledger (closed for
+  good), and no ledger is terminated while an unfinished manifest names it.
 """
 
 from __future__ import annotations

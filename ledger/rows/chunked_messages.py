@@ -4,8 +4,8 @@
             earlier tasks         |  this task                    delivers A and B, and reads back to their first chunks
 
 Rules
-- The messages are those that a Pulsar consumer gets from the ledger's beginning. A first chunk restarts its message, a
-  repeated chunk is ignored, and a message with a missing chunk is not delivered.
+- The delivered messages are the same as for a Pulsar consumer that reads the ledger from its beginning. A first chunk
+  restarts its message, a repeated chunk is ignored, and a message with a missing chunk is not delivered.
 - A task buffers chunks up to `buffer_bytes_max`. It reads chunks again that were evicted, or that are before its range.
   So each message is delivered once, however the ledger is split into tasks.
 """

@@ -8,8 +8,9 @@ of two layouts:
     frames     length u32, ordinal i64, entry; one after another (`ledger.log.staging`)
     segment    the blocks of a segment file (`ledger.segment.format`), so that the part can become a segment
 
-In segment layout each entry has a wide stamp of zeros before it, which the broker overwrites at the commit. The marker
-of the run is the last entry. The file is otherwise complete, and never changes again.
+In segment layout each entry has a *wide* stamp before it, a stamp of fixed length. The task writes zeros there, and the
+broker overwrites them at the commit. The marker of the run is the last entry. No other byte of the file changes after
+the task has closed it.
 
 Rules
 - The checksum of a part in segment layout covers the frame header of each entry, its magic number and its own checksum.

@@ -67,8 +67,8 @@ _ALLOWED: dict[str, frozenset[str]] = {
 class TaskClaims(msgspec.Struct, frozen=True):
     """Rights of a task. Without `ledgers` the task may use any ledger.
 
-    A query that selects its ledgers by a pattern, or routes each row to a ledger, needs this. A task with the right to
-    read may also append to the ledger `dead_letters`.
+    A query that selects its ledgers by a pattern, or routes each row to a ledger, needs a token without `ledgers`. A
+    task with the right to read may also append to the ledger `dead_letters`.
     """
 
     may: May
