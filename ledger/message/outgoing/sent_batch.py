@@ -5,8 +5,8 @@ Rules
   it. Otherwise a loop that keeps its futures spends a quarter of its time in the collector.
 - An untracked object must not be part of a cycle. So a batch references no `MessageFuture`, and each caller gets a copy
   of the batch's error. Reason: the traceback of a raised error references the frames that hold futures.
-- A `MessageFuture` behaves as a `concurrent.futures.Future`. When a caller needs the lock, the state or the callbacks of
-  a `Future`, a real `Future` is created for the message.
+- A `MessageFuture` behaves as a `concurrent.futures.Future`. When a caller needs the lock, state or callbacks of a
+  `Future`, a real `Future` is created for the message.
 - A message in flight cannot be cancelled: `cancel` returns False.
 """
 
