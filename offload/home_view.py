@@ -1,7 +1,7 @@
 """View of a store in a bucket, for reads without the store's broker.
 
 Records and open segments are in a temporary directory, sealed segments in the bucket. The page docs/concepts.md
-explains the words segment, sidecar and record.
+explains the words segment, sidecar, record and data object.
 
 Rules
 - A view shows the state of the store at the time when the view was opened (`ledger.bucket_store.view`). A view changes

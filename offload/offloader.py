@@ -3,8 +3,8 @@
 A segment becomes three objects. The *data object* has the segment's bytes. The *entry index* has the offset of each
 entry. The *block index* has the first entry and the offset of each block, a part of the file with whole entries. An
 *attempt* is one upload of a segment, with its own id. A *driver* is Pulsar's word for a kind of object storage with
-its address, as the segment's record states them. The page docs/concepts.md explains the words segment, entry and
-frame.
+its address, as the segment's record states them. The page docs/concepts.md explains the words segment, entry, frame
+and direct segment.
 
     offload   data object, whole or in parts ─▶ entry index ─▶ block index ─▶ comparison with the segment
     read      block index once, then ranges of the data object (`offload.reader`)

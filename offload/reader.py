@@ -2,7 +2,8 @@
 
 The entry index, an object that this project writes, has the offset of each entry. A segment that Pulsar offloaded has
 no entry index. Its blocks are scanned frame by frame, and the offsets are kept in memory, 16 bytes for each entry. A
-frame is an entry with its length and number. The page docs/concepts.md explains the words segment, block and entry.
+frame is an entry with its length and number. The page docs/concepts.md explains the words segment, block, entry and
+data object.
 
 Invariants
 - Nothing is fetched before the first read.

@@ -2,7 +2,7 @@
 
 A *block* is a number of consecutive frames of one segment. A frame is an entry with its length and id. The bytes of a
 block are in the data object of an uploaded segment, or in one or more objects of the write-ahead log. The page
-docs/concepts.md explains the words segment, entry and log object.
+docs/concepts.md explains the words segment, entry, log object, data object and direct segment.
 
 Rules
 - A place has a key, an offset and a length. It has no row and no credential.

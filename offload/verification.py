@@ -1,6 +1,6 @@
 """Verification of the objects of one offloaded segment: every byte of data, entry index and block index.
 
-The page docs/concepts.md explains the words segment, block and entry.
+The page docs/concepts.md explains the words segment, block, entry, data object and direct segment.
 
     data object   ─▶ a local file ─▶ headers, frames, stamps, padding and the checksum of each entry
     frame         length and id before an entry

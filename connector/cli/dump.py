@@ -1,6 +1,6 @@
 """`ledger dump` and `ledger verify`: print and verify the content of files of this project or of a real Pulsar.
 
-The page docs/concepts.md explains the words segment, entry and cursor.
+The page docs/concepts.md explains the words segment, entry, cursor and data object.
 
 Rules
 - Files are only read.

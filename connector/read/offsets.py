@@ -1,5 +1,7 @@
 """Offset of a stream: the JSON value that Spark stores in its checkpoint.
 
+The page docs/concepts.md explains the words delivery record, incarnation and segment.
+
     {"ledgers": {"public/default/persistent/orders": {"entry": 18, "id": "<incarnation>", "ledger": 3}}, "v": 1}
 
 Rules

@@ -2,7 +2,7 @@
 
 A sidecar is a small file beside a segment, with one row for each entry. A head is the frame's length and entry id, and
 the stamp, which is Pulsar's broker metadata (`BrokerEntryMetadata`: time and row number). The page docs/concepts.md
-explains the words segment, block and staged part.
+explains the words segment, block, staged part and wide stamp.
 
     frame  length u32  entry id i64 | 0x0e02  size u32  BrokerEntryMetadata | 0x0e01  crc32c u32 | …
                                                                               the checksum covers ^ the rest

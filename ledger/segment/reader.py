@@ -1,5 +1,7 @@
 """Reader of segments: the locations of entries in files, and the entries in bytes that were mapped, sent or fetched.
 
+The page docs/concepts.md explains the words data object and block.
+
 A frame is an entry with its length and id.
 
 Rules

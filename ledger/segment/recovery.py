@@ -1,6 +1,6 @@
 """Recovery of a segment whose writer died before the seal: finds the end of the sound entries, and removes the rest.
 
-The page docs/concepts.md explains the words segment, block and entry.
+The page docs/concepts.md explains the words segment, block, entry and sound.
 
     blocks … [ acknowledged entries | unacknowledged entries | torn bytes | zeros ]
                                     ^ stated in the sidecar  ^ found by the recovery

@@ -1,5 +1,7 @@
 """Scan of the data of an unsealed segment: its sound entries, their end, and the damage at that end.
 
+The page docs/concepts.md explains the words sound and wide stamp.
+
 A sidecar is the file beside the segment with one row for each acknowledged entry. A run is the entries of one committed
 batch; a marker, its last entry, closes it. A stamp precedes each entry: the time at which the broker wrote it, and the
 number of rows up to its end.

@@ -1,5 +1,7 @@
 """Verification of a sealed segment against its metadata, byte by byte, and rebuild of its sidecar.
 
+The page docs/concepts.md explains the words sound and block.
+
 The sidecar is the file `<id>.index` beside the segment, with the place of each entry. A frame is an entry with its
 length and id. A stamp precedes each entry: the time at which the broker wrote it, and the number of rows up to its end.
 

@@ -1,5 +1,7 @@
 """Index objects of direct segments: put after the commit, and again after a crash.
 
+The page docs/concepts.md explains the words direct segment and data object.
+
 A *direct segment* is a segment whose data object a task of a sink has put before the commit. Its commit lists it in the
 metadata, with the mark that its index objects are missing.
 

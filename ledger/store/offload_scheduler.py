@@ -1,5 +1,7 @@
 """Scheduler of offloads: copies due or requested segments to object storage, one managed ledger after another.
 
+The page docs/concepts.md explains the word direct segment.
+
 An attempt is one upload of a segment, named by a UUID. A run is the offload of several segments of one ledger. A sweep
 deletes the objects of attempts that did not complete.
 

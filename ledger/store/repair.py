@@ -1,5 +1,7 @@
 """Repair of a store whose metadata lost records of segments. No existing file is overwritten or deleted.
 
+The page docs/concepts.md explains the words sound and segment.
+
     find      reads only. Reports metadata older than the last commit (such as a restored copy), and each segment
               without a record, with the ledger to which it can be added or the reason why it cannot be added
     repair    repeats find, accepts the metadata, and adds each segment that can be added

@@ -1,5 +1,7 @@
 """Direct segment: the values of its record that a reader of its data object needs.
 
+The page docs/concepts.md explains the words direct segment and data object.
+
 A direct segment is a segment whose data object a task of a sink has put. A reader needs no index object for it. The
 layout of the object and the real stamps follow from the record and the entries.
 """

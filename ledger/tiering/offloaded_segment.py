@@ -1,6 +1,7 @@
 """Sealed segment in object storage: the broker's reader of its objects, created at the first read.
 
-An attempt is one upload of the segment. The page docs/concepts.md explains the words segment and entry.
+An attempt is one upload of the segment. The page docs/concepts.md explains the words segment, entry and direct
+segment.
 
 Invariants
 - All readers of an attempt share one handle, and so its prefetched data.

@@ -1,6 +1,6 @@
 """Interface to object storage (PIP-17). The package `offload` implements it, and the store calls it.
 
-The page docs/concepts.md explains the words segment, entry and frame.
+The page docs/concepts.md explains the words segment, entry, frame, data object and direct segment.
 
     offload(ledger, attempt, extra metadata)       copies a sealed segment, completely or not at all
     put_indexes(ledger, attempt, extra metadata)   puts the index objects of a direct segment

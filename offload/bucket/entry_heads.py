@@ -1,6 +1,6 @@
 """Heads of a segment's entries. The head of an entry is its offset, length, time, number of rows and transaction.
 
-The page docs/concepts.md explains the words segment, marker and chunk.
+The page docs/concepts.md explains the words segment, marker, chunk and direct segment.
 
 Rules
 - Arrays have one element for each entry.

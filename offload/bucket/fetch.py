@@ -2,7 +2,7 @@
 
 An entry is *visible* if a consumer of Pulsar would get it: markers and entries of aborted transactions are not
 visible. The head of an entry is its offset, length, time, number of rows and transaction (`entry_heads`). The page
-docs/concepts.md explains the words marker, chunk and segment.
+docs/concepts.md explains the words marker, chunk, segment and direct segment.
 
 Rules of a part
 - The process that uses an entry's rows verifies the entry's checksum. Pulsar's clients may write entries without one.

@@ -1,7 +1,8 @@
 """Stream of the entries of one block, from the fetched pieces of the block's bytes.
 
 A frame is an entry with its length and number. A byte range is either a whole block with header and padding, or
-consecutive whole frames of one block. The page docs/concepts.md explains the words block and entry.
+consecutive whole frames of one block. The page docs/concepts.md explains the words block, entry, data object and
+provisional stamp.
 
 Rules
 - An entry is a view of its piece. Only an entry that crosses the end of a piece is copied.

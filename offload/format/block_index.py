@@ -1,6 +1,6 @@
 """Block index of an offloaded segment (PIP-17, version 1): the first entry and the offset of each block.
 
-The page docs/concepts.md explains the words segment, block and entry.
+The page docs/concepts.md explains the words segment, block, entry and provisional stamp.
 
     0    magic DE47DE47  u32        4    index length  i32     8    data object length  i64
     16   data header length i64     24   blocks        i32     28   metadata length     i32

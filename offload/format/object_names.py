@@ -1,6 +1,6 @@
 """Names of offloaded objects in Pulsar's tiered storage.
 
-The page docs/concepts.md explains the words segment, block and entry.
+The page docs/concepts.md explains the words segment, block, entry and data object.
 
     <uuid>-ledger-<ledger id>            the data object: the bytes of a sealed segment
     <uuid>-ledger-<ledger id>-index      the block index, written last: if it exists, the data object is complete

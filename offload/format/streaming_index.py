@@ -1,6 +1,6 @@
 """Index object of a streaming offload (version 2): several segments in one data object. Read, never written.
 
-The page docs/concepts.md explains the words segment, block and entry.
+The page docs/concepts.md explains the words segment, block, entry and data object.
 
     0    magic 3D1FB0BC  u32        4    index length  i32     8    data object length  i64
     16   data header length i64     24   per ledger, up to the end:

@@ -4,8 +4,8 @@ Rules
 - Rows have the columns of the newest version. A record has a column for each field, a key-value schema has `key` and
   `value`, any other type has `value`. Avro payloads of older versions are resolved to the newest version.
 - A payload without a version is decoded with the newest version.
-- Three kinds of payloads are not decoded: of an unknown version, of another type than the newest, and payloads that
-  do not match their schema. Their row is null, and `wrong` has the reason.
+- A payload is not decoded if its version is unknown, if its version has another type than the newest version, or if
+  the payload does not match its schema. Its row is null, and `wrong` has the reason.
 - A null payload (a tombstone) becomes a row of nulls, and `wrong` has no reason for it.
 - Only the requested `columns` are decoded.
 """
@@ -52,14 +52,14 @@ class PayloadDecoder:
 
     @property
     def needs_keys(self) -> bool:
-        """Whether the message's key is a part of its row (a separated key-value schema)."""
+        """Whether the message's key is a part of its row: the schema is a key-value schema with separate keys."""
         return self._shape.needs_keys
 
     def decode(self, payloads: pa.Array, versions: Integers | None = None, keys: pa.Array | None = None) -> Decoded:
         """Decode a binary column of payloads. A null payload is a tombstone.
 
         `versions` are the schema versions of the payloads, -1 for a payload without a version. `keys` are the bytes of
-        the message keys, which only a separated key-value schema uses.
+        the message keys. Only a key-value schema with separate keys uses them.
         """
         if versions is None:
             versions = np.full(len(payloads), NO_VERSION, dtype=np.int64)
@@ -154,7 +154,7 @@ class _Side:
         self._columns = columns
         self._codecs: dict[int, Codec | str] = {}
         self._codecs[newest] = self._codec(newest)
-        self.type: pa.DataType = self._codecs[newest].type  # type: ignore[union-attr]  # of the newest it is a codec
+        self.type: pa.DataType = self._codecs[newest].type  # type: ignore[union-attr]  # the newest version has a codec
 
     def decode(self, payloads: pa.Array, versions: Integers) -> Values:
         """Decode payloads, each with its version. A null payload stays null."""
