@@ -38,12 +38,18 @@ from pyspark_ledger.ledger.segment.reader import StoredObject
 from pyspark_ledger.ledger.segment.verification import verify_segment
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.tiering.direct_segment import DirectSegment
-from pyspark_ledger.ledger.tiering.offloader import NO_CALLBACKS, LocalSegment, OffloadCallbacks, OffloadedReader
+from pyspark_ledger.ledger.tiering.offloader import (
+    NO_CALLBACKS,
+    LocalSegment,
+    OffloadCallbacks,
+    OffloadedReader,
+    OrphanedAttempt,
+)
 from pyspark_ledger.ledger.tiering.sealed_index import entry_traits
 from pyspark_ledger.offload.direct.reader import DirectSegmentReader
 from pyspark_ledger.offload.format.block_index import BlockIndex, parse_index
 from pyspark_ledger.offload.format.object_names import ENTRIES_SUFFIX, ObjectKey
-from pyspark_ledger.offload.index_objects import build_index, split_into_parts, user_metadata
+from pyspark_ledger.offload.index_objects import DIRECT_EPOCH, build_index, split_into_parts, user_metadata
 from pyspark_ledger.offload.reader import INDEX_BYTES_MAX, OffloadedSegmentReader
 from pyspark_ledger.offload.storage.factory import open_object_store
 from pyspark_ledger.offload.storage.object_store import ObjectStore
@@ -58,6 +64,10 @@ _ADVICE = (
     "The broker has the environment of the process that started it. To give it another environment, run `ledger stop`, "
     "and use the store from a process with that environment, which then starts a broker"
 )
+
+
+def _parsed(name: str) -> tuple[ObjectKey, bool] | None:
+    return ObjectKey.parse(name.removesuffix(ENTRIES_SUFFIX))
 
 
 class ObjectStoreOffloader:
@@ -171,25 +181,21 @@ class ObjectStoreOffloader:
                 store.abort(upload)
         store.delete([key.data_name, key.entries_name])
 
-    def delete_orphans(self, store_id: str, kept: Collection[uuid.UUID]) -> int:
-        """Delete the objects of store `store_id` whose offload attempt is not in `kept`, and return their number.
-
-        Objects of other stores at the same address are not deleted.
-        """
-        store, orphan_keys = self.store, []
-        for listed in store.objects():
-            name = listed.key.removesuffix(ENTRIES_SUFFIX)
-            parsed = ObjectKey.parse(name)
-            if parsed is None or parsed[0].attempt in kept:
+    def orphans(self, store_id: str, kept: Callable[[], Collection[uuid.UUID]], until_ms: int) -> list[OrphanedAttempt]:
+        store = self.store
+        listed = [(parsed[0], found) for found in store.objects() if (parsed := _parsed(found.key))]
+        needed, orphans = kept(), dict[ObjectKey, None]()
+        for key, found in listed:
+            if key.attempt in needed or key in orphans:
                 continue
             try:
-                owner = store.head(listed.key).metadata.get("pulsarclustername")
+                metadata = store.head(found.key).metadata
             except NotFound:
                 continue
-            if owner == store_id:
-                orphan_keys.append(listed.key)
-        store.delete(orphan_keys)
-        return len(orphan_keys)
+            is_direct = DIRECT_EPOCH.lower() in metadata
+            if metadata.get("pulsarclustername") == store_id and not (is_direct and found.modified_ms >= until_ms):
+                orphans[key] = None
+        return [OrphanedAttempt(key.ledger_id, key.attempt) for key in orphans]
 
     def close(self) -> None:
         self.windows.close()

@@ -69,7 +69,7 @@ def _sentence(found: OffloadStatus) -> str:
     else:
         said.append("nothing is in object storage yet")
     if found.swept:
-        said.append(f"{counted(found.swept, 'unreferenced object')} deleted")
+        said.append(f"{counted(found.swept, 'unreferenced upload')} deleted")
     return f"{found.name}: {'; '.join(said)}"
 
 

@@ -15,7 +15,8 @@ Rules
 An attempt is one upload of a segment to object storage. The table `unwanted` lists the attempts whose objects must be
 deleted: attempt (UUID), segment id, name of the managed ledger, JSON of the driver. The transaction that removes an
 attempt from a segment's record inserts the row. Such a transaction trims the ledger, deletes the ledger, or records a
-new attempt. The row is deleted after the objects. So a crash leaves no object that is not listed.
+new attempt. A sweep inserts rows for objects that no record names. The row is deleted after the objects. So a crash
+leaves no object that is not listed.
 """
 
 from __future__ import annotations
@@ -211,6 +212,12 @@ class UnwantedRecords(Records):
             UnwantedObjects(ledger, ledger_id, uuid.UUID(attempt), _DRIVER.decode(driver))
             for ledger, ledger_id, attempt, driver in rows
         ]
+
+    def put(self, gone: Iterable[UnwantedObjects]) -> None:
+        """Record objects that no segment needs. The caller knows that no later commit lists them."""
+        rows = [(str(each.attempt), each.ledger_id, each.ledger, msgspec.json.encode(each.driver)) for each in gone]
+        if rows:
+            self._file.change(lambda c: c.executemany("INSERT OR REPLACE INTO unwanted_row VALUES (?, ?, ?, ?)", rows))
 
     def remove(self, attempt: uuid.UUID) -> None:
         self._file.change(lambda c: c.execute("DELETE FROM unwanted_row WHERE attempt = ?", (str(attempt),)).rowcount)

@@ -102,8 +102,8 @@ class OffloadStatus(msgspec.Struct, frozen=True):
 
     `done` and `left` are the finished and the remaining segments of this offload. `bytes_done` of their `bytes_total`
     bytes are uploaded. `first_left` is the start of the first segment that is not offloaded. `failure` is the first
-    error; the offload of the other segments continues after an error. `swept` is the number of objects that a sweep
-    deleted.
+    error; the offload of the other segments continues after an error. `swept` is the number of uploads whose objects a
+    sweep deleted.
     """
 
     name: str

@@ -21,6 +21,8 @@ Invariants
   deleted before its offload does not count as a failure.
 - An offload of a segment waits for the index objects of earlier direct segments (`ledger.store.direct_indexes`).
 - The objects of a running attempt are never deleted by a sweep.
+- Before a sweep deletes objects that no record names, it records them as unwanted. A broker that lost the store cannot
+  change the records. So it deletes no object of its successor.
 - A large message is stored as several chunks. A segment with the first chunk of a message whose last chunk has not
   arrived waits, and so do later segments. Reason: a new broker finds such messages by a scan of local files. A store in
   a bucket keeps no local file of an offloaded segment.
@@ -43,6 +45,7 @@ from pyspark_ledger.ledger.log.unfinished_chunks import ChunkTable
 from pyspark_ledger.ledger.metadata.offload_records import OffloadAttempt
 from pyspark_ledger.ledger.metadata.records import Metadata
 from pyspark_ledger.ledger.metadata.segment_records import attempts_of
+from pyspark_ledger.ledger.metadata.unwanted_files import UnwantedObjects
 from pyspark_ledger.ledger.metrics.latencies import LONG_BOUNDS, Latencies
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.protocol.ledgers import OffloadPrefix, OffloadStatus
@@ -262,15 +265,21 @@ class OffloadScheduler:
                 _log.warning("objects of segment %d of %s cannot be deleted yet: %s", ledger_id, name, error)
 
     def _recorded(self) -> set[uuid.UUID]:
-        """Return every attempt in a record, and every running attempt, which may be recorded next."""
-        return {attempt.attempt for *_, attempt in self._metadata.segments.attempts()} | self._running
+        """Return every attempt in a record, and every running attempt.
+
+        The running attempts are read first, because an attempt stops running after its last change of the record.
+        """
+        running = set(self._running)
+        return running | {attempt.attempt for *_, attempt in self._metadata.segments.attempts()}
 
     def _swept(self, name: str) -> OffloadStatus:
-        """Delete all objects of this store that no record names. Return the status with their number."""
-        run = _Run(name, {}, "done")
+        """Delete all objects of this store that no record names. Return the status with the number of uploads."""
+        run, offloader = _Run(name, {}, "done"), self._offloader()
+        until_ms = self._clock() - self._settings.stagingRetentionSeconds * 1000
+        orphans, driver = offloader.orphans(self._store_id, self._recorded, until_ms), offloader.driver
+        self._metadata.unwanted.put(UnwantedObjects("", *orphan, driver) for orphan in orphans)
         run.swept = self.sweep()
         self.sweep_left()
-        run.swept += self._offloader().delete_orphans(self._store_id, self._recorded())
         with self._arrival:
             earlier = self._runs.get(name)
             if earlier is None or not earlier.active:

@@ -6,7 +6,7 @@ The page docs/concepts.md explains the words segment, entry, frame, data object 
     put_indexes(ledger, attempt, extra metadata)   puts the index objects of a direct segment
     read_offloaded(segment id, attempt, driver)    returns a reader of the copy
     delete_offloaded(segment id, attempt, driver)  deletes all objects of an attempt; may be repeated
-    delete_orphans(store id, kept)                 lists the objects of a store, and deletes those that no record names
+    orphans(store id, kept, until)                 lists the attempts of a store whose objects no record needs
 
 An attempt is one upload of a segment, identified by a UUID. A driver is the location of its objects.
 
@@ -60,6 +60,13 @@ class OffloadCallbacks(NamedTuple):
 
     progress: Callable[[int], None]
     cancelled: Callable[[], bool]
+
+
+class OrphanedAttempt(NamedTuple):
+    """Attempt that has objects in the bucket, and that no record needs."""
+
+    ledger_id: int
+    attempt: uuid.UUID
 
 
 NO_CALLBACKS = OffloadCallbacks(lambda _: None, lambda: False)
@@ -117,8 +124,12 @@ class LedgerOffloader(Protocol):
     def delete_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> None:
         """Delete all objects of an attempt. May be repeated."""
 
-    def delete_orphans(self, store_id: str, kept: Collection[uuid.UUID]) -> int:
-        """Delete the objects of a store in the current bucket whose attempts are not in `kept`. Return their number."""
+    def orphans(self, store_id: str, kept: Callable[[], Collection[uuid.UUID]], until_ms: int) -> list[OrphanedAttempt]:
+        """Return the attempts with objects of a store in the current bucket, except those that are kept.
+
+        `kept` is called after the listing. An object that a task of a sink has put counts only if it was put before
+        `until_ms`, because its batch may commit it later.
+        """
 
     def close(self) -> None:
         """Release threads and connections."""
@@ -163,7 +174,12 @@ class NoOffloader:
     def delete_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> None:
         raise _refused(f"segment {ledger_id} was offloaded to {driver.name} as {attempt} and cannot be deleted there")
 
-    def delete_orphans(self, store_id: str, kept: Collection[uuid.UUID]) -> int:  # noqa: ARG002 — as above
+    def orphans(
+        self,
+        store_id: str,  # noqa: ARG002 — as above
+        kept: Callable[[], Collection[uuid.UUID]],  # noqa: ARG002 — as above
+        until_ms: int,  # noqa: ARG002 — as above
+    ) -> list[OrphanedAttempt]:
         raise _refused("object storage cannot be listed")
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import tempfile
 import uuid
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from pyspark_ledger.ledger.clock import system_clock_ms
@@ -64,7 +65,9 @@ def upload_segments(
         found[row.ledger_id] = attempt.at(offloader.driver).without_local()
         done += row.file_bytes
     kept = {attempt.attempt for attempt in found.values()}
-    retry(lambda: offloader.delete_orphans(records.store_record().store_id, kept))
+    store_id, now_ms = records.store_record().store_id, system_clock_ms()
+    for orphan in retry(lambda: offloader.orphans(store_id, lambda: kept, now_ms)):
+        retry(partial(offloader.delete_offloaded, *orphan, offloader.driver))
     return found
 
 

@@ -7,17 +7,20 @@ calls.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.errors import Fenced
 from pyspark_ledger.ledger.position import EARLIEST
 from pyspark_ledger.ledger.protocol.cursors import OpenCursor
 from pyspark_ledger.ledger.protocol.ledgers import ChangePolicy, OffloadPrefix
+from pyspark_ledger.offload.index_objects import direct_metadata
 from pyspark_ledger.offload.offloader import ObjectStoreOffloader
+from pyspark_ledger.offload.storage.object_store import ListedObject
 from tests.rigs.offload import HOUR, OffloadRig
 
 STORE_CALLS = ("put", "begin_upload", "put_part", "complete", "delete", "abort", "get", "get_range", "head")
@@ -209,9 +212,36 @@ def test_an_orphan_of_this_store_is_found_by_a_listing_and_others_stay(rig: Offl
         rig.objects.put(f"{gone}-ledger-7{suffix}", b"x", {"pulsarClusterName": rig.store.store_id})
         rig.objects.put(f"{other}-ledger-7{suffix}", b"x", {"pulsarClusterName": "another"})
     rig.objects.put("no-object-of-ours", b"x", {"pulsarClusterName": rig.store.store_id})
-    assert rig.store.offloads.offload(OffloadPrefix("log", sweep=True)).swept == 3
+    assert rig.store.offloads.offload(OffloadPrefix("log", sweep=True)).swept == 1
     others = {f"{other}-ledger-7{suffix}" for suffix in ("", "-index", "-entries")}
     assert set(rig.stored()) == {*kept, "no-object-of-ours", *others}
+    assert rig.contents() == payloads
+
+
+def test_a_data_object_of_a_task_is_swept_when_no_batch_can_commit_it(rig: OffloadRig) -> None:
+    rig.fill(1)
+    put, young = "0" * 8 + "-0000-4000-8000-" + "0" * 12, OffloadPrefix("log", sweep=True)
+    rig.objects.put(f"{put}-ledger-7", b"x", direct_metadata({"pulsarClusterName": rig.store.store_id}, 1))
+    rig.now = system_clock_ms() + rig.settings.stagingRetentionSeconds * 1000 - HOUR
+    assert rig.store.offloads.offload(young).swept == 0
+    rig.now += 2 * HOUR
+    assert rig.store.offloads.offload(young).swept == 1
+    assert rig.stored() == []
+
+
+def test_a_sweep_spares_an_offload_that_begins_during_its_listing(
+    rig: OffloadRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    payloads, real = rig.fill(1), rig.objects.objects
+
+    def meanwhile(*values: Any, **named: Any) -> Iterator[ListedObject]:
+        monkeypatch.undo()
+        rig.offload()
+        yield from real(*values, **named)
+
+    monkeypatch.setattr(rig.objects, "objects", meanwhile)
+    assert rig.store.offloads.offload(OffloadPrefix("log", sweep=True)).swept == 0
+    assert len(rig.stored()) == 3
     assert rig.contents() == payloads
 
 

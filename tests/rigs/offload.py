@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from pyspark_ledger.ledger.store.offload_scheduler import OffloadScheduler
 from pyspark_ledger.ledger.store.store import Store
 from pyspark_ledger.ledger.tiering.direct_segment import DirectSegment
 from pyspark_ledger.ledger.tiering.loader import OffloaderChoice
-from pyspark_ledger.ledger.tiering.offloader import NO_CALLBACKS, LocalSegment, OffloadCallbacks
+from pyspark_ledger.ledger.tiering.offloader import NO_CALLBACKS, LocalSegment, OffloadCallbacks, OrphanedAttempt
 from pyspark_ledger.offload.offloader import ObjectStoreOffloader
 from pyspark_ledger.offload.storage.object_store import ObjectStore
 from pyspark_ledger.offload.storage.s3_options import S3Options
@@ -171,8 +171,8 @@ class Failing:
         self.deleted.append(attempt)
         self.real.delete_offloaded(ledger_id, attempt, driver)
 
-    def delete_orphans(self, store_id: str, kept: Collection[uuid.UUID]) -> int:
-        return self.real.delete_orphans(store_id, kept)
+    def orphans(self, *values: Any) -> list[OrphanedAttempt]:
+        return self.real.orphans(*values)
 
     def close(self) -> None:
         pass

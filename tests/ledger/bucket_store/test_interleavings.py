@@ -6,6 +6,7 @@ import dataclasses
 import errno
 import os
 import threading
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from pyspark_ledger.ledger import disk
 from pyspark_ledger.ledger.bucket_store.home import BucketStore
 from pyspark_ledger.ledger.bucket_store.live_files import LiveFile
+from pyspark_ledger.ledger.bucket_store.verification import verify_store
 from pyspark_ledger.ledger.cursor.cursor_acknowledgements import Acknowledgements
 from pyspark_ledger.ledger.errors import Fenced, LedgerError, Unavailable
 from pyspark_ledger.ledger.log.open_segment import OpenSegment
@@ -23,13 +25,14 @@ from pyspark_ledger.ledger.message.entry import BrokerStamp
 from pyspark_ledger.ledger.metadata.cursor_records import CursorRecords
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.protocol.cursors import NameCursor
+from pyspark_ledger.ledger.protocol.ledgers import OffloadPrefix
 from pyspark_ledger.ledger.segment.index import IndexFile
 from pyspark_ledger.ledger.segment.writer import StampedEntry
 from pyspark_ledger.ledger.wal.bucket import log_key
 from pyspark_ledger.ledger.wal.manifest import BrokerAddress
 from pyspark_ledger.ledger.wal.scan import LogScan
 from pyspark_ledger.offload.storage.s3_options import S3Options
-from tests.rigs.bucket_store import SMALL, BucketRig, append, cursor, log, numbered, offload, payloads
+from tests.rigs.bucket_store import REQUESTS, SMALL, BucketRig, append, cursor, log, numbered, offload, payloads
 from tests.rigs.cursors import given
 from tests.rigs.entry import entry
 from tests.rigs.faulty_bucket import FaultyBucket, lost, refused, unavailable
@@ -347,6 +350,36 @@ def test_a_segment_whose_seal_failed_is_sealed_at_its_acknowledged_end(
     assert met
     assert payloads(first) == numbered(6)
     assert payloads(rig.host("b")) == numbered(6), "the log of the store never had the unsynced entry"
+
+
+@pytest.mark.parametrize("step", ["listing", "record", "deletion"])
+def test_a_sweep_suspended_over_a_take_over_spares_the_successor(
+    rig: BucketRig, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    first = rig.host("a")
+    append(first, numbered(4), entries=4)
+    place, orphan = rig.offloaders[0], f"{uuid.uuid4()}-ledger-7"
+    place.store.put(orphan, b"x", {"pulsarClusterName": first.store.store_id})
+    records = first.store.metadata.unwanted
+    where = {"listing": (place.store, "objects"), "record": (records, "put"), "deletion": (place, "delete_offloaded")}
+    owner, name = where[step]
+    real, successors = getattr(owner, name), list[BucketStore]()
+
+    def suspended(*values: Any, **named: Any) -> Any:
+        monkeypatch.undo()
+        successors.append(rig.host("b"))
+        append(successors[0], numbered(4, 4), entries=4)
+        offload(successors[0])
+        return real(*values, **named)
+
+    monkeypatch.setattr(owner, name, suspended)
+    with pytest.raises(Fenced):
+        first.store.offloads.offload(OffloadPrefix("log", sweep=True))
+    found = rig.keys("segments/")
+    assert (f"segments/{orphan}" in found) == (step != "deletion")
+    assert len([key for key in found if orphan not in key]) >= 3, "the successor has uploaded segments"
+    verify_store(rig.bucket, rig.directory / "scratch", REQUESTS)
+    assert payloads(rig.host("c")) == numbered(8)
 
 
 def _buffers(payload: bytes) -> tuple[int, list[bytes]]:
