@@ -11,8 +11,8 @@ The page docs/concepts.md explains the words segment, block, entry, data object 
 Rules
 - Nothing in the bucket is changed. The local file is deleted.
 - Damage raises Corrupt, which names the object and the place. A missing object raises DataLoss.
-- The stamps in the object of a direct segment must be provisional. The real ones are written into the local file.
-- A segment that was transformed before its upload differs from its record. Its frames and its length are verified.
+- The stamps in the object of a direct segment must be provisional. The real stamps are written into the local file.
+- A segment that was transformed before its upload differs from its record. Only its frames and its length are verified.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def may_be_columns(entry: ParsedEntry) -> bool:
 
 
 def _is_text(value: object) -> bool:
-    return isinstance(value, str)  # the runtime returns invalid UTF-8 as bytes
+    return isinstance(value, str)  # Protobuf's runtime returns invalid UTF-8 as bytes
 
 
 def columns_of(entries: Sequence[ParsedEntry]) -> tuple[MessageColumns | None, list[bool]]:

@@ -207,7 +207,7 @@ def _parse_stamp(view: memoryview, size: int, where: str) -> tuple[BrokerStamp, 
 
 
 def _stated_rows(text: str | bytes) -> int:
-    # The runtime returns invalid UTF-8 as bytes.
+    # Protobuf's runtime returns invalid UTF-8 as bytes.
     if not (isinstance(text, str) and text.isascii() and text.isdecimal() and len(text) <= _ROW_DIGITS_MAX):
         shown = text[: 2 * _ROW_DIGITS_MAX]
         raise Corrupt(f"property {ARROW_PROPERTY} is {shown!r}, expected up to {_ROW_DIGITS_MAX} digits")

@@ -3,7 +3,7 @@
     policy        scope (a ledger's full name, or tenant/namespace), JSON of values by the name of the policy
 
 Rules
-- A change is one transaction. The transaction checks all values of the scope. It is durable when the call returns.
+- A change is one transaction, which checks all values of the scope. A change is durable when the call returns.
 - A scope with four parts is a ledger, a scope with two parts a namespace. A ledger's row is deleted with the ledger.
 """
 

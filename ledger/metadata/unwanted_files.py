@@ -9,7 +9,7 @@ Rules
 - The transaction that removes a segment or its local copy inserts a record. Then the files are deleted, the directory
   is synced, and the record is deleted. After a crash the next start repeats these steps.
 - The transaction that allocates a segment id inserts the record `made`. The transaction that lists the segment deletes
-  it. If a crash comes between, the next start deletes the files, unless they have an acknowledged entry.
+  this record. After a crash between the two, the next start deletes the files, unless they have an acknowledged entry.
 - A file without a record is kept, and its name is logged. No new file gets its name, because its id is not used again.
 
 An attempt is one upload of a segment to object storage. The table `unwanted` lists the attempts whose objects must be

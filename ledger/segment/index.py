@@ -1,6 +1,7 @@
 """Sidecar of a segment: the file `<id>.index` beside it, with the offset, the time and the last row of each entry.
 
-The page docs/concepts.md explains the words entry, frame and block.
+The *acknowledged end* is the end of the entries that readers may see. The page docs/concepts.md explains the words
+entry, frame and block.
 
     0        header  magic "LIDX", version, segment id, block bytes, first row, store id, crc32c
     128      owner   incarnation (id of this creation of the managed ledger), crc32c; zeros if unknown

@@ -45,7 +45,7 @@ from pyspark_ledger.ledger.segment.format import (
 from pyspark_ledger.ledger.segment.index import AcknowledgedEnd, EntryIndex, EntryPlace, IndexFile
 
 PREALLOCATE_BYTES_MIN = 1024 * 1024
-# After a write of this size, write-back starts at once, because the sync stage may still sync the previous write. For a
+# After a write of this size, write-back starts at once, because another thread may still sync the previous write. For a
 # smaller write, the system call costs more than it saves.
 _WRITE_BACK_BYTES_MIN = 256 * 1024
 

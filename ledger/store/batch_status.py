@@ -100,7 +100,7 @@ class BatchStatus:
     def locate(
         self, request: reads.LocateRanges, locate: Callable[[reads.ReadRequest], reads.Places]
     ) -> reads.RangePlaces:
-        """Return the places of each range in files. Returns none if a range has a block that cannot be mapped."""
+        """Return the places of each range in files. Returns no places if a range has a block that cannot be mapped."""
         read_requests = (msgspec.structs.replace(read, token=request.token) for read in request.requests)
         found = [locate(read) for read in read_requests]
         return reads.RangePlaces(found if all(places.mapped for places in found) else [])

@@ -10,7 +10,8 @@ metadata, with the mark that its index objects are missing.
 Rules
 - A reader without the records knows a segment by its block index. So the block indexes of a ledger are put in the order
   of its segments, and before an offload of a later segment.
-- Nothing is listed in the bucket: the marks name the segments. A start puts the objects of all marked segments.
+- The bucket is not listed, because the marks name the segments. A broker's start puts the objects of all marked
+  segments.
 - A put may be repeated. The object is then replaced.
 - If a put fails, the ledger stays in the queue, and the next round tries again.
 """
@@ -49,7 +50,7 @@ class DirectIndexes:
             self._waiting[name] = None
 
     def add_marked(self) -> None:
-        """Add the ledgers whose records have the mark. Called at the start."""
+        """Add the ledgers whose records have the mark. Called at the broker's start."""
         for name, _, attempt in self._metadata.segments.attempts():
             if attempt.lacks_indexes:
                 self.add(name)

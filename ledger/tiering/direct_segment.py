@@ -29,7 +29,7 @@ class DirectSegment:
     indexed: bool
     """Whether the index objects are in the bucket."""
     index: Callable[[], EntryIndex] | None = None
-    """Returns the index, if the caller has it. Otherwise a reader takes the index from the objects."""
+    """Function that returns the index, if the caller has it. Otherwise a reader takes the index from the objects."""
 
     @classmethod
     def of(cls, record: SegmentRecord) -> Self | None:

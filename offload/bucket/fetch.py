@@ -2,13 +2,14 @@
 
 An entry is *visible* if a consumer of Pulsar would get it: markers and entries of aborted transactions are not
 visible. The head of an entry is its offset, length, time, number of rows and transaction (`entry_heads`). The page
-docs/concepts.md explains the words marker, chunk, segment and direct segment.
+docs/concepts.md explains the words part, marker, chunk, segment and direct segment. A topic is *scanned* if the heads
+of all its entries have been read.
 
 Rules of a part
 - The process that uses an entry's rows verifies the entry's checksum. Pulsar's clients may write entries without one.
 - A chunked message is returned as a whole, in place of its last chunk. Its other chunks may be in any segment.
 - Payloads are decrypted before chunks are joined, because each chunk of a message is encrypted separately.
-- If the log was not scanned, a chunk or an entry of a transaction is an error. Reason: only a scan determines whether
+- If the topic was not scanned, a chunk or an entry of a transaction is an error. Reason: only a scan determines whether
   the entry is visible.
 
 Rules of heads

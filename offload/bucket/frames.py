@@ -77,7 +77,7 @@ class _Pieces:
     def read_from(self, at: int, size: int) -> memoryview:
         """Return a view that starts at `at` of the current view and has at least `size` bytes.
 
-        Raises Corrupt if the pieces end before.
+        Raises Corrupt if the pieces have fewer bytes.
         """
         rest = self.view[at:]
         self.base += at

@@ -1,6 +1,6 @@
-"""Pulsar's record of a topic's segments, parsed from a file that a user gives. The file is of one of three kinds:
+"""Pulsar's record of a topic's segments, parsed from a file that a user gives.
 
-The page docs/concepts.md explains the words segment and attempt.
+The page docs/concepts.md explains the words segment and attempt. The file is of one of three kinds:
 
     internal statistics            JSON of `pulsar-admin topics stats-internal TOPIC`
     … of a partitioned topic       JSON of `pulsar-admin topics partitioned-stats-internal TOPIC`, for all partitions
@@ -74,7 +74,7 @@ def _parse(data: bytes, where: str) -> list[PulsarRecord]:
     except JSON_FAULTS as wrong:
         raise Corrupt(f"{where} is no JSON of internal statistics: {json_fault(wrong)}") from wrong
     if stats.ledgers is None and stats.partitions is None:
-        raise Corrupt(f"{where} is JSON without 'ledgers' and 'partitions', internal statistics have one of both")
+        raise Corrupt(f"{where} is JSON without 'ledgers' and 'partitions', internal statistics have one of the two")
     parts: Mapping[str, _Stats] = {"": stats} if stats.ledgers is not None else stats.partitions or {}
     return [_of_stats(topic, part) for topic, part in parts.items()]
 

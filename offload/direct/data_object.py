@@ -1,7 +1,7 @@
-"""Data object of a direct segment: its entries without an index object, and its real stamps in a copy of its bytes.
+"""Data object of a direct segment: finds its entries without an index object, and stamps a copy of its bytes.
 
-A *direct segment* is a segment whose data object a task of a sink has put. Its stamps are provisional
-(`ledger.segment.provisional_stamps`).
+A *stamp* is the time and the row number that the broker gives an entry. A *direct segment* is a segment whose data
+object a task of a sink has put. The stamps in this object are provisional (`ledger.segment.provisional_stamps`).
 
 Rules
 - Every header, frame, provisional stamp, padding byte and checksum is compared. Damage raises Corrupt, which names the

@@ -1,7 +1,7 @@
 """Reader of a direct segment, which fetches ranges of its data object and writes the real stamps into the copies.
 
-A *direct segment* is a segment whose data object a task of a sink has put. Its stamps are provisional
-(`ledger.segment.provisional_stamps`).
+A *stamp* is the time and the row number that the broker gives an entry. A *direct segment* is a segment whose data
+object a task of a sink has put. The stamps in this object are provisional (`ledger.segment.provisional_stamps`).
 
 Invariants
 - Nothing is fetched before the first read.

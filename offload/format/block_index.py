@@ -58,7 +58,7 @@ class IndexedBlock:
 class BlockStamps(NamedTuple):
     """Real stamps of a direct segment: the time of all entries, and the rows of the log before each block.
 
-    The last number of `rows` is that at the end of the segment.
+    The last number of `rows` is the number of rows at the end of the segment.
     """
 
     time_ms: int
@@ -80,11 +80,11 @@ class BlockIndex:
     metadata: LedgerMetadataFormat
     blocks: tuple[IndexedBlock, ...]
     stamps: BlockStamps | None = None
-    """Set for a direct segment. The metadata have it, too."""
+    """Set for a direct segment. The metadata contain these stamps, too."""
 
     @property
     def entries(self) -> int:
-        """The number of entries that the metadata states."""
+        """The number of entries that the metadata state."""
         return self.metadata.lastEntryId + 1
 
     @property

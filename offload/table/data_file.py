@@ -1,4 +1,4 @@
-"""Data file of a table, with the positions and incarnations that its rows may have by the statistics in Delta's log.
+"""Data file of a table, with the positions and incarnations that its rows may have according to Delta's log.
 
 An incarnation is the id of a log, which changes when a ledger is deleted and created again under the same name. The
 page docs/concepts.md explains the words segment, entry and position.

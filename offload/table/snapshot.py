@@ -10,7 +10,8 @@ Rules
   Delta's log keeps the newest version of each application, which is therefore the last published segment.
 - If Delta's log has dropped this version, the highest segment id of the rows is used instead. The column
   `ledgerId` contains the segment id, by Pulsar's name.
-- If a later operation removed many rows at once (RESTORE, an overwrite), the read is refused. The error names it.
+- If a later operation removed many rows at once (RESTORE, an overwrite), the read is refused. The error names this
+  operation.
 - A table that needs an unsupported reader feature is refused with a hint.
 """
 
