@@ -43,7 +43,9 @@ def verify_home(
     *,
     planned: StoreManifest | None = None,
 ) -> VerifiedHome:
-    """Verify the store at `home`, whose uploaded segments are at `segments`. `progress` gets the share that is done, and a text.
+    """Verify the store at `home`, whose uploaded segments are at `segments`.
+
+    `progress` gets the share that is done, and a text.
 
     With `planned`, verify the objects of a manifest that is not in the bucket yet.
     Raises NotFound if there is no store or no such ledger, Corrupt for damage, and DataLoss for a missing object.
