@@ -227,8 +227,11 @@ def _stamps(segment: LogSegment) -> Integers:
 def _last_ms(segments: LogSegments, at: int) -> int:
     """Return the broker timestamp of the last entry of the segments 0 to `at`, or 0 if these segments are empty."""
     for number in range(at, -1, -1):
-        if segments[number].entries:
-            return int(_stamps(segments[number])[-1])
+        segment = segments[number]
+        if segment.entries:
+            # The record of a direct segment states the time, so that no object is fetched.
+            known = None if segment.offloaded is None else segment.offloaded.attempt.stamp_time_ms
+            return int(_stamps(segment)[-1]) if known is None else known
     return 0
 
 

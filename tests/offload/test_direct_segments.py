@@ -12,15 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_ledger.ledger.message.entry import BrokerStamp, is_marker
+from pyspark_ledger.ledger.broker.reads.cached_reads import CachedReads
+from pyspark_ledger.ledger.broker.reads.offloaded_reads import ReaderId
+from pyspark_ledger.ledger.message.entry import BrokerStamp, is_marker, parse_entry
 from pyspark_ledger.ledger.position import Position, PositionRange
+from pyspark_ledger.ledger.segment.reader import iter_frames
+from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.transport.part_file import PartFile
 from pyspark_ledger.offload.bucket.fetch import read_heads, read_part
 from pyspark_ledger.offload.bucket.listing import read_catalogue
 from pyspark_ledger.offload.bucket.topic_log import BucketLog
 from tests.rigs.direct import arrow_entry, commit_direct, direct_part
 from tests.rigs.entry import parsed
-from tests.rigs.offload import BLOCK, NOW, OffloadRig
+from tests.rigs.offload import BLOCK, HOUR, NOW, Failing, OffloadRig
 from tests.rigs.promotion import part_run, request
 
 Found = tuple[BrokerStamp | None, bytes]
@@ -129,6 +133,46 @@ def test_a_random_history_of_direct_segments_reads_as_appended(histories: Histor
     for target in (1, 300, 10**6):
         assert by_objects(histories.direct, target, scan=True) == everything
         assert by_objects(histories.direct, target, scan=False) == everything
+
+
+@pytest.mark.parametrize("copy", [0, 1])
+def test_the_cache_of_a_broker_has_real_stamps_and_reads_once(rig: OffloadRig, tmp_path: Path, copy: int) -> None:
+    log = rig.log(entries=4)
+    rig.append(b"first", entries=4)
+    settings = Settings.of(
+        {"managedLedgerCacheEvictionTimeThresholdMillis": 10**6, "managedLedgerCacheCopyEntries": copy}
+    )
+    reads = CachedReads(settings, lambda: 0, lambda _: log.snapshot)
+    for name in "ab":
+        reads.follow(log.name, name, log.snapshot.end, 10**6)
+    before = log.snapshot
+    commit_direct(rig.store, rig.copies, 1, [direct_part(tmp_path, 1, [b"x" * 100] * 9, BLOCK, rows=2)])
+    reads.moved(before, log.snapshot)
+    assert reads.metrics().entries == 0
+    found = []
+    for name in "ab":
+        for block in log.blocks(PositionRange(before.end, log.snapshot.end), 700):
+            frames = reads.read(block, ReaderId(log.name, name))
+            each = iter_frames(frames, block.ledger_id, block.first_entry, block.entries)
+            found += [parse_entry(data, str(number)).stamp for number, data in each]
+    assert found == [BrokerStamp(NOW, row) for row in (*range(3, 20, 2), 19)] * 2
+    assert (reads.metrics().object_misses, reads.metrics().memory_hits) == (10, 10)
+
+
+def test_a_log_opens_without_a_request_for_a_direct_segment(rig: OffloadRig, tmp_path: Path) -> None:
+    rig.log(entries=4)
+    commit_direct(rig.store, rig.copies, 1, [direct_part(tmp_path, 1, [b"x" * 100] * 9, BLOCK, rows=2)])
+    rig.store.offloads.round()
+    (rig.path / "ledgers" / f"{rig.ids()[-1]}.index").unlink(missing_ok=True)
+    Failing(rig).read_offloaded = refuse  # type: ignore[method-assign]
+    rig.now -= HOUR
+    rig.crash()
+    rig.append(b"later", entries=4)
+    assert rig.store.ledger("log").snapshot.last_timestamp_ms() == NOW
+
+
+def refuse(*_: object) -> object:
+    raise AssertionError("an object was requested")
 
 
 def test_a_time_finds_the_same_entry_in_direct_segments(histories: Histories) -> None:

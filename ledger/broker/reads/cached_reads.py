@@ -305,6 +305,8 @@ class CachedReads:
             first = start.entry_id if segment.ledger_id == start.ledger_id else 0
             if segment.ledger_id < start.ledger_id or first >= segment.entries:
                 continue
+            if segment.offloaded is not None:
+                continue  # a direct segment: no local file has its entries
             if not self._settings.managedLedgerCacheCopyEntries:
                 self.cache.append(now.name, _block(segment.index(), first, segment.entries))
                 continue
