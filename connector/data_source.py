@@ -94,7 +94,7 @@ class LedgerSource:
         from pyspark_ledger.connector.read.batch_reader import LedgerBatchReader
 
         scan = self._scan(self._options("batch read"), schema)
-        scan.schema()  # refuses a user's schema that does not match the ledgers
+        scan.schema()  # this call refuses a user's schema that does not match the ledgers
         return LedgerBatchReader(scan)
 
     def stream_reader(self, schema: StructType) -> LedgerStreamReader:

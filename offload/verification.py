@@ -156,7 +156,7 @@ def _require_entry_index(
         file_bytes=segment.file_bytes,
     )
     if found != expected:
-        parse_sealed(found, Path(where), key.ledger_id, segment.entries)  # names the place, if a checksum is wrong
+        parse_sealed(found, Path(where), key.ledger_id, segment.entries)  # its error names the place of a wrong sum
         raise Corrupt(f"{where} at {_first_difference(found, expected)}: differs from the entries of the data object")
 
 

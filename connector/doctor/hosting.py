@@ -34,7 +34,7 @@ def platform_name(environ: Mapping[str, str], connect: bool, root: Path = Path("
 
 def existing(path: Path) -> Path:
     """Return a path, or its nearest parent that exists."""
-    # `Path.is_dir` raises PermissionError.
+    # Not `Path.is_dir`, which raises PermissionError for a directory that this user cannot read.
     return next((parent for parent in (path, *path.parents) if os.path.isdir(parent)), Path("/"))  # noqa: PTH112
 
 

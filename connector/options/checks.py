@@ -1,4 +1,4 @@
-"""Checks of options against each other, which need no ledger. Pure.
+"""Checks of options against each other, which need no ledger. Pure functions.
 
 The values are parsed, and their keys are field names of `LedgerOptions`. Errors name the options and their values.
 """

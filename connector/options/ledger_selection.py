@@ -1,4 +1,4 @@
-"""Ledgers of a read: one ledger, several ledgers, or all ledgers that match a pattern. Pure values.
+"""Ledgers of a read: one ledger, several ledgers, or all ledgers that match a pattern. Pure functions.
 
 Rules
 - The name of a partitioned ledger selects all of its partitions, also partitions that are added later.
@@ -19,7 +19,7 @@ from pyspark_ledger.ledger.names import canonical_name, partition_of, short_name
 
 @dataclass(frozen=True, slots=True)
 class Addressing:
-    """Selection of ledgers. `names` are canonical, in the given order; with a `pattern` there are none."""
+    """Selection of ledgers. `names` are full names, in the given order. With a `pattern` there are none."""
 
     names: tuple[str, ...] = ()
     pattern: str = ""

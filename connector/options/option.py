@@ -93,7 +93,7 @@ def option_name(key: str) -> str:
 
 
 def ledger(value: str) -> str:
-    """Parse the canonical name of one ledger."""
+    """Parse the name of one ledger, and return its full name."""
     try:
         return canonical_name(value)
     except Refused as wrong:

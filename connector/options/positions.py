@@ -47,12 +47,12 @@ def timestamps_json(timestamps: Mapping[str, Time]) -> str:
 
 
 def parse_positions(text: str) -> dict[str, Position]:
-    """Return positions by the canonical name of their ledger. Raises ValueError, which states the expected form."""
+    """Return positions by the full name of their ledger. Raises ValueError, which states the expected form."""
     return _parsed(text, 'JSON such as {"orders": "3:17", "clicks": "earliest"}', parse_position)
 
 
 def parse_timestamps(text: str) -> dict[str, int]:
-    """Return milliseconds by the canonical name of the ledger. Raises ValueError, which states the expected form."""
+    """Return milliseconds by the full name of the ledger. Raises ValueError, which states the expected form."""
 
     def parse(value: object) -> int:
         if not isinstance(value, int | str):

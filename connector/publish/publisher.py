@@ -108,7 +108,7 @@ class Publisher:
         self.spark = spark
         self.publishing = publishing or Publishing()
         if self.publishing.latest or self.publishing.follow_retention:
-            spark_tables()  # raises Unavailable before a segment is published
+            spark_tables()  # so that Unavailable is raised before a segment is published
         self.table = DeltaTable(spark, table)
         self.source: StoreSegments | BucketSegments = segment_source(ledger, options or {}, self.publishing.file_bytes)
         self._reports = PublishReports(self.source)
@@ -404,6 +404,6 @@ def publishing_query(
     spark: SparkSession, ledger: str, table: str, options: Mapping[str, str], publishing: Publishing
 ) -> DataStreamWriter:
     """Return a query writer that is not started. The caller sets trigger, checkpoint and name."""
-    Publisher(spark, ledger, table, options, publishing)  # raises Refused before the query starts
+    Publisher(spark, ledger, table, options, publishing)  # so that Refused is raised before the query starts
     clock = spark.readStream.format(_CLOCK).option("rowsPerBatch", 1).load()
     return clock.writeStream.foreachBatch(_Pass(ledger, table, options, publishing))

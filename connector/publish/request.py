@@ -1,4 +1,4 @@
-"""Options of a publication, validated before any write. Pure.
+"""Options of a publication, validated before any write. Pure functions.
 
 The page docs/concepts.md explains the words segment, log and dead letter.
 """

@@ -120,7 +120,7 @@ class PublishableSegment:
 
 @dataclass(frozen=True, slots=True)
 class SealedLog:
-    """Log with its canonical name, incarnation, current start, and sealed segments in order.
+    """Log with its full name, incarnation, current start, and sealed segments in order.
 
     `properties` are the ledger's properties. They are empty for a bucket.
     """

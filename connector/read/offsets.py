@@ -82,7 +82,7 @@ class HistoryPin:
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """Offset of a stream, by canonical ledger name.
+    """Offset of a stream, by the full name of the ledger.
 
     `start_positions` are the ledgers' starts in the batch that ends here, if they are not in the start offset.
     `start_deliveries` are the delivery records that precede these starts. `history` is the table that the batch reads.

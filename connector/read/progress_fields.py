@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 LEDGER = "ledgers.<name>"
-"""Prefix of the fields of one ledger. `<name>` is its canonical name, such as `public/default/persistent/orders`."""
+"""Prefix of the fields of one ledger. `<name>` is its full name, such as `public/default/persistent/orders`."""
 
 PROGRESS_FIELDS: Mapping[str, Mapping[str, str]] = {
     "Batch": {

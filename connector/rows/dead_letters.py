@@ -60,7 +60,7 @@ _log = logging.getLogger(__name__)
 
 
 TOPIC, PLACE, REASON, SIZE = "REAL_TOPIC", "ORIGIN_MESSAGE_ID", "ledger.reason", "ledger.payloadBytes"
-_PAYLOAD_BYTES_MAX = 4 * 1024 * 1024  # fits into an entry of every ledger
+_PAYLOAD_BYTES_MAX = 4 * 1024 * 1024  # a payload of this size fits into an entry of every ledger
 _REASON_CHARACTERS_MAX = 4_000
 _UNFLUSHED_BYTES_MAX = 8 * 1024 * 1024
 _INDEX_BITS = 24

@@ -189,7 +189,7 @@ class ReadOnlyStore:
         return _retried(lambda: answer(request))
 
     def names(self) -> list[str]:
-        """Return the canonical names of all ledgers."""
+        """Return the full names of all ledgers."""
         names: list[str] = self.call("list", Empty()).names
         return names
 
@@ -248,7 +248,7 @@ class ReadOnlyStore:
         return ReadOnlyLog(name, listed, snapshot, lambda: self._metadata.segments.trimmed(name))
 
     def _require_exists(self, name: str) -> str:
-        """Return the canonical name of an existing ledger."""
+        """Return the full name of an existing ledger."""
         name = canonical_name(name)
         if not self._metadata.exists(name):
             near = nearest_ledger(name, self._metadata.names())

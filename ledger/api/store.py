@@ -131,7 +131,7 @@ class LedgerStore:
         return store_html(store_view(self.client, self.location))
 
     def names(self) -> list[str]:
-        """Return the canonical names of all ledgers, sorted."""
+        """Return the full names of all ledgers, sorted."""
         names: list[str] = self.client.call("list", Empty()).names
         return names
 

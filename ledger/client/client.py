@@ -68,7 +68,7 @@ class Client(BrokerConnection):
         self.call("delete", NameLedger(name))
 
     def names(self) -> list[str]:
-        """Return the canonical names of all managed ledgers."""
+        """Return the full names of all managed ledgers."""
         done: LedgerNames = self.call("list", Empty())
         return done.names
 

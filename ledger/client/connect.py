@@ -112,7 +112,7 @@ def _elsewhere(store: Path, credentials: Credentials | None, deadline_ms: int, *
     """
     if not bucket_of(store):
         return None
-    from pyspark_ledger.ledger.client.manifest_client import manifest_client  # used by stores in a bucket only
+    from pyspark_ledger.ledger.client.manifest_client import manifest_client  # only stores in a bucket use it
 
     return manifest_client(store, credentials, deadline_ms, wait_ms)
 
@@ -230,7 +230,7 @@ def _answering(store: Path, deadline_ms: int, *, of_any_version: bool = False) -
     if record is None or (record.guarded and not _alive(record.pid)):
         return None  # another process may use the port of a dead broker, and must not get the token
     client = _client_of(record, store, deadline_ms)
-    client.connection()  # raises Refused in a forked child: gRPC does not work there, and the call would wait in vain
+    client.connection()  # Refused in a forked child, where gRPC does not work and a call would wait in vain
     try:
         client.hello(deadline_ms=_PROBE_MS if _alive(record.pid) else 0)
     except (Unavailable, Refused):

@@ -115,6 +115,6 @@ class Credentials:
         """Return the TLS error of a connection to an address. None if TLS succeeds or the broker does not answer."""
         if not address.startswith(TLS_SCHEME):
             return None
-        from pyspark_ledger.ledger.transport.tls_handshake import handshake_failure  # used seldom
+        from pyspark_ledger.ledger.transport.tls_handshake import handshake_failure  # seldom needed, so imported here
 
         return handshake_failure(address, self.ca, self.certificate, self.key, self.authority)

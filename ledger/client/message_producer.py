@@ -52,7 +52,7 @@ from pyspark_ledger.ledger.protocol.ledgers import AskSequence
 from pyspark_ledger.ledger.segment.format import entry_bytes_max
 
 _BLOCK_BYTES = "ledger.blockBytes"
-_COLUMN_BYTES = 8 * 1024 * 1024  # encoded in one step, so that the broker gets and syncs many entries together
+_COLUMN_BYTES = 8 * 1024 * 1024  # bytes to encode in one step, so that the broker gets and syncs many entries together
 
 _NO_PROPERTIES: Mapping[str, str] = {}
 
@@ -330,7 +330,7 @@ class MessageProducer:
         is_known = message.sequence_id <= self._known
         if batch.bytes + message.size > self._bytes_max or (batch.first_sequence_id <= self._known) != is_known:
             return True
-        batch.as_messages()  # computes `batch.most`, the maximum encoded size
+        batch.as_messages()  # this call computes `batch.most`, the maximum encoded size
         return batch.most + most > self._entry_bytes_max
 
     def _added(self, batch: OpenBatch) -> None:
@@ -347,7 +347,7 @@ class MessageProducer:
         batch = self._open
         if batch:
             self._open = OpenBatch(self._partition)
-            entries = map(batch.encode, [self._envelope], [self._clock()])  # lazy: an error fails the batch alone
+            entries = map(batch.encode, [self._envelope], [self._clock()])  # lazily, so that an error fails only this batch
             self._send_entries(entries, batch.result, len(batch), new=batch.first_sequence_id > self._known)
 
     def _send_large(self, message: OutgoingMessage) -> MessageFuture:

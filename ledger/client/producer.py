@@ -102,7 +102,7 @@ class Producer:
         self._send_error: LedgerError | None = None
         self._writing = threading.Lock()
         self._over = False
-        welcome = client.hello()  # waits for a broker that is being restarted, because opening a stream does not wait
+        welcome = client.hello()  # this call waits for a broker that restarts; the opening of a stream does not
         self.epoch = welcome.epoch
         try:
             self._stream = open_stream(client, welcome, AppendCommand(ledger, self.name), max_in_flight_bytes)

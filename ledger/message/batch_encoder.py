@@ -1,4 +1,4 @@
-"""Encoder of messages into entries, as Apache Pulsar's Java client builds them. Pure.
+"""Encoder of messages into entries, as Apache Pulsar's Java client builds them. Pure functions.
 
 An entry contains a single message, or a batch of messages:
 

@@ -159,7 +159,7 @@ class OffloadScheduler:
             return self.status(name)
         if request.sweep:
             return self._swept(name)
-        _ = self._offloader().driver  # raises Refused if the broker has no offloader
+        _ = self._offloader().driver  # this raises Refused if the broker has no offloader
         if request.seal:
             self._ledger(name).roll_over()
         found = self._candidates(name)

@@ -28,7 +28,10 @@ Part = tuple[AcknowledgeCommand, list[pa.RecordBatch]]
 
 
 def parts_of(store: Store, command: AcknowledgeCommand, batches: list[pa.RecordBatch]) -> list[Part]:
-    """Return one command for each partition that has positions of the request. A ledger without partitions gets all."""
+    """Return one command for each partition that has positions of the request.
+
+    A ledger without partitions gets the whole request.
+    """
     logs = store.logs(command.ledger)
     if logs in ([], [canonical_name(command.ledger)]):
         return [(command, batches)]

@@ -1,4 +1,4 @@
-"""Selection of sealed segments for offload to object storage: by age, by size, or up to a position. Pure.
+"""Selection of sealed segments for offload to object storage: by age, by size, or up to a position. Pure functions.
 
 Pulsar's rule: sizes are summed from the newest sealed segment to the oldest. A segment is due if the sum up to and
 with this segment exceeds the threshold, or if it was sealed long enough ago. The oldest due segment is offloaded

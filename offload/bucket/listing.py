@@ -1,8 +1,9 @@
 """Listing of a bucket's offloaded objects. The index objects are fetched concurrently.
 
-An *attempt* is one upload of a segment: a data object and its index object. An attempt with a fault is invalid, and the
-fault is the reason.
+A *segment* is one file of a ledger. An *attempt* is one upload of a segment: a data object and its index object. An
+attempt with a fault is invalid, and the fault is the reason.
 
+Rules
 - Objects are found by Pulsar's form of their names, in any folder. Other objects are skipped.
 - Streaming offloads (version 2) are not read. Their segments are listed as missing.
 - An object of a later format version makes its attempt invalid.
@@ -121,7 +122,7 @@ def _to_listed(folder: str, key: ObjectKey, objects: Mapping[bool, ListedObject]
 
 
 def _read_attempt(store: ObjectStore, listed: _Listed) -> Attempt | None:
-    """Return an attempt. Returns None for a part of a sink that has no index object."""
+    """Return an attempt. Returns None for a direct segment without an index object."""
     attempt = Attempt(listed.key, listed.folder, data_bytes=listed.data_bytes, changed_ms=listed.changed_ms)
     if listed.index_bytes < 0:
         try:

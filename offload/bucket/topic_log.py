@@ -1,5 +1,5 @@
 """Log of one topic in a bucket, for the planning of reads: its positions, and the division of a range among tasks.
-Pure.
+Pure functions.
 
 The head of an entry is its offset, length, time, number of rows and transaction (`entry_heads`). A log is *scanned* if
 the heads of all its entries have been read. A *part* is the input of one task. The page docs/concepts.md explains the

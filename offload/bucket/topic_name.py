@@ -1,4 +1,4 @@
-"""Names of topics in a bucket, and their spellings by users. Pure.
+"""Names of topics in a bucket, and their spellings by users. Pure functions.
 
     tenant/namespace/persistent/local            Pulsar's name of a ledger; the part after `persistent` is URL-encoded
     tenant/cluster/namespace/persistent/local    Pulsar's old name of a ledger, which contains a cluster

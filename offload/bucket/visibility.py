@@ -1,4 +1,4 @@
-"""Visibility of a log's entries: which entries transactions hide, and which chunks form a message. Pure.
+"""Visibility of a log's entries: which entries transactions hide, and which chunks form a message. Pure functions.
 
 The page docs/concepts.md explains the words log, entry and chunk.
 

@@ -1,4 +1,4 @@
-"""Metadata in the commits of a published table, and the search for commits of other programs. Pure values.
+"""Metadata in the commits of a published table, and the search for commits of other programs. Pure functions.
 
 The page docs/concepts.md explains the words log, segment and incarnation.
 

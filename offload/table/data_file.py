@@ -4,7 +4,8 @@ An incarnation is the id of a log, which changes when a ledger is deleted and cr
 page docs/concepts.md explains the words segment, entry and position.
 
 Rules
-- Bounds are inclusive and never too narrow. A file without statistics may contain any row.
+- The bounds of a column are its smallest and its largest value in the file. They are inclusive and never too narrow.
+- A file without statistics may contain any row.
 - Delta truncates statistics of texts at 32 characters, so a bound may be a prefix of the value.
 """
 

@@ -1,4 +1,4 @@
-"""Content of the live view of `ledger top`, computed from two samples of a broker's metrics. Pure.
+"""Content of the live view of `ledger top`, computed from two samples of a broker's metrics. Pure functions.
 
 Rules
 - A rate is the difference of a counter between two samples, divided by the time between them. If a counter became

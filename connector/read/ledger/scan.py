@@ -173,7 +173,7 @@ class LedgerRead:
             name = statuses.missing[0]
             self.connection.call(
                 lambda client: client.call("schema.get", GetSchema(name))
-            )  # raises NotFound with the nearest name
+            )  # this call raises NotFound with the nearest name
             raise NotFound(f"ledger {name} did not exist when the read was planned, and exists now", hint="Try again")
         if not statuses.logs:
             raise NotFound(

@@ -46,7 +46,7 @@ class LogIncarnation(Protocol):
 
     @property
     def name(self) -> str:
-        """Canonical name of the ledger."""
+        """Full name of the ledger."""
         ...
 
     @property

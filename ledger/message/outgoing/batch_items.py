@@ -1,4 +1,4 @@
-"""Encoder of the items of a batch, for all messages at once. An item has a message's metadata and value. Pure.
+"""Encoder of the items of a batch, for all messages at once. An item is a message's metadata and value.
 
     size u32 [key]  │  key  │  size of the value … sequence id  │  value
     ──── head ────             ───────────── tail ─────────────
@@ -66,7 +66,7 @@ def join_columns(
     if keys is None and absent is None and not times.any() and sizes.min() == sizes.max():
         return _even_items(values, sizes, _side_by_side([heads, tails]))
     columns = [_as_column(heads), *([keys] if keys is not None else []), _as_column(tails), values]
-    import pyarrow.compute as pc  # saves a tenth of the start of processes that write no batches
+    import pyarrow.compute as pc  # imported here, which saves a tenth of the start of other processes
 
     empty = pa.scalar(b"", pa.large_binary())
     joined = pc.binary_join_element_wise(*columns, empty, null_handling="replace", null_replacement="")

@@ -1,4 +1,4 @@
-"""Encoder of a message that is too large for one entry. Each entry has a part of the payload, a chunk. Pure.
+"""Encoder of a message that is too large for one entry. Each entry has a part of the payload, a chunk. Pure functions.
 
 The page docs/concepts.md explains the words entry and chunk.
 

@@ -1,4 +1,4 @@
-"""Message of a producer, its checks, and the metadata of its entry. Pure.
+"""Message of a producer, its checks, and the metadata of its entry. Pure functions.
 
 Rules
 - A message that Protobuf cannot encode is refused. The error names the wrong part.

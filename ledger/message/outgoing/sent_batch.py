@@ -33,7 +33,7 @@ class SentBatch:
         self._lock = threading.Lock()
         self._done = threading.Event()
         self.is_settled = False
-        self.error: BaseException | None = None  # copied for each caller
+        self.error: BaseException | None = None  # each caller gets a copy
         self._position: Position | None = None
         self._is_batch = False
         self._standard: dict[int, _StandardFuture] = {}
