@@ -347,7 +347,7 @@ class MessageProducer:
         batch = self._open
         if batch:
             self._open = OpenBatch(self._partition)
-            entries = map(batch.encode, [self._envelope], [self._clock()])  # lazily, so that an error fails only this batch
+            entries = map(batch.encode, [self._envelope], [self._clock()])  # lazily: an error fails only this batch
             self._send_entries(entries, batch.result, len(batch), new=batch.first_sequence_id > self._known)
 
     def _send_large(self, message: OutgoingMessage) -> MessageFuture:
