@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from pyspark_ledger.ledger.errors import Corrupt, Refused, Unsupported
 from pyspark_ledger.ledger.metadata.offload_records import halves
 from pyspark_ledger.ledger.proto.managed_ledger_pb2 import LedgerMetadataFormat
+from pyspark_ledger.ledger.segment.provisional_stamps import RealStamps
 from pyspark_ledger.ledger.segment.reader import walk_segment
-from pyspark_ledger.offload.format.block_index import BlockIndex, IndexedBlock, parse_index
+from pyspark_ledger.offload.format.block_index import BlockIndex, BlockStamps, IndexedBlock, parse_index
 from pyspark_ledger.offload.format.object_names import ObjectKey
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "pulsar"
@@ -126,3 +127,28 @@ def test_keys_round_trip_through_names_and_signed_halves(attempt: object, ledger
 @pytest.mark.parametrize("name", ["", "x-ledger-1", "7f825023-06f7-4440-948e-f17a23772469", "a/b-ledger-3"])
 def test_other_objects_are_not_ours(name: str) -> None:
     assert ObjectKey.parse(name) is None
+
+
+def with_stamps(text: bytes, blocks: int = 2) -> bytes:
+    """Return an index of this number of blocks whose metadata state `text` as the real stamps."""
+    metadata = LedgerMetadataFormat(quorumSize=1, ensembleSize=1, length=9, lastEntryId=9, state="CLOSED")
+    metadata.customMetadata.add(key="ledger/stamps", value=text)
+    places = tuple(IndexedBlock(3 * number, number + 1, 4096 * number) for number in range(blocks))
+    return BlockIndex(4096 * blocks, metadata, places).encode()
+
+
+def test_real_stamps_of_a_direct_segment_are_read_as_written() -> None:
+    stamps = BlockStamps(1_700_000_000_000, (41, 41, 97))
+    index = parse_index(with_stamps(stamps.encode()), "made")
+    assert (index.stamps, stamps.encode()) == (stamps, b"1700000000000 41 41 97")
+    assert index.stamps is not None
+    assert index.stamps.of_block(1) == RealStamps(1_700_000_000_000, 41)
+    assert parse_index(GOLDEN, "golden").stamps is None
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"1", b"1 2 3", b"1 2 3 4 5", b"1 2 4 3", b"x 2 3 4", b"1  2 3 4", b"1 -2 3 4", b"1 2 3 " + b"4" * 19]
+)
+def test_wrong_stamps_of_a_direct_segment_are_corrupt(text: bytes) -> None:
+    with pytest.raises(Corrupt, match="expected a time and 3 rising row numbers, for 2 blocks and the end"):
+        parse_index(with_stamps(text), "made")
