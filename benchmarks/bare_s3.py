@@ -2,7 +2,8 @@
 
 A task gets byte ranges of objects and fetches each with one GET. `bare_s3` steps from frame to frame and yields the
 batches of their Arrow streams. It verifies nothing and reads no metadata. `bare_messages` decodes nothing: it yields as
-many prepared messages as the range has. `bare_store` joins ranges whose frames continue in the next object.
+many prepared messages as the range has. `inflated_messages` decompresses each batch, and then yields the same prepared
+messages. `bare_store` joins ranges whose frames continue in the next object.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from benchmarks.rows import SCHEMA
+from pyspark_ledger.ledger.proto.pulsar_messages_pb2 import MessageMetadata
+from pyspark_ledger.ledger.segment.format import HEADER_BYTES
 
 _FRAME = struct.Struct(">iq")
 _U32 = struct.Struct(">I")
@@ -59,6 +62,19 @@ class BareMessagesSource(BareS3Source):
     def reader(self, schema: Any) -> BareS3Reader:  # noqa: ARG002 — Spark's signature
         """Return the reader."""
         return BareMessagesReader(dict(self.options))
+
+
+class InflatedMessagesSource(BareMessagesSource):
+    """The same, and each batch is decompressed. The decompressed bytes are dropped."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name for `format()`."""
+        return "inflated_messages"
+
+    def reader(self, schema: Any) -> BareS3Reader:  # noqa: ARG002 — Spark's signature
+        """Return the reader."""
+        return InflatedMessagesReader(dict(self.options))
 
 
 class BareStoreSource(BareS3Source):
@@ -113,6 +129,19 @@ class BareMessagesReader(BareS3Reader):
             yield batch.slice(0, min(_BATCH_ROWS, count - at))
 
 
+class InflatedMessagesReader(BareMessagesReader):
+    """Reader that fetches the ranges, decompresses their batches, and yields prepared messages."""
+
+    def rows(self, data: memoryview, *rest: int) -> Iterator[pa.RecordBatch]:
+        """Decompress all LZ4 batches of a whole block. Yield so many messages of one size."""
+        codec = pa.Codec("lz4_raw")
+        for entry in entries(data, HEADER_BYTES):
+            (size,) = _U32.unpack_from(entry)
+            metadata = MessageMetadata.FromString(entry[4 : 4 + size])  # type: ignore[arg-type]  # any buffer will do
+            codec.decompress(entry[4 + size :], metadata.uncompressed_size)
+        return super().rows(data, *rest)
+
+
 class BareStoreReader(BareS3Reader):
     """Reader that joins the ranges of a group, and yields the batches of its frames."""
 
@@ -139,18 +168,20 @@ def _client(endpoint: str) -> Any:
     )
 
 
-def batches(data: memoryview, at: int) -> Iterator[pa.RecordBatch]:
-    """Yield the Arrow batches of the frames from `at` on."""
+def entries(data: memoryview, at: int) -> Iterator[memoryview]:
+    """Yield the entries of the frames from `at` on, from the size of their metadata on."""
     while at + _FRAME.size <= len(data):
         length, _ = _FRAME.unpack_from(data, at)
         if length <= 0:
             return
         entry = data[at + _FRAME.size : at + _FRAME.size + length]
-        begin = 0
-        if entry[:2] == _STAMPED:
-            begin = 6 + _U32.unpack_from(entry, 2)[0]
-        begin += 6
-        begin += 4 + _U32.unpack_from(entry, begin)[0]
-        for batch in pa.ipc.open_stream(pa.py_buffer(entry[begin:])):
-            yield pa.RecordBatch.from_arrays(batch.columns, schema=SCHEMA)
+        yield entry[6 + (6 + _U32.unpack_from(entry, 2)[0] if entry[:2] == _STAMPED else 0) :]
         at += _FRAME.size + length
+
+
+def batches(data: memoryview, at: int) -> Iterator[pa.RecordBatch]:
+    """Yield the Arrow batches of the frames from `at` on."""
+    for entry in entries(data, at):
+        payload = entry[4 + _U32.unpack_from(entry)[0] :]
+        for batch in pa.ipc.open_stream(pa.py_buffer(payload)):
+            yield pa.RecordBatch.from_arrays(batch.columns, schema=SCHEMA)

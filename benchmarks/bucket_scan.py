@@ -5,7 +5,8 @@ Parquet of their values. Both sides use the same server and write to noop, which
 (128) and `BUCKET_MESSAGES` (a million) set the sizes.
 
 The floor is a Python data source that fetches the same bytes with boto3 and does nothing else. It unpacks Arrow entries
-unverified, or yields prepared messages. Parquet is decoded in the JVM; rows of a Python data source pass through a pipe
+unverified, or yields prepared messages. Messages have a second floor, which also decompresses each batch: no reader can
+omit that. Parquet is decoded in the JVM; rows of a Python data source pass through a pipe
 from a worker process. So the figures depend on the cores that worker and JVM share, and on the speed of pipe and
 server.
 """
@@ -18,10 +19,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.bare_s3 import BareMessagesSource, BareS3Source
+from benchmarks.bare_s3 import BareMessagesSource, BareS3Source, InflatedMessagesSource
 from benchmarks.bucket_objects import BUCKET, Bucket, bucket
 from benchmarks.cold_spark import into_noop
-from benchmarks.harness import compare_with_floor
+from benchmarks.harness import Loop, compare_with_floor
 from benchmarks.maven_jars import jars
 from benchmarks.rows import ROW_BYTES
 from benchmarks.spark_queries import session
@@ -34,11 +35,14 @@ ENTRIES = int(os.environ.get("BUCKET_ENTRIES") or 128)
 MESSAGES, MESSAGE_BYTES = int(os.environ.get("BUCKET_MESSAGES") or 1_000_000), 250
 
 
-def measured(spark: Any, there: Bucket, name: str, ledger: str, floor: str, tasks: list[list[list[Any]]]) -> None:
-    """Print the ratios of one ledger. `tasks` are those of the floor's data source."""
+def measured(spark: Any, there: Bucket, name: str, ledger: str, tasks: list[list[list[Any]]], *floors: str) -> None:
+    """Print the ratios of one ledger. `floors` are data sources, and `tasks` are theirs."""
 
     def frame() -> Any:
         return spark.read.format("ledger").options(**there.options()).load(ledger)
+
+    def floor(source: str) -> Loop:
+        return lambda: into_noop(spark.read.format(source).options(**said).load())
 
     table = f"s3a://bench/parquet/{ledger}"
     frame().write.mode("overwrite").parquet(table)
@@ -47,7 +51,8 @@ def measured(spark: Any, there: Bucket, name: str, ledger: str, floor: str, task
         name,
         lambda: into_noop(frame()),
         lambda: into_noop(spark.read.parquet(table)),
-        lambda: into_noop(spark.read.format(floor).options(**said).load()),
+        floor(floors[0]),
+        more={source: floor(source) for source in floors[1:]},
     )
 
 
@@ -76,12 +81,12 @@ def main() -> None:
         columns = there.put_columns("columns", ENTRIES, ROW_BYTES["1KiB"])
         messages = there.put_messages("messages", MESSAGES, MESSAGE_BYTES, "lz4")
         spark = session(jars(S3A), s3a(there.server.endpoint))
-        spark.dataSource.register(BareS3Source)
-        spark.dataSource.register(BareMessagesSource)
+        for source in (BareS3Source, BareMessagesSource, InflatedMessagesSource):
+            spark.dataSource.register(source)
         size = sum(span.end_offset - span.offset for segment in messages for span in segment_ranges(segment))
         parts = tasks_of(messages, lambda span: [MESSAGES * (span.end_offset - span.offset) // size, MESSAGE_BYTES])
-        measured(spark, there, "bucket_scan_pulsar", "messages", "bare_messages", parts)
-        measured(spark, there, "bucket_scan", "columns", "bare_s3", tasks_of(columns, lambda _: [128]))
+        measured(spark, there, "bucket_scan_pulsar", "messages", parts, "bare_messages", "inflated_messages")
+        measured(spark, there, "bucket_scan", "columns", tasks_of(columns, lambda _: [128]), "bare_s3")
         spark.stop()
 
 

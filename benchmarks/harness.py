@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 ROUNDS_MIN = 7
@@ -64,16 +64,25 @@ def compare(
     return comparison
 
 
-def compare_with_floor(name: str, ours: Loop, base: Loop, floor: Loop, rounds: int = ROUNDS_MIN) -> None:
-    """Run three loops in turns. Print ours over the base, the floor over the base, and ours over the floor.
+def compare_with_floor(
+    name: str, ours: Loop, base: Loop, floor: Loop, rounds: int = ROUNDS_MIN, more: Mapping[str, Loop] | None = None
+) -> None:
+    """Run all loops in turns. For each floor, print the floor over the base, and ours over the floor.
 
-    The floor is a loop that does the least that is possible in the same place. The last line is ours over the base.
+    A floor is a loop that does the least that is possible in the same place. `more` has further floors by name. The
+    last line is ours over the base.
     """
-    for loop in (ours, base, floor):
+    floors = {"floor": floor, **(more or {})}
+    loops = (ours, base, *floors.values())
+    for loop in loops:
         _seconds(loop)
-    taken = [(_seconds(ours), _seconds(base), _seconds(floor)) for _ in range(rounds)]
-    for part, first, second in (("_floor", 2, 1), ("_of_floor", 0, 2), ("", 0, 1)):
-        _show(Comparison(f"{name}{part}", tuple((times[first], times[second]) for times in taken)), 0)
+    taken = [[_seconds(loop) for loop in loops] for _ in range(rounds)]
+    parts = [
+        part for number, label in enumerate(floors, 2) for part in ((label, number, 1), (f"of_{label}", 0, number))
+    ]
+    for part, first, second in parts:
+        _show(Comparison(f"{name}_{part}", tuple((times[first], times[second]) for times in taken)), 0)
+    _show(Comparison(name, tuple((times[0], times[1]) for times in taken)), 0)
 
 
 def _seconds(loop: Loop) -> float:

@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_ledger.ledger.errors import LedgerError, Refused
-from pyspark_ledger.ledger.message.batch_columns import MessageColumns, columns_of
+from pyspark_ledger.ledger.message.batch_columns.columns import MessageColumns, columns_of
 from pyspark_ledger.ledger.message.batch_decoder import Message, decode_messages
 from pyspark_ledger.ledger.message.entry import ParsedEntry, is_arrow, is_marker
 from pyspark_ledger.ledger.position import Position

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pyspark_ledger.ledger.message.batch_columns import MessageColumns
+from pyspark_ledger.ledger.message.batch_columns.columns import MessageColumns
 from pyspark_ledger.ledger.message.columns import cast_column
 from pyspark_ledger.ledger.message.entry import ARROW_PROPERTY, arrow_rows
 from pyspark_ledger.ledger.message.varints import varint

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pyspark_ledger.connector.rows.message_rows import Entry, PulsarRows
 from pyspark_ledger.connector.rows.shape import RowOptions, row_shape
 from pyspark_ledger.ledger.errors import LedgerError
-from pyspark_ledger.ledger.message.batch_columns import columns_of
+from pyspark_ledger.ledger.message.batch_columns.columns import columns_of
 from pyspark_ledger.ledger.message.compression import LZ4, NONE, ZSTD, compress
 from pyspark_ledger.ledger.message.entry import ParsedEntry, parse_entry
 from pyspark_ledger.ledger.position import Position

@@ -1,8 +1,8 @@
 """Messages of many batches as Arrow columns, without a Python object for each message.
 
 Rules
-- `columns_of` decodes the batches of the usual form, which `ledger.message.batch_scanner` marks as sound. It also
-  returns which entries it decoded.
+- `columns_of` decodes the batches of the usual form: groups of even batches, and batches that the scanner marks as
+  sound. It also returns which entries it decoded.
 - The caller gives all other entries to `ledger.message.batch_decoder`, which decodes or refuses them. So this module
   raises no error.
 - Arrow slices all values, keys and properties out of the decompressed batches with one call for each column.
@@ -17,11 +17,13 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_ledger.ledger.errors import LedgerError
-from pyspark_ledger.ledger.message.batch_scanner import ROOM, Integers, MessagePlaces, pairs, walk
+from pyspark_ledger.ledger.message.batch_columns.even_batches import EvenBatches, even_batches
+from pyspark_ledger.ledger.message.batch_columns.scanner import ROOM, Integers, MessagePlaces, pairs, walk
 from pyspark_ledger.ledger.message.byte_ranges import Bytes, cut
 from pyspark_ledger.ledger.message.compression import decompress
 from pyspark_ledger.ledger.message.entry import ParsedEntry, is_arrow, is_marker
 
+_EMPTY = memoryview(b"")
 _NO_PAIRS = pa.array([], pa.string()), pa.array([], pa.string())
 
 
@@ -65,9 +67,13 @@ def columns_of(entries: Sequence[ParsedEntry]) -> tuple[MessageColumns | None, l
     is_decoded = [False] * len(entries)
     if not batches:
         return None, is_decoded
+    if len(batches) == len(entries):
+        even = even_batches([payload or _EMPTY for payload in payloads], _counts(entries).tolist())
+        if even is not None:
+            return _even_columns(even, entries), [True] * len(entries)
     data = np.frombuffer(b"".join([*(payloads[number] or b"" for number in batches), bytes(ROOM)]), dtype=np.uint8)
     sizes = np.fromiter((len(payloads[number] or b"") for number in batches), np.int64, len(batches))
-    counts = np.fromiter((entries[number].metadata.num_messages_in_batch for number in batches), np.int64, len(batches))
+    counts = _counts([entries[number] for number in batches])
     ends = np.cumsum(sizes)
     places = walk(data, ends - sizes, ends, counts)
     columns = _columns(data, places, np.array(batches), [entries[number] for number in batches])
@@ -76,6 +82,35 @@ def columns_of(entries: Sequence[ParsedEntry]) -> tuple[MessageColumns | None, l
     for number in np.flatnonzero(places.sound).tolist():
         is_decoded[batches[number]] = True
     return columns, is_decoded
+
+
+def _counts(entries: Sequence[ParsedEntry]) -> Integers:
+    return np.fromiter((entry.metadata.num_messages_in_batch for entry in entries), np.int64, len(entries))
+
+
+def _even_columns(even: EvenBatches, entries: Sequence[ParsedEntry]) -> MessageColumns:
+    """Return the columns of even batches, whose messages have neither keys nor times nor properties."""
+    counts, total = _counts(entries), len(even.values)
+    publish, event, sequence = (np.repeat(stated, counts) for stated in _stated(entries))
+    return MessageColumns(
+        np.repeat(np.arange(len(entries)), counts),
+        np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts),
+        even.values,
+        pa.nulls(total, pa.string()),
+        event,
+        publish,
+        pa.MapArray.from_arrays(pa.array(np.zeros(total + 1, dtype=np.int32)), *_NO_PAIRS),
+        np.where(even.sequence_ids < 0, sequence, even.sequence_ids),
+        pa.nulls(total, pa.binary()),
+    )
+
+
+def _stated(entries: Sequence[ParsedEntry]) -> list[Integers]:
+    """Return publish time, event time and sequence id of each entry's metadata."""
+    return [
+        np.fromiter((getattr(entry.metadata, field) for entry in entries), np.uint64, len(entries)).astype(np.int64)
+        for field in ("publish_time", "event_time", "sequence_id")
+    ]
 
 
 def _batch_bytes(entry: ParsedEntry) -> memoryview | None:
@@ -112,10 +147,7 @@ def _columns(
     except pa.ArrowInvalid:
         return None  # there is invalid UTF-8: `batch_decoder` raises an error that names its place
     stated, numbered = places.event_time[kept], places.sequence[kept]
-    publish, event, sequence = (
-        np.fromiter((getattr(entry.metadata, field) for entry in entries), np.uint64, len(entries)).astype(np.int64)
-        for field in ("publish_time", "event_time", "sequence_id")
-    )
+    publish, event, sequence = _stated(entries)
     ordering = places.ordering_start[kept], places.ordering_end[kept]
     return MessageColumns(
         numbers[owner],
