@@ -1,4 +1,14 @@
 """Managed ledger: append queue, writer, segments, snapshot, retention, de-duplication.
 
-`append_queue` groups appends, `writer` writes them to segment files, `sync_pool` syncs. Readers use a `snapshot`.
+`append_queue` groups appends, `writer` writes groups to segment files, `sync_pool` syncs the files. Readers use a
+`snapshot`.
+
+Words of the package, as in docs/concepts.md
+- *segment*: one file of a log. The last segment is open for appends. All others are sealed and never change.
+- *entry*: one append, with one or more rows.
+- *acknowledged end*: the end of the last entry that the broker has acknowledged to its producer.
+- *run*: the entries of one committed batch of a Spark query. A *marker*, an entry without rows, ends a run.
+- *rollover*: the broker seals the open segment; the next append creates a new one. *Trim*: retention deletes segments.
+- *epoch*: a number that rises with each start of a broker of the store. It stops (*fences*) a broker that was replaced.
+- *direct segment*: a sealed segment whose data object a Spark task has put into the bucket, without a local file.
 """

@@ -1,18 +1,20 @@
-"""Positions that a client acknowledges: the columns of the request, and their conversion to a checked set.
+"""Positions that a client acknowledges: the columns of the request, and their conversion to a set of positions.
 
-    ledger_id int64 · entry_id int64 · rows large_binary     one line for each entry. In `rows`, bit n is set if row n
-                                                              is acknowledged, in little-endian 64-bit words. Null: the
+    ledger_id int64 · entry_id int64 · rows large_binary     one line for each entry. `rows` has little-endian 64-bit
+                                                              words: bit n is set if row n is acknowledged. Null: the
                                                               whole entry is acknowledged
 
 `ledger_id` is the id of a segment, which Pulsar calls a ledger.
 
 Rules
-- An entry may have several lines; their rows are merged. The order of lines has no meaning.
-- All positions are checked against the log before any is acknowledged. The request is refused if a segment belongs to
-  another log, an entry does not exist, or an entry has fewer rows. The error names the value.
-- A trimmed entry counts as acknowledged. The metadata list the trimmed segments of each log. A comparison of ids is not
-  enough: segment ids are unique per store, so a lower id may belong to another log.
-- An entry whose rows are all acknowledged is acknowledged as a whole. The log's index has the number of rows.
+- An entry may have several lines. Then their rows are merged. The order of the lines has no meaning.
+- All positions are compared with the log before any of them is acknowledged. The request is refused if a segment
+  belongs to another log, or if an entry or a row does not exist. The error names the wrong value.
+- A trimmed entry, which retention has deleted, counts as acknowledged. The metadata list the trimmed segments of each
+  log. A comparison of ids would not be enough: segment ids are unique in a store, so a lower id may belong to another
+  log.
+- If all rows of an entry are acknowledged, the entry is acknowledged as a whole. The log's index has the number of
+  rows.
 """
 
 from __future__ import annotations
@@ -37,7 +39,10 @@ Gone = Callable[[], Sequence[SegmentDescription]]
 
 
 class _Request(NamedTuple):
-    """Record batch as arrays. `whole` marks lines without rows. Line `i` has `words[starts[i]:starts[i + 1]]`."""
+    """Columns of a request as arrays. `whole` marks lines for whole entries.
+
+    Line `i` has `words[starts[i]:starts[i + 1]]`.
+    """
 
     ledgers: Integers
     entries: Integers

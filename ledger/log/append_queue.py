@@ -3,21 +3,21 @@
 Appends pass two stages. One thread at a time runs each stage.
 
 - Write stage: takes as many queued appends as fit into the open segment (a group), and writes them. If the log is idle,
-  the thread that appends may run this stage. Otherwise the executor runs it. If a sync of the pool has a limited size
-  (a store in a bucket), appends wait during a sync until they have this size.
-- Sync stage: performs one sync for everything written so far, and completes the futures. The stage repeats until
+  the thread that appends may run this stage. Otherwise the executor runs it. Exception: in a store in a bucket, a sync
+  has a limited size. Then appends wait during a sync until they have this size together.
+- Sync stage: performs one sync for all groups written so far, and completes their futures. The stage repeats until
   all written groups are synced. It runs on the store's `SyncPool` while the write stage writes the next groups.
 
 Invariants
 - Entries are written and acknowledged in the order of arrival.
 - A group contains either appends, or one run, or one change of the log. A run has all entries of one committed Spark
   batch. A change is a rollover, a trim or a termination. A run or a change starts only when no other group is in
-  flight.
+  flight, which means that no group is written and not yet synced.
 - After a failed sync, the failed groups and all groups written after them are retried before later appends.
-- If the write stage needs a sync that no thread has started, the write stage performs the sync. Reason: if all threads
-  waited for a sync, no thread would be left to sync.
+- If the write stage must wait for a sync that no thread has started, it performs the sync itself. Reason: otherwise all
+  threads could wait for a sync, and none would be left to sync.
 - After 8 groups the write stage goes to the end of the executor's queue. Reason: a busy log must not starve other logs.
-- An unhandled error closes the log for writes: later appends are refused. Each stage fails its own appends and all
+- An unexpected error closes the log for writes: later appends are refused. Each stage fails its own appends and all
   queued appends, so that no caller waits for ever. The stage that ends last seals the open segment at the acknowledged
   end.
 """
@@ -44,7 +44,7 @@ from pyspark_ledger.ledger.protocol.commits import CommitRun, CommittedRun
 
 
 class CheckedEntry(NamedTuple):
-    """Entry with a verified checksum, its size in bytes, and the number of rows that it delivers to a reader."""
+    """Entry whose checksum was verified, its size in bytes, and the number of rows that readers get from it."""
 
     data: Buffer
     size: int
@@ -61,7 +61,7 @@ class Pending(Generic[T]):
     future: Future[T] = field(default_factory=Future, kw_only=True)
 
     def __post_init__(self) -> None:
-        # A queued item cannot be cancelled: `cancel()` of the caller's future returns False.
+        # So `cancel()` of the caller's future returns False: a queued item cannot be cancelled.
         self.future.set_running_or_notify_cancel()
 
     def fail(self, error: LedgerError) -> None:
@@ -71,11 +71,11 @@ class Pending(Generic[T]):
 
 @dataclass(slots=True, eq=False)
 class PendingAppend(Pending[Position]):
-    """Append: entries that get consecutive ids in one segment.
+    """Queued append: entries that get consecutive ids in one segment.
 
-    `retried` is true after the first failed write or sync. `claim` claims the sequence ids of the entries for
+    `retried` is true after the first failed write or sync. `claim` has the sequence ids of the entries for
     de-duplication. Entries with a claim are written only while the claim is valid. `queued_s` is the time of the call,
-    by `perf_counter`.
+    measured by `perf_counter`.
     """
 
     entries: Sequence[CheckedEntry]
@@ -87,11 +87,11 @@ class PendingAppend(Pending[Position]):
 
 @dataclass(slots=True, eq=False)
 class PendingRun(Pending[CommittedRun]):
-    """Run: the verified entries of a batch. The writer adds the marker, the entry that ends a run.
+    """Queued run: the verified entries of a batch. The writer adds the marker, the entry that ends a run.
 
-    `size` is in bytes and includes the header of each entry in the file. `parts` are set if the staged parts become
-    segments (`ledger.log.staging.promotion`). `batch` is the id of the batch for log lines. It is stored here because
-    another thread writes the run.
+    `size` is in bytes and includes the header of each entry in the file. `parts` are set if the staged
+    parts (the files of the tasks) become segments (`ledger.log.staging.promotion`). `batch` is the id of the batch for
+    log lines. It is stored here because another thread than the caller's writes the run.
     """
 
     request: CommitRun
@@ -103,7 +103,7 @@ class PendingRun(Pending[CommittedRun]):
 
 @dataclass(slots=True, eq=False)
 class PendingChange(Pending[Any]):
-    """Change of the log itself. The thread of the write stage calls `change`."""
+    """Queued change of the log itself. The thread of the write stage calls `change`."""
 
     change: Callable[[], object]
 
@@ -147,7 +147,7 @@ class Log(Protocol[Written]):
         ...
 
     def written_during_sync(self, group: Written) -> None:
-        """Tell the pool of a group that was written during a sync. Raises no error."""
+        """Report a group that was written during a sync to the pool. Raises no error."""
         ...
 
     def file(self, written: list[Written]) -> SyncedFile | None:
@@ -155,9 +155,9 @@ class Log(Protocol[Written]):
         ...
 
     def settle(self, written: list[Written], error: Exception | None) -> list[PendingAppend]:
-        """Complete the futures after the sync. Return, in order, the appends to retry in a new segment.
+        """Complete the futures of the groups after their sync. Return, in order, the appends to retry in a new segment.
 
-        `error` is set if the sync failed or another broker owns the store. Called in the sync stage.
+        `error` is set if the sync failed or if another broker owns the store. Called in the sync stage.
         """
         ...
 
@@ -170,7 +170,7 @@ class Log(Protocol[Written]):
         ...
 
     def give_up(self, error: LedgerError) -> None:
-        """Seal the open segment at its acknowledged end. No group is in flight or follows. Never raises."""
+        """Seal the open segment at its acknowledged end. No group is in flight, and no group follows. Never raises."""
         ...
 
 
@@ -187,11 +187,11 @@ class AppendQueue(Generic[Written]):
         self._written: list[Written] = []
         self._syncing_groups: list[Written] = []
         self._retries: list[PendingAppend] = []
-        self._in_progress: list[Item] = []  # items that the write stage has taken and not yet handed on
-        self._delayed_bytes = 0  # of the appends that wait for the end of the sync
+        self._in_progress: list[Item] = []  # items that the write stage has taken and not yet passed to the sync stage
+        self._delayed_bytes = 0  # bytes of the appends that wait for the end of the sync
         self._writing = self._syncing = False
-        self._write_submitted = False  # the executor has the write stage and has not started it
-        self._sync_submitted = False  # the pool has the sync stage and has not started it
+        self._write_submitted = False  # the executor has the write stage in its queue and has not started it
+        self._sync_submitted = False  # the pool has the sync stage in its queue and has not started it
         self._syncer = 0  # id of the thread in the sync stage
         self._closed: Unavailable | None = None
         self._given_up: Unavailable | None = None
@@ -215,9 +215,10 @@ class AppendQueue(Generic[Written]):
             self._submit_write_stage()
 
     def _may_wait(self, item: Item) -> bool:
-        """Return whether an append waits for others, until the sync ends. Called with the lock held.
+        """Return whether an append waits in the queue until the sync ends. Called with the lock held.
 
-        Reason: the write stage costs the same for one append as for many. The end of the sync starts the write stage.
+        Reason: the write stage takes the same time for one append as for many. The end of the sync starts the write
+        stage.
         """
         most = self._pool.sync_bytes
         if not most or not self._syncing or not isinstance(item, PendingAppend):
@@ -234,7 +235,7 @@ class AppendQueue(Generic[Written]):
     def wait_settled(self) -> list[PendingAppend]:
         """Wait until all written groups are synced, and return the appends to retry. Called in the write stage.
 
-        Raises Unavailable if the log was closed after an unhandled error.
+        Raises Unavailable if the log was closed after an unexpected error.
         """
         self._sync_if_submitted()
         with self._lock:
@@ -249,7 +250,7 @@ class AppendQueue(Generic[Written]):
         """Take back the written groups whose sync has not started, and wait for the sync in flight.
 
         Returns, in order, the appends of these groups and of failed syncs: all must be written again. Called in the
-        write stage. Raises Unavailable if the log was closed after an unhandled error.
+        write stage. Raises Unavailable if the log was closed after an unexpected error.
         """
         with self._lock:
             unsynced, self._written = self._log.items(self._written), []
@@ -262,10 +263,10 @@ class AppendQueue(Generic[Written]):
             self._write_submitted = True
         try:
             self._executor.submit(self._write_if_submitted)
-        except Exception as error:  # noqa: BLE001 — any error leaves no thread for the write stage
+        except Exception as error:  # noqa: BLE001 — after any error, no thread would run the write stage
             with self._lock:
                 submitted, self._write_submitted = self._write_submitted, False
-            if submitted:  # false if the executor started the stage although `submit` raised
+            if submitted:  # not set if the executor started the stage although `submit` raised
                 self._fail_all(error)
 
     def _write_if_submitted(self) -> None:
@@ -310,7 +311,7 @@ class AppendQueue(Generic[Written]):
         return False
 
     def _submit_sync(self, part: Written | None) -> None:
-        """Hand a written group on to the sync stage. Appends of a failed sync are written first."""
+        """Pass a written group to the sync stage. If a sync has failed, its appends are written again first."""
         while part is not None:
             with self._lock:
                 if self._given_up is not None:
@@ -357,8 +358,8 @@ class AppendQueue(Generic[Written]):
         return self._log.file(self._syncing_groups) if self._syncing_groups else None
 
     def answer(self, error: Exception | None) -> bool:
-        """Complete the synced groups and take the groups written since. Return False if there is no such group."""
-        # `BucketSyncPool` calls `take` and `answer` in different threads.
+        """Complete the synced groups and take the groups written since then. Return False if there are none."""
+        # The thread may change: `BucketSyncPool` calls `take` and `answer` in different threads.
         self._syncer = threading.get_ident()
         retries = self._log.settle(self._syncing_groups, error) if self._syncing_groups else []
         with self._lock:
@@ -386,7 +387,7 @@ class AppendQueue(Generic[Written]):
         self._fail_all(error, syncing=True)
 
     def _fail_all(self, error: BaseException, *, syncing: bool = False) -> None:
-        """Close the log for writes after an unhandled error of a stage, and end that stage."""
+        """Close the log for writes after an unexpected error of a stage, and end this stage."""
         with self._lock:
             first = self._given_up is None
             if first:
@@ -396,11 +397,14 @@ class AppendQueue(Generic[Written]):
             if self._sync_submitted:  # prevents a thread from starting the sync
                 self._sync_submitted = self._syncing = False
         if first:
-            _log.error("%s is closed for appends because of an unhandled error", self._log.name, exc_info=error)
+            _log.error("%s is closed for appends because of an unexpected error", self._log.name, exc_info=error)
         self._end_given_up(syncing=syncing)
 
     def _end_given_up(self, *, syncing: bool) -> None:
-        """End a stage of a failed log: fail the stage's items and all queued items. The last stage seals the log."""
+        """End a stage of a failed log: fail the stage's items and all queued items.
+
+        The stage that ends last seals the open segment.
+        """
         assert self._given_up is not None  # noqa: S101 — for the type checker
         with self._lock:
             items: list[Item] = [*self._retries, *self._log.items(self._written), *self._waiting]
@@ -411,7 +415,7 @@ class AppendQueue(Generic[Written]):
             self._retries, self._written = [], []
             self._waiting.clear()
             last = not (self._writing if syncing else self._syncing)
-        message = f"{self._given_up.message}; it is unknown whether the log has this append or change"
+        message = f"{self._given_up.message}; it is unknown whether this append or change is in the log"
         try:
             for item in items:
                 if not item.future.done():
@@ -433,7 +437,10 @@ class AppendQueue(Generic[Written]):
             more = self._pool.run_inline(self)
 
     def _next_group(self) -> Group:
-        """Return the appends to retry, else the next queued group. Waits for all syncs before a run or a change."""
+        """Return the appends to retry, or the next queued group if there are none.
+
+        Before a run or a change, waits until all written groups are synced.
+        """
         with self._lock:
             retries, self._retries = self._retries, []
             self._in_progress = list(retries)

@@ -1,7 +1,8 @@
 """Changes of a log other than appends: rollover, trim, offload attempts, termination, properties.
 
-A rollover seals the open segment: the segment never changes again, and the next append creates a new one. A trim
-deletes segments by the policies of retention. An attempt is one upload of a sealed segment to object storage.
+A *rollover* seals the open segment: the segment never changes again, and the next append creates a new segment. A
+*trim* deletes segments that the policies of retention do not keep. An *attempt* is one upload of a sealed segment to
+object storage. *Termination* closes the log for appends for good.
 
 Invariants
 - Each change runs in the write stage (`ledger.log.append_queue`) while no append is in flight.
@@ -67,7 +68,7 @@ def trim(writer: LogWriter, context: LogContext) -> TrimReply:
     Also removes the local copies of segments that were offloaded longer ago than the policy's deletion lag.
     """
     snapshot = writer.list.snapshot(writer.opened)
-    # Keep all chunks of an unfinished message. Also keep all chunks of a message if the slowest cursor is inside it.
+    # Keep all chunks of an unfinished message, and all chunks of a message inside which the slowest cursor is.
     needed = context.metadata.cursors.slowest(snapshot.name)
     unread = context.chunks.floor(snapshot, snapshot.end if needed is None else needed, context.clock())
     slowest = unread if needed is not None or unread < snapshot.end else None
@@ -88,7 +89,10 @@ def trim(writer: LogWriter, context: LogContext) -> TrimReply:
 
 
 def prepare_offload(writer: LogWriter, ledger_id: int, attempt: OffloadAttempt) -> LocalSegment | None:
-    """Record a new attempt to offload a sealed segment, and return the segment. Returns None if it is offloaded."""
+    """Record a new attempt to offload a sealed segment, and return the segment.
+
+    Returns None if the segment is already offloaded.
+    """
     return writer.list.prepare_offload(ledger_id, attempt)
 
 

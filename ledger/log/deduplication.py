@@ -1,25 +1,26 @@
 """De-duplication of one log by producer name and sequence id.
 
-    append ─▶ admit ─▶ queued (in flight) ─▶ synced: its ids are durable
+    append ─▶ admit ─▶ queued (in flight) ─▶ synced: its sequence ids are durable
                                           └▶ failed: the entry and all later entries of its producer are dropped
 
-As in Pulsar, a producer has a name and numbers its messages in ascending order. The number is the sequence id. An entry
-is a duplicate if its sequence ids are not above the producer's highest known id. A duplicate is acknowledged and not
-written. Known ids are as durable as the log: each seal of a segment saves them in the metadata. After a crash, recovery
-reads them from the entries after the last seal.
+As in Pulsar, a producer has a name and numbers its messages in ascending order. The number is the *sequence id*. An
+entry is a duplicate if its sequence ids are not above the highest id of its producer that the log knows. A duplicate is
+acknowledged and not written. The known ids are as durable as the log: when a segment is sealed, they are saved in the
+metadata. After a crash, recovery finds later ids in the entries of the open segment.
 
 Invariants
-- Each append in flight has a claim of its sequence ids. A caller holds `lock` while it queues an append and admits its
-  claim. So claims have the order of the queue.
-- A duplicate of an entry in flight gets the result of that entry. So a duplicate is acknowledged only if it is durable.
+- Each append in flight has a *claim*, which contains its sequence ids. A caller holds `lock` while it queues an append
+  and admits its claim. So claims have the order of the queue.
+- A duplicate of an entry in flight gets the result of this entry. So a duplicate is acknowledged only if the entry is
+  durable.
 - If an entry fails, the later entries of its producer are not written (`SequenceClaim.valid`). Reason: if one were
   written, a retry of the failed entry would be dropped as a duplicate.
 - A batch with old and new messages is refused, because an entry is either written or dropped as a whole.
-- A message too large for one entry is sent as several entries, its chunks. Only the last chunk makes the message's id
-  known. So a message whose last chunk is missing after a crash is not a duplicate when it is sent again. When readers
-  meet its first chunk again, they discard the earlier chunks.
-- A chunk is refused unless it follows the previous chunk in the same session. So no message lacks a chunk, and two
-  sessions with one producer's name cannot mix their chunks.
+- A message too large for one entry is sent as several entries, its *chunks*. The id of the message becomes known only
+  with its last chunk. So if the last chunk is missing after a crash, the message is not a duplicate when it is sent
+  again. When a reader finds the first chunk for the second time, it discards the earlier chunks.
+- A chunk is accepted only if it follows the previous chunk in the same session (connection of a producer). So no
+  message lacks a chunk, and two sessions with the same producer name cannot mix their chunks.
 - Recovery of a log without de-duplication does not verify the checksums of acknowledged entries. `sequences_in`
   verifies every checksum, because a damaged sequence id would drop or repeat later appends.
 """
@@ -64,7 +65,7 @@ class EntrySequence(NamedTuple):
 
     @property
     def completes(self) -> bool:
-        """Whether the entry is the last chunk of a message, or has complete messages."""
+        """Whether the entry is the last chunk of a message, or contains only complete messages."""
         return self.chunk == self.chunks - 1
 
 
@@ -77,7 +78,7 @@ class AppendSession:
 
 @dataclass(slots=True, eq=False)
 class SequenceClaim:
-    """Claim of the sequence ids of an append in flight: the highest id of each producer.
+    """Claim: the highest sequence id of each producer in an append in flight.
 
     `valid` becomes false when an earlier entry of one of the producers fails.
     """
@@ -109,7 +110,7 @@ class _Producer:
 class SequenceRange(NamedTuple):
     """Entries `[start, end)` of an append: new entries, or one duplicate.
 
-    `original` is the future of the entry in flight that a duplicate repeats. It is None if the repeated entry is
+    `original` is the future of the entry in flight that a duplicate repeats. It is None if this entry is already
     durable.
     """
 
@@ -122,8 +123,8 @@ class SequenceRange(NamedTuple):
 def entry_sequence(metadata: MessageMetadata, where: str) -> EntrySequence | None:
     """Return the sequence ids of an entry, or None for a marker or an entry of a run.
 
-    A run is the output of one batch of a Spark query, and a marker ends it. Runs are de-duplicated by query and batch
-    instead. Raises Refused if a sequence id exceeds 2**63 - 1.
+    A run is the output of one batch of a Spark query, and a marker ends it. The log de-duplicates runs by query
+    and batch instead. Raises Refused if a sequence id exceeds 2**63 - 1.
     """
     if is_marker(metadata) or metadata.HasField("txnid_most_bits"):
         return None
@@ -239,7 +240,7 @@ class Deduplication:
             for name, highest in claim.highest.items():
                 producer = self._producers.get(name)
                 if producer is None:
-                    continue  # a recovery dropped the claim, and a later snapshot forgot the producer
+                    continue  # recovery dropped the claim, and a later call of `snapshot` removed the producer
                 if failed:
                     _drop_from(producer, claim)
                 elif claim in producer.in_flight:
@@ -257,7 +258,10 @@ class Deduplication:
             return self._producers[name].last_id if name in self._producers else -1
 
     def learn(self, found: Iterable[KnownSequence]) -> None:
-        """Merge the sequence ids that recovery found. If a producer's last id grew, drop its entries in flight."""
+        """Add the sequence ids that recovery found.
+
+        If a producer's last id has become higher, drop its entries in flight.
+        """
         with self.lock:
             for last in found:
                 producer = self._producers.setdefault(last.producer, _Producer())
@@ -269,7 +273,7 @@ class Deduplication:
     def snapshot(self, *, inactive_ms: int, producers_max: int) -> list[KnownSequence]:
         """Return the durable ids, the most recently active producer first.
 
-        Forgets the producers without entries in flight that were inactive for `inactive_ms`, or are not among the
+        Removes producers that have no entries in flight, if they were inactive for `inactive_ms` or are not among the
         first `producers_max`.
         """
         with self.lock:

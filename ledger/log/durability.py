@@ -3,8 +3,8 @@
     disk      a sync of the segment file, a sync of the metadata file
     bucket    an object of the write-ahead log, which has both (`ledger.bucket_store`)
 
-A store has one place for all of its ledgers. If that place is not the disk, the next broker builds the files of open
-segments from it, and appends to these segments.
+A store has one place for all of its ledgers. If the place is a bucket, the next broker builds the files of open
+segments from the bucket, and appends to these segments.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyspark_ledger.ledger.log.staging.area import SyncParts
 from pyspark_ledger.ledger.log.sync_pool import LogPool, SyncPool
 from pyspark_ledger.ledger.segment.writer import SyncThrough
 
-_THREADS = 8  # more threads than processors: a thread waits for the device
+_THREADS = 8  # more threads than processors, because the threads mostly wait for the device
 
 
 class StoreDurability(Protocol):
@@ -25,15 +25,15 @@ class StoreDurability(Protocol):
 
     @property
     def sync_through(self) -> SyncThrough | None:
-        """The function that makes a segment's bytes durable, None for the disk."""
+        """The function that makes a segment's bytes durable. None if the store uses the local disk."""
 
     @property
     def replica(self) -> Replica | None:
-        """The place of the metadata's durable copy, None for the disk."""
+        """The place of the metadata's durable copy. None if the store uses the local disk."""
 
     @property
     def sync_parts(self) -> SyncParts | None:
-        """The function that makes staged parts durable, None for the disk."""
+        """The function that makes staged parts, the files of Spark tasks, durable. None if the store uses the disk."""
 
     def pool(self, check_fenced: Callable[[], None]) -> LogPool:
         """Return the pool that syncs all logs. `check_fenced` raises if another broker of this host owns the store."""

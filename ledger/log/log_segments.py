@@ -1,14 +1,15 @@
-"""Ordered segments of a managed ledger with prefix sums: the sum over a range of segments is one subtraction.
+"""Ordered segments of a managed ledger with prefix sums. So a count over a range of segments is one subtraction.
 
 A segment is a file of the ledger. Only the last segment is open for appends; all others are sealed and never change.
 
 Invariants
 - `LogSegments` is an immutable view. All views of a log share append-only lists of its sealed segments. A view has its
   own start, end and open segment.
-- An append or a rollover creates a new view and does not copy the lists. A trim moves the start of the view. The lists
-  are copied if the trimmed part is larger than the rest, or if a segment is replaced.
-- The metadata record two counts of each sealed segment: the bytes in its file and its entries with rows. A segment of
-  an earlier version has no such record, so its counts are read once from its index.
+- An append or a rollover creates a new view and does not copy the lists. A trim, which deletes the oldest segments,
+  moves the start of the view. The lists are copied if the trimmed part is larger than the rest, or if a segment is
+  replaced.
+- The metadata contain two counts of each sealed segment: the bytes in its file and its entries with rows. A segment of
+  an earlier version of this package has no such counts, so they are computed once from its index.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ UNKNOWN = -1
 class LogSegment:
     """Segment of a managed ledger. `size_bytes` is the sum of its entries' bytes. `close_ms` is 0 while it is open.
 
-    A frame is an entry with its header in the file. `stored_bytes` counts from the first frame to the end of the last
-    frame. `row_entries` is the number of entries that deliver rows to readers. Both may be `UNKNOWN`.
+    A frame is an entry with its header in the file. `stored_bytes` is the number of bytes from the first frame to the
+    end of the last frame. `row_entries` is the number of entries that have rows for readers. Both may be `UNKNOWN`.
     """
 
     ledger_id: int
@@ -77,18 +78,18 @@ def bytes_between(segment: LogSegment, first: int, end: int) -> int:
 
 
 def delivering(part: Slice) -> int:
-    """Return the number of entries of a slice that deliver rows."""
+    """Return the number of entries of a slice that have rows for readers."""
     return row_entries(part.segment.index(), part.first, part.end, part.segment.first_row)
 
 
 def row_entries(index: EntryIndex, first: int, end: int, first_row: int) -> int:
-    """Return the number of entries in `[first, end)` of an index that deliver rows."""
+    """Return the number of entries in `[first, end)` of an index that have rows for readers."""
     before = first_row if first == 0 else int(index.row_ends[first - 1])
     return int(np.count_nonzero(np.diff(index.row_ends[first:end], prepend=before)))
 
 
 class _Sealed:
-    """Shared lists of sealed segments. The sum at `i` covers the first `i` segments."""
+    """Shared lists of sealed segments, and their prefix sums. The sum at `i` covers the first `i` segments."""
 
     def __init__(self, segments: Iterable[LogSegment] = ()) -> None:
         self.segments: list[LogSegment] = []
@@ -112,7 +113,7 @@ class _Sealed:
                     sums.append(sums[-1] + more)
 
     def is_counted(self, upto: int) -> bool:
-        """Return whether all sums of the first `upto` segments are known, so that no index must be read."""
+        """Return whether all sums of the first `upto` segments are known. Otherwise an index must be read."""
         return min(len(self._stored), len(self._delivering)) > upto
 
     def stored(self, upto: int) -> list[int]:
@@ -180,7 +181,7 @@ class LogSegments(Sequence[LogSegment]):
         return self[at] if at < len(self) and self[at].ledger_id == ledger_id else None
 
     def closed_before(self, ms: int, end: int) -> int:
-        """Return the length of the longest prefix whose segments were all sealed before `ms`, at most `end`."""
+        """Return how many of the first `end` segments were sealed before `ms`, counted up to the first that was not."""
         closed = self._sealed.closed
         return bisect_left(closed, ms, self._first + 1, self._first + 1 + end) - self._first - 1
 
@@ -197,7 +198,7 @@ class LogSegments(Sequence[LogSegment]):
         return self._between(self._sealed.stored(self._sealed_upto(end)), first, end, _stored_bytes)
 
     def row_entries(self, first: int, end: int) -> int:
-        """Return the number of entries that deliver rows in the segments `[first, end)`."""
+        """Return the number of entries in the segments `[first, end)` that have rows for readers."""
         return self._between(self._sealed.delivering(self._sealed_upto(end)), first, end, _row_entries)
 
     def rows(self, first: int, end: int) -> int:
@@ -219,8 +220,8 @@ class LogSegments(Sequence[LogSegment]):
     def without_first(self, count: int) -> LogSegments:
         """Return a view of the sealed segments without the first `count` segments."""
         first = self._first + count
-        # A sum over the trimmed segments may need their indexes, which are deleted. New lists do not have these
-        # segments.
+        # New lists leave the trimmed segments out. Reason: a sum over these segments may need their indexes, which are
+        # deleted.
         if 2 * first > self._end or not self._sealed.is_counted(first):
             return LogSegments.of(self._sealed.segments[first : self._end])
         return LogSegments(self._sealed, first, self._end)

@@ -4,11 +4,13 @@
 entry with the log's writer (`ledger.log.writer`). Readers use a snapshot. The writer publishes a new snapshot whenever
 the acknowledged end moves.
 
-A run is the output of one batch of a Spark query: entries that become visible together. A part is a staged file with
-the entries of one Spark task. With de-duplication, an append may also be split into parts.
+A run is the output of one batch of a Spark query: entries that become visible together. A staged part is a file with
+the entries of one Spark task, which a run takes into the log. The acknowledged end is the end of the entries that the
+broker has acknowledged. With de-duplication, `append_parts` splits an append into parts that are acknowledged
+separately.
 
 Invariants
-- Queued entries are complete and verified.
+- Every queued entry is complete and verified.
 - A refused call changes nothing.
 - Readers see acknowledged entries only.
 """
@@ -66,7 +68,7 @@ T = TypeVar("T")
 
 
 class AppendAck(NamedTuple):
-    """Part of an append: its future, the number of its entries, and their size in bytes."""
+    """Part of an append with its own acknowledgement: its future, its number of entries, and their size in bytes."""
 
     future: Future[Position]
     entries: int
@@ -80,7 +82,7 @@ class ManagedLedger:
         self._snapshot = LogSnapshot.of(name, ())
         self._context = context
         self._moved = threading.Condition()
-        # Set after the writer has published the first snapshot, which is not a change.
+        # Set after the writer has published the first snapshot, because the first snapshot is not a change.
         self._on_moved: Callable[[LogSnapshot, LogSnapshot], None] | None = None
         self._writer = LogWriter(name, context, self._publish)
         self._on_moved = context.moved
@@ -115,8 +117,9 @@ class ManagedLedger:
 
     @property
     def append_latency(self) -> LatencyHistogram:
-        """The times from an append to its acknowledgement since the log was opened. Only the oldest append of a group
-        counts.
+        """The times from an append to its acknowledgement since the log was opened.
+
+        Appends are acknowledged in groups. For each group, only the time of its oldest append is counted.
         """
         return self._writer.append_latencies.state()
 
@@ -137,7 +140,9 @@ class ManagedLedger:
         """
         parts = self.append_parts(entries, AppendSession())
         if len(parts) != 1:
-            raise Refused(f"an append to {self.name!r} has new entries and duplicates, {len(parts)} parts")
+            raise Refused(
+                f"an append to {self.name!r} has new entries and duplicates: it has {len(parts)} parts, expected 1"
+            )
         return parts[0].future
 
     def append_parts(self, entries: Sequence[Buffer], session: AppendSession) -> list[AppendAck]:
@@ -185,8 +190,8 @@ class ManagedLedger:
     def last_sequence_id(self, producer: str, timeout_ms: int) -> int | None:
         """Return the highest durable sequence id of a producer, or -1 for an unknown producer.
 
-        Waits up to `timeout_ms` until no entry of the producer is in flight. Returns None for a log without
-        de-duplication.
+        Waits up to `timeout_ms` until no entry of the producer is waiting for its acknowledgement. Returns None for a
+        log without de-duplication.
         """
         deduplication = self._writer.list.deduplication
         return None if deduplication is None else deduplication.last_sequence_id(producer, timeout_ms)
@@ -197,7 +202,7 @@ class ManagedLedger:
         self._run_entries(request, parts)
 
     def commit_run(self, request: CommitRun, parts: Sequence[OpenedPart]) -> Future[CommittedRun]:
-        """Append the parts as one run, unless the log contains this batch of the query already. Does not wait.
+        """Append staged parts as one run. If the log contains this batch already, append nothing. Does not wait.
 
         Raises Refused if an entry belongs to another run, and Terminated if the log was terminated.
         """
@@ -222,7 +227,7 @@ class ManagedLedger:
             self._moved.wait_for(lambda: self._snapshot.end > position or self._snapshot.terminated, timeout_ms / 1000)
 
     def describe(self, *, lists: bool = True) -> LedgerDescription:
-        """Return the description of the log. With `lists` it includes every segment."""
+        """Return the description of the log. With `lists` the description includes every segment."""
         listed = self._writer.list
         return self._query(
             lambda snapshot: log_description(
@@ -273,13 +278,16 @@ class ManagedLedger:
         return self._change(lambda: changes.roll_over(self._writer, self._context, older_than_ms))
 
     def may_trim(self) -> bool:
-        """Return whether `trim` would delete a segment or a local copy. Ignores unfinished chunked messages."""
+        """Return whether `trim` would delete a segment, or the local copy of an offloaded segment.
+
+        Ignores unfinished chunked messages, which can still prevent the deletion.
+        """
         return changes.may_trim(self._snapshot, self._writer, self._context)
 
     def trim(self) -> TrimReply:
-        """Delete the segments that retention allows and no durable cursor needs.
+        """Delete the segments that retention does not keep and no durable cursor needs.
 
-        The metadata record is changed first, then the files are deleted.
+        The metadata record is changed before the files are deleted.
         """
         with self._context.trim_latencies.timed():
             trimmed = self._change(lambda: changes.trim(self._writer, self._context))
@@ -300,11 +308,11 @@ class ManagedLedger:
 
     @property
     def lacks_indexes(self) -> bool:
-        """Whether the index objects of a direct segment must still be put."""
+        """Whether a direct segment lacks its index objects in the bucket."""
         return self._writer.list.lacks_indexes
 
     def lacking_indexes(self) -> list[tuple[LocalSegment, OffloadAttempt]]:
-        """Return the direct segments whose index objects must still be put, in order, with their attempts."""
+        """Return the direct segments that lack their index objects in the bucket, in order, with their attempts."""
         return self._change(lambda: changes.lacking_indexes(self._writer))
 
     def complete_indexes(self, ledger_ids: Collection[int]) -> None:
@@ -312,7 +320,7 @@ class ManagedLedger:
         self._change(lambda: changes.complete_indexes(self._writer, ledger_ids))
 
     def terminate(self) -> Position:
-        """Close the log for appends for good, and return the position of its last entry. May be repeated.
+        """Close the log for appends for good, and return the position of its last entry. May be called again.
 
         Returns `(-1, -1)` if the log never had an entry.
         """
@@ -329,7 +337,7 @@ class ManagedLedger:
             self._writer.list.refresh_policy()
 
     def close(self) -> None:
-        """Complete all queued items and seal the open segment if possible. May be repeated. Never raises."""
+        """Complete all queued items and seal the open segment if possible. May be called again. Never raises."""
         self._writer.close()
 
     def _check(self, entries: Sequence[Buffer]) -> list[tuple[CheckedEntry, MessageMetadata]]:
@@ -381,7 +389,7 @@ class ManagedLedger:
         return CheckedEntry(entry, size, rows)
 
     def _query(self, query: Callable[[LogSnapshot], T]) -> T:
-        """Run a query on the current snapshot. Repeat the query if it failed and the log was trimmed since."""
+        """Run a query on the current snapshot. If it fails and the log was trimmed in the meantime, run it again."""
         while True:
             snapshot = self._snapshot
             try:
@@ -408,7 +416,7 @@ class ManagedLedger:
 
 
 def _require_marker(request: CommitRun, part: OpenedPart) -> None:
-    """Raise Refused unless the last entry of a part in segment layout is the marker of this run."""
+    """Raise Refused if a part in segment layout does not end with the marker of this run."""
     if part.marker is None:
         return
     where = f"the last entry of {part.part.part}"

@@ -1,9 +1,9 @@
-"""Open segment of a managed ledger, the file that takes the appends: its writer, size, age, and groups to sync.
+"""Open segment of a managed ledger: the file to which appends are written. Its writer, size, age, and groups to sync.
 
 Invariants
 - Readers see acknowledged entries only.
-- The write stage writes, while the sync stage may sync and acknowledge. All other changes require that no thread is in
-  the sync stage (`ledger.log.append_queue` explains both stages).
+- The write stage may write while the sync stage syncs and acknowledges. All other changes are made only while no thread
+  is in the sync stage (`ledger.log.append_queue` explains both stages).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pyspark_ledger.ledger.segment.writer import SealedSegment, SegmentWriter, S
 
 
 class OpenSegment:
-    """Segment that the log appends to."""
+    """Segment to which the log appends entries."""
 
     def __init__(self, writer: SegmentWriter, created_ms: int) -> None:
         self.file = writer
@@ -36,7 +36,7 @@ class OpenSegment:
 
     @classmethod
     def continued(cls, writer: SegmentWriter, created_ms: int) -> OpenSegment:
-        """Return the open segment of an earlier broker, so that this broker continues it."""
+        """Return the open segment that an earlier broker left. This broker appends to it."""
         log = cls(writer, created_ms)
         log.size = log._acknowledged_size = writer.index.size_bytes
         return log
@@ -48,7 +48,7 @@ class OpenSegment:
 
     @property
     def written(self) -> int:
-        """The number of entries written, acknowledged or not."""
+        """The number of written entries, both acknowledged and unacknowledged."""
         return self.file.entries
 
     def write(self, entries: Sequence[StampedEntry]) -> None:
@@ -57,7 +57,7 @@ class OpenSegment:
         self.size += sum([entry.size for entry in entries])
 
     def make_room(self, length: int) -> None:
-        """Preallocate `length` bytes for the entries of one batch, at most to the end of the open block."""
+        """Preallocate `length` bytes for the entries of one batch, but not beyond the end of the open block."""
         self.file.preallocate(length)
 
     def acknowledge(self, entries: int) -> None:
@@ -73,7 +73,7 @@ class OpenSegment:
         return self.file.seal()
 
     def close(self) -> None:
-        """Close the file without a seal, because another broker owns it or the device has failed."""
+        """Close the file without a seal. Called if another broker owns the file, or if the disk has failed."""
         self.file.close()
 
     def is_full(self, policy: LedgerPolicy, now_ms: int) -> bool:
@@ -93,15 +93,15 @@ class OpenSegment:
     def left(self, policy: LedgerPolicy, now_ms: int) -> tuple[int, int]:
         """Return the number of entries and bytes that fit before the segment is full.
 
-        A segment that has reached its limits may be too young to be sealed. Then the limits of a new segment are
-        returned, because entries are still added to it.
+        If the segment has reached its limits but is too young to be sealed, entries are still added to it. Then the
+        limits of a new segment are returned.
         """
         if self._is_filled(policy) and not self.is_full(policy, now_ms):
             return policy.entries_max, policy.size_max
         return policy.entries_max - self.written, policy.size_max - self.size
 
     def segment(self) -> LogSegment:
-        """Return the view of the acknowledged entries for readers."""
+        """Return the acknowledged entries, as readers see them."""
         index = self.index
         entries, row_end = index.count, index.row_end
         return LogSegment(
@@ -123,7 +123,7 @@ class OpenSegment:
 class Written:
     """Group that was written to a segment and waits for its sync.
 
-    `end` is the entry id after its last entry, `end_offset` the end of that entry in the file.
+    `end` is the entry id after the group's last entry. `end_offset` is the end of this entry in the file.
     """
 
     ledger: OpenSegment
@@ -134,7 +134,7 @@ class Written:
 
 
 class TimedFile:
-    """File of a sync stage that counts the duration of its sync."""
+    """File of a sync stage. Records the duration of the sync."""
 
     __slots__ = ("_fd", "_file", "_last", "_latencies", "_started_s")
 
@@ -156,7 +156,7 @@ class TimedFile:
         return self._file.unsynced()
 
     def end_sync(self, error: OSError | None) -> None:
-        """End the sync of the file. A file that is not synced has no duration."""
+        """End the sync of the file, and record its duration if the file was synced."""
         if self._fd >= 0:
             self._latencies.observe(perf_counter() - self._started_s)
         self._file.end_sync(error)

@@ -1,12 +1,14 @@
 """Policy of a managed ledger: block size, rollover, retention and offload.
 
 Rules
-- Each value comes from the first of these that sets it: the ledger's policy, its namespace's policy, the broker's
-  settings. The two values of retention are set together. If only one is set, the other is -1 (no limit).
-- Block size, entries and bytes of a segment can be set when the ledger is created. Its record keeps them as properties,
-  so that the broker's defaults do not change them. A policy of the ledger overrides entries and bytes. The block size
-  never changes.
-- An unknown name, a value out of range or a contradiction of two values is refused. The error names it.
+- Each value comes from the first of these places that sets it: the ledger's policy, its namespace's policy, the
+  broker's settings. The two limits of retention, age and size, come from the same place. If a place sets only one of
+  them, the other limit is -1 (no limit).
+- The block size, and the maximum entries and bytes of a segment, can be set when the ledger is created. The ledger's
+  record stores them as properties. So a later change of the broker's defaults has no effect on them. A policy of the
+  ledger overrides entries and bytes. The block size never changes.
+- An unknown name, a value out of range, or two values that contradict each other are refused. The error names the
+  policies.
 """
 
 from __future__ import annotations
@@ -56,9 +58,9 @@ POLICIES = {
     _OFFLOAD_WAIT: _OFFLOAD_WAIT,
     _DELETE_PUBLISHED: _DELETE_PUBLISHED,
 }
-"""The policies by name, each with the broker's setting that has its default value. The setting also has the range."""
+"""Policies by name. Each has the broker's setting that contains its default value and its allowed range."""
 
-# Older names in Pulsar, with other units. Their values are stored under the newer names.
+# Older names of Pulsar, which have other units. The broker converts their values and stores them under newer names.
 _EARLIER = {"offloadTimeInMinutes": (OFFLOAD_SECONDS, 60), "offloadSizeInMB": (OFFLOAD_BYTES, _MB)}
 
 Stated = Mapping[str, int]
@@ -73,10 +75,11 @@ class LedgerPolicy:
     - Rollover: a segment is sealed at the age `rollover_max_ms` (0: no maximum). A full segment is sealed when it is
       older than `rollover_min_ms` (0: no minimum).
     - Retention: a segment expires `retention_ms` after its seal. It also expires if the later segments have at least
-      `retention_bytes`. -1 disables a limit. Segments up to the id `published` are in all tables of the ledger and may
-      be deleted at once (-1: none).
+      `retention_bytes`. -1 disables a limit. Segments up to the id `published` are in all tables to which the ledger
+      is published, and may be deleted at once (-1: none).
     - Offload: a segment is offloaded `offload_ms` after its seal, or when it and all later segments exceed
-      `offload_bytes`. -1 disables a threshold. Its local copy is deleted `offload_lag_ms` after that (-1: never).
+      `offload_bytes`. -1 disables a threshold. Its local copy is deleted `offload_lag_ms` after the offload (-1:
+      never).
     """
 
     block_bytes: int
@@ -94,7 +97,7 @@ class LedgerPolicy:
 
     @property
     def entry_bytes_max(self) -> int:
-        """The maximum size of an entry, with the broker's metadata, so that it fits into a block."""
+        """The maximum size of an entry with the broker's metadata. Such an entry still fits into a block."""
         return entry_bytes_max(self.block_bytes)
 
     @property
@@ -155,7 +158,7 @@ class LedgerPolicy:
 
 
 def effective(ledger: Stated, namespace: Stated, settings: Settings) -> dict[str, int]:
-    """Return the effective value of every policy: the ledger's, else the namespace's, else the broker's."""
+    """Return the value of every policy: from the ledger, or from its namespace, or from the broker, in this order."""
     ledger, namespace = _with_retention(ledger), _with_retention(namespace)
     return {
         name: ledger.get(name, namespace.get(name, getattr(settings, setting))) for name, setting in POLICIES.items()
@@ -163,7 +166,7 @@ def effective(ledger: Stated, namespace: Stated, settings: Settings) -> dict[str
 
 
 def require_policies(stated: Mapping[str, int], where: str) -> None:
-    """Raise Refused for an unknown name, a value out of range, or a retention with 0 in only one of its two values."""
+    """Raise Refused for an unknown name, a value out of range, or a retention in which only one limit is 0."""
     for name, value in stated.items():
         _require_known(name, where)
         allowed = SETTINGS[POLICIES[name]]
@@ -176,7 +179,7 @@ def require_policies(stated: Mapping[str, int], where: str) -> None:
     time, size = policies.get(RETENTION_TIME, -1), policies.get(RETENTION_SIZE, -1)
     if (time == 0) != (size == 0):
         raise Refused(
-            f"retention of {where} is {time} minutes and {size} MiB, only one of them is 0",
+            f"retention of {where} is {time} minutes and {size} MiB: only one of the two limits is 0",
             hint="Set both to 0 to delete segments that every cursor has read, or set one to -1 to disable its limit",
         )
 
@@ -194,7 +197,7 @@ def require_offload(values: Stated, where: str) -> None:
 
 
 def in_later_names(values: Mapping[str, int], where: str) -> dict[str, int]:
-    """Return the policies with Pulsar's older names and units replaced by the newer ones.
+    """Return the policies under Pulsar's newer names and in their units.
 
     Raises Refused if the older and the newer name have different values.
     """
@@ -223,7 +226,7 @@ def require_properties(values: Iterable[str], remove: Iterable[str], where: str)
     wrong = sorted(name for name in (*values, *remove) if not name or name.startswith(RESERVED_PREFIX))
     if wrong:
         raise Refused(
-            f"properties {wrong} of {where!r} cannot be set: names with the prefix {RESERVED_PREFIX} are the broker's",
+            f"properties {wrong} of {where!r} cannot be set: the prefix {RESERVED_PREFIX} is reserved for the broker",
             hint="Choose another name, or set a policy",
         )
 
@@ -250,7 +253,7 @@ def _require_known(name: str, where: str) -> None:
 
 
 def _with_retention(stated: Stated) -> Stated:
-    """Return the policies. If only one value of retention is set, the other is added as -1."""
+    """Return the policies. If only one limit of retention is set, add the other limit as -1."""
     if not any(name in stated for name in _RETENTION):
         return stated
     return {**dict.fromkeys(_RETENTION, -1), **stated}

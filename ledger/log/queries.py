@@ -1,23 +1,25 @@
 """Queries on one snapshot of a log: backlogs, read progress, prefixes within a read limit, end and description.
 
-A backlog is the number of entries, rows and bytes that a reader has not read. A reader may skip positions, for example
-acknowledged rows. Then rows and bytes are counted entry by entry:
+A *backlog* is the number of entries, rows and bytes that a reader has not read. A reader may skip positions, for
+example rows that are acknowledged already. Then rows and bytes are counted for each entry:
 
-    entry with     no row skipped   some rows skipped                             all rows skipped
-    counts rows    all              remaining rows                                0
-    counts bytes   all              share of remaining rows, at least 1/8         0
+    entry with        no row skipped   some rows skipped                                    all rows skipped
+    counted rows      all              remaining rows                                       0
+    counted bytes     all              in proportion to the remaining rows, at least 1/8    0
 
 Rules
 - A result depends only on one snapshot and the arguments.
-- Trimmed entries in a range are always reported. A position that the log never had raises DataLoss.
+- If entries of a range were trimmed (deleted by retention), the result reports them. A position that the log never had
+  raises DataLoss.
 - An entry can have no rows, for example the marker that ends a run (the entries of one committed batch). Every reader
   skips such an entry, so a counted backlog excludes it.
-- The head of a read is its first entry with rows, together with the entries before it. The longest prefix with n rows
-  ends before the first entry that would exceed n. So it includes the entries without rows that follow its last row.
-- An estimated backlog reads no file. Its number of entries includes entries without rows. A segment that the range
-  covers in part contributes a proportional share of its rows and bytes.
-- A limit of a batch counts only the rows that are delivered. The bytes read from partly skipped entries are at most
-  eight times the counted bytes.
+- The *head* of a read is its first entry with rows, together with the entries without rows before it. The longest
+  prefix with n rows ends before the first entry that would exceed n rows. So entries without rows behind its last row
+  belong to the prefix.
+- An estimated backlog is computed without reading a file. Its number of entries includes entries without rows. If the
+  range covers a segment in part, a proportional part of the segment's rows and bytes is counted.
+- A limit of a batch applies to the rows that are delivered. For partly skipped entries, at most eight times the counted
+  bytes are read, because at least an eighth of an entry is counted.
 """
 
 from __future__ import annotations
@@ -77,8 +79,8 @@ def unacknowledged(
 ) -> Backlog:
     """Return `total`, the backlog of the range `left`, minus the acknowledged `positions`.
 
-    If not `precise`, each acknowledged entry subtracts the average of its segment, and an entry with only some
-    acknowledged rows subtracts nothing.
+    If not `precise`, each acknowledged entry counts as an average entry of its segment. An entry with only some
+    acknowledged rows then counts as unacknowledged.
     """
     entries, rows, size = total
     if not left:
@@ -103,7 +105,7 @@ def unacknowledged(
 
 
 def _slices_with(positions: PositionSet, snapshot: LogSnapshot, left: PositionRange) -> Iterator[Slice]:
-    """Yield the parts of the range `left` in those segments that have entries in `positions`."""
+    """Yield the slices of the range `left` in the segments that have entries in `positions`."""
     for ledger_id in positions.ledgers():
         if left.start.ledger_id <= ledger_id <= left.end.ledger_id and snapshot.segments.find(ledger_id) is not None:
             within = PositionRange(Position(ledger_id, 0), Position(ledger_id + 1, 0))
@@ -114,11 +116,10 @@ _LEAST_SHARE = 8
 
 
 class Head(NamedTuple):
-    """First entry of a read with remaining rows: these rows, the time of the entry, and the position after it.
+    """First entry of a read with remaining rows: these rows, the time of the entry, and the position after the entry.
 
-    The time is that at which the broker stored the entry, in milliseconds since 1970.
-
-    `size_bytes` includes the entries before it.
+    The time is when the broker stored the entry, in milliseconds since 1970. `size_bytes` includes the entries without
+    remaining rows before it.
     """
 
     rows: int
@@ -161,7 +162,7 @@ def head_left(snapshot: LogSnapshot, range_: PositionRange, skipped: PositionSet
 def prefix_left(
     snapshot: LogSnapshot, range_: PositionRange, skipped: PositionSet, rows: int, size_bytes: int
 ) -> SplitPart:
-    """Return the longest prefix of a range with at most `rows` rows and `size_bytes` bytes. Omits `skipped` rows.
+    """Return the longest prefix of a range with at most `rows` rows and `size_bytes` bytes, without `skipped` rows.
 
     The table at the head of this module defines the counted bytes.
     """
@@ -205,9 +206,9 @@ Gone = Callable[[], Sequence[SegmentDescription]]
 def reading_left(
     snapshot: LogSnapshot, incarnation: str, reading: ReadProgress, gone: Gone, skipped: PositionSet | None = None
 ) -> LogStatus:
-    """Return the state of the log, and the entries that `reading` has not read, without the `skipped` positions.
+    """Return the state of the log, and the backlog of the reader `reading` without the `skipped` positions.
 
-    Raises DataLoss if `reading` is at a position that the log never had.
+    Raises DataLoss if the reader is at a position that the log never had.
     """
     if reading.incarnation and reading.incarnation != incarnation:
         reading = ReadProgress(count=reading.count)
@@ -265,7 +266,7 @@ def prefix(snapshot: LogSnapshot, range_: PositionRange, rows: int, size_bytes: 
 
 
 def _begin(snapshot: LogSnapshot, reading: ReadProgress, gone: Gone) -> tuple[Position, TrimmedEntries | None]:
-    """Return the first position to read, and the trimmed entries before it that were not read."""
+    """Return the first position to read, and the entries before it that were trimmed before the reader read them."""
     if reading.from_ms is not None:
         return snapshot.seek_time(reading.from_ms), None
     if reading.position is None or reading.position == EARLIEST:
@@ -296,7 +297,7 @@ def _trimmed(lost: PositionRange, gone: Sequence[SegmentDescription]) -> Trimmed
             entries += count
             rows += ledger.rows * count // max(ledger.entries, 1)
             size += ledger.size_bytes * count // max(ledger.entries, 1)
-    # A negative id means that the log was empty at the last read. Then all trimmed segments are lost entries.
+    # A negative id means that the log was empty at the last read. Then the reader has lost all trimmed entries.
     known = any(ledger.ledger_id == lost.start.ledger_id for ledger in gone) or (lost.start.ledger_id < 0 < len(gone))
     return TrimmedEntries(lost, entries, rows, size, known)
 
@@ -375,7 +376,7 @@ def log_description(
     *,
     lists: bool = True,
 ) -> LedgerDescription:
-    """Return the description of the log. With `lists` it includes every segment. The store adds cursors and schema."""
+    """Return the description of the log, with every segment if `lists` is set. The store adds cursors and schema."""
     return LedgerDescription(
         name=snapshot.name,
         incarnation=incarnation,

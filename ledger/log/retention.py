@@ -1,22 +1,22 @@
 """Retention of a managed ledger: the segments and local copies that may be deleted, and the mark of the last trim.
 
-A trim deletes the oldest segments. As in Pulsar, it checks sealed segments that every durable cursor has read, oldest
-first. A segment is deleted if it has expired *or* if the later segments have at least the quota of bytes. The check
-ends at the first segment that stays.
+A *trim* deletes the oldest segments. As in Pulsar, it checks sealed segments, oldest first. A segment is deleted if
+every durable cursor has read it, and if it exceeds one of two limits. It is older than the limit of age, *or* the later
+segments together have at least the limit of size. The trim ends at the first segment that stays.
 
     property "ledger.trimmed" of the record:  SEGMENT:ENTRY ROWS
 
 Invariants
 - If both limits are -1, no segment is deleted for its age or size. Without durable cursors, only the limits decide.
-- With `deleteAfterPublish`, a segment is deleted once it is in all tables that its log is published to.
+- With `deleteAfterPublish`, a segment may be deleted when it is in all tables to which its log is published.
 - The open segment is never deleted. A segment that the slowest cursor has not read to its end is never deleted.
-- If the clock moves back, segments get younger. So this never causes a deletion.
-- An offloaded segment is copied to object storage. Its local copy is deleted when the copy has been complete for the
+- If the clock is set back, segments only seem younger. So no segment is deleted because of this.
+- An offloaded segment has a copy in object storage. Its local copy is deleted when the offload is older than the
   policy's deletion lag (0: at once).
 - With `retentionWaitsForOffload`, no segment is deleted before it is offloaded.
-- `TrimMark` has the first position after the trimmed segments, and the number of rows before that position. It is
-  needed because trimmed segments are not in the list. A reader before the mark has lost entries. Row counts continue
-  from the mark.
+- `TrimMark` has the first position after the trimmed segments, and the number of rows before this position. The mark is
+  needed because the list of segments does not contain trimmed segments. A reader whose position is before the mark has
+  lost entries. The rows of later entries are counted from the mark.
 - `expendable` and `local_expendable` are pure.
 """
 
@@ -33,7 +33,7 @@ from pyspark_ledger.ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
 
 
 class RetainedSegment(NamedTuple):
-    """Segment in the log's list. `close_ms` is 0 while it is open. `attempt` is the newest upload to object storage."""
+    """Segment in the log's list. `close_ms` is 0 while it is open. `attempt` is its newest upload to object storage."""
 
     ledger_id: int
     entries: int

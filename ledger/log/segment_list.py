@@ -3,14 +3,16 @@
 Invariants
 - A file exists before the list names it. The list names a segment before the segment's first entry is written.
   Exception: a staged part, a file with the rows of a Spark task, is listed as a complete segment.
-- Only the last segment of the list can be open (close time 0). An open segment at the start of a broker was left by a
-  broker that ended without a seal. It is recovered and sealed, and the first append creates a new segment.
+- Only the last segment of the list can be open (close time 0). If a segment is open when a broker starts, an earlier
+  broker ended without a seal. The new broker recovers and seals this segment, and the first append creates a new
+  segment. Exception: in a store in a bucket, the new broker appends to the open segment.
 - Each start of a broker raises the store's epoch, which fences the previous broker. A fenced broker may continue to
   write until it reads the epoch. No reader may see these writes. If the fenced broker still has the segment's file
   open, the new broker recovers the segment from a copy, which replaces the file.
 - A seal writes entries, sizes, rows and the newest committed batches to the metadata in one transaction. An empty
   segment is removed from the list instead.
-- An offload is a copy of a sealed segment in object storage, and an attempt is one upload of the copy.
+- An *offload* copies a sealed segment to object storage. An *attempt* is one upload of a segment. A *direct segment* is
+  a segment whose data object a Spark task has put, and which has no local file.
 """
 
 from __future__ import annotations
@@ -77,7 +79,7 @@ class LogContext:
     sealed: Callable[[str], None]
     """Called with the name of a managed ledger after it has sealed a segment. Must not block."""
     unlisted: Callable[[Collection[int]], None]
-    """Called with the ids of segments that were trimmed, or whose local copy was removed. Deletes their files."""
+    """Called with the ids of segments that were trimmed, or whose local copy is not needed. Deletes their files."""
     moved: Callable[[LogSnapshot, LogSnapshot], None] = lambda _before, _now: None
     """Called with the snapshots before and after a change, on the thread of the change. Must not wait for the log."""
     offloader: Callable[[], LedgerOffloader] = NoOffloader
@@ -91,7 +93,7 @@ class LogContext:
     """Durations of trims that deleted something."""
 
     sync_through: SyncThrough | None = None
-    """Makes the bytes of a segment durable in a bucket. None: they are durable on the disk."""
+    """Makes the bytes of a segment durable in a bucket. None if the store uses the local disk."""
 
 
 class SegmentList:
@@ -125,7 +127,7 @@ class SegmentList:
 
     @property
     def _is_synced(self) -> bool:
-        """Whether an entry is synced before it is acknowledged. A sealed segment is synced in any case."""
+        """Whether entries are synced before they are acknowledged. A sealed segment is always synced."""
         return self.properties.get(DURABILITY) != "os" or self._context.sync_through is not None
 
     @property
@@ -146,8 +148,8 @@ class SegmentList:
     def open(cls, name: str, context: LogContext) -> tuple[SegmentList, OpenSegment | None]:
         """Read the list from the metadata at the first use of a log.
 
-        Return it with the open segment if later appends continue that segment, as in a bucket. A segment on a disk is
-        recovered and sealed instead.
+        In a store in a bucket, also return the open segment, to which later appends are added. In a local store,
+        recover and seal the open segment instead, and return None.
         """
         ledgers = cls(context.metadata.ledger(name), context)
         if context.sync_through is not None:
@@ -159,7 +161,8 @@ class SegmentList:
     def recover(cls, name: str, context: LogContext, deduplication: Deduplication | None = None) -> SegmentList:
         """Read the list from the metadata. Recover and seal a segment that an earlier broker left open.
 
-        `deduplication` is passed if this broker opens the log again, so that the ids in memory are kept.
+        `deduplication` is passed if this broker reads the list again after an error. Then the sequence ids in memory
+        are kept.
         """
         ledgers = cls(context.metadata.ledger(name), context, deduplication)
         ledgers._seal_left_open()
@@ -214,9 +217,10 @@ class SegmentList:
         self._context.sealed(self.name)
 
     def remember(self, batch: CommittedBatch) -> None:
-        """Remember a batch after its commit. The next seal saves it. Until then, recovery finds its marker in the file.
+        """Record a batch in memory after its commit. The next seal saves the batch in the metadata.
 
-        The marker is the entry that ends the run of a batch.
+        Until then, recovery finds the batch by its marker in the segment file. A marker is the entry that ends the run
+        of a batch.
         """
         self.committed[batch.query] = batch
         self._unsaved[batch.query] = batch
@@ -234,7 +238,7 @@ class SegmentList:
         return [segment for segment in found if segment is not None]
 
     def trim(self, gone: Sequence[int]) -> None:
-        """Remove segments from the start of the list. All are sealed. The caller then deletes their files."""
+        """Remove sealed segments from the start of the list. The caller then deletes their files."""
         last = self._sealed[len(gone) - 1]
         info = self._info()
         mark = TrimMark(Position(last.ledger_id, last.entries), last.row_end)
@@ -248,7 +252,8 @@ class SegmentList:
     def prepare_offload(self, ledger_id: int, attempt: OffloadAttempt) -> LocalSegment | None:
         """Record a new attempt to offload a sealed segment. The objects of an earlier attempt will be deleted.
 
-        Returns None if the segment is offloaded. Raises Refused if it is open, NotFound if it is not listed.
+        Returns None if the segment is already offloaded. Raises Refused if the segment is open, and NotFound if the log
+        has no such segment.
         """
         row = self._row(ledger_id)
         listed = row.listed()
@@ -264,11 +269,11 @@ class SegmentList:
 
     @property
     def lacks_indexes(self) -> bool:
-        """Whether the index objects of a direct segment must still be put."""
+        """Whether a direct segment lacks its index objects in the bucket."""
         return bool(self._without_indexes)
 
     def lacking_indexes(self) -> list[tuple[LocalSegment, OffloadAttempt]]:
-        """Return the direct segments whose index objects must still be put, in order, with their attempts."""
+        """Return the direct segments that lack their index objects in the bucket, in order, with their attempts."""
         found = []
         for ledger_id in self._without_indexes:
             row, segment = self._row(ledger_id), self._sealed.find(ledger_id)
@@ -303,8 +308,8 @@ class SegmentList:
     def delete_local(self, ledger_ids: Collection[int]) -> None:
         """Record that the local data files of offloaded segments are deleted. The caller then deletes the files.
 
-        The index file beside each segment stays. So a log is opened, measured and split without a request to object
-        storage. Raises Refused if a segment is not offloaded.
+        The index file beside each segment stays. So the broker can open a log, count its rows and split ranges without
+        a request to object storage. Raises Refused if a segment is not offloaded.
         """
         put, done = [], {}
         for ledger_id in ledger_ids:
@@ -346,17 +351,17 @@ class SegmentList:
             self._copied = self._copied - {ledger_id} | ({ledger_id} if _is_copied(segment) else set())
 
     def _seal_left_open(self) -> None:
-        """Recover and seal the segment that an earlier broker left open, if there is one."""
+        """Recover and seal the open segment of an earlier broker, if there is one."""
         if not self.left_open:
             return
         (row,) = self.left_open
         ledger_id = row.ledger_id
         context = self._context
-        # Raises Fenced if another broker took over the store after the list was read, and may write the segment.
+        # Raises Fenced if another broker took the store over after the list was read. It may be writing to the segment.
         context.metadata.require_epoch(context.epoch)
         path = data_path(context.directory, ledger_id)
         if path.exists() and disk.take_from_writer(path, index_path(context.directory, ledger_id)):
-            _log.warning("%s is still open in a fenced broker: its copy is recovered", path)
+            _log.warning("%s is still open in a broker that was replaced: a copy of the file is recovered", path)
         recovered = recover_segment(
             path,
             ledger_id,
@@ -367,16 +372,16 @@ class SegmentList:
             synced=self._is_synced,
         )
         if context.sync_through is not None:
-            recovered = recovered.acknowledged_part()  # the log of the store may lack the other entries
+            recovered = recovered.acknowledged_part()  # in a bucket, the log of the store may lack the other entries
         self._learn(recovered)
         sealed, index = seal_recovered(recovered), recovered.index
-        del recovered  # otherwise the traceback of an error keeps the index file mapped
+        del recovered  # otherwise the traceback of an error would keep the index file mapped
         self._close(ledger_id, sealed, index, row.created_ms)
 
     def _continue_left_open(self, sync_through: SyncThrough) -> OpenSegment | None:
-        """Return the open segment, whose file was built from the log of the store.
+        """Return the open segment of a store in a bucket. Its file was built from the log in the bucket.
 
-        A segment that is listed and has no file got no entry. It is removed from the list.
+        If the segment has no file, it never got an entry. Then it is removed from the list.
         """
         if not self.left_open:
             return None
@@ -400,7 +405,7 @@ class SegmentList:
         return OpenSegment.continued(writer, row.created_ms)
 
     def _learn(self, recovered: RecoveredSegment) -> None:
-        """Remember the batches and the sequence ids of a recovered segment."""
+        """Record the batches and the sequence ids of a recovered segment in memory."""
         now_ms = self._context.clock()
         for batch in _batches_of(recovered, now_ms):
             self.remember(batch)
@@ -478,9 +483,9 @@ class SegmentList:
             self._once.popleft()
 
     def _expired_batches(self) -> list[CommittedBatch]:
-        """Return the batches of writes outside a stream that are older than staged files are kept.
+        """Return the batches of writes outside of a stream that are older than the staging retention.
 
-        They can be forgotten: their staged files are deleted, so no client can commit them again.
+        Their records can be deleted: their staged files are deleted, so no client can commit these batches again.
         """
         oldest = self._context.clock() - self._context.settings.stagingRetentionSeconds * 1000
         return list(takewhile(lambda batch: batch.committed_ms < oldest, self._once))

@@ -1,4 +1,4 @@
-"""Snapshot of the readable entries of a managed ledger: positions, counts, blocks and splits of ranges.
+"""Snapshot of the readable entries of a managed ledger. It answers questions about positions, counts and ranges.
 
 Invariants
 - A snapshot is immutable. A new snapshot replaces it when the log changes.
@@ -6,7 +6,8 @@ Invariants
 - `entries` of the open segment is the number of committed entries. Readers never see a later entry of its file.
 - A position is *between* entries: `(S, E)` is before entry E of segment S. `(S, entries of S)` and `(next segment, 0)`
   are the same position. The log's end always has the first form, so that a rollover does not change it.
-- Retention has trimmed (deleted) all entries before the position `trimmed`. The first readable entry follows it.
+- Retention has trimmed (deleted) all entries before the position `trimmed`. The first readable entry is behind this
+  position.
 - The number of entries before a position is valid only within one snapshot, because a trim removes entries at the
   start. The distance of two positions is the same in all snapshots.
 """
@@ -34,9 +35,10 @@ _LONGER_LOG = "The offset was written when the log was longer: the store was res
 
 @dataclass(frozen=True, slots=True)
 class Cover:
-    """Segments of a range. The range covers the segments `[first, end)` of the log fully.
+    """Segments of a range.
 
-    `cut` has the slices of the segments that the range covers in part.
+    The range contains all entries of the segments `[first, end)` of the log. `cut` has the slices of the segments of
+    which the range contains only some entries.
     """
 
     cut: list[Slice]
@@ -75,7 +77,7 @@ class LogSnapshot:
 
     @property
     def rows(self) -> int:
-        """The number of committed rows since the log was created, with trimmed rows."""
+        """The number of committed rows since the log was created, including trimmed rows."""
         return self.segments[-1].row_end if self.segments else self.trimmed.rows
 
     def require_left(self, position: Position) -> None:
@@ -93,7 +95,7 @@ class LogSnapshot:
                 yield part
 
     def cover(self, range_: PositionRange) -> Cover:
-        """Return the segments of a range, by bisection. Raises DataLoss if the log does not contain the range."""
+        """Find the segments of a range by bisection. Raises DataLoss if the log does not contain the range."""
         self._require_contains(range_)
         start, end, segments = range_.start, min(range_.end, self.end), self.segments
         first, stop = segments.at(start.ledger_id), segments.at(end.ledger_id + 1)
@@ -113,7 +115,7 @@ class LogSnapshot:
         return before
 
     def rows_before(self, position: Position) -> int:
-        """Return the number of rows before a position, with trimmed rows."""
+        """Return the number of rows before a position, including trimmed rows."""
         at = self.segments.at(position.ledger_id + 1) - 1
         if at < 0:
             return self.segments[0].first_row if self.segments else self.trimmed.rows
@@ -123,7 +125,7 @@ class LogSnapshot:
         return int(segment.index().row_ends[position.entry_id - 1]) if position.entry_id > 0 else segment.first_row
 
     def measure(self, range_: PositionRange) -> tuple[int, int, int]:
-        """Return the number of entries, rows and bytes in segment files of a range."""
+        """Return the number of entries, of rows, and of bytes in segment files, of a range."""
         cover = self.cover(range_)
         entries = self.segments.entries(cover.first, cover.end) + sum(part.end - part.first for part in cover.cut)
         if not entries:
@@ -133,7 +135,10 @@ class LogSnapshot:
         return entries, self.rows_before(min(range_.end, self.end)) - self.rows_before(range_.start), size
 
     def blocks(self, range_: PositionRange, max_block_bytes: int) -> list[SegmentBlock]:
-        """Return blocks with the entries of a range, in order. A block has at most `max_block_bytes`, or one entry."""
+        """Return blocks with the entries of a range, in order.
+
+        A larger block than `max_block_bytes` has only one entry.
+        """
         found: list[SegmentBlock] = []
         for part in self.slices(range_):
             found += part.segment.blocks(part.first, part.end, max_block_bytes)

@@ -3,17 +3,18 @@
     queue   A B C D E F …         one thread: A              sync A · check epoch · complete A
                                   another:    B C D E F …    sync all together · check epoch · complete B, C, D, E, F …
 
-The pool performs the syncs of appends. A job is the sync stage of one log (`ledger.log.append_queue`). It names its
-file and gets the result of the sync. One system call syncs a single file. The kernel syncs several files together
-(`ledger.segment.file_syncs`). Reason: the device is as busy as with one thread per file, and the threads do not compete
-for the interpreter. After the syncs and before the acknowledgements, the thread checks once that this broker still owns
-the store.
+The pool performs the syncs of appends. A job is the sync stage of one log (`ledger.log.append_queue`). A job names its
+file and gets the result of the sync. If a thread has one job, it makes one system call for the file. If it has several
+jobs, the kernel syncs their files at the same time (`ledger.segment.file_syncs`). Reason: the device is as busy as with
+one thread for each file, and threads do not compete for Python's global interpreter lock. After the syncs and before
+the acknowledgements, the thread checks once that this broker still owns the store.
 
 Invariants
 - One thread at a time works on a log. The append queue submits its job again only after its sync stage has ended.
 - `SyncJob.take` returns False if another thread has already started the job.
-- A thread that syncs a log again also takes waiting jobs. Reason: a busy log must not starve other logs.
-- If a job raises, only this job fails (`SyncJob.fail`). The thread and the other jobs continue.
+- A thread whose log needs another sync also takes waiting jobs of other logs. Reason: a busy log must not keep other
+  logs waiting.
+- If a job raises an error, only this job fails (`SyncJob.fail`). The thread and the other jobs continue.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from pyspark_ledger.ledger.segment.file_syncs import FileSyncs
 from pyspark_ledger.ledger.segment.writer import SegmentWriter, UnsyncedRange
 
 _log = logging.getLogger(__name__)
-# A round waits for its slowest file, so many logs are divided between the threads.
+# Limit of the jobs in one round. A round waits for its slowest file, so many logs are divided between the threads.
 _TAKEN_MAX = 8
 
 
@@ -39,7 +40,10 @@ class SyncJob(Protocol):
     """Sync job of one log."""
 
     def take(self) -> bool:
-        """Start the job: take written groups, up to `LogPool.sync_bytes`. Return False if another thread did."""
+        """Start the job: take written groups, up to `LogPool.sync_bytes`.
+
+        Return False if another thread has started it.
+        """
         ...
 
     def file(self) -> SyncedFile | None:
@@ -51,7 +55,7 @@ class SyncJob(Protocol):
         ...
 
     def fail(self, error: BaseException) -> None:
-        """End the job because a step raised. Does nothing unless this thread runs the job. Never raises."""
+        """End the job after an error in one of its steps. Does nothing if another thread runs the job. Never raises."""
         ...
 
 
@@ -66,7 +70,7 @@ class SyncedFile(Protocol):
         ...
 
     def unsynced(self) -> UnsyncedRange:
-        """Return the bytes that the sync which `begin_sync` started covers."""
+        """Return the bytes that the current sync covers. `begin_sync` has started this sync."""
         ...
 
     def end_sync(self, error: OSError | None) -> None:
@@ -79,26 +83,26 @@ class LogPool(Protocol):
 
     latencies: Latencies
     sync_bytes: int
-    """Size of a sync: it takes written groups until they have so many bytes. 0 means all written groups."""
+    """Size of a sync in bytes. A sync takes written groups until they have this size. 0: all written groups."""
 
     def written(self, file: SegmentWriter) -> None:
         """Prepare the sync of entries that were written during another sync of the same file. Raises no error."""
 
     def drain(self, file: SegmentWriter) -> None:
-        """Wait until no bytes of a file are read for a sync, because the file will be truncated."""
+        """Wait until no sync reads bytes of a file. Called before the file is truncated."""
 
     def submit(self, job: SyncJob) -> None:
         """Queue a job. The caller does not wait."""
 
     def run_inline(self, job: SyncJob) -> bool:
-        """Sync a log once and wait for the result. Return whether there is more to sync."""
+        """Sync a log once and wait for the result. Return whether the log needs another sync."""
 
     def close(self) -> None:
         """Run all submitted jobs and end the threads. No job may be submitted afterwards."""
 
 
 class RunningSync:
-    """Sync of one log. `error` is the error of the sync or of a step before it."""
+    """Sync of one log. `error` is the error of the sync, or of a step before the sync."""
 
     def __init__(self, job: SyncJob) -> None:
         self.job = job
@@ -145,10 +149,10 @@ class SyncPool:
         self._idle: list[None] = []  # one element for each idle thread; append and pop are atomic
 
     def written(self, file: SegmentWriter) -> None:
-        """Do nothing: the next sync of the file covers the entries."""
+        """Do nothing, because the next sync of the file covers the entries."""
 
     def drain(self, file: SegmentWriter) -> None:
-        """Do nothing: the device does not read the file for a sync."""
+        """Do nothing, because a sync of a local file reads no bytes through this process."""
 
     def submit(self, job: SyncJob) -> None:
         """Queue a job for the next idle thread."""
@@ -241,7 +245,7 @@ class SyncPool:
             except Empty:
                 break
             if job is None:
-                self._jobs.put(None)  # each None ends one thread, and this None is for another thread
+                self._jobs.put(None)  # each None in the queue ends one thread, and this one is for another thread
                 break
             if job.take():
                 jobs.append(job)

@@ -2,15 +2,15 @@
 
 A message that is too large for one entry is written as several entries, its chunks.
 
-    first chunk ──── chunk ──── …  ──── last chunk      a position between them moves back to the first chunk
+    first chunk ──── chunk ──── …  ──── last chunk      `floor` moves a position between them back to the first chunk
 
 Rules
-- A scan finds the chunks in the log's segments. Only the last chunk of a message delivers a row. So entries without
-  rows are parsed to find the other chunks. The last chunk is found by a search of the segment's bytes for the message's
-  id.
-- A message is given up when its producer starts another message, or after ten minutes without a chunk. Reason: a
-  producer that died must not stop trims and cursors for ever.
-- The scan starts one hour before the segment of the position. A message that took longer is not found.
+- A scan of the log's segments finds the chunks. Only the last chunk of a message has a row. So the scan parses entries
+  without rows to find the other chunks. To find the last chunk, it searches the segment's bytes for the id of the
+  message.
+- A message is given up, so that cursors and trims may pass it, when its producer starts another message. It is also
+  given up after ten minutes without a chunk. Reason: a producer that died must not stop trims and cursors for ever.
+- The scan starts one hour before the segment of the position. It does not find a message that took longer than this.
 - Segments without a local file are not scanned. A segment is offloaded only after its chunked messages are complete or
   given up.
 """
@@ -39,7 +39,7 @@ _LONGEST_MS = 60 * 60 * 1000
 
 @dataclass(slots=True)
 class _Unfinished:
-    """Message whose last chunk was not found. `seen_ms` is the time at which the broker stored its newest chunk."""
+    """Message whose last chunk was not found. `seen_ms` is the time when the broker stored its newest chunk."""
 
     producer: str
     first: Position
@@ -47,7 +47,7 @@ class _Unfinished:
 
 
 class ChunkRanges:
-    """Chunked messages of one log. Each scan continues where the previous one ended. Any thread may call `floor`."""
+    """Chunked messages of one log. Each scan continues at the end of the previous scan. Any thread may call `floor`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -60,7 +60,7 @@ class ChunkRanges:
         """
         newest = snapshot.segments[-1].close_ms if snapshot.segments else now_ms
         if position >= snapshot.end and newest and now_ms - newest > GIVEN_UP_MS:
-            return position  # the log ended long ago, so every unfinished message is given up
+            return position  # the log got no entry for so long that every unfinished message is given up
         with self._lock:
             self._scan(snapshot, _scan_start(snapshot, position))
             for uuid, message in list(self._unfinished.items()):
@@ -132,7 +132,7 @@ class ChunkRanges:
         try:
             metadata = parse_entry(entry, f"entry {position}").metadata
         except Corrupt:
-            return  # readers of the entry report the error
+            return  # readers of the entry will report the damage
         if metadata.num_chunks_from_msg <= 1 or is_marker(metadata):
             return
         self._record_chunk(metadata, position, stored_ms)
@@ -154,7 +154,7 @@ class ChunkRanges:
 
 
 def _scan_start(snapshot: LogSnapshot, position: Position) -> Position:
-    """Return the start of the first segment to scan: the last hour before the segment of `position` is scanned."""
+    """Return the start of the first segment to scan. The scan includes the hour before the segment of `position`."""
     segments = snapshot.segments
     if not segments:
         return snapshot.start

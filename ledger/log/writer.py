@@ -1,17 +1,20 @@
 """Writer of one log: writes, syncs and acknowledges the groups of the append queue (`ledger.log.append_queue`).
 
-A stamp precedes each entry: the time at which the broker wrote the entry, and the number of rows up to its end. The
-epoch is a number that rises with each start of a broker of the store. A run is the output of one batch of a Spark
-query. A rollover seals the open segment and opens a new one. The write stage stamps a group and writes it. The sync
-stage syncs the file and compares the epoch. It then moves the acknowledged end, publishes a new snapshot and completes
-the futures, in this order.
+A *stamp* precedes each entry: the time at which the broker wrote the entry, and the number of rows up to its end. The
+*epoch* is a number that rises with each start of a broker of the store. A *run* is the output of one batch of a Spark
+query. A *rollover* seals the open segment and opens a new segment. The *acknowledged end* is the end of the entries
+that were acknowledged to their producers.
+
+The write stage stamps and writes a group of appends. The sync stage syncs the file and compares the epoch. Then it
+moves the acknowledged end, publishes a new snapshot to readers and completes the futures, in this order.
 
 Invariants
-- An entry is acknowledged after its sync, and after a check that this broker still owns the store. Exception: with the
-  durability "os" the broker acknowledges without a sync.
-- A rollover takes effect with the change of the metadata. A new segment is listed before its first entry is written.
-  Exception: a staged part that becomes a segment is listed complete (`ledger.log.staging.promotion`).
-- A recovered segment is sealed and never written again.
+- An entry is acknowledged after its sync, and after a check that this broker still owns the store. Exception: a
+  ledger with the durability "os" acknowledges without a sync.
+- A rollover takes effect when the metadata are changed. The metadata list a new segment before its first entry is
+  written. Exception: if a staged part (the file of a Spark task) becomes a segment, it is listed when it is complete
+  (`ledger.log.staging.promotion`).
+- A recovered segment is sealed, so no entry is added to it.
 - After a write or sync error, the segment is sealed at its last acknowledged entry before anything else is written.
   Its unacknowledged entries are retried once, in order, in a new segment.
 - A failed sync is never repeated on the same file.
@@ -67,7 +70,7 @@ class LogWriter:
         self.list, self._open = SegmentList.open(name, context)
         self.name = name
         self.given_up: LedgerError | None = None
-        """Unhandled error that closed the log for writes, or None while the log accepts appends."""
+        """Unexpected error that closed the log for writes, or None while the log accepts appends."""
         self._context = context
         self._publish = publish
         snapshot = self.list.snapshot(self._open)
@@ -81,7 +84,7 @@ class LogWriter:
 
     @property
     def opened(self) -> OpenSegment | None:
-        """The open segment."""
+        """The open segment, or None."""
         return self._open
 
     def put(self, item: Item, *, here: bool = False) -> None:
@@ -89,10 +92,10 @@ class LogWriter:
         self._queue.put(item, here=here)
 
     def close(self) -> None:
-        """Complete all queued items, then seal the open segment. May be repeated. Never raises.
+        """Complete all queued items, then seal the open segment. May be called again. Never raises.
 
-        The segment stays open if the store was taken over or the disk fails. Then the next broker recovers it. A
-        segment of a store in a bucket stays open, too, and the next broker continues it.
+        If another broker has taken the store over or the disk fails, the segment stays open, and the next broker
+        recovers it. In a store in a bucket the segment also stays open, and the next broker appends to it.
         """
         self._queue.close(f"{self.name!r} is closed")
         self._end_open()
@@ -104,10 +107,11 @@ class LogWriter:
             self._close_open()
 
     def give_up(self, error: LedgerError) -> None:
-        """Seal the open segment at its last acknowledged entry. No group is in flight or follows. Never raises.
+        """Seal the open segment at its last acknowledged entry. No group is in flight, and no group follows.
 
-        A segment of a store in a bucket stays open. Reason: the caller may be the thread that acknowledges objects of
-        the bucket's log, and a seal would wait for this thread. The next broker continues the segment.
+        Never raises.
+        In a store in a bucket the segment stays open, and the next broker appends to it. Reason: the caller may be the
+        thread that acknowledges objects of the bucket's log. A seal would wait for this thread for ever.
         """
         self.given_up = error
         if self._open is not None:
@@ -219,11 +223,14 @@ class LogWriter:
     # Sync stage.
 
     def file(self, written: list[Written]) -> SyncedFile | None:
-        """Return the file of the groups, or None if earlier entries of the file were not acknowledged."""
+        """Return the file of the groups.
+
+        None if earlier entries of the file were not acknowledged: then nothing is synced.
+        """
         return TimedFile(written[-1], self.sync_latencies) if _follows(written) else None
 
     def written_during_sync(self, group: Written) -> None:
-        """Tell the pool of a group that was written during a sync."""
+        """Report a group that was written during a sync to the pool."""
         self._context.sync_pool.written(group.ledger.file)
 
     def settle(self, written: list[Written], failed: Exception | None) -> list[PendingAppend]:
@@ -249,7 +256,7 @@ class LogWriter:
         except Exception as error:  # noqa: BLE001 — reported to the waiting futures
             _log.exception("%s: a sync failed with an unexpected error", self.name)
             log.given_up = True
-            unknown = "it is unknown whether the log has it"
+            unknown = "it is unknown whether the append is in the log"
             _fail(group, Unavailable(f"an append to {self.name!r} failed: {error!r}; {unknown}"))
         else:
             for part in written:
@@ -280,7 +287,7 @@ class LogWriter:
         return log is not None and not self._is_broken() and not log.is_full(self.list.policy, self._context.clock())
 
     def _is_broken(self) -> bool:
-        """Return whether the open segment takes no more entries, so that unsynced entries move to a new segment."""
+        """Return whether the open segment accepts no more entries. Then its unsynced entries move to a new segment."""
         log = self._open
         return self._failure is not None or self._unsealed or (log is not None and (log.given_up or log.file.failed))
 
@@ -336,7 +343,10 @@ class LogWriter:
         self._stamp = BrokerStamp(timestamp, rows)
 
     def _run_or_move_on(self, run: PendingRun) -> CommittedRun:
-        """Return the committed run, or write it. After a failed write or sync, repeat it once in a new segment."""
+        """Return the run if it is already committed. Otherwise write it.
+
+        After a failed write or sync, write it once more, in a new segment.
+        """
         request = run.request
         earlier = self.list.committed.get(request.query)
         if earlier is not None and request.batch <= earlier.batch:
@@ -356,11 +366,11 @@ class LogWriter:
             raise _failed_twice(self.name, error) from error
 
     def _promote_run(self, run: PendingRun) -> CommittedRun | None:
-        """Make the parts of a run segments of the log. Return None if the parts must be copied instead."""
+        """Promote the staged parts of a run to segments of the log. Return None if they must be copied instead."""
         self._require_whole()
         self.refuse_terminated()
         request, list_ = run.request, self.list
-        # An earlier promotion of this batch may have been committed although it failed: the list was read again above.
+        # A promotion of this batch may have reported an error and still be committed. So the list was read again above.
         earlier = list_.committed.get(request.query)
         if earlier is not None and request.batch <= earlier.batch:
             return CommittedRun(True, earlier.first, earlier.end, earlier.entries, earlier.rows)
@@ -396,13 +406,18 @@ class LogWriter:
         try:
             self.list.add(segments, batch)
         except BaseException:
-            self._unsealed = True  # it is unknown whether the metadata list the segments: the list is read again
+            self._unsealed = True  # it is unknown whether the metadata list the segments, so the list is read again
             raise
         self._stamp = BrokerStamp(before.timestamp_ms, last.row_end)
         try:
             acknowledge_segments(segments, self._context.directory)
         except OSError as error:
-            _log.warning("%s: the sidecars of segments from %s state no entry: %s", self.name, first.ledger_id, error)
+            _log.warning(
+                "%s: the acknowledged end could not be written to the sidecars of segments from %s: %s",
+                self.name,
+                first.ledger_id,
+                error,
+            )
         self.appended.add(1, entries, run.size)
         self._publish(self.list.snapshot(None))
         places = {"first": str(first), "end": str(end)}
@@ -411,7 +426,7 @@ class LogWriter:
         return CommittedRun(False, first, end, entries, rows)
 
     def _abandon(self, ledger_ids: list[int], error: BaseException) -> None:
-        """Delete the files of segments that were not listed. Otherwise the next start deletes them."""
+        """Delete the files of segments that were not listed. If this fails, the next start deletes them."""
         _log.warning("%s: a batch is not promoted: %s", self.name, error)
         with suppress(LedgerError, OSError):
             self._context.metadata.abandon_ledger_ids(ledger_ids)
@@ -473,7 +488,7 @@ class LogWriter:
         """Seal the open segment at its last acknowledged entry.
 
         Raises Unavailable if the seal fails. Then the segment is recovered before the next append. Raises Fenced if
-        the store was taken over.
+        another broker has taken the store over.
         """
         log, self._open = self._open, None
         assert log is not None  # noqa: S101 — for the type checker
@@ -518,7 +533,7 @@ def _follows(written: list[Written]) -> bool:
 
 
 def _retry_once(group: list[PendingAppend], name: str, error: BaseException) -> list[PendingAppend]:
-    """Return the appends to retry. Fail each append that was retried before with `Unavailable`."""
+    """Return the appends to retry. An append that was retried before fails with `Unavailable` instead."""
     _fail([item for item in group if item.retried], _failed_twice(name, error))
     retries = [item for item in group if not item.retried]
     for item in retries:

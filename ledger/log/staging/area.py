@@ -1,4 +1,4 @@
-"""Staged parts: files with entries that Spark tasks have written, and that wait for the commit of their batch.
+"""Staged parts: files with the entries of Spark tasks. They wait for the commit of their batch.
 
     <store>/staging/<query digest>/<batch>/<uuid>.part        frames, one after another:
 
@@ -7,11 +7,11 @@
     +-----------+--------------+-----------------+
 
 Rules
-- One attempt of a Spark task writes a part, once. The commit states the part's number of entries, its length and a
-  CRC32C. The broker refuses a part that differs in one of them.
+- Each attempt of a Spark task writes its own part. The commit contains the number of entries, the length and the CRC32C
+  of each part. The broker refuses a part that differs in one of these values.
 - A part for a ledger of a local store has the layout of a segment instead (`ledger.transport.part_file`). A large
-  part becomes a segment at the commit (`ledger.log.staging.promotion`). Then all parts of its batch do, in their order.
-  Consecutive small parts are first joined to one part.
+  part becomes a segment at the commit, without a copy of its bytes (`ledger.log.staging.promotion`). Then the other
+  parts of its batch also become segments, in their order. Consecutive small parts are first joined into one part.
 - After a commit, its parts are deleted at once. Parts that no commit named are deleted when a later batch of the same
   query is committed, or at the age of the setting `stagingRetentionSeconds`.
 - If a part is missing, the commit fails.
@@ -44,7 +44,11 @@ SyncParts = Callable[[Sequence[tuple[str, Path]]], None]
 
 
 _ENTRY_BYTES_MIN = 64 * 1024
-"""Least mean size of the entries of a promoted part. A stamp changes a page of 4 KiB, which is written twice."""
+"""Minimum mean size of the entries of a promoted part.
+
+Reason: the broker writes a stamp before each entry. Each stamp changes a page of 4 KiB, which is then written a second
+time.
+"""
 
 
 class StagingArea:
@@ -53,9 +57,9 @@ class StagingArea:
     def __init__(
         self, directory: Path, new_id: Callable[[], str], sync_parts: SyncParts | None = None, segment_from: int = -1
     ) -> None:
-        """`sync_parts` makes parts durable in a bucket; None: parts are durable after an fsync on the local disk.
+        """`sync_parts` makes parts durable in a bucket. With None, parts are durable after an fsync on the local disk.
 
-        Parts of at least `segment_from` bytes become segments. -1: no part does.
+        Parts of at least `segment_from` bytes become segments. With -1, no part becomes a segment.
         """
         self._directory = directory
         self._segment_from = segment_from if sync_parts is None else -1
@@ -88,9 +92,9 @@ class StagingArea:
         return replace(opened, promotable=self._is_large(part))
 
     def open_run(self, run: CommitRun) -> list[OpenedPart]:
-        """Open the parts of a run, in order. If one of them is large, all of the returned parts are promotable.
+        """Open the parts of a run, in order. If one part is large, make all returned parts promotable.
 
-        Consecutive small parts are then joined to a new part.
+        For this, consecutive small parts are joined into a new part.
         """
         parts = [self.open(part) for part in run.parts]
         large = next((part for part in parts if part.promotable), None)
@@ -105,7 +109,7 @@ class StagingArea:
         ]
 
     def _joined(self, parts: Sequence[OpenedPart], run: PartRun) -> list[OpenedPart]:
-        """Return the entries of small parts as one promotable part. Return nothing if they have no entry."""
+        """Join small parts into one promotable part. Return an empty list if they have no entry."""
         with PartFile(self.place(run.query, run.batch), run) as file:
             for part in parts:
                 for entry in part.entries:
@@ -143,7 +147,7 @@ class StagingArea:
             self.path(part).unlink(missing_ok=True)
 
     def remove_joined(self, run: CommitRun, opened: Sequence[OpenedPart]) -> None:
-        """Delete the parts that `open_run` has made for this run."""
+        """Delete the joined parts that `open_run` made for this run."""
         requested = {part.part for part in run.parts}
         self.remove([part.part.part for part in opened if part.part.part not in requested])
 
@@ -154,7 +158,7 @@ class StagingArea:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def sweep_older(self, cutoff_ms: int) -> list[str]:
-        """Delete the directory of each batch without a new part since `cutoff_ms`. Return the deleted directories."""
+        """Delete the directory of each batch that got no part since `cutoff_ms`. Return the deleted directories."""
         swept = []
         for query in sorted(self._directory.iterdir()):
             for folder in _batch_folders(query):

@@ -1,15 +1,17 @@
-"""Verified staged part: its entries, and in segment layout the places of their frames.
+"""Verified staged part: its entries and, if it has the layout of a segment, the offsets of their frames.
 
-A part in segment layout has the bytes of a segment (`ledger.transport.part_file`). Before each entry is room for its
-stamp: the time at which the broker stores the entry, and its row number. The stamp is *wide*: each number has eight
-bytes. The last entry is the marker of the run. Before the commit, the numbers in the stamps have no meaning. No check
-reads them.
+A staged part is the file that one Spark task wrote for one ledger.
+
+A part in segment layout has the bytes of a segment (`ledger.transport.part_file`). Before each entry is space for its
+stamp: the time at which the broker stores the entry, and its row number. The stamp is *wide*: each of its numbers takes
+eight bytes. The last entry is the marker, which ends the run of the batch. Before the commit, the numbers in the stamps
+have no meaning, and no check reads them.
 
     blocks …   frame (length, number) | wide stamp | entry      frame | wide stamp | marker
 
 Rules
-- Every byte outside of stamps is compared: block headers, frame headers, padding. The part's checksum covers the
-  entries' own checksums, and the commit compares these with the entries.
+- Every byte outside of stamps is checked: block headers, frame headers, padding. The part's checksum covers the
+  checksums of the entries, and the commit compares these checksums with the entries.
 - The entries are views of the mapped file.
 """
 
@@ -36,7 +38,7 @@ _STAMP_HEAD = len(STAMP_MAGIC) + 4
 class OpenedPart:
     """Part with its entries, in order.
 
-    In segment layout, `offsets` has the offset of each frame in the file, the marker's too.
+    In segment layout, `offsets` has the offset of each frame in the file, including the marker's.
     """
 
     part: StagedPart
@@ -45,7 +47,7 @@ class OpenedPart:
     offsets: Sequence[int] = ()
     marker: memoryview | None = None
     promotable: bool = False
-    """Whether the part becomes a segment, if all parts of its run do."""
+    """Whether the part can become a segment. It does if all parts of its run can."""
 
 
 def open_part(part: StagedPart, path: Path) -> OpenedPart:

@@ -1,15 +1,16 @@
-"""Promotion of staged parts: the parts of a large batch become segments of the log by a link, and are not copied.
+"""Promotion of staged parts: the files of a large batch become segments of the log by a link, and are not copied.
 
     part in segment layout ─▶ stamps ─▶ sync ─▶ sidecar ─▶ link <id>.ledger ─▶ sync of the directory ─▶ list (commit)
 
-A stamp before an entry has the time at which the broker stored the entry, and its row number. The sidecar is the file
-`<id>.index` beside a segment. The task has synced its part, so the sync here writes only the pages of the stamps.
+A *staged part* is the file that one Spark task wrote for one ledger. A *stamp* before each entry has the time at which
+the broker stored the entry, and its row number. The *sidecar* is the index file `<id>.index` beside a segment. The task
+has synced its part already, so the sync here writes only the pages with stamps.
 
 Invariants
-- Only stamps of a part ever change. A commit that is repeated after a crash writes all of them again.
-- The part is locked while its stamps are written and until its segment is listed. A part with a second name may be a
-  segment already. A part that is locked or has a second name is copied. So a broker that was suspended and has lost the
-  store never changes a listed segment.
+- Of a part, only the stamps ever change. If a commit is repeated after a crash, it writes all stamps again.
+- The broker locks a part before it writes the stamps, and until the segment is listed. A part that is locked by another
+  broker is copied instead. A part whose file has a second name is also copied, because it may be a segment already. So
+  a broker that was suspended and has lost the store never changes a listed segment.
 - One metadata transaction lists all segments of a batch, in the order of the parts. Before it, a crash leaves files of
   allocated ids without an acknowledged entry. The next start deletes them, and the part keeps its name in the staging
   directory.
@@ -71,13 +72,13 @@ class PromotedSegment:
 
 
 class NotPromotableError(OSError):
-    """Error for a part that another process holds, or that has a second name. The part must be copied."""
+    """Error for a part that another process has locked, or whose file has a second name. The part must be copied."""
 
 
 def link_segments(
     run: PendingRun, ledger_ids: Sequence[int], place: SegmentPlace, before: BrokerStamp, locks: ExitStack
 ) -> list[PromotedSegment]:
-    """Stamp, sync and link the parts of a run. On return all of them are durable, and no ledger lists them.
+    """Stamp, sync and link the parts of a run. On return all of them are durable, and no ledger lists them yet.
 
     `before` is the stamp of the last entry of the log, with the time of the new entries. The locks of the parts are
     held until `locks` is closed.
@@ -112,7 +113,7 @@ def acknowledge_segments(segments: Sequence[PromotedSegment], directory: Path) -
 
 
 def _take(fd: int, path: Path) -> None:
-    """Lock a part. Raises NotPromotableError unless this process alone may change its stamps."""
+    """Lock a part, so that only this process may change its stamps. Raises NotPromotableError if this fails."""
     try:
         disk.hold(fd)
     except BlockingIOError:

@@ -171,7 +171,7 @@ def test_wrong_policies_are_one_line(store: Path) -> None:
         (["retentionSizeInMB"], "not of the form NAME=VALUE"),
         (["retentionSizeInMB=much"], "'much', expected a whole number"),
         (["retentionSizeInMB=1", "retentionSizeInMB=2"], "set twice"),
-        (["retentionSizeInMB=0"], "only one of them is 0"),
+        (["retentionSizeInMB=0"], "only one of the two limits is 0"),
     ):
         assert said in run("policy", "orders", *given, status=1)
 

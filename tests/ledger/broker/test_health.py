@@ -74,7 +74,7 @@ def test_a_broker_tells_of_a_log_that_it_gave_up_and_the_next_one_goes_on(
     findings = {finding.state: finding for finding in check_store(str(rig.store), {})}
     assert "accepts no append until its broker is restarted" in findings["problem"].found
     assert "bit flip" in findings["warning"].found
-    assert "is closed for appends because of an unhandled error" in rig.log()
+    assert "is closed for appends because of an unexpected error" in rig.log()
 
     broker.send_signal(signal.SIGTERM)
     assert broker.wait(30) == 0

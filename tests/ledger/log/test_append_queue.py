@@ -430,7 +430,7 @@ def test_an_error_that_no_step_handles_gives_the_log_up(
     given_up(disk, items)
     if step != "settle":
         assert first.future.result(60) == Position(0, 0), "what was synced before is acknowledged"
-    assert "orders is closed for appends because of an unhandled error" in caplog.text
+    assert "orders is closed for appends because of an unexpected error" in caplog.text
     assert "bit flip" in caplog.text
 
 

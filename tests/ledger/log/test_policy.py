@@ -107,7 +107,7 @@ def test_a_retention_of_0_in_one_value_only_is_refused(time: int, size: int) -> 
     with pytest.raises(Refused, match=f"{time} minutes and {size} MiB"):
         require_policies({"retentionTimeInMinutes": time, "retentionSizeInMB": size}, "a ledger")
     require_policies({"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}, "a ledger")
-    with pytest.raises(Refused, match="only one of them is 0"):
+    with pytest.raises(Refused, match="only one of the two limits is 0"):
         require_policies({"retentionTimeInMinutes": 0}, "a ledger")
 
 
@@ -129,7 +129,7 @@ def test_settings_of_the_broker_may_not_contradict_each_other() -> None:
 
 @pytest.mark.parametrize("name", ["", "ledger.blockBytes", "ledger.trimmed"])
 def test_properties_of_the_broker_are_not_the_users(name: str) -> None:
-    with pytest.raises(Refused, match=r"ledger\. are the broker's"):
+    with pytest.raises(Refused, match=r"ledger\. is reserved for the broker"):
         require_properties([name, "fine"], (), "a ledger")
 
 

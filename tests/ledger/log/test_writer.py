@@ -165,7 +165,7 @@ def test_a_log_whose_answer_raises_is_sealed_where_it_was_acknowledged(
     assert contents(log) == [b"before"]
     (segment,) = log.describe().segments
     assert (segment.entries, segment.close_ms > 0) == (1, True), "sealed"
-    assert "is closed for appends because of an unhandled error" in caplog.text
+    assert "is closed for appends because of an unexpected error" in caplog.text
     assert list(store.given_up()) == [log.name]
     other.append([entry(b"other")]).result(60)
     store.close()
