@@ -1,13 +1,14 @@
-"""Arrival of a store in a bucket: reservation of the prefix, log objects of files, planned manifest, end of the move.
+"""Steps of a move in the bucket: reserve the prefix, put files as log objects, complete the manifest, end the move.
 
     reserve ─▶ put_files, put_snapshot ─▶ planned manifest ─▶ complete (still `arriving`) ─▶ end (no field `move`)
 
 Rules
-- The first manifest reserves the prefix. Its nonce names the move, also for a later run.
-- Log objects are put one after another. A run of the move leaves out one number after the last object there. A late put
-  of a killed run then has a number before those that the manifest counts. Or this run finds the object at one of its
-  own numbers, and fails.
-- Nothing is named before `complete`, and nothing is served before `end`.
+- The first manifest reserves the prefix. Its nonce, a random id, identifies the move. A later run of the command finds
+  it.
+- A run puts log objects one after another. If the bucket already has log objects, the run leaves one number free after
+  the last of them. So a late put of a killed run takes the free number, which the new manifest does not count. Or this
+  run finds the object at one of its own numbers, and fails.
+- No manifest names the new objects before `complete`, and no broker serves the store before `end`.
 """
 
 from __future__ import annotations
@@ -57,7 +58,10 @@ class ArrivingFile(NamedTuple):
 
 
 def require_free(bucket: Bucket, store_id: str, limits: RequestLimits) -> FoundManifest | None:
-    """Return the manifest of a half-done move of this store, None for an empty prefix. Raises Refused for another."""
+    """Return the manifest of an unfinished move of this store, or None if the prefix is empty.
+
+    Raises Refused if the prefix has another store.
+    """
     try:
         found = read_manifest(bucket, limits)
     except NotFound:
@@ -110,7 +114,7 @@ def plan(
 
 
 def complete(bucket: Bucket, reserved: FoundManifest, planned: StoreManifest, limits: RequestLimits) -> FoundManifest:
-    """Put the planned manifest. The store is complete, and still not served."""
+    """Put the planned manifest. The store is then complete, but no broker may serve it yet."""
     return replace_manifest(bucket, reserved, planned, limits)
 
 
@@ -135,7 +139,7 @@ def _put_files(
         if slot is not Slot.MINE:
             raise Unavailable(
                 f"{log_key(number)} of {bucket.address} was put by another run of the move",
-                hint="Run the command again, once no other run goes on",
+                hint="Wait until no other run is active, and run the command again",
             )
         number += 1
     return first, number

@@ -1,14 +1,15 @@
-"""Directory into which a store moves: not a store until its metadata are put in place, in one rename.
+"""Directory into which a store moves. It becomes a store when its metadata are moved into place, by one rename.
 
     moving.json          {"address": "s3://…", "store_id": …, "nonce": …}; the nonce, a random id of the move, is empty
-                         until everything is there
-    moving/              records and files of the log, while they are built
-    ledgers/, staging/   downloaded segments, then the built files, too
+                         until all files are in place
+    moving/              records and files that are being built from the log
+    ledgers/, staging/   downloaded segments, and later also the built files
     metadata.sqlite      moved from `moving/` as the last file
 
 Rules
-- A directory without `moving.json` must be empty. A directory with it belongs to the move that it names.
-- Everything is durable before the nonce is written, and so before the bucket is marked.
+- A directory without `moving.json` must be empty. A directory with `moving.json` belongs to the move that the file
+  names.
+- All files are durable before the nonce is written. The bucket is marked only after that.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _LOCK = "lock"
 
 
 class ArrivingDirectory:
-    """Target of one move. The caller has the lock of the directory, except in `require_free`."""
+    """Target directory of one move. The caller must have the lock of the directory, except for `require_free`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -40,7 +41,7 @@ class ArrivingDirectory:
         """Directory in which a builder builds the store."""
 
     def require_free(self, address: str) -> None:
-        """Raise Refused unless the directory is empty, missing, or the target of an earlier run of the same move."""
+        """Raise Refused if the directory has files, except those of an earlier run of the same move."""
         note = self.note()
         if note is not None and note.address != address:
             raise Refused(
@@ -55,7 +56,7 @@ class ArrivingDirectory:
                 raise Refused(f"{self.path} is not empty, it has {used[0]}", hint="Choose an empty or new directory")
 
     def note(self) -> MovedStore | None:
-        """Return the origin of the store, None if no move has begun or if it has ended."""
+        """Return the origin of the store. None if no move has begun, or if the move has ended."""
         try:
             return msgspec.json.decode((self.path / _NOTE).read_bytes(), type=MovedStore)
         except FileNotFoundError:
@@ -71,7 +72,7 @@ class ArrivingDirectory:
 
     @property
     def has_store(self) -> bool:
-        """Whether the metadata are in place, so that only `end` is left of the move."""
+        """Whether the metadata are in place. Then `end` is the only missing step of the move."""
         return (self.path / METADATA).exists()
 
     def segment_folder(self) -> Path:
@@ -94,7 +95,7 @@ class ArrivingDirectory:
         self._sync()
 
     def end(self) -> None:
-        """Put the metadata in place, which makes the directory a store. May be repeated."""
+        """Move the metadata into place, which makes the directory a store. May be called again."""
         number = number_path(self.path / METADATA).name
         if not self.has_store:
             (self.built / number).replace(self.path / number)
@@ -106,7 +107,7 @@ class ArrivingDirectory:
         disk.sync_directory(self.path)
 
     def _sync(self) -> None:
-        """Make all files and their names durable."""
+        """Fsync all files and their directories."""
         for folder, _, files in os.walk(self.path):
             for name in files:
                 with disk.opened(Path(folder) / name) as fd:

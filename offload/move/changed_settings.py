@@ -1,7 +1,7 @@
-"""Settings that a client changed at run time, as they move with a store between the file of a directory and a manifest.
+"""Settings that a client changed at run time. A move copies them between the file of a directory and a manifest.
 
-Settings of offloads stay behind. Reason: they name the target of segments, and the bucket of a store is its
-only target.
+Settings of offloads are not copied. Reason: they name the target of offloads, and a store in a bucket has no other
+target than its own bucket.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ _OF_OFFLOADS = frozenset(field.name for field in fields(OffloadSettings))
 
 
 def changed_settings(directory: Path) -> Changed | UnsetType:
-    """Return the changed settings of a directory that the manifest gets. Raises Refused if their file is invalid."""
+    """Return the changed settings in the file of a directory, for the manifest.
+
+    Raises Refused if the file is invalid.
+    """
     return _moving(stored_changes(directory)) or UNSET
 
 

@@ -3,9 +3,11 @@
     lock ─▶ recover ─▶ reserve ─▶ upload ─▶ log and snapshot ─▶ verify ─▶ complete ─▶ mark the directory ─▶ end
 
 Rules
-- The directory is the store until it is marked, and the bucket is the store from `end` on. Between them none is served.
-- A run that finds a marked directory only ends the move.
-- Ledgers with durability `os` are refused, unless `convert` is set. Nothing is changed before.
+- The directory is the store until it is marked as moved. The bucket is the store after `end`. Between these two steps,
+  neither can be served.
+- If a run of the command finds a marked directory, it only does the last step, `end`.
+- If the store has ledgers with durability `os`, the move is refused before it changes anything. Exception: with
+  `convert` these ledgers become durable.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ from pyspark_ledger.offload.storage.object_store import ObjectStore
 def move_into_bucket(
     source: Path, address: str, settings: Settings, *, convert: bool = False, progress: Progress = lambda *_: None
 ) -> MoveSummary:
-    """Move the store of a directory into an empty bucket, or go on with an earlier run. No broker may run.
+    """Move the store of a directory into an empty prefix of a bucket, or continue an earlier run. No broker may run.
 
     `convert` makes ledgers with durability `os` durable. Raises Refused if the directory or the bucket cannot be moved.
     """
@@ -104,7 +106,7 @@ class IntoBucket:
     probe: Callable[[Bucket], None] = probe_bucket
 
     def run(self, *, convert: bool = False) -> MoveSummary:
-        """Do all steps, or the steps that an earlier run has left."""
+        """Do all steps that no earlier run has done."""
         _require_here(self.source, self.bucket.address)
         lock = StoreLock.acquire(self.source)
         try:
@@ -118,7 +120,7 @@ class IntoBucket:
             lock.release()
 
     def _require_allowed(self, *, convert: bool) -> None:
-        """Raise Refused if the bucket is in use, or if ledgers would have to be converted."""
+        """Raise Refused if the bucket is in use, or if ledgers have durability `os` and `convert` is not set."""
         records = records_of(self.source)
         require_free(self.bucket, records.store_record().store_id, self.limits.requests)
         without = ledgers_without_syncs(records)
@@ -157,7 +159,7 @@ class IntoBucket:
         return MoveSummary(self.bucket.address, ledgers, len(attempts), sum(verified.entries.values()))
 
     def _ended(self, marked: MovedStore) -> MoveSummary:
-        """End a move whose directory is marked. Raises Refused if the bucket has another store by now."""
+        """End a move whose directory is marked. Raises Refused if the bucket now has another store."""
         found = read_manifest(self.bucket, self.limits.requests)
         move = found.manifest.move
         if move is not UNSET and move.state != "arriving":
@@ -179,7 +181,7 @@ class IntoBucket:
 
 
 def _files(source: Path, records: Metadata) -> Iterator[ArrivingFile]:
-    """Yield the files whose bytes go to the log: segments of cursors, and staged parts."""
+    """Yield the files whose bytes are put into the log: the logs of cursors, and staged parts."""
     store_id = records.store_record().store_id
     for ledger_id in sorted(records.cursors.ledger_ids()):
         path = data_path(source / "ledgers", ledger_id)

@@ -5,9 +5,11 @@
 `leaving` and `left` are states of the move in the bucket's manifest, the object that names the broker of the store.
 
 Rules
-- From the take-over on, no broker serves the bucket. `ledger serve --take-over` gives the move up.
-- The directory needs nothing of the bucket afterwards. With `keep`, uploaded segments stay there, and are read there.
-- A run that finds `left` and its own nonce only puts the metadata in place.
+- From the take-over on, no broker serves the bucket. `ledger serve --take-over` cancels the move.
+- After the move, the directory needs nothing from the bucket. Exception: with `keep`, uploaded segments stay in the
+  bucket, and are read from there.
+- If a run of the command finds the state `left` and the nonce of its own directory, it only moves the metadata into
+  place.
 """
 
 from __future__ import annotations
@@ -63,7 +65,7 @@ from pyspark_ledger.offload.verification import download_object, download_stampe
 def move_into_directory(
     address: str, target: Path, settings: Settings, *, keep: bool = False, progress: Progress = lambda *_: None
 ) -> MoveSummary:
-    """Move the store of a bucket to an empty directory, or go on with an earlier run.
+    """Move the store of a bucket to an empty directory, or continue an earlier run.
 
     With `keep`, uploaded segments stay in the bucket. Raises Refused if another broker serves the store, or if the
     directory is in use.
@@ -93,7 +95,7 @@ class IntoDirectory:
     progress: Progress = lambda *_: None
 
     def run(self) -> MoveSummary:
-        """Do all steps, or the steps that an earlier run has left."""
+        """Do all steps that no earlier run has done."""
         found = self._manifest()
         directory = ArrivingDirectory(self.target)
         try:
@@ -125,7 +127,7 @@ class IntoDirectory:
             raise NotFound(f"there is no ledger store at {self.bucket.address}", hint="Correct the address") from None
 
     def _require_movable(self, found: FoundManifest, directory: ArrivingDirectory) -> None:
-        """Raise Refused if the store is elsewhere, or is moved to another directory, or if the disk is too small."""
+        """Raise Refused if the store is not in the bucket, moves to another directory, or does not fit on the disk."""
         move, note = found.manifest.move, directory.note()
         if note is not None and note.store_id != found.manifest.store_id:
             raise Refused(
@@ -176,7 +178,7 @@ class IntoDirectory:
         return MoveSummary(str(self.target), len(without_partitions(names)), len(uploaded), entries)
 
     def _put_left(self, taken: FoundManifest) -> None:
-        """Mark the bucket. Raises Refused if the store was taken over since this run took it over."""
+        """Put the manifest with the state `left`. Raises Refused if another process has taken the store over."""
         manifest = taken.manifest
         after = msgspec.structs.replace(manifest, revision=manifest.revision + 1, move=self._move("left"))
         try:
@@ -211,7 +213,7 @@ class IntoDirectory:
         return taken, verify_built(directory.built, 0)
 
     def _download(self, segment: UploadedSegment, verified: VerifiedStore, folder: Path) -> None:
-        """Download the data of a segment unless the file is there, compare it with its record, and write its index."""
+        """Download the data of a segment if its file is missing. Compare it with its record, and write its index."""
         row, listed = segment.record, segment.record.listed()
         path, key = data_path(folder, row.ledger_id), ObjectKey(segment.attempt.attempt, row.ledger_id)
         where = f"{self.segments.address}/{key.data_name}"

@@ -1,7 +1,7 @@
-"""Records of a store that moves: a changed copy of the records of the source, which stay unchanged.
+"""Records (rows of the metadata) of a store that moves. A copy is changed, and the records of the source stay.
 
-into a bucket       metadata.sqlite ─▶ scratch file ─▶ segments are uploaded, no durability `os` ─▶ snapshot
-into a directory    built file ─▶ segments are local
+into a bucket       metadata.sqlite ─▶ copy: segments are uploaded, no durability `os` ─▶ snapshot
+into a directory    file that was built from the log: segments are local
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from pyspark_ledger.ledger.transport.moved_store import METADATA
 
 
 def records_of(directory: Path) -> Metadata:
-    """Return the records of a store, for reading."""
+    """Open the records of a store for reading."""
     return Metadata(MetadataView(directory / METADATA, TABLES), system_clock_ms)
 
 
 def ledgers_without_syncs(records: Metadata) -> list[str]:
-    """Return the ledgers with durability `os`, which a store in a bucket does not have."""
+    """Return the ledgers with durability `os`. A store in a bucket cannot have such ledgers."""
     return [name for name in records.names() if _durability(records.ledger(name).info) == "os"]
 
 
@@ -46,9 +46,9 @@ def copied_records(directory: Path) -> Iterator[CheckedConnection]:
 
 
 def arriving_snapshot(connection: CheckedConnection, attempts: Mapping[int, OffloadAttempt]) -> bytes:
-    """Change the copied records to those of the bucket. Return them as a snapshot.
+    """Change the copied records for the store in the bucket. Return them as a snapshot.
 
-    `attempts` are the complete uploads, by segment. Ledgers with durability `os` become durable.
+    `attempts` has the complete upload of each segment, by segment id. Ledgers with durability `os` become durable.
     """
     connection.execute("BEGIN")
     for ledger_id, info in connection.execute("SELECT ledger_id, info FROM segment").fetchall():
@@ -68,9 +68,10 @@ def arriving_snapshot(connection: CheckedConnection, attempts: Mapping[int, Offl
 
 
 def leaving_records(connection: CheckedConnection, directory: Path, *, keep: bool) -> set[int]:
-    """Change the built records to those of a directory. Return the segments whose files it needs.
+    """Change the built records for the store in the directory. Return the ids of segments whose files it needs.
 
-    With `keep`, uploaded segments stay offloaded. An open segment without a file got no entry, and leaves its list.
+    With `keep`, uploaded segments stay offloaded. An open segment without a file has no entry, and is removed from the
+    list of its ledger.
     """
     needed: set[int] = set()
     connection.execute("BEGIN")

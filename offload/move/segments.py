@@ -1,12 +1,12 @@
-"""Segments of a store that moves into a bucket: each is uploaded once, under a name that every run of the move finds.
+"""Upload of the segments of a store that moves into a bucket. Each run of the command computes the same names.
 
-    sealed segment with a local file        uploaded as an offload does it
-    offloaded, and without a local file     its objects are copied unchanged, under their names
+    sealed segment with a local file                 is uploaded, as in an offload
+    offloaded segment without a local file           its objects are copied unchanged, and keep their names
 
 Rules
-- The name of an upload is a digest of the segment's id and of the nonce, a random id in the bucket's manifest. A rerun
-  finds its objects and resumes an unfinished upload. The verification of the move compares every byte.
-- Objects of an earlier run that no segment has any more are deleted.
+- The name of an upload is a digest of the segment's id and of the nonce, a random id in the bucket's manifest. So a
+  later run finds the objects of an earlier run, and resumes an unfinished upload. The move then verifies every byte.
+- If an earlier run uploaded a segment that does not exist any more, its objects are deleted.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Progress = Callable[[float | None, str], object]
 def upload_segments(
     source: Path, records: Metadata, nonce: str, offloader: ObjectStoreOffloader, progress: Progress
 ) -> dict[int, OffloadAttempt]:
-    """Copy all segments to the offloader's address. Return the complete attempts by segment."""
+    """Copy all segments to the offloader's address. Return the complete attempt (upload) of each segment, by its id."""
     rows = [(name, row) for name in records.names() for row in records.segments.of(name)]
     total, done = sum(row.file_bytes for _, row in rows), 0
     found: dict[int, OffloadAttempt] = {}
@@ -105,7 +105,7 @@ def _require_indexes(name: str, ledger_id: int, attempt: OffloadAttempt) -> None
 
 
 def _copy_objects(key: ObjectKey, place: ObjectStore, offloader: ObjectStoreOffloader) -> None:
-    """Copy the objects of an offloaded segment, the block index last."""
+    """Copy the objects of an offloaded segment. The block index, which completes the copy, is the last."""
     target = offloader.store
     encoded = retry(lambda: place.get(key.index_name, INDEX_BYTES_MAX).data)
     index = parse_index(encoded, f"{place.address}/{key.index_name}")
@@ -121,5 +121,5 @@ def _copy_objects(key: ObjectKey, place: ObjectStore, offloader: ObjectStoreOffl
         except NotFound:
             if name == key.index_name:
                 raise
-            continue  # offloaded without an entry index, as by Pulsar
+            continue  # the segment was offloaded without an entry index, for example by Pulsar
         retry(lambda: target.put(name, found.data, found.head.metadata))  # noqa: B023 — called at once

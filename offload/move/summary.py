@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 
 class MoveSummary(NamedTuple):
-    """Moved store: its new place, and numbers of ledgers, copied segments and verified entries.
+    """Moved store: its new place, and the numbers of ledgers, copied segments and verified entries.
 
-    All numbers are 0 if an earlier run had only left the end of the move.
+    All numbers are 0 if earlier runs had done all steps except the last.
     """
 
     place: str

@@ -1,13 +1,15 @@
 """Batch reads of a store in a bucket without its broker, `spark.read.format("ledger").option("broker", "none")`.
 
-The page docs/concepts.md explains the words block, log and entry.
+The *log* is the sequence of numbered objects in the bucket with the newest entries and changes. A *block* is a part of
+a segment with whole entries. docs/concepts.md explains the other words.
 
 Rules
-- The driver opens a view, one state of the store that is built from the bucket's objects (`offload.home_view`). The
-  driver plans with the same code as with a broker.
-- The view has one state of all ledgers. It is opened when Spark plans the read, so the end of the read is fixed then.
-  Exception: the process that finds the columns plans the read, too. Its plan is used if the log has not grown since.
-- A task gets the places of its blocks in the bucket. A plan has no row and no credential.
+- When Spark plans the read, the driver opens a *view*: a local copy of the store's state, built from the bucket's
+  objects (`offload.home_view`). The end of the read is then fixed for all ledgers. The driver plans with the same code
+  as for a read through the broker.
+- Spark asks one process for the columns, and another process for the tasks. The first process also plans the read. Its
+  plan is used if the log has not grown since then. So the second process need not open a view.
+- A task gets the places of its blocks in the bucket. A plan contains no row and no credential.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 
 class HomeConnection(DriverConnection):
-    """View of a store in place of a connection to its broker. The first call opens the view."""
+    """View of a store, which the planner uses like a connection to a broker. The first call opens the view."""
 
     def __init__(self, address: str, s3: S3Options) -> None:
         super().__init__(address)
@@ -57,7 +59,7 @@ class HomeConnection(DriverConnection):
 
     @property
     def client(self) -> Client:
-        return cast("Client", self.view)  # a view has the calls of a client that a batch read needs
+        return cast("Client", self.view)  # a view has all methods of a client that a batch read calls
 
     def close(self) -> None:
         """Close the view. The next call opens a new view."""
@@ -68,7 +70,10 @@ class HomeConnection(DriverConnection):
 
 @dataclass(frozen=True, slots=True)
 class HomePlan:
-    """Plan for one state of the store: the ranges of each task, with their blocks. `end` is the end of the log."""
+    """Plan for one state of the store: the ranges of each task, with their blocks.
+
+    `end` is the first number of the log that had no object.
+    """
 
     store_id: str
     end: int
@@ -77,14 +82,14 @@ class HomePlan:
 
 @dataclass(frozen=True, slots=True)
 class HomeFindings:
-    """Ledgers and plan of the process that was asked for the columns. The plan is None if planning failed."""
+    """Ledgers and plan that the first process, which finds the columns, passes to the second. No plan if it failed."""
 
     ledgers: FoundLedgers
     plan: HomePlan | None
 
 
 class HomeScan(BatchPlanner):
-    """Plan of a batch read. `findings` are the results of an earlier process, which was asked for the columns."""
+    """Planner of a batch read. `findings` are the results of the process that was asked for the columns."""
 
     def __init__(
         self, options: LedgerOptions, user_schema: StructType | None = None, findings: HomeFindings | None = None
@@ -104,7 +109,7 @@ class HomeScan(BatchPlanner):
         """Return the ledgers, and the plan of the view in which they were found."""
         try:
             return HomeFindings(self._read.ledgers, self._planned())
-        except LedgerError as error:  # `tasks` plans again, and raises an error that persists
+        except LedgerError as error:  # `tasks` plans again, and raises the error if it persists
             _log.info("%s is planned later: %s", self._read.name, error)
             return HomeFindings(self._read.ledgers, None)
         finally:

@@ -1,14 +1,15 @@
 """Tasks that read ranges of a store in a bucket from its objects, without a broker.
 
-The page docs/concepts.md explains the words block, segment and log.
+A *segment* is one file of a ledger, and a *block* is a part of a segment with whole entries. Sealed segments are
+objects of the bucket. The bytes of other segments are in the objects of the *log*, which the broker deletes later.
 
 Rules
-- A task fetches the blocks of its plan. It needs nothing but the bucket, and reads the credentials on its own host.
-- The executor opens the object store, and later tasks use it again.
-- An object of the plan may be missing. Reason: the broker deletes an object of the log when another object has the
-  object's bytes, or when their segment is uploaded. The task then opens a view of the store (`offload.home_view`), and
-  reads the rest of the range from there.
-- If the view lacks entries of the range, they are lost. `failOnDataLoss` determines whether the task then fails.
+- A task fetches the blocks of its plan. It needs only the bucket, and finds the credentials on its own host.
+- The first task of an executor opens a connection to the object store, and later tasks use the connection again.
+- An object of the plan may be missing. Reason: the broker deletes a log object when its bytes are in another object.
+  Then the task opens a *view*, a new local copy of the store's state (`offload.home_view`), and reads the rest of the
+  range from the places in this view.
+- If the view lacks entries of the range, the entries are lost. Then `failOnDataLoss` decides whether the task fails.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _log = logging.getLogger(__name__)
 class HomeTask:
     """Task that reads ranges of ledgers, one after the other. `blocks` are the blocks of each range.
 
-    The address in `source` is the bucket's.
+    `source` has the address of the bucket.
     """
 
     source: ReadSource
@@ -63,7 +64,7 @@ class HomeTask:
 
 
 class _BlockReader:
-    """Reader of a task's blocks, with the calls of a client that the task needs."""
+    """Reader of a task's blocks. It has the methods of a client that the task calls."""
 
     def __init__(self, task: HomeTask) -> None:
         self._task = task
@@ -81,7 +82,7 @@ class _BlockReader:
                 first += len(of_range)
 
     def read_blocks(self, request: ReadRequest, **_: object) -> Iterator[FrameBlock]:
-        """Yield the blocks of a range that is not in the plan."""
+        """Yield the blocks of a range for which the plan has no blocks."""
         return self._view.read_blocks(request)
 
     def call(self, action: str, request: msgspec.Struct) -> Any:
@@ -102,7 +103,9 @@ class _BlockReader:
                 yield block
                 at = block.end
         except (NotFound, Corrupt) as gone:
-            _log.info("%s from %s on is read from its present place: %s", request.name, at, gone)
+            _log.info(
+                "%s from %s on is read from its new place, because an object was deleted: %s", request.name, at, gone
+            )
             rest = msgspec.structs.replace(request, range=PositionRange(at, request.range.end))
             yield from self._view.read_blocks(rest)
 
