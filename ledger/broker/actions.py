@@ -2,7 +2,7 @@
 
 Rules
 - A handler takes the decoded request. It returns the reply, or raises the store's error.
-- After a change of the store, a handler also updates the cache and the leases that depend on it.
+- After a change of the store, a handler also updates the cache and the leases that depend on the change.
 - A handler returns file locations only to a client that sent the token of this broker. Reason: only a process of this
   user on this host can read the token, and can map the files.
 """

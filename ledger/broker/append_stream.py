@@ -4,13 +4,13 @@
                     └▶ the stream's reply thread waits for room and replies   otherwise
 
 Invariants
-- A reading thread receives batches and passes their entries to the log's queue.
-- The thread stops reading while the bytes in flight reach the limit of one producer, or of all producers together. The
-  flow control of gRPC or of the local socket then throttles the producer. This limits the memory.
-- A producer gets its replies in the order of its entries. One thread at a time replies, and to the oldest append first.
-  An append that completes early waits for the appends before it.
-- The thread that completes an append also syncs other logs. It therefore never waits for a producer.
-- After the first error the broker replies to no append. It only waits for the appends in flight.
+- The reading thread of a stream receives batches and passes their entries to the log's queue.
+- The reading thread stops while too many bytes are in flight: those of this producer, or those of all producers. The
+  flow control of gRPC or of the local socket then slows the producer down. This limits the memory.
+- A producer gets its replies in the order of its entries. One thread at a time replies, to the oldest append first.
+  The reply to an append that completes early waits for the replies to earlier appends.
+- The thread that completes an append also syncs other logs. So it never waits for a producer.
+- After the first error the broker sends no further replies. It only waits for the appends in flight.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """Broker of a store in a bucket: opens the store, writes the broker's address to it, and ends when the log ends.
 
-    the earlier broker is …      this broker …
-    gone from this host          takes over at once
-    without an address there     takes over at once
-    reachable, or alive here     refuses to start, and names the address
-    elsewhere                    waits `bucketTakeoverMs`, and takes over if the log has no new object
+    the earlier broker …                       this broker …
+    ran on this host and has ended             takes the store over at once
+    has no address in the manifest             takes the store over at once
+    responds, or is alive on this host         refuses to start, and names the address
+    is elsewhere and does not respond          waits `bucketTakeoverMs`, and takes over if the log got no new object
 
 Rules
 - Segments are offloaded to the bucket of the store when they are sealed.
-- A fenced broker leaves a mark in the local directory and exits with status 0, so that its supervisor does not restart
-  the broker. After any other end of the log the supervisor restarts the broker.
+- If another broker has taken the store over, this broker writes a mark into the local directory and exits with status
+  0. So its supervisor does not restart it. If the log ends for another reason, the supervisor restarts the broker.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _log = logging.getLogger(__name__)
 
 
 def limits_of(settings: Settings) -> BucketLimits:
-    """Return the limits that the settings state."""
+    """Return the limits of a store in a bucket from the settings."""
     requests = RequestLimits(flush_interval_ms=settings.bucketFlushIntervalMs)
     collector = CollectorLimits(snapshot_bytes=settings.bucketSnapshotBytes)
     return BucketLimits(requests, collector, settings.bucketPutsInFlight)
@@ -74,7 +74,7 @@ def only_target(address: str, endpoint: str) -> Callable[[Settings], None]:
         if settings.managedLedgerOffloadBucket != wanted:
             raise Refused(
                 f"the store in {address} offloads to {wanted}, and not to {settings.managedLedgerOffloadBucket!r}",
-                hint="Sealed segments of a store in a bucket are a part of the store",
+                hint="Sealed segments of a store in a bucket are part of the store, so they stay in its bucket",
             )
         if settings.managedLedgerOffloadServiceEndpoint != endpoint:
             raise Refused(
@@ -94,9 +94,10 @@ class FoundStore(NamedTuple):
 
     @classmethod
     def find(cls, bucket: Bucket, settings: Settings, *, create: bool) -> FoundStore:
-        """Read the manifest. With `create`, make a store if there is none. Raises NotFound without a store.
+        """Read the manifest. With `create`, create the store if there is none. Otherwise raises NotFound.
 
-        Credentials that S3 refuses at the start are not tried again: only those of a running broker may have expired.
+        If S3 refuses the credentials at the start, the request is not repeated. Reason: only credentials of a running
+        broker can have expired in the meantime.
         """
         limits = limits_of(settings)
         requests = replace(limits.requests, refused_ms=0)
@@ -135,7 +136,8 @@ def open_in_bucket(
 class BucketHome:
     """Open store of this broker, and the address at which clients of other directories find the broker.
 
-    `own` are the broker's own certificates, None if it listens with others or at its private socket only.
+    `own` are the certificates that the broker made. None if it uses certificates of the settings, or listens only at
+    its private socket.
     """
 
     def __init__(self, store: BucketStore, own: OwnCertificates | None) -> None:
@@ -161,7 +163,7 @@ class BucketHome:
 
 
 def _leave(directory: Path, error: LedgerError) -> None:
-    """End the process: nothing may be acknowledged or answered after the end of the log."""
+    """End the process, because nothing may be acknowledged or answered after the log has ended."""
     status = 1
     try:
         _log.error("the broker exits: %s", error)
@@ -169,14 +171,14 @@ def _leave(directory: Path, error: LedgerError) -> None:
             status = 0
             (directory / FENCED).write_text(error.message, encoding="utf-8")
         logging.shutdown()
-    finally:  # the directory may be deleted, or its disk full
+    finally:  # also if the mark cannot be written: the directory may be deleted, or its disk full
         os._exit(status)
 
 
 def unserved(bucket: Bucket, found: FoundManifest, limits: RequestLimits, takeover_ms: int) -> FoundManifest:
     """Return the manifest of a store that no other broker serves.
 
-    If the manifest names a broker on another host, this watches for `takeover_ms` whether that broker still writes.
+    If the manifest names a broker on another host, wait `takeover_ms` to find out whether this broker still writes.
     Raises Refused if another broker serves the store.
     """
     broker = found.manifest.broker
@@ -200,7 +202,7 @@ def unserved(bucket: Bucket, found: FoundManifest, limits: RequestLimits, takeov
 
 
 def _newest(bucket: Bucket, found: FoundManifest) -> str:
-    """Return the key of the newest log object, empty if there is none."""
+    """Return the key of the newest log object, or an empty text if there is none."""
     newest = ""
     after = log_key(found.manifest.first - 1) if found.manifest.first else ""
     for listed in bucket.objects(LOG_PREFIX, after=after):

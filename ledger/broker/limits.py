@@ -3,9 +3,9 @@
 Rules of limits
 - Each limit can change while the broker runs.
 - A call uses a thread. A reader uses memory for the blocks that are sent to it. A connection uses a descriptor.
-- A caller above a limit gets `Unavailable`, and clients retry until their deadline. The calls of a short burst are
-  therefore late, and calls fail only in a long overload.
-- The broker refuses no append for the bytes that wait for the disk. Instead, the producer waits.
+- A caller above a limit gets `Unavailable`, and clients retry until their deadline. So in a short overload calls are
+  only late, and they fail only in a long overload.
+- If too many bytes of appends wait for the disk, the broker refuses no append. Instead, the producer waits.
 
 Rules of idle time
 - Idle time begins when the last call ended. It is 0 while a call runs or a lease is valid.
@@ -30,7 +30,7 @@ _MB = 1024 * 1024
 
 
 class ConcurrencyLimit:
-    """Counter of running calls or readers, which refuses a further one at the limit of a setting."""
+    """Counter of running calls or readers. At the limit of a setting, it refuses a further call or reader."""
 
     def __init__(self, setting: str, what: str, most: Callable[[], int]) -> None:
         self._setting = setting
@@ -76,7 +76,7 @@ class Connections:
         return self._count
 
     def require_room(self) -> None:
-        """Raise Unavailable if there are too many connections, including the caller's."""
+        """Raise Unavailable if the broker has too many connections. The caller's connection is one of them."""
         with self._lock:
             now = self._clock()
             self._count += 1  # an upper bound, because not every caller has a new connection
@@ -102,7 +102,8 @@ class InFlightBytes:
     def take(self, size: int, waits_no_more: Callable[[], object]) -> None:
         """Reserve `size` bytes. Wait until the limit allows them, or until `waits_no_more` returns true.
 
-        It returns true for a producer without bytes in flight. Such a producer does not wait for other producers.
+        The callback returns true if the producer has no bytes in flight. Such a producer does not wait for other
+        producers.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._bytes + size <= self._most() or waits_no_more())

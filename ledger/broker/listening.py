@@ -6,7 +6,7 @@ Rules
 - Exception: the broker of a store in a bucket can make certificates and a token of its own. Clients find them in the
   bucket. Such an address requires TLS and the token, and no certificate of a client.
 - The broker refuses a key file or token file that every user of the host can read.
-- The broker refuses at the start a certificate that does not match its key. Otherwise gRPC would refuse every call.
+- If a certificate does not match its key, the broker refuses to start. Otherwise gRPC would refuse every call.
 - The broker refuses a TCP address that is in use, because gRPC would share the port with the other process.
 - On a host that forbids Unix sockets, clients that can open the store directory use a loopback port. This port requires
   a token, because every user of the host can connect to it.

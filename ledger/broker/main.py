@@ -65,7 +65,8 @@ _OFFLOADER = "pyspark_ledger.offload.offloader:offloader_of"
 _ADDRESS = "pyspark_ledger.offload.storage.address:require_address"
 _BUCKET = "pyspark_ledger.offload.home_bucket:home_bucket"
 _TRIAL = "pyspark_ledger.offload.trial:try_address"
-# Short, so that a thread gets the interpreter lock soon after its fsync, even while another thread computes a checksum.
+# A short interval, so that a thread gets the interpreter lock soon after its fsync, even while another thread computes
+# a checksum.
 _SWITCH_SECONDS = 0.0002
 _DESCRIPTORS_MAX = 2**20  # the kernel's default limit (fs.nr_open)
 _CHECK_SECONDS = 0.5
@@ -113,10 +114,12 @@ def main(arguments: list[str] | None = None) -> int:
 def _opened(
     options: argparse.Namespace,
 ) -> tuple[Store, CachedReads, LiveSettings, Listening | None, WebAddress | None, BucketHome | None]:
-    """Open the store. Return it with its cache, settings, configured addresses of calls and of HTTP, and `BucketHome`.
+    """Open the store.
 
-    Both addresses are checked before the store is opened, because an opening raises the store's epoch. The address of
-    calls is None if the broker listens at its private socket only. The `BucketHome` is None for a local store.
+    Return the store, its cache, the settings, the addresses for calls and for HTTP, and `BucketHome`.
+    Both addresses are checked before the store is opened. Reason: to open the store raises its epoch, which ends an
+    earlier broker. The address for calls is None if the broker listens only at its private socket. The `BucketHome` is
+    None for a local store.
     """
     settings = Settings.load(options.config) if options.config else Settings()
     in_bucket = bucket_of(options.store)
@@ -255,7 +258,7 @@ def _private_server(
     """Start the server for clients that can open the store directory. Return the server and its address.
 
     On a host that forbids Unix sockets the server listens at a loopback port. If the previous broker was killed, the
-    port is the previous port, because running tasks know it.
+    server uses the same port again, because running tasks know it.
     """
     socket = socket_path(store.store_id)
     socket.unlink(missing_ok=True)
@@ -323,11 +326,11 @@ def _serve(
 def _leave(store: Store | BucketStore, servers: list[BrokerServer], limit_ms: int) -> None:
     """Complete the queued appends, shut the servers down, and close the store.
 
-    Flight's shutdown waits until all streams end, and an idle producer keeps its stream open. After `_GRACE_MS` the
-    process therefore exits without waiting. It keeps the store's lock until then. Reason: the shutdown removes the
-    socket, and the lock keeps the next broker from creating its own socket before. For a store in a bucket, the next
-    broker may use another directory of this host, which has its own lock. So the broker of such a store first checks
-    the manifest. If another broker has taken the store over, this check ends the process.
+    Flight's shutdown waits until all streams end, and an idle producer keeps its stream open. So after `_GRACE_MS` the
+    process exits without waiting. It keeps the store's lock until it exits. Reason: the shutdown removes the socket.
+    The lock prevents that the next broker creates its own socket at the same path before this removal. For a store in a
+    bucket, the next broker may use another directory of this host, which has its own lock. So the broker of such a
+    store first checks the manifest. If another broker has taken the store over, this check ends the process.
     """
     if isinstance(store, BucketStore):
         store.check_fenced()

@@ -5,7 +5,7 @@ Rules
   returns looks like a restart. Up to the limit, new ledgers are listed: first open ledgers, then the others by name.
 - A collection also opens listed ledgers that nobody has used since the start, because they may have a backlog. It does
   this for at most `_OPENING_SECONDS`, so that a collection is short. The next collection opens more ledgers.
-- If a ledger cannot be opened, the metrics have its error. It is tried again after `_RETRY_SECONDS`.
+- If a ledger cannot be opened, the metrics contain its error. The broker tries again after `_RETRY_SECONDS`.
 - A collection reads no segment file of an open ledger. It estimates backlogs from the counts of the segments.
 """
 
@@ -58,7 +58,7 @@ class MetricsCollector:
         self._started_ms = clock()
         self._lock = threading.Lock()
         self._publish_latencies = Latencies(LONG_BOUNDS)
-        # By ledger, the cursors that are listed.
+        # The listed cursors of each ledger.
         self._listed: dict[str, dict[str, None]] = {}
         self._unreadable: dict[str, tuple[str, float]] = {}
 
@@ -144,7 +144,7 @@ class MetricsCollector:
         try:
             ledger = self._store.ledger(name)
         except NotFound:
-            return None  # deleted meanwhile
+            return None  # the ledger was deleted in the meantime
         except (LedgerError, OSError) as error:
             self._unreadable[name] = str(error), monotonic()
             return None

@@ -1,13 +1,13 @@
-"""Certificates and token that the broker of a store in a bucket makes itself, and the address that it listens at.
+"""Certificates, token and address of a broker of a store in a bucket, if its settings name none.
 
     <directory>/tls/ledger-<host>-…     certificates, key and token; mode 0600
     <directory>/tls/port                the port, if the address leaves the choice to the system
 
 Rules
-- The broker makes certificates if it has no address, or an address `grpc+tls://` without certificates and tokens in the
-  settings. Without an address it listens at loopback.
-- The next broker of the same directory uses the same files and the same port, because running tasks know them. It makes
-  new files after half a year.
+- The broker makes certificates if it has no address. It also makes them for an address `grpc+tls://` without
+  certificates and tokens in the settings. Without an address it listens at loopback.
+- The next broker of the same directory uses the same files and the same port, because running tasks know them. After
+  half a year, a broker makes new files.
 - Without the package `cryptography` a broker without an address listens at its private socket only.
 """
 
@@ -29,7 +29,7 @@ from pyspark_ledger.ledger.transport.certificates import EphemeralCertificates
 from pyspark_ledger.ledger.transport.tokens import TLS_SCHEME
 
 _LOOPBACK = f"{TLS_SCHEME}127.0.0.1:0"
-_UNSPECIFIED = ("0.0.0.0", "::")  # noqa: S104 — compared with, not listened at
+_UNSPECIFIED = ("0.0.0.0", "::")  # noqa: S104 — for comparisons only
 _USED_MS = 183 * 24 * 3600 * 1000
 _GIVEN = ("tlsCertificateFilePath", "tlsKeyFilePath", "tlsTrustCertsFilePath", "authenticationTokens")
 _log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class OwnCertificates:
 
     @classmethod
     def of(cls, address: str, settings: Settings, directory: Path, clock: Clock) -> OwnCertificates | None:
-        """Return the certificates for a configured address; None if the broker needs none of its own.
+        """Return the certificates for a configured address. None if the settings have certificates.
 
         Raises Refused for an unusable address, and without the package cryptography if an address is given.
         """
@@ -72,7 +72,7 @@ class OwnCertificates:
         return f"{TLS_SCHEME}{host}:{port}"
 
     def secret(self) -> BrokerSecret:
-        """Return the object from which clients learn the token and the authority."""
+        """Return the secret object, from which clients get the token and the certificate authority."""
         token, authority = self._files.file("token"), self._files.file("ca.pem")
         return BrokerSecret(token.read_text(encoding="ascii"), authority.read_text(encoding="ascii"))
 

@@ -10,7 +10,7 @@ Rules
 - SIGTERM ends both processes at any time.
 - The option `--create` is passed until a broker has run for five seconds. After that no restart creates a store that
   was deleted.
-- If the broker ends quickly several times and never answered a call, the supervisor exits with status 3. It prints the
+- If the broker ends quickly several times without answering a call, the supervisor exits with status 3. It prints the
   broker's last error, for the program that started the supervisor.
 - Standard error is a log file. If the file exceeds 16 MiB, its content is moved to `.old`. The supervisor does this
   before a restart, and the broker does it while it runs.
@@ -57,7 +57,7 @@ class Supervisor:
                 return max(status, 0)
             self._answered = self._answered or self._has_answered()
             if time.monotonic() - started >= _QUICK_SECONDS:
-                self._answered = True  # a broker that ran for five seconds counts as one that answered
+                self._answered = True  # a broker that ran for five seconds counts as if it had answered a call
                 self._quick_deaths = 0
                 self._command = [word for word in self._command if word != "--create"]
             delay = min(0.1 * (2**self._quick_deaths - 1), _DELAY_SECONDS_MAX)

@@ -1,8 +1,9 @@
-"""Block of the cache: entries that were appended or read together. Memory is allocated and freed block by block.
+"""Block of the cache: entries that were appended or read together. Memory is allocated and freed for whole blocks.
 
 A block stays whole while at least one range of its entries is cached (`ledger.cache.range_cache`).
 
-Invariant: `block.spans` is the number of cached ranges of the block. At 0 the cache releases the block's storage, once.
+Invariant: `block.spans` is the number of cached ranges of the block. When it becomes 0, the cache releases the block's
+storage.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class CachedBlock:
         return None if self.storage is None else self.storage.acquire()
 
     def given(self, first: int, end: int) -> tuple[int, int]:
-        """Record that entries `[first, end)` are served. Return how many were prefetched, and their bytes."""
+        """Record that entries `[first, end)` were served. Return how many of them were prefetched, and their bytes."""
         prefetched = max(first, self.ahead)
         if prefetched >= end:
             return 0, 0

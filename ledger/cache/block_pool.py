@@ -9,8 +9,9 @@ Invariants
   reference. Only blocks in memory can be referenced.
 - After each call, `size` is at most the limit. Exception: a block that does not fit is served to its reader, and its
   memory counts until the reader releases it.
-- Eviction starts when more than `trigger` is in use, and stops at `watermark`. To evict a referenced block frees no
-  memory. So a size pass continues until enough memory is free or no range is cached. Only one pass runs at a time.
+- Eviction starts when more than `trigger` is in use, and stops at `watermark`. The eviction of a
+  referenced block frees no memory. So a size pass continues until enough memory is free or no range is cached. Only one
+  pass runs at a time.
 """
 
 from __future__ import annotations
@@ -63,7 +64,10 @@ class BlockPool:
         return self.size <= room
 
     def added(self, block: CachedBlock, spans: Sequence[CachedRange]) -> None:
-        """Add a block that was cached as these ranges. Evict others to make room, or the block itself."""
+        """Add a block that was cached as these ranges.
+
+        Evict other ranges to make room, or else the ranges of this block.
+        """
         self.held += block.size
         for span in spans:
             self.policy.added(span)
@@ -84,7 +88,7 @@ class BlockPool:
         return released - self.pinned.add(span.block) if released else 0
 
     def make_room(self, newest: Sequence[CachedRange]) -> None:
-        """Evict ranges down to the limit. If the policy keeps all others, evict the newest ranges."""
+        """Evict ranges until the limit is met. If the policy keeps all other ranges, evict the `newest` ranges."""
         self.evict_when_needed()
         if self.size > self.limits.size:
             self._evictions.not_kept += 1

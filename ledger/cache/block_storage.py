@@ -3,8 +3,8 @@
 Rules
 - A block in `HeapStorage` was read from object storage. Its bytes stay in memory while a reference to them exists.
 - If the bytes are a part of a larger buffer, they are copied. So the block uses as much memory as the cache counts.
-- The memory of an evicted block counts until its last reference is released. Readers that have mapped the block have
-  references, and so has the broker while it sends the block.
+- The memory of an evicted block counts until its last reference is released. A reader that has mapped the block has a
+  reference. The broker has a reference while it sends the block.
 - A block in its segment file uses memory of the system, which is never counted here.
 """
 
@@ -34,7 +34,7 @@ class PinnedBlocks:
         return block in self._blocks
 
     def add(self, block: CachedBlock) -> int:
-        """Add an evicted block if it is still referenced. Return the bytes that it still uses. May be repeated."""
+        """Add an evicted block if it is still referenced. Return the bytes that it still uses. May be called again."""
         if block.storage is None or not block.storage.is_pinned():
             return 0
         if block not in self._blocks:

@@ -1,12 +1,12 @@
 """Cache of a broker: the cached ranges of all its ledgers, in two pools of blocks. Each pool has its own limit.
 
-    memory   blocks in memory: read from object storage, or copied from local files
-    files    blocks of local files, which readers map. The cache only counts their bytes in the system's page cache.
+    pool `memory`    blocks in memory: read from object storage, or copied from local files
+    pool `files`     blocks of local files, which readers map. The cache only counts their bytes in the page cache.
 
-    fetch    returns a range, from the cache and from storage; concurrent readers share one read
-    append   caches new entries, for readers at the end of a log
-    bypasses returns whether a reader may read a range from object storage by itself
-    ahead    reads entries before a reader requests them (prefetch)
+    call `fetch`     returns a range, from the cache and from storage; concurrent readers share one read
+    call `append`    caches new entries, for readers at the end of a log
+    call `bypasses`  returns whether a reader may read a range from object storage by itself
+    call `ahead`     reads entries before a reader requests them (prefetch)
 
 Invariants
 - One lock protects the whole cache. Storage is read without the lock.
@@ -216,13 +216,16 @@ class EntryCache:
 
     @contextmanager
     def still(self) -> Iterator[None]:
-        """Hold the cache's lock within the context."""
+        """Context in which the caller holds the cache's lock."""
         with self._lock:
             yield
 
     @contextmanager
     def moving(self, name: str) -> Iterator[LedgerReaders]:
-        """Yield the readers of a ledger for a change. Then evict the entries that the policy does not keep after it."""
+        """Yield the readers of a ledger for a change.
+
+        After the change, evict the entries that the policy does not keep.
+        """
         with self._lock:
             ledger = self.ledger(name)
             yield ledger.readers
@@ -255,7 +258,7 @@ class EntryCache:
     def _read(self, ledger: LedgerCache, reader: str, claimed: list[ReadPart[Loaded]], load: Load) -> list[BlockPart]:
         """Perform this reader's own reads, then wait for the reads of other readers.
 
-        The own reads come first, so that no two readers wait for each other.
+        Reason for the order: otherwise two readers could wait for each other.
         """
         own = deque(part.read for part in claimed if part.own)
         parts = list[BlockPart]()

@@ -41,7 +41,9 @@ class ActiveCursors:
 
     def __init__(self) -> None:
         self._placed: dict[str, _Placed] = {}
-        self._moved: dict[str, _Placed | None] = {}  # place in `_order` of each moved reader; None if it has none
+        self._moved: dict[
+            str, _Placed | None
+        ] = {}  # for each moved reader its place in `_order`; None if it is not in `_order`
         self._order: list[_Placed] = []
 
     def __len__(self) -> int:
@@ -56,7 +58,7 @@ class ActiveCursors:
         before = self._placed.pop(name, None)
         if before is not None:
             self._moved.setdefault(name, before)
-        if len(self._moved) > 2 * len(self._order) + 16:  # bounds `_moved` if no query comes
+        if len(self._moved) > 2 * len(self._order) + 16:  # limits the size of `_moved` if no query comes
             self._reconcile()
 
     def at_or_before(self, position: Position) -> int:
@@ -70,7 +72,7 @@ class ActiveCursors:
         return Position(*self._order[0][:2]) if self._order else None
 
     def places(self) -> list[Position]:
-        """Return the positions of all readers, in order, each once."""
+        """Return the distinct positions of all readers, in order."""
         self._reconcile()
         return [Position(*place) for place in dict.fromkeys(placed[:2] for placed in self._order)]
 

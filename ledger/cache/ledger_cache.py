@@ -90,7 +90,7 @@ class CacheCounts:
 
 @dataclass(slots=True)
 class EvictionCounts:
-    """Cost of evictions, and the decisions of the policies.
+    """Counters of the evictions, and of the decisions of the policies.
 
     `passes` is the number of evictions by size, `nanoseconds` their duration. `not_kept` counts blocks that did not
     fit. `decisions` counts entries by the policy's name and its decision:
@@ -116,7 +116,10 @@ Load = Callable[[int, int], CachedBlock]
 
 
 class BlockPart(NamedTuple):
-    """Entries `[first, end)` of a block. `held` is a reference to its bytes, None if they are in the segment file."""
+    """Entries `[first, end)` of a block.
+
+    `held` is a reference to the block's bytes, None if they are in a segment file.
+    """
 
     block: CachedBlock
     first: int

@@ -1,7 +1,7 @@
 """Cached entries of one managed ledger, by position. A cached range is the unit of eviction.
 
-A *cached range* has consecutive entries of one block, usually all of them. It lacks entries that were cached before
-with another block, and entries that were invalidated.
+A *cached range* has consecutive entries of one block, usually all entries of the block. It lacks entries that another
+block has already cached, and entries that were removed.
 
 Rules
 - `put` adds only entries that are not cached. Cached entries stay.

@@ -1,8 +1,8 @@
 """Throttling of the leading reader: it waits for readers close behind it, so that they share one read of storage.
 
-Suppose that several readers read a backlog. If their distance is less than the cache can keep, the first reads from
-storage, and the others read from the cache. If the leading reader is too far ahead, each later reader reads from
-storage again. So the leading reader waits for a limited time if that helps.
+Suppose that several readers read the same backlog. If their distance is less than the cache can keep, the first reader
+reads from storage, and the others read from the cache. If the first reader is too far ahead, each later reader reads
+from storage again. So the first reader waits for a limited time if the others can then catch up.
 
 Rules
 - A reader waits only before a read of storage. The cache keeps the last `span` bytes before the end of that read. The

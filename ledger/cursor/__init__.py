@@ -1,5 +1,7 @@
 """Durable cursors: leases, mark-delete positions, individual acknowledgements, deliveries and redelivery.
 
-The metadata have a record for each cursor. A large set of individual acknowledgements is stored in the cursor's own
-ledger. docs/concepts.md explains these words.
+A *cursor* is the durable position of one reader in one ledger. Its *mark-delete position* is the end of the entries
+that are all acknowledged. *Individual acknowledgements* are entries and rows after this position. The metadata have a
+record for each cursor. A large set of individual acknowledgements is stored in a file of its own, the *cursor's log*.
+*Outstanding* rows were delivered and are not acknowledged. docs/concepts.md explains the other words.
 """

@@ -3,10 +3,10 @@
 Rules
 - The set of a cursor's acknowledgements is read at its first use and stays in memory.
 - By default an acknowledgement is durable before the call returns (`managedLedgerDefaultMarkDeleteRateLimit` 0).
-- With a rate limit, later acknowledgements flush a set at that rate. A timer and the close of the store flush it too. A
-  crash then loses at most the acknowledgements of the last `managedLedgerCursorPositionFlushSeconds`.
-- If `managedLedgerMaxUnackedRangesToPersist` is set, an acknowledgement that would exceed the limit is refused. So
-  no acknowledgement is lost silently.
+- With a rate limit, a set is written at most at this rate. A timer and the close of the store write it too. A crash
+  then loses at most the acknowledgements of the last `managedLedgerCursorPositionFlushSeconds`.
+- If `managedLedgerMaxUnackedRangesToPersist` is set, an acknowledgement that would exceed the limit is refused. So no
+  acknowledgement is lost without an error.
 - A cursor's position is the later of the positions in the metadata and in the cursor's log. `state` returns it.
 - In a read-only store the set is read for every call, because the store's broker may be writing it.
 - A clean close moves a small set into the metadata record, and deletes the cursor's log. For a large set the close
@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 
 
 class CurrentCursor(NamedTuple):
-    """Current state of a cursor. `ledger_id` is the id of the cursor's log, -1 for none."""
+    """Current state of a cursor. `ledger_id` is the id of the cursor's log, -1 if it has no log."""
 
     cursor: CursorRecord
     positions: PositionSet
@@ -112,11 +112,11 @@ class AcknowledgementTable:
         return self.acknowledge_positions(cursor, self.require_positions(batches, snapshot), snapshot)
 
     def require_positions(self, batches: Iterable[pa.RecordBatch], snapshot: LogSnapshot) -> PositionSet:
-        """Return the positions of a client's request. Raises Refused if a position is not in the log."""
+        """Return the positions in a client's request. Raises Refused if a position is not in the log."""
         return positions_given(batches, snapshot, cache(lambda: self.trimmed_off(snapshot.name)))
 
     def trimmed_off(self, log: str) -> list[SegmentDescription]:
-        """Return the trimmed segments of a ledger. All their entries are acknowledged."""
+        """Return the trimmed segments of a ledger. All their entries count as acknowledged."""
         return self._metadata.segments.trimmed(log)
 
     def acknowledge_positions(
@@ -255,7 +255,7 @@ class AcknowledgementTable:
                 _log.exception("cursor %s of %s was not flushed because of an unexpected error", key[1], key[0])
 
     def close(self) -> None:
-        """Close the sets of all cursors, as the rules above say. Never raises: a failure is logged."""
+        """Write and close the sets of all cursors, as the module's rules say. Never raises: a failure is logged."""
         self._stopped.set()
         if self._thread is not None:
             self._thread.join()

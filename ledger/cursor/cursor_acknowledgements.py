@@ -3,15 +3,15 @@
 They are kept in memory, and written to the cursor's own log (`ledger.cursor.cursor_log`).
 
 Invariants
-- `positions` has all acknowledgements, `pending` those that are not durable yet. `add` adds to both. `flush` empties
-  `pending` only after a successful write, so a failed flush loses no position.
-- A whole state has all acknowledgements. A later delta has only those since the previous delta.
-- A new log has a durable whole state before the metadata name the log. The previous log is deleted afterwards.
+- `positions` has all acknowledgements. `pending` has the acknowledgements that are not durable yet. `add` adds to both.
+  `flush` empties `pending` only after a successful write, so a failed flush loses no position.
+- A *whole state* has all acknowledgements. A *delta* has only the acknowledgements since the previous delta.
+- A new log contains a durable whole state before the metadata name the log. The previous log is deleted afterwards.
 - A crash between these steps leaves a file that a record lists as unwanted (`ledger.metadata.unwanted_files`). The next
   start deletes the file.
 - `flush` returns True until `retire` confirms that the metadata name the new log.
-- Recovery joins the state in the log with the mark-delete position in the metadata. Both have acknowledged positions
-  only. The result has at least all flushed positions, and at most all added positions.
+- Recovery unites the state in the log with the mark-delete position in the metadata. Both contain only acknowledged
+  positions. So the result contains all flushed positions, and no position that was not acknowledged.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ class CursorPlace:
     delete_ledgers: Callable[[Collection[int]], None] = lambda _: None
     """Deletes the files of the cursor logs with these ids. No record names them."""
     sync_through: SyncThrough | None = None
-    """Makes the bytes of a cursor's log durable in a bucket; the file then may lack its index file. None: on the disk.
+    """Makes the bytes of a cursor's log durable in a bucket. Then the file may lack its index file.
+
+    None if the store uses the local disk.
     """
     read_only: bool = False
 
@@ -171,7 +173,7 @@ class Acknowledgements:
     def leave_ledger(self) -> None:
         """Close the current log and list it for deletion. `retire` deletes it after the metadata have changed.
 
-        Called if a new log or the cursor's record replaces its state, or the state is cleared.
+        Called if the state moves to a new log or to the cursor's record, or if the state is cleared.
         """
         self.close_log()
         if self.ledger_id >= 0:

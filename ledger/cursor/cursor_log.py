@@ -1,19 +1,19 @@
 """Log of one cursor: a segment file with the successive states of the cursor's acknowledgements.
 
-A *whole state* has all acknowledgements. A *delta* has those since the previous delta. A whole state that is too large
-for one entry is split into chunks, followed by a footer.
+A *whole state* has all acknowledgements. A *delta* has the acknowledgements since the previous delta. A whole state
+that is too large for one entry is split into *chunks*, followed by a *footer*.
 
     entry     an ordinary entry with CRC32C; `ledger.positions.position_chunks` describes the bytes of its payload
     metadata  sequence id: the number of the state, the same for all its chunks · property `ledger.cursor.kind`: state,
               chunk, footer or delta · property `ledger.cursor.compression`: the codec of a whole state
 
 Invariants
-- The entries of a whole state are contiguous. Deltas of this state or another whole state follow.
-- The sidecar, a small file beside the segment, has the segment's acknowledged end. A flushed state is synced and lies
-  before this end. Damage there raises an error that names the place.
-- The acknowledged end stays 0 until the metadata name the log.
-- After the acknowledged end, a crash may have torn entries. Recovery uses the newest complete whole state, and its
-  deltas up to the first gap in their numbers.
+- The entries of a whole state are contiguous. Deltas of this state, or another whole state, follow it.
+- The sidecar, a small file beside the segment, has the segment's acknowledged end. A flushed state is synced and is
+  before this end. If bytes before this end are damaged, recovery raises an error that names the place.
+- The acknowledged end is 0 until the metadata name the log.
+- Entries after the acknowledged end may be incomplete because of a crash. Recovery uses the newest complete whole
+  state, and its deltas up to the first gap in their numbers.
 - A recovered file is never written again. The next flush creates a new log with a whole state, and then the metadata
   name the new log.
 """
@@ -198,7 +198,7 @@ def recover_cursor_log(
 ) -> RecoveredState | None:
     """Return the newest state in a cursor's log. Returns None if the log has no complete state.
 
-    `built`: the file was built from the log of a store in a bucket, and may have no sidecar.
+    With `built`, the file was built from the log of a store in a bucket, and may have no sidecar.
     If `fence` is set, a broker that still writes the file is fenced first. Raises Corrupt or DataLoss for damage before
     the acknowledged end.
     """

@@ -3,7 +3,8 @@ batches.
 
 An *outstanding* row was delivered and is not acknowledged.
 
-Two offsets describe a batch of contiguous new rows. A batch with skipped or redelivered rows needs a record. The broker
+If a batch has only contiguous new rows, Spark's start and end offset describe it completely. A batch with skipped or
+redelivered rows needs a record. The broker
 chooses the rows of such a batch once, and stores the record before a checkpoint of Spark names the record.
 
 Invariants
@@ -13,9 +14,11 @@ Invariants
   at or before the record's first row.
 - With ackMode `explicit` the user acknowledges rows. An outstanding row is redelivered, with the number of its
   deliveries, or becomes a dead letter. After a reset of the cursor no row is outstanding.
-- A record leaves out acknowledged rows. Their acknowledgements are made durable before the record is stored. Reason: a
-  crash could otherwise lose the acknowledgement of a row that no record has, and the row would never be redelivered.
-- A clock that is set back does not delay redelivery. Ages continue from the newest delivery time.
+- A record does not contain acknowledged rows. The acknowledgements are made durable before the record is stored.
+  Reason: otherwise a crash could lose the acknowledgement of a row that is in no record. The row would never be
+  redelivered.
+- If the host's clock is set back, redelivery is not delayed. The ages of deliveries continue from the newest delivery
+  time.
 - Negative acknowledgements are kept in memory. If the broker dies, their rows are redelivered after the timeout.
 - A negative acknowledgement is refused if no batch was delivered with `explicit`. Reason: the caller would wait for a
   redelivery that never happens.
@@ -82,7 +85,7 @@ class DeliveryTable:
         self._redelivered_rows: dict[tuple[str, str], tuple[int, PositionSet]] = {}
         self._counts: dict[tuple[str, str], tuple[int, int]] = {}
         self._explicit_cursors: set[tuple[str, str]] = set()
-        """Cursors with an `explicit` batch since the broker's start. After a reset a cursor has no record."""
+        """Cursors with an `explicit` batch since the broker's start. Needed because a reset cursor has no record."""
 
     def next(self, request: NextDelivery) -> DecidedDelivery:
         snapshot = self._snapshot_of(request.ledger)
@@ -99,7 +102,7 @@ class DeliveryTable:
             return self._explicit(request, cursor, new, previous, acknowledged, snapshot)
 
     def counts(self, ledger: str, cursor: str) -> tuple[int, int]:
-        """Return the numbers of redelivered rows and of dead letters of a cursor since the broker's start."""
+        """Return the number of redelivered rows and the number of dead letters of a cursor since the broker's start."""
         return self._counts.get((ledger, cursor), (0, 0))
 
     def _count(self, key: tuple[str, str], *, redelivered: int = 0, dead: int = 0) -> None:
@@ -306,7 +309,8 @@ class DeliveryTable:
     def _dead_letter_record(self, cursor: CursorRecord, shares: list[DeliveredRange]) -> int:
         """Store the dead letters `shares`, and return the number of their record, 0 if there are none.
 
-        If the record of earlier dead letters is still stored, that record's number is returned, and `shares` wait.
+        If the record of earlier dead letters is still stored, return its number instead. Then `shares` stay
+        outstanding.
         """
         pending = self._records.get(cursor.ledger, cursor.name, DEAD)
         if pending is not None:
@@ -322,7 +326,7 @@ class DeliveryTable:
     def _read_position(request: NextDelivery, previous: DeliveryRecord | None, cursor: CursorRecord) -> Position:
         if previous is not None:
             return previous.position
-        # A reset of the cursor has deleted the missing record.
+        # The record is missing because a reset of the cursor has deleted it.
         return cursor.next_position if request.after and request.explicit else request.start
 
     def _cursor(self, ledger: str, name: str) -> CursorRecord:

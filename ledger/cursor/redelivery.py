@@ -4,10 +4,10 @@ A *delivery* (`DeliveredRange`) is a range of positions that a batch delivered, 
 skips. Its rows are *outstanding* until they are acknowledged.
 
 Rules
-- A delivery skips its acknowledged rows. A delivery whose rows are all skipped ends.
+- A delivery skips its acknowledged rows. When all of its rows are skipped, the delivery ends.
 - A delivery that is older than the timeout is redelivered as a whole, and its count rises by one.
-- Of a younger delivery only negatively acknowledged rows are redelivered. They become a delivery of their own, and the
-  first delivery skips them.
+- From a younger delivery, only negatively acknowledged rows are redelivered. These rows become a delivery of their own,
+  and the first delivery skips them.
 - So every outstanding row is in exactly one delivery, and the delivery's count is the number of earlier deliveries.
 - A row that was delivered at or after `before_ms` is not redelivered and does not become a dead letter. Its negative
   acknowledgement is kept for a later batch. Reason: a query that reads only the rows present at its start (Spark's
@@ -49,7 +49,7 @@ class RedeliveryDecision(NamedTuple):
 
 
 class RedeliveryPolicy(NamedTuple):
-    """Timeout and largest number (-1: no limit) of redeliveries. Deliveries at or after `before_ms` must wait."""
+    """Timeout and maximum number (-1: no limit) of redeliveries. Rows delivered at or after `before_ms` must wait."""
 
     timeout_ms: int
     max_redeliveries: int
@@ -67,7 +67,7 @@ class BatchBudget:
     taken_bytes: int = 0
 
     def take(self, range_: PositionRange, skipped: PositionSet, snapshot: LogSnapshot) -> PositionRange:
-        """Return the prefix of `range_` that fits into the budget, and charge its rows. Skipped rows are free."""
+        """Return the prefix of `range_` that fits into the budget, and reduce the budget. Skipped rows do not count."""
         rows, size = self.rows - self.taken_rows, self.size_bytes - self.taken_bytes
         if not self.first and (rows <= 0 or size <= 0):
             return PositionRange(range_.start, range_.start)

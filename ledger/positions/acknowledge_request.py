@@ -5,7 +5,7 @@
                                                              the whole entry
 
 `ledger_id` is the id of a segment, which Pulsar calls a ledger. A request may list an entry more than once: the
-receiver unites all lines of the entry. The order of lines has no meaning.
+receiver then acknowledges the rows of all its lines. The order of the lines has no meaning.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def word_count(bits: int) -> int:
 def grown(words: Words, bits: int) -> Words:
     """Return the words, or a longer copy if they have no room for `bits` bits.
 
-    A copy is at least half as long again, so that many small steps copy little.
+    A copy is at least 1.5 times as long as `words`, so that many small steps need few copies.
     """
     needed = word_count(bits)
     if needed <= len(words):

@@ -1,6 +1,6 @@
 """Set of positions, such as the acknowledgements of a cursor: whole entries, and rows of partly acknowledged entries.
 
-In this module "ledger" means a segment, as in Pulsar.
+In this module a *ledger* means a segment, as in Pulsar.
 
 Invariants
 - The whole entries of a ledger are a bit set with a bit for each entry (`ledger.positions.bitset`).
@@ -9,8 +9,8 @@ Invariants
 - An entry whose bit is set has no remaining rows.
 - Addition is a union: it is idempotent, and the order has no effect. Only `trim_below` removes positions.
 - A range never crosses the end of a ledger. Pulsar before 2.4 wrote ranges that cross it. `split_range` splits them.
-- The number of positions and their distance have no limit. Entry ids are at most 2**31 - 1, as in Pulsar, because an
-  untrusted number must not exhaust the memory.
+- The number of positions and their distance have no limit. Entry ids are at most 2**31 - 1, as in Pulsar. Reason: a
+  large number in a wrong request must not exhaust the memory.
 
 Bit sets were measured against lists of ranges and Roaring bitmaps. Only bit sets add, look up and encode in linear
 time. Ten million scattered ranges take 5 MB.

@@ -1,17 +1,17 @@
 """Read path of the broker: serves blocks from the cache or from storage, registers readers, and counts reads.
 
-    hand_out    count blocks of local files, whose locations a reader on this host gets
-    share       copy blocks into shared memory, and return their locations to a reader on this host
-    read        return the frames of a block that is sent to a reader
-    direct      count blocks in object storage that a reader fetches by itself
-    follow …    track a reader: its start, its acknowledgements, its end
+    hand_out    counts blocks of local files, whose locations a reader on this host gets
+    share       copies blocks into shared memory, and returns their locations to a reader on this host
+    read        returns the frames (entries with headers) of a block that is sent to a reader
+    direct      counts blocks in object storage that a reader fetches by itself
+    follow …    records the start, the acknowledgements and the end of a reader
 
 The cache keeps no bytes of a local file. It only records that the file's block was read or written recently, because
 the system's page cache then probably has the bytes. The code calls this *to account for* a block.
 
 Rules
 - A block that is not cached counts as read from storage, whether its reader maps it or gets it from the broker. The
-  eviction policy decides whether the block is then cached. Usually it is, if another reader has still to read it.
+  eviction policy decides whether the block is then cached. Usually it is cached if another reader still has to read it.
 - A range counts as read when the broker has answered its locations or has sent its last frame.
 - Appended entries are cached while the ledger has readers, and for a grace time after that.
 """
@@ -231,7 +231,7 @@ class CachedReads:
             self.prefetch_planner.forget(ReaderId(ledger, reader))
 
     def again(self, ledger: str, reader: str, positions: PositionSet) -> None:
-        """Record that the reader will read entries again, after a negative acknowledgement or a time-out."""
+        """Record that a reader will read entries again, because of a negative acknowledgement or a time-out."""
         if ledger not in self._active_ledgers:
             return
         with self.cache.moving(ledger) as readers:

@@ -1,16 +1,16 @@
 """Prefetcher of the blocks that readers will read next. It has a few threads, and uses a limited part of the cache.
 
-    plan     set the blocks that a reader reads next, in order; replaces the reader's former plan
-    passed   record the position up to which the reader has read
+    plan     sets the blocks that a reader reads next, in order; replaces the reader's earlier plan
+    passed   records the position up to which the reader has read
 
 Rules
 - A block is fetched into the cache once for all readers. A block that is cached or being fetched is skipped.
 - A prefetch starts only while the prefetched blocks that their readers have not read yet take less than `room` bytes.
-  Reason: prefetching then evicts at most `room` bytes and one block of other cached blocks.
+  Reason: prefetched blocks then displace at most `room` bytes and one block of other cached blocks.
 - A block in a local file is not fetched. Instead, the kernel is asked to read the block into the page cache.
 - An error of a prefetch is only logged. The reader then reads the block itself, and gets the error.
-- The cost of a plan depends only on its own blocks. Reason: a query over a thousand ledgers makes a thousand plans. The
-  totals of all plans are therefore updated at each change, and the queue has only readers with pending blocks.
+- The time for a plan depends only on the blocks of the plan. Reason: a query over a thousand ledgers makes a thousand
+  plans. So the totals of all plans are updated at each change, and the queue has only readers with pending blocks.
 """
 
 from __future__ import annotations

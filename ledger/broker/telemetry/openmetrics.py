@@ -9,7 +9,8 @@ Rules
 - The text is OpenMetrics 1.0 or Prometheus' format 0.0.4. They differ in the head of a counter and in the last line.
 - The text is written here, because the library's writer takes four times the processor time of the rest of a scrape.
 
-Sources: https://prometheus.io/docs/specs/om/open_metrics_spec/, https://prometheus.io/docs/instrumenting/exposition_formats/
+Sources: https://prometheus.io/docs/specs/om/open_metrics_spec/,
+https://prometheus.io/docs/instrumenting/exposition_formats/
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ calls a predicate, which decides:
 
     REMOVE    evict the range
     REQUEUE   move the range to the end of the queue, as if it were new
-    STASH     move the range to a list, the stash; each pass checks the stash before the queue
-    STOP      end the pass; within the stash, continue with the queue
-    MISSING   the range was removed already: drop it from the queue
+    STASH     move the range to a second list, the stash; each pass checks the stash before the queue
+    STOP      end the pass; while the pass checks the stash, continue with the queue instead
+    MISSING   the range was already removed from the cache: remove it from the queue
 
 Rules
 - A policy calls `remove` to evict a range.
