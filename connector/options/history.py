@@ -50,7 +50,7 @@ class HistoryOptions:
     )
 
     def address(self) -> TableAddress:
-        """Return the address. Raises Refused for an invalid one."""
+        """Return the address. Raises Refused for an invalid address."""
         from pyspark_ledger.offload.table.table_address import TableAddress
 
         return TableAddress.of(self.table, self.bucket.s3())

@@ -26,7 +26,7 @@ class Publishing:
       segment.
     - restart: continue with the existing segments after the table or the ledger was deleted and created again.
     - accept_changes: continue although another program changed rows of the table.
-    - latest: a second table, the view, which has only the newest row of each key.
+    - latest: a second table, called the view, which has only the newest row of each key.
     - key: column of the published table with the key.
     - deleted_when: SQL condition for rows that delete their key from the view.
     - follow_retention: delete the rows of segments that the log's retention deleted.
@@ -63,7 +63,7 @@ class Publishing:
             )
         names = [column.name for column in self.partitions]
         if len(set(names)) != len(names):
-            raise Refused(f"partition columns {', '.join(names)} are not different", hint="Name each column once")
+            raise Refused(f"partition columns {', '.join(names)} name a column twice", hint="Name each column once")
 
     @classmethod
     def of(cls, partition_by: Sequence[str] | None = None, **options: object) -> Publishing:

@@ -75,7 +75,7 @@ class CursorMover:
             self._changed.notify_all()
 
     def settle(self, until_ms: int) -> bool:
-        """Wait until all requested positions are acknowledged. Return False if that takes longer than `until_ms`.
+        """Wait until all requested positions are acknowledged. Return False if `until_ms` comes first.
 
         `until_ms` is a time of the monotonic clock.
         """
@@ -157,7 +157,7 @@ class CommitListener(StreamingQueryListener):
             self._changed.notify_all()
 
     def settle(self, active: Callable[[], set[str]], until_ms: int) -> bool:
-        """Wait until all events of ended queries have arrived. Return False if that takes longer than `until_ms`."""
+        """Wait until all events of ended queries have arrived. Return False if `until_ms` comes first."""
         with self._changed:
             while self._running - active():
                 left = until_ms - monotonic_ms()

@@ -7,7 +7,8 @@ Rules
   at the same address within a second. A repetition of an action has no second effect.
 - If the broker at the address has another store, every call fails. The error names both ids: see `store_id_header`.
 - gRPC does not work in a process that was forked from a process with gRPC: a call would never return. So the connection
-  refuses a call in such a process. It never closes an inherited gRPC connection, because that would abort the process.
+  refuses a call in such a process. It never closes an inherited gRPC connection, because a close would abort the
+  process.
 """
 
 from __future__ import annotations
@@ -101,8 +102,9 @@ class BrokerConnection:
         """Call an action of the protocol and return its reply. Raises the broker's error, or Unavailable.
 
         Until the deadline, the call is retried if no broker is reached. A broker that has accepted the call has
-        `attempt_seconds` to reply. If the broker can move, a call is also retried after the broker was fenced. It
-        is retried once if the broker does not trust this client, because another broker may have the address.
+        `attempt_seconds` to reply. If the broker can move, a call is also retried after another broker took
+        the store over. A call is retried once if the broker does not trust this client, because another broker may have
+        the address.
         """
         body = request_body(request)
         until = monotonic_ms() + (self.deadline_ms if deadline_ms is None else deadline_ms)
@@ -196,7 +198,7 @@ class BrokerConnection:
                 self._token = None
 
     def close(self) -> None:
-        """Close the connection. A later call opens another."""
+        """Close the connection. A later call opens a new connection."""
         with self._lock:
             if self._connection is not None:
                 self._connection.close()

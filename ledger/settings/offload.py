@@ -27,9 +27,9 @@ class OffloadSettings:
         "seconds",
         -1,
         INT_MAX,
-        "A segment is offloaded this long after it was sealed. -1: no segment is offloaded by age. Must be below "
-        "defaultRetentionTimeInMinutes, unless that is -1. Reason: retention would otherwise delete a segment before "
-        "its offload.",
+        "A segment is offloaded this long after it was sealed. -1: no segment is offloaded by age. The value must be "
+        "below defaultRetentionTimeInMinutes, unless that setting is -1. Reason: retention would otherwise delete a "
+        "segment before its offload.",
     )
     managedLedgerOffloadAutoTriggerSizeThresholdBytes: int = whole(
         -1,
@@ -37,8 +37,9 @@ class OffloadSettings:
         -1,
         2**62,
         "A segment is offloaded when it and all later sealed segments together have more bytes than this. 0: a segment "
-        "is offloaded when it is sealed. -1: no segment is offloaded by size. Must be below defaultRetentionSizeInMB, "
-        "unless that is -1. Reason: retention would otherwise delete a segment before its offload.",
+        "is offloaded when it is sealed. -1: no segment is offloaded by size. The value must be below "
+        "defaultRetentionSizeInMB, unless that setting is -1. Reason: retention would otherwise delete a segment "
+        "before its offload.",
     )
     managedLedgerOffloadDeletionLagMs: int = whole(
         4 * 3600 * 1000,

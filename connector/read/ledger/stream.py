@@ -9,8 +9,8 @@ Invariants
   when the batch was planned are reused, and do not change the result.
 - If there are no rows to deliver, `latest` returns None and the start offset does not change. New or deleted ledgers
   are recorded with the next batch.
-- A ledger found while the query runs is read from its beginning. Trigger.AvailableNow reads only the ledgers that
-  existed at its start.
+- A ledger that is found while the query runs is read from its beginning. Trigger.AvailableNow reads only the ledgers
+  that existed at its start.
 - A query acknowledges only entries of batches that Spark has committed. When Spark plans the next batch, all entries
   before its start are committed. A commit also states the end of its batch.
 - Lost entries raise DataLoss. With `failOnDataLoss` false they are logged and reported once. They are never skipped
@@ -213,7 +213,7 @@ class LedgerStream(StreamPlanner):
         return with_added_columns(report, self.read)
 
     def pin_end(self) -> None:
-        """Pin the current ends for Trigger.AvailableNow. Ledgers that are created later are not read.
+        """Fix the ends of the run for Trigger.AvailableNow. Ledgers that are created later are not read.
 
         The run delivers each row at most once: rows that it has delivered are redelivered in a later run.
         """
