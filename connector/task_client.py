@@ -12,7 +12,7 @@ import os
 from typing import TYPE_CHECKING
 
 from pyspark_ledger.connector.connection import local_credentials
-from pyspark_ledger.ledger.errors import Unavailable, Unsupported
+from pyspark_ledger.ledger.errors import Unauthenticated, Unavailable, Unsupported
 from pyspark_ledger.ledger.version import __version__
 
 if TYPE_CHECKING:
@@ -49,5 +49,15 @@ def _remedy(address: str) -> str:
         )
     return (
         "If the driver reaches the broker, open the port for the hosts of the executors (ledger doctor --platform "
-        "tests the connection). Else see broker.log in the store"
+        "tests the connection). Else see broker.log in the store. A batch read of a store in a bucket needs no broker "
+        "with option 'broker' = 'none'"
+    )
+
+
+def bucket_failure(error: Unavailable | Unauthenticated, address: str) -> Unavailable | Unauthenticated:
+    """Return the error of a task that cannot read the bucket and has no broker. It names the task's host."""
+    return type(error)(
+        f"a task on {os.uname().nodename} cannot read {address}: {error.message}",
+        hint=error.hint
+        or "Open the bucket for the hosts of the executors, or read through the broker, without option 'broker'",
     )

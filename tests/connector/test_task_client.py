@@ -74,6 +74,7 @@ def test_a_broker_of_another_protocol_is_named(store: Path, monkeypatch: pytest.
         ("grpc+unix:///run/nobody.sock", "pyspark_ledger.serve(spark, STORE) on the driver"),
         ("grpc://127.0.0.1:{port}", "pyspark_ledger.serve(spark, STORE) on the driver"),
         ("grpc://{host}:{port}", "open the port for the hosts of the executors (ledger doctor --platform"),
+        ("grpc://{host}:{port}", "A batch read of a store in a bucket needs no broker with option 'broker' = 'none'"),
     ],
 )
 def test_an_address_without_an_answer_has_its_remedy(

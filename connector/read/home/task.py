@@ -25,7 +25,8 @@ import pyarrow as pa
 
 from pyspark_ledger.connector.read.ledger.task import LedgerTask, ReadSource, read_rows
 from pyspark_ledger.connector.read.offsets import LedgerRange
-from pyspark_ledger.ledger.errors import Corrupt, NotFound, Refused
+from pyspark_ledger.connector.task_client import bucket_failure
+from pyspark_ledger.ledger.errors import Corrupt, NotFound, Refused, Unauthenticated, Unavailable
 from pyspark_ledger.ledger.position import PositionRange
 from pyspark_ledger.ledger.protocol.actions import LedgerDescription
 from pyspark_ledger.ledger.protocol.reads import ReadRequest
@@ -59,6 +60,8 @@ class HomeTask:
         reader = _BlockReader(self)
         try:
             yield from read_rows(cast("Client", reader), LedgerTask(self.source, self.ranges))
+        except (Unavailable, Unauthenticated) as error:
+            raise bucket_failure(error, self.source.address) from None
         finally:
             reader.close()
 

@@ -7,8 +7,10 @@ collector, retention or a take-over comes between plan and task.
 from __future__ import annotations
 
 import dataclasses
+import os
 import pickle
 import shutil
+import socket
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ from pyspark_ledger.ledger.bucket_store.creation import found_or_created
 from pyspark_ledger.ledger.bucket_store.home import BucketStore
 from pyspark_ledger.ledger.client.connect import stop_broker
 from pyspark_ledger.ledger.clock import system_clock_ms
-from pyspark_ledger.ledger.errors import Corrupt, DataLoss, LedgerError, NotFound, Refused
+from pyspark_ledger.ledger.errors import Corrupt, DataLoss, LedgerError, NotFound, Refused, Unavailable
 from pyspark_ledger.ledger.location import bucket_directory
 from pyspark_ledger.ledger.protocol.actions import CreateLedger
 from pyspark_ledger.ledger.protocol.ledgers import ChangePolicy
@@ -132,6 +134,23 @@ def test_every_read_returns_what_the_broker_returns(store: LedgerStore, bucket: 
         found = without(bucket, options)
         assert found == rows(bucket, options), options
         assert found or options["path"] == "empty"
+
+
+def test_a_task_that_cannot_reach_the_bucket_names_its_host(store: LedgerStore, bucket: str) -> None:
+    store.ledger("orders").append([{"id": 1}])
+    reader, (part,) = planned(bucket, {"broker": "none", "path": "orders"})
+    found: TaskPartition = pickle.loads(part)  # noqa: S301 — our own bytes
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        s3 = dataclasses.replace(
+            found.value.s3, endpoint=f"http://127.0.0.1:{closed.getsockname()[1]}", attempts=1, advice=""
+        )
+        task = dataclasses.replace(found, value=dataclasses.replace(found.value, s3=s3))
+        with pytest.raises(Unavailable) as caught:
+            list(reader.read(task))
+    assert caught.value.message.startswith(f"a task on {os.uname().nodename} cannot read {bucket}: ")
+    assert "read through the broker" in caught.value.hint
+    assert "\n" not in str(caught.value)
 
 
 def test_a_read_ends_with_its_plan_and_needs_no_disk(store: LedgerStore, bucket: str) -> None:
