@@ -26,6 +26,7 @@ from pyspark_ledger.ledger.client.connect import stop_broker
 from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.location import bucket_directory
+from pyspark_ledger.ledger.protocol.actions import Empty
 from pyspark_ledger.ledger.wal.requests import RequestLimits
 from pyspark_ledger.offload.storage.factory import open_object_store
 from streaming_examples.s3_server import S3Server
@@ -110,6 +111,9 @@ def test_a_batch_read_without_a_broker_returns_segments_and_tail(
     with suppress(Refused):  # the broker uploads the sealed segment by itself already
         ledger.offload(seal=True)
     wait_until(lambda: ledger.describe().segments[0].offloaded, "the upload")
+    through = {**options, "offloadEndpoint": s3_server.endpoint, "credentialProvider": PROVIDER, "mapping": "off"}
+    assert spark_session.read.format("ledger").options(**through).load("flights").count() == 1_000
+    assert connect(bucket).client.call("cache", Empty()).direct_entries, "the tasks have fetched them from the bucket"
     write(1_000, 500)
     stop_broker(directory)
     shutil.rmtree(directory.parent)
