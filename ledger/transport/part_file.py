@@ -28,18 +28,9 @@ from typing import Self
 
 from pyspark_ledger.ledger import disk
 from pyspark_ledger.ledger.checksum import Buffer, crc32c
-from pyspark_ledger.ledger.errors import Refused
-from pyspark_ledger.ledger.message.entry import WIDE_STAMP_BYTES, BrokerStamp, wide_stamp
-from pyspark_ledger.ledger.message.run_marker import RunId, RunSummary, encode_marker
+from pyspark_ledger.ledger.message.entry import BrokerStamp, wide_stamp
 from pyspark_ledger.ledger.protocol.commits import PartRun, StagedPart, StagingPlace
-from pyspark_ledger.ledger.segment.format import (
-    FRAME_BYTES,
-    HEADER_BYTES,
-    BlockHeader,
-    entry_bytes_max,
-    pack_header,
-    padding,
-)
+from pyspark_ledger.ledger.transport.segment_layout import SegmentLayout, marker_of
 
 FRAME = struct.Struct(">Iq")
 HEAD_BYTES = 6
@@ -56,8 +47,9 @@ class PartFile:
         self._path = Path(place.path)
         self._fd = disk.open_file(self._path, writable=True)
         self._entries = self._rows = self._length = self._crc = 0
+        self._written_back = 0
         self._run = run if place.segment_from >= 0 else None
-        self._block_start = self._block_first = self._written_back = 0
+        self._layout = None if self._run is None else SegmentLayout(self._run.block_bytes, NO_STAMP, str(self._path))
 
     def __enter__(self) -> Self:
         return self
@@ -75,20 +67,20 @@ class PartFile:
         """Write one entry with `rows` rows. `entry` has the bytes of the entry as a list of buffers."""
         size = sum(memoryview(buffer).nbytes for buffer in entry)
         header = FRAME.pack(size, self._entries)
-        if self._run is None:
+        if self._layout is None:
             for buffer in (header, *entry):
                 self._crc = crc32c(buffer, self._crc)
             self._append([header, *entry], FRAME.size + size)
         else:
             self._crc = crc32c(header + entry_head(entry), self._crc)
-            self._append_stamped(entry, size, self._run.block_bytes)
+            self._append_stamped(self._layout, entry, size)
         self._entries += 1
         self._rows += rows
 
     def close(self) -> StagedPart:
         """Close the file. Return the description of the part, which the task sends in its commit message."""
-        if self._run is not None and self._entries:
-            self._close_segment(self._run)
+        if self._run is not None and self._layout is not None and self._entries:
+            self._close_segment(self._run, self._layout)
         self.rest()
         block_bytes = self._run.block_bytes if self._run is not None and self._entries else 0
         return StagedPart(self._place.part, self._entries, self._rows, self._length, self._crc, block_bytes)
@@ -97,21 +89,10 @@ class PartFile:
         disk.write_all(self._opened(), buffers, self._length, self._path, size)
         self._length += size
 
-    def _append_stamped(self, entry: Sequence[Buffer], size: int, block_bytes: int) -> None:
-        """Write an entry in segment layout. Begin a new block if the open block is full."""
-        size += WIDE_STAMP_BYTES
-        if size > entry_bytes_max(block_bytes):
-            raise Refused(f"{self._path}: an entry of {size} bytes does not fit into a block of {block_bytes} bytes")
-        buffers: list[Buffer] = [FRAME.pack(size, self._entries), NO_STAMP, *entry]
-        size += FRAME_BYTES
-        block_end = self._block_start + block_bytes
-        if not self._length or self._length + size > block_end:
-            rest = block_end - self._length if self._length else 0
-            self._block_start, self._block_first = self._length + rest, self._entries
-            header = pack_header(BlockHeader(block_bytes, self._entries))
-            buffers = [*padding(rest), header, *buffers]
-            size += rest + HEADER_BYTES
-        self._append(buffers, size)
+    def _append_stamped(self, layout: SegmentLayout, entry: Sequence[Buffer], size: int) -> None:
+        """Write an entry in segment layout."""
+        buffers = layout.add(entry, size)
+        self._append(buffers, layout.length - self._length)
         self._write_back()
 
     def _write_back(self) -> None:
@@ -120,13 +101,11 @@ class PartFile:
             disk.begin_sync(self._opened(), self._written_back, self._length - self._written_back)
             self._written_back = self._length
 
-    def _close_segment(self, run: PartRun) -> None:
+    def _close_segment(self, run: PartRun, layout: SegmentLayout) -> None:
         """Write the marker and the length of the last block. Sync the file if it can become a segment."""
-        summary = RunSummary(run.query, run.batch, self._entries, self._rows)
-        marker = encode_marker(RunId(run.txn_most, run.txn_least), summary, run.publish_ms)
-        self._append_stamped([marker], len(marker), run.block_bytes)
-        header = pack_header(BlockHeader(self._length - self._block_start, self._block_first))
-        disk.write_all(self._opened(), [header], self._block_start, self._path)
+        marker = marker_of(run, self._entries, self._rows)
+        self._append_stamped(layout, [marker], len(marker))
+        disk.write_all(self._opened(), [layout.last_header()], layout.block_start, self._path)
         if self._length >= self._place.segment_from:
             disk.sync_data(self._opened())
 
