@@ -31,6 +31,7 @@ from pyspark_ledger.ledger.json_errors import JSON_FAULTS, json_fault
 from pyspark_ledger.offload.storage.object_store import (
     PART_BYTES_MIN,
     PARTS_MAX,
+    BegunUpload,
     ByteSource,
     FetchedObject,
     ListedObject,
@@ -111,7 +112,8 @@ class DirectoryStore:
         if sidecar.size not in (-1, status.st_size):
             raise Corrupt(f"{self.address}/{key} has {status.st_size} bytes, its metadata say {sidecar.size}")
         etag = sidecar.etag or f"{status.st_mtime_ns:x}-{status.st_size:x}"
-        return ObjectHead(key, status.st_size, etag.strip('"'), sidecar.userMetadata)
+        modified_ms = status.st_mtime_ns // 1_000_000
+        return ObjectHead(key, status.st_size, etag.strip('"'), sidecar.userMetadata, modified_ms=modified_ms)
 
     def objects(self, prefix: str = "", *, after: str = "") -> Iterator[ListedObject]:
         found: list[str] = []
@@ -189,14 +191,22 @@ class DirectoryStore:
     def abort(self, upload: Upload) -> None:
         shutil.rmtree(self._uploads / upload.upload_id, ignore_errors=True)
 
+    def copy(self, source: str, key: str, metadata: Mapping[str, str] | None = None) -> None:
+        with self._opened(source) as fd, os.fdopen(os.dup(fd), "rb") as file:
+            self.put(key, file, metadata)
+
     def uploads(self, prefix: str = "") -> Iterator[Upload]:
+        return (found.upload for found in self.begun_uploads(prefix))
+
+    def begun_uploads(self, prefix: str = "") -> Iterator[BegunUpload]:
         if not self._uploads.is_dir():
             return
         for folder in sorted(self._uploads.iterdir()):
             with suppress(FileNotFoundError, NotADirectoryError):
                 sidecar = _SIDECAR_DECODER.decode((folder / "key.json").read_bytes())
                 if sidecar.key.startswith(prefix):
-                    yield Upload(sidecar.key, folder.name)
+                    begun_ms = (folder / "key.json").stat().st_mtime_ns // 1_000_000
+                    yield BegunUpload(Upload(sidecar.key, folder.name), begun_ms)
 
     def close(self) -> None:
         """Do nothing, because the store has no connection."""

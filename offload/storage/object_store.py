@@ -43,7 +43,7 @@ class ObjectHead:
     """Size, etag and user metadata of an object.
 
     `version` is the object's version in a bucket that keeps old versions, otherwise empty. `encryption` is what S3
-    states, such as `AES256`, or empty.
+    states, such as `AES256`, or empty. `modified_ms` is the time of its last change, in milliseconds since 1970.
     """
 
     key: str
@@ -52,6 +52,7 @@ class ObjectHead:
     metadata: Mapping[str, str] = field(default_factory=dict)
     version: str = ""
     encryption: str = ""
+    modified_ms: int = 0
 
 
 class FetchedObject(NamedTuple):
@@ -66,6 +67,13 @@ class Upload(NamedTuple):
 
     key: str
     upload_id: str
+
+
+class BegunUpload(NamedTuple):
+    """Unfinished upload in a listing, and the time of its begin in milliseconds since 1970."""
+
+    upload: Upload
+    begun_ms: int
 
 
 class UploadedPart(NamedTuple):
@@ -138,8 +146,14 @@ class ObjectStore(Protocol):
     def abort(self, upload: Upload) -> None:
         """Abort an upload and delete its parts. A completed or aborted upload is ignored."""
 
+    def copy(self, source: str, key: str, metadata: Mapping[str, str] | None = None) -> None:
+        """Copy an object within the store. The bytes do not pass through this process. Raises NotFound."""
+
     def uploads(self, prefix: str = "") -> Iterator[Upload]:
         """Yield the uploads that are neither completed nor aborted and whose keys start with `prefix`."""
+
+    def begun_uploads(self, prefix: str = "") -> Iterator[BegunUpload]:
+        """Yield the same uploads, each with the time of its begin."""
 
     def close(self) -> None:
         """Close the connections."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from itertools import islice
 from time import perf_counter
 from typing import Any, TypeVar
@@ -39,6 +39,7 @@ from pyspark_ledger.ledger.metrics.counters import OBJECT_REQUESTS
 from pyspark_ledger.offload.storage.address import ObjectAddress
 from pyspark_ledger.offload.storage.object_store import (
     PARTS_MAX,
+    BegunUpload,
     ByteSource,
     FetchedObject,
     ListedObject,
@@ -109,6 +110,8 @@ _DELETE_AT_ONCE = 1000
 _STARTED = "ledger.started"
 _PAUSE_MS, _PAUSE_MS_MAX = 100, 5_000
 _TYPE = "application/octet-stream"
+_COPY_BYTES_MAX = 5 * 1024**3  # S3 copies no larger object by one request
+_COPY_PART_BYTES = 1024**3
 T = TypeVar("T")
 
 
@@ -278,14 +281,54 @@ class S3Store:
         except NotFound:
             return
 
+    def copy(self, source: str, key: str, metadata: Mapping[str, str] | None = None) -> None:
+        size = self.head(source).size
+        if size > _COPY_BYTES_MAX:
+            self._copy_parts(source, key, metadata, size)
+            return
+        with self._requesting(f"copy {self._url(source)} to {self._url(key)}"):
+            self._client().copy_object(
+                **self._object(key),
+                **self._options.write_request(),
+                CopySource=self._object(source),
+                ContentType=_TYPE,
+                Metadata=require_metadata(metadata, key),
+                MetadataDirective="REPLACE",
+            )
+
+    def _copy_parts(self, source: str, key: str, metadata: Mapping[str, str] | None, size: int) -> None:
+        """Copy an object that is too large for one request."""
+        upload = self.begin_upload(key, metadata)
+        try:
+            parts = []
+            for number, start in enumerate(range(0, size, _COPY_PART_BYTES), start=1):
+                length = min(_COPY_PART_BYTES, size - start)
+                with self._requesting(f"copy part {number} of {self._url(source)} to {self._url(key)}"):
+                    answer = self._client().upload_part_copy(
+                        **self._part_of(upload),
+                        PartNumber=number,
+                        CopySource=self._object(source),
+                        CopySourceRange=f"bytes={start}-{start + length - 1}",
+                    )
+                parts.append(UploadedPart(number, _etag(answer["CopyPartResult"]), length))
+            self.complete(upload, parts)
+        except BaseException:
+            with suppress(LedgerError):
+                self.abort(upload)
+            raise
+
     def uploads(self, prefix: str = "") -> Iterator[Upload]:
+        return (found.upload for found in self.begun_uploads(prefix))
+
+    def begun_uploads(self, prefix: str = "") -> Iterator[BegunUpload]:
         request = {"Bucket": self._address.bucket, "Prefix": self._address.key(prefix), **self._options.request()}
         skip = len(self._address.key(""))
         while True:
             with self._requesting(f"list the uploads of {self.address}"):
                 page = self._client().list_multipart_uploads(**request)
             for found in page.get("Uploads", ()):
-                yield Upload(found["Key"][skip:], found["UploadId"])
+                begun_ms = int(found["Initiated"].timestamp() * 1000)
+                yield BegunUpload(Upload(found["Key"][skip:], found["UploadId"]), begun_ms)
             if not page.get("IsTruncated"):
                 return
             request["KeyMarker"], request["UploadIdMarker"] = page["NextKeyMarker"], page["NextUploadIdMarker"]
@@ -380,4 +423,5 @@ def _head_of(key: str, answer: Mapping[str, Any]) -> ObjectHead:
     if version == "null":  # versioning was suspended: the next put replaces this object
         version = ""
     encryption = answer.get("ServerSideEncryption", "")
-    return ObjectHead(key, answer["ContentLength"], _etag(answer), metadata, version, encryption)
+    modified_ms = int(answer["LastModified"].timestamp() * 1000)
+    return ObjectHead(key, answer["ContentLength"], _etag(answer), metadata, version, encryption, modified_ms)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import random
 import resource
 import threading
 import tracemalloc
@@ -12,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.errors import AlreadyExists, Corrupt, NotFound, Refused
 from pyspark_ledger.ledger.tiering.offloader import OffloadCallbacks
+from pyspark_ledger.offload.storage import s3
 from pyspark_ledger.offload.storage.factory import open_object_store
 from pyspark_ledger.offload.storage.object_store import (
     METADATA_BYTES_MAX,
@@ -214,6 +217,39 @@ def test_an_upload_that_was_thrown_away_is_over(store: ObjectStore) -> None:
     with pytest.raises(NotFound):
         store.complete(upload, [part])
     assert keys(store) == []
+
+
+def test_a_copy_has_the_bytes_and_its_own_metadata(store: ObjectStore) -> None:
+    store.put("source", b"0123456789", {"of": "source"})
+    store.copy("source", "copy", {"of": "copy"})
+    found = store.get("copy", 10)
+    assert (found.data, dict(found.head.metadata)) == (b"0123456789", {"of": "copy"})
+    assert store.get("source", 10).head.metadata == {"of": "source"}
+    with pytest.raises(NotFound):
+        store.copy("missing", "other")
+
+
+def test_a_large_object_is_copied_in_parts(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3, "_COPY_BYTES_MAX", 1024)
+    monkeypatch.setattr(s3, "_COPY_PART_BYTES", PART_BYTES_MIN)
+    data = random.Random(3).randbytes(PART_BYTES_MIN + 1000)
+    store.put("source", data)
+    store.copy("source", "copy", {"of": "copy"})
+    found = store.get("copy", len(data))
+    assert (found.data, dict(found.head.metadata)) == (data, {"of": "copy"})
+    assert list(store.uploads()) == []
+
+
+def test_objects_and_uploads_state_their_time(store: ObjectStore) -> None:
+    before = system_clock_ms() - 2_000
+    store.put("object", b"0")
+    upload = store.begin_upload("upload")
+    (begun,) = store.begun_uploads("up")
+    assert begun.upload == upload
+    after = system_clock_ms() + 2_000
+    assert before <= begun.begun_ms <= after
+    assert before <= store.head("object").modified_ms <= after
+    store.abort(upload)
 
 
 def test_a_small_part_before_the_last_is_refused(store: ObjectStore) -> None:
