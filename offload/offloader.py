@@ -28,6 +28,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from pyspark_ledger.ledger.errors import Corrupt, NotFound, Refused
@@ -47,6 +48,7 @@ from pyspark_ledger.ledger.tiering.offloader import (
 )
 from pyspark_ledger.ledger.tiering.sealed_index import entry_traits
 from pyspark_ledger.offload.direct.reader import DirectSegmentReader
+from pyspark_ledger.offload.direct.store_objects import StoreObjects
 from pyspark_ledger.offload.format.block_index import BlockIndex, parse_index
 from pyspark_ledger.offload.format.object_names import ENTRIES_SUFFIX, ObjectKey
 from pyspark_ledger.offload.index_objects import DIRECT_EPOCH, build_index, split_into_parts, user_metadata
@@ -117,6 +119,10 @@ class ObjectStoreOffloader:
             "serviceEndpoint": self._options.endpoint,
         }
         return Driver(S3_DRIVER, {**properties, **({"prefix": prefix} if prefix else {})})
+
+    @cached_property
+    def direct(self) -> StoreObjects | None:
+        return None if self._transform is not None else StoreObjects(self.store, self._options)
 
     def offload(
         self,

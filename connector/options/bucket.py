@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark_ledger.connector.decryption_keys import KeyReferences, key_references
-from pyspark_ledger.connector.options.option import LONG_CHARS_MAX, READS, flag, one_of, option, text
+from pyspark_ledger.connector.options.option import EVERYWHERE, LONG_CHARS_MAX, READS, flag, one_of, option, text
 from pyspark_ledger.connector.options.reads import EveryReadOptions
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.location import require_path
@@ -96,51 +96,51 @@ class BucketOptions(EveryReadOptions):
     )
     offload_endpoint: str = option(
         text,
-        READS,
-        "For any read from a bucket: the endpoint of an S3-compatible service, `https://host:port`.",
+        EVERYWHERE,
+        "For any access to a bucket: the endpoint of an S3-compatible service, `https://host:port`.",
         absent="",
         otherwise="AWS",
     )
     offload_region: str = option(
         text,
-        READS,
-        "For any read from a bucket: the region of the bucket.",
+        EVERYWHERE,
+        "For any access to a bucket: the region of the bucket.",
         absent="",
     )
     offload_path_style: bool | None = option(
         flag,
-        READS,
-        "For any read from a bucket: `true` puts the bucket's name into the path of a request, "
+        EVERYWHERE,
+        "For any access to a bucket: `true` puts the bucket's name into the path of a request, "
         "`false` into the host name.",
         otherwise="true with an endpoint",
     )
     offload_profile: str = option(
         text,
-        READS,
-        "For any read from a bucket: a profile in the files of `~/.aws`, instead of boto3's "
+        EVERYWHERE,
+        "For any access to a bucket: a profile in the files of `~/.aws`, instead of boto3's "
         "default chain of credentials.",
         absent="",
     )
     offload_role: str = option(
         text,
-        READS,
-        "For any read from a bucket: the ARN of a role to assume.",
+        EVERYWHERE,
+        "For any access to a bucket: the ARN of a role to assume.",
         absent="",
     )
     offload_role_external_id: str = option(
-        text, READS, "With `offloadRole`: the external id that the role requires.", absent=""
+        text, EVERYWHERE, "With `offloadRole`: the external id that the role requires.", absent=""
     )
     offload_bucket_owner: str = option(
         text,
-        READS,
-        "For any read from a bucket: the AWS account of twelve digits that must own the bucket. A request "
+        EVERYWHERE,
+        "For any access to a bucket: the AWS account of twelve digits that must own the bucket. A request "
         "fails if another account owns the bucket.",
         absent="",
     )
     credential_provider: str = option(
         text,
-        READS,
-        "For any read from a bucket: `module:function`. Each process that reads calls the function "
+        EVERYWHERE,
+        "For any access to a bucket: `module:function`. Each process that reads calls the function "
         "with the address. The function returns a boto3 session, or a mapping with `access_key`, `secret_key` and "
         "optionally `token` and `expiry_time`.",
         absent="",

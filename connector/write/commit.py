@@ -219,9 +219,12 @@ def _commit(
 
 
 def abort_parts(target: SinkTarget, messages: Sequence[PartMessage | None], batch: int) -> None:
-    """Delete the staged parts of the tasks. Messages of failed tasks are None."""
+    """Delete the staged parts of the tasks. Messages of failed tasks are None.
+
+    The broker deletes data objects in the bucket itself, after a later commit or at the age of staged parts.
+    """
     existing = [message for message in messages if message is not None]
-    parts = [part.part for message in existing for part in message.parts]
+    parts = [part.part for message in existing for part in message.parts if part.object is None]
     if parts:
         connection = _connection(target)
         connection.call(lambda client: client.call("run.abort", AbortRun(existing[0].query, batch, parts)))

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from pyspark_ledger.connector.write.direct_part import DirectPart
 from pyspark_ledger.connector.write.routing import by_ledger, by_partition, kept_columns
 from pyspark_ledger.connector.write.target import LedgerTarget, LedgerTargets, SinkTarget
 from pyspark_ledger.ledger.checksum import Buffer
@@ -29,7 +30,7 @@ from pyspark_ledger.ledger.message.column_encoding import RowEncoder
 from pyspark_ledger.ledger.message.columns import ColumnFit, schema_from_bytes
 from pyspark_ledger.ledger.message.entry import encode_entry
 from pyspark_ledger.ledger.message.run_marker import RunId
-from pyspark_ledger.ledger.protocol.commits import LedgerParts, PartRun, StagedPart
+from pyspark_ledger.ledger.protocol.commits import LedgerParts, OpenUpload, PartRun, StagedPart
 
 if TYPE_CHECKING:
     from pyspark_ledger.ledger.client.client import Client
@@ -64,9 +65,25 @@ class StagingTask:
 def staged_parts(
     client: Client, target: SinkTarget, task: StagingTask, batches: Iterable[pa.RecordBatch]
 ) -> list[LedgerParts]:
-    """Write the rows of a task to new staged parts, one for each ledger."""
-    targets = LedgerTargets(target, client.call)
+    """Write the rows of a task to new staged parts, one for each ledger. After an error, abort unfinished uploads."""
     streams: dict[str, _LedgerStream] = {}
+    try:
+        return _staged_parts(client, target, task, batches, streams)
+    except BaseException:
+        for stream in streams.values():
+            stream.abort()
+        raise
+
+
+def _staged_parts(
+    client: Client,
+    target: SinkTarget,
+    task: StagingTask,
+    batches: Iterable[pa.RecordBatch],
+    streams: dict[str, _LedgerStream],
+) -> list[LedgerParts]:
+    """Write the rows of a task. Add the writer of each ledger to `streams`."""
+    targets = LedgerTargets(target, client.call)
     size = 0
     for number, batch in enumerate(batches):
         for ledger, rows in _routed(target, targets, batch, task.turn + number):
@@ -110,7 +127,7 @@ class _LedgerStream:
         self._collected: list[pa.RecordBatch] = []
         self._size = 0
         self._encoder = RowEncoder(target.compression)
-        self._writer: PartWriter | None = None
+        self._writer: PartWriter | DirectPart | None = None
         self._ordinal = 0
 
     def add(self, rows: pa.RecordBatch) -> None:
@@ -134,6 +151,11 @@ class _LedgerStream:
         if self._writer is not None:
             self._writer.rest()
 
+    def abort(self) -> None:
+        """Abort an upload into the bucket. A part of the broker stays, and the broker deletes it later."""
+        if isinstance(self._writer, DirectPart):
+            self._writer.abort()
+
     def close(self) -> StagedPart | None:
         """Write the collected rows, and return the complete part. Returns None if there were no rows."""
         self._write()
@@ -146,7 +168,13 @@ class _LedgerStream:
         if self._writer is None:
             query, batch, run = self._task.query, self._task.batch, self._task.run
             part_run = PartRun(query, batch, run.most, run.least, self._ledger.block_bytes, system_clock_ms())
-            self._writer = self._client.stage_part(query, batch, part_run)
+            if self._ledger.upload_from < 0:
+                self._writer = self._client.stage_part(query, batch, part_run)
+            else:
+                upload = OpenUpload(query, batch, self._ledger.name, self._task.task)
+                self._writer = DirectPart(
+                    self._client, upload, part_run, self._ledger.upload_from, self._target.uploads
+                )
         for entry, rows in self._entries(batches):
             self._writer.write(entry, rows)
 

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     from pyspark_ledger.ledger.client.credentials import Credentials
     from pyspark_ledger.ledger.message.column_encoding import Compression
+    from pyspark_ledger.offload.storage.s3_options import S3Options
 
 _BLOCK_BYTES = "ledger.blockBytes"
 _BLOCK_BYTES_DEFAULT = 64 * 1024 * 1024
@@ -51,7 +52,10 @@ _BLOCK_BYTES_DEFAULT = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class LedgerTarget:
-    """Ledger to write to. `columns` is its registered Arrow schema. `partitions` is 0 if it has no partitions."""
+    """Ledger to write to. `columns` is its registered Arrow schema. `partitions` is 0 if it has no partitions.
+
+    A task puts a part of at least `upload_from` bytes into the bucket of the store itself; -1: never.
+    """
 
     name: str
     incarnation: str
@@ -60,6 +64,7 @@ class LedgerTarget:
     entry_bytes_most: int
     partitions: int
     block_bytes: int
+    upload_from: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +73,8 @@ class SinkTarget:
 
     `named` is the ledger that the write names, None if every row names its ledger. `several` is set if the rows of one
     batch may belong to several ledgers. Tasks use `task_credentials`, whose token allows only staging, and expires. The
-    commit connects to `location` with `credentials`, which are from the options.
+    commit connects to `location` with `credentials`, which are from the options. `uploads` are the options of the write
+    for access to the bucket of the store.
     """
 
     release: str = field(default=__version__, init=False)  # the driver's version of this package
@@ -85,6 +91,7 @@ class SinkTarget:
     commit_timeout_ms: int
     credentials: Credentials | None
     task_credentials: Credentials
+    uploads: S3Options | None = None
 
     @property
     def ledger(self) -> str:
@@ -115,6 +122,7 @@ def prepare_target(options: LedgerOptions, schema: StructType) -> SinkTarget:
         client.address, client.store_id, location, named, several, schema_bytes(columns), options.create_ledgers,
         merge, options.entry_bytes, options.compression, options.commit_timeout_ms, credentials,
         client.credentials.for_task("write", writes, system_clock_ms),
+        None if options.direct is None else options.direct.s3(),
     )  # fmt: skip
 
 
@@ -136,6 +144,7 @@ def ledger_target(
         _entry_bytes_most(description, entry_bytes),
         len(description.partitions),
         _block_bytes(description),
+        description.upload_from,
     )
 
 

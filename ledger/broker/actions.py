@@ -160,6 +160,7 @@ class Actions:
             "lease.acquire": self._acquire_lease,
             "lease.release": _acknowledging(self._release_lease),
             "stage.open": self._open_staging,
+            "stage.upload": store.open_upload,
             "run.commit": store.commit,
             "runs.commit": store.commits.commit,
             "run.newest": store.newest_batch,

@@ -36,6 +36,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from pyspark_ledger.ledger.checksum import Buffer
 from pyspark_ledger.ledger.errors import LedgerError, Unavailable
 from pyspark_ledger.ledger.log.deduplication import SequenceClaim
+from pyspark_ledger.ledger.log.staging.direct_run import DirectRun
 from pyspark_ledger.ledger.log.staging.opened_part import OpenedPart
 from pyspark_ledger.ledger.log.sync_pool import LogPool, SyncedFile
 from pyspark_ledger.ledger.logs.batch import BatchId, current_batch
@@ -89,15 +90,17 @@ class PendingAppend(Pending[Position]):
 class PendingRun(Pending[CommittedRun]):
     """Queued run: the verified entries of a batch. The writer adds the marker, the entry that ends a run.
 
-    `size` is in bytes and includes the header of each entry in the file. `parts` are set if the staged
-    parts (the files of the tasks) become segments (`ledger.log.staging.promotion`). `batch` is the id of the batch for
-    log lines. It is stored here because another thread than the caller's writes the run.
+    `size` is in bytes and includes the header of each entry in the file. `parts` are set if the staged parts (the files
+    of the tasks) become segments (`ledger.log.staging.promotion`). `direct` is set if the parts are data objects in the
+    bucket. Then the run has no entries here. `batch` is the id of the batch for log lines. It is stored here because
+    another thread than the caller's writes the run.
     """
 
     request: CommitRun
     entries: Sequence[CheckedEntry]
     size: int
     parts: Sequence[OpenedPart] = ()
+    direct: DirectRun | None = None
     batch: BatchId | None = field(default_factory=current_batch)
 
 

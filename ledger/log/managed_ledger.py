@@ -40,6 +40,7 @@ from pyspark_ledger.ledger.log.policy import require_properties
 from pyspark_ledger.ledger.log.queries import log_description, log_end, prefix, prefix_left, reading_left
 from pyspark_ledger.ledger.log.segment_list import LogContext
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot
+from pyspark_ledger.ledger.log.staging.direct_run import DirectRun
 from pyspark_ledger.ledger.log.staging.opened_part import OpenedPart
 from pyspark_ledger.ledger.log.writer import LogWriter
 from pyspark_ledger.ledger.message.entry import STAMP_BYTES_MAX, entry_rows, is_marker, parse_entry
@@ -212,6 +213,22 @@ class ManagedLedger:
         item = PendingRun(request, entries, sum(part.part.length for part in parts), parts if promoted else ())
         self._writer.put(item)
         return item.future
+
+    def commit_direct(self, request: CommitRun, direct: DirectRun) -> Future[CommittedRun]:
+        """Append a run whose parts are data objects in the bucket, as `commit_run` appends parts of the disk."""
+        item = PendingRun(request, (), direct.size, direct=direct)
+        self._writer.put(item)
+        return item.future
+
+    @property
+    def block_bytes(self) -> int:
+        """Size of a block of a new segment."""
+        return self._writer.list.policy.block_bytes
+
+    @property
+    def highest_id(self) -> int:
+        """Highest id of a segment that the log ever listed, as far as this broker knows."""
+        return self._writer.list.highest_id
 
     def committed_batch(self, query: str) -> CommittedBatch | None:
         """Return the newest committed batch of a query, or None before its first commit."""

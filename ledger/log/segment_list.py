@@ -119,6 +119,8 @@ class SegmentList:
         self._copied = {segment.ledger_id for segment in self._sealed if _is_copied(segment)}
         attempts = attempts_of(row for row, _ in rows)
         self._without_indexes = [ledger_id for ledger_id, attempt in attempts if attempt.lacks_indexes]
+        self.highest_id = max((row.ledger_id for row, _ in rows), default=self.trimmed.position.ledger_id)
+        """Highest id of a segment that the log ever listed, as far as this broker knows."""
 
     @property
     def properties(self) -> dict[str, str]:
@@ -171,7 +173,7 @@ class SegmentList:
     def open_next(self, first_row: int) -> OpenSegment:
         """Create a segment at the end of the list. On return, the segment is durable and the metadata list it."""
         context, policy = self._context, self.policy
-        ledger_id = context.metadata.allocate_ledger_id()
+        ledger_id = self.highest_id = context.metadata.allocate_ledger_id()
         writer = SegmentWriter.create(
             context.directory,
             ledger_id,
@@ -204,6 +206,7 @@ class SegmentList:
     def add(self, segments: Sequence[PromotedSegment], batch: CommittedBatch) -> None:
         """List complete segments at the end, together with their batch, in one transaction. No segment is open."""
         now = max(self._context.clock(), 1)
+        self.highest_id = segments[-1].index.ledger_id
         rows = [_promoted_record(segment, now) for segment in segments]
         self._unsaved[batch.query] = batch
         self._save(put=rows)

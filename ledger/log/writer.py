@@ -41,10 +41,12 @@ from pyspark_ledger.ledger.log.deduplication import invalidated_error
 from pyspark_ledger.ledger.log.open_segment import OpenSegment, TimedFile, Written
 from pyspark_ledger.ledger.log.segment_list import LogContext, SegmentList
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot
+from pyspark_ledger.ledger.log.staging.direct_run import DirectRun
 from pyspark_ledger.ledger.log.staging.promotion import (
     PromotedSegment,
     SegmentPlace,
     acknowledge_segments,
+    direct_segments,
     link_segments,
 )
 from pyspark_ledger.ledger.log.sync_pool import SyncedFile
@@ -351,6 +353,8 @@ class LogWriter:
         earlier = self.list.committed.get(request.query)
         if earlier is not None and request.batch <= earlier.batch:
             return CommittedRun(True, earlier.first, earlier.end, earlier.entries, earlier.rows)
+        if run.direct is not None:
+            return self._promote_direct(run, run.direct)
         if run.parts:
             promoted = self._promote_run(run)
             if promoted is not None:
@@ -393,13 +397,33 @@ class LogWriter:
             seconds = perf_counter() - started_s
             return self._list_segments(run, segments, before, seconds)
 
+    def _promote_direct(self, run: PendingRun, direct: DirectRun) -> CommittedRun:
+        """Make the data objects of a run segments of the log. Objects whose ids are too low are copied first."""
+        self._require_whole()
+        self.refuse_terminated()
+        earlier = self.list.committed.get(run.request.query)  # as in `_promote_run`
+        if earlier is not None and run.request.batch <= earlier.batch:
+            return CommittedRun(True, earlier.first, earlier.end, earlier.entries, earlier.rows)
+        highest = self.list.highest_id
+        if self._open is not None:
+            self._seal_open()
+        started_s = perf_counter()
+        if not direct.follows(highest):
+            direct = direct.copied(self._context.metadata.reserve_ledger_ids(len(direct.segments)))
+        before = BrokerStamp(max(self._stamp.timestamp_ms, self._context.clock()), self._stamp.row_end)
+        place = SegmentPlace(self._context.directory, self._context.store_id, self.list.incarnation)
+        segments = direct_segments(direct, place, before)
+        self._require_epoch()
+        return self._list_segments(run, segments, before, perf_counter() - started_s)
+
     def _list_segments(
         self, run: PendingRun, segments: list[PromotedSegment], before: BrokerStamp, seconds: float
     ) -> CommittedRun:
         """List promoted segments, which commits their run, and publish them."""
         request, last = run.request, segments[-1].index
         first, end = Position(segments[0].index.ledger_id, 0), Position(last.ledger_id, last.count)
-        entries, rows = len(run.entries), last.row_end - before.row_end
+        entries = len(run.entries) if run.direct is None else run.direct.entries
+        rows = last.row_end - before.row_end
         batch = CommittedBatch(
             request.query, request.batch, first, end, entries, rows, before.timestamp_ms, request.once
         )
@@ -410,7 +434,8 @@ class LogWriter:
             raise
         self._stamp = BrokerStamp(before.timestamp_ms, last.row_end)
         try:
-            acknowledge_segments(segments, self._context.directory)
+            if run.direct is None:
+                acknowledge_segments(segments, self._context.directory)
         except OSError as error:
             _log.warning(
                 "%s: the acknowledged end could not be written to the sidecars of segments from %s: %s",
@@ -516,11 +541,12 @@ class LogWriter:
 
         A new broker does the same when it opens the log. Raises Unavailable if the disk fails.
         """
-        deduplication = self.list.deduplication
+        deduplication, highest = self.list.deduplication, self.list.highest_id
         try:
             self.list = SegmentList.recover(self.name, self._context, deduplication)
         except OSError as error:
             raise Unavailable(f"{self.name!r} cannot be recovered: {error}", hint="Repair the store's disk") from error
+        self.list.highest_id = max(self.list.highest_id, highest)
         self._unsealed = False
         snapshot = self.list.snapshot(None)
         self._publish(snapshot)

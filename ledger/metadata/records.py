@@ -240,6 +240,18 @@ class Metadata:
 
         return self._file.change(allocate)
 
+    def reserve_ledger_ids(self, count: int) -> int:
+        """Reserve consecutive segment ids, as `allocate_ledger_ids` does, for segments without local files.
+
+        Return the first of the ids.
+        """
+
+        def reserve(c: sqlite3.Connection) -> int:
+            c.execute("UPDATE store_row SET next_ledger_id = next_ledger_id + ?", (count,))
+            return int(c.execute("SELECT next_ledger_id FROM store").fetchone()[0]) - count
+
+        return self._file.change(reserve)
+
     def abandon_ledger_ids(self, ledger_ids: Sequence[int]) -> None:
         """Record as unwanted the files of allocated ids that no ledger lists. The caller then deletes the files."""
         self._file.change(lambda c: put_unlisted(c, ledger_ids))

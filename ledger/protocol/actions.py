@@ -137,6 +137,7 @@ class LedgerDescription(msgspec.Struct, frozen=True):
     partitioned ledger the counts are sums, and only its `partitions` have positions. `segments` is empty for partitions
     and partitioned ledgers; `segment_count` is always set. For a terminated ledger, `terminated` is the position of the
     last entry, or `(-1, -1)` for an empty ledger. `durability` is "bucket" for a ledger of a store in a bucket.
+    A task of a sink puts a part of at least `upload_from` bytes into the bucket itself; -1: never.
     """
 
     name: str
@@ -155,6 +156,7 @@ class LedgerDescription(msgspec.Struct, frozen=True):
     terminated: Position | None = None
     segment_count: int = 0
     durability: Literal["fsync", "os", "bucket"] = "fsync"
+    upload_from: int = -1
 
 
 class LedgerNames(msgspec.Struct, frozen=True):
@@ -341,6 +343,7 @@ ACTIONS: dict[str, tuple[type[msgspec.Struct], type[msgspec.Struct]]] = {
     "lease.acquire": (cursors.AcquireLease, cursors.LeaseReply),
     "lease.release": (cursors.ReleaseLease, Empty),
     "stage.open": (commits.OpenStaging, commits.StagingPlace),
+    "stage.upload": (commits.OpenUpload, commits.UploadTarget),
     "run.commit": (commits.CommitRun, commits.CommittedRun),
     "runs.commit": (commits.CommitRuns, commits.CommittedRuns),
     "run.newest": (commits.AskNewestBatch, commits.NewestBatch),

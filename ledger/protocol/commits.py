@@ -47,12 +47,63 @@ class PartRun(msgspec.Struct, frozen=True):
     publish_ms: Int64
 
 
+class OpenUpload(msgspec.Struct, frozen=True):
+    """Request for a key in the bucket of the store, under which a task puts its part for a ledger itself.
+
+    `task` is the number of the task in its batch. The parts of a batch become segments in the order of their tasks.
+    """
+
+    query: Name
+    batch: Int64
+    ledger: Name
+    task: Int64
+
+
+class BucketAccess(msgspec.Struct, frozen=True):
+    """Address of a bucket, and the options of S3 access that are no secrets and name no source of credentials."""
+
+    address: Name
+    endpoint: Name = ""
+    region: Name = ""
+    path_style: bool | None = None
+    encryption: Name = ""
+    kms_key: Name = ""
+    bucket_owner: Name = ""
+
+
+class UploadTarget(msgspec.Struct, frozen=True):
+    """Place of a task's data object. Without `access` the store takes no data objects from tasks.
+
+    The key has the id of an attempt, and the id of the segment that the object becomes. `metadata` are the user
+    metadata of the object.
+    """
+
+    access: BucketAccess | None = None
+    attempt: Name = ""
+    ledger_id: Int64 = -1
+    metadata: dict[str, str] = {}
+
+
+class PutObject(msgspec.Struct, frozen=True):
+    """Data object that a task has put into the bucket.
+
+    `lengths` and `rows` are those of each entry, and of the marker at the end: unsigned, 32 bits, little-endian. The
+    lengths have neither frame nor stamp.
+    """
+
+    attempt: Name
+    ledger_id: Int64
+    lengths: bytes
+    rows: bytes
+
+
 class StagedPart(msgspec.Struct, frozen=True):
-    """Description of a staged part by its writer. `length` is the size of the file.
+    """Description of a staged part by its writer. `length` is the size of the file or of the object.
 
     A part has one of two layouts: that of a segment file, or *frames*, entries with their length and id only.
     `block_bytes` is the block size of a part in segment layout, and 0 for a part in frames. `crc32c` covers all bytes
-    of a part in frames. `ledger.transport.part_file` defines it for the other layout.
+    of a part in frames. `ledger.transport.part_file` defines it for the other layout. `object` is set for a part in the
+    bucket of the store, which has no checksum.
     """
 
     part: Name
@@ -61,6 +112,7 @@ class StagedPart(msgspec.Struct, frozen=True):
     length: Int64
     crc32c: Int64
     block_bytes: Int64 = 0
+    object: PutObject | None = None
 
 
 class CommitRun(msgspec.Struct, frozen=True):

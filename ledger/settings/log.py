@@ -99,7 +99,8 @@ class LogSettings:
         -1,
         INT_MAX,
         "A staged part of at least this size becomes a segment of its ledger when its batch is committed. Smaller "
-        "parts are copied into the open segment. -1: every part is copied. A store in a bucket copies every part.",
+        "parts are copied into the open segment. -1: every part is copied. If the store is in a bucket, the task puts "
+        "a part of this size into the bucket itself.",
     )
     brokerDeduplicationMaxNumberOfProducers: int = whole(
         10_000,

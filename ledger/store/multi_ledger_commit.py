@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import uuid
 import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
@@ -29,6 +30,7 @@ from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
 from pyspark_ledger.ledger.log.staging.area import StagingArea
 from pyspark_ledger.ledger.metadata.manifest_records import Manifest, ManifestRecords, ManifestRun
 from pyspark_ledger.ledger.protocol.commits import CommitRun, CommitRuns, CommittedRun, CommittedRuns, StagedPart
+from pyspark_ledger.ledger.store.direct_parts import DirectParts
 
 _SYNCS = 16  # number of ledgers of one batch that are written and synced at the same time
 _LOCKS = 64  # queries whose names share a lock wait for each other
@@ -42,11 +44,13 @@ class ManifestCommits:
         self,
         records: ManifestRecords,
         staging: StagingArea,
+        direct: DirectParts,
         ledger: Callable[[str], ManagedLedger],
         clock: Callable[[], int],
     ) -> None:
         self._records = records
         self._staging = staging
+        self._direct = direct
         self._ledger = ledger
         self._clock = clock
         self._locks = [threading.RLock() for _ in range(_LOCKS)]
@@ -58,7 +62,7 @@ class ManifestCommits:
             self.finish(request.query)
             newest = self._records.newest(request.query)
             if newest is not None and request.batch <= newest.batch:
-                self._staging.remove(self._others(request, newest))
+                self._staging.remove_parts(self._others(request, newest))
                 return self._answer(newest if newest.batch == request.batch else None)
             manifest = self._checked(request)
             self._staging.sync([part for run in manifest.runs for part in run.parts])
@@ -109,6 +113,12 @@ class ManifestCommits:
             return set()
         return {part.part for run in newest.runs for part in run.parts}.intersection(parts)
 
+    def needed_objects(self) -> set[uuid.UUID]:
+        """Return the attempts of the data objects that unfinished batches still need."""
+        pending = self._records.pending() if self._unfinished else []
+        parts = [part for manifest in pending for run in manifest.runs for part in run.parts]
+        return {uuid.UUID(part.object.attempt) for part in parts if part.object is not None}
+
     def _lock_of(self, query: str) -> threading.RLock:
         return self._locks[zlib.crc32(query.encode()) % _LOCKS]
 
@@ -122,8 +132,10 @@ class ManifestCommits:
                     f"ledger {ledger.name!r} is named twice",
                     hint="Name each ledger once, with all its parts",
                 )
-            opened = [self._staging.open(part) for part in requested.parts]
-            ledger.require_run(_run(request, ledger.name, requested.parts), opened)
+            opened = [self._staging.open(part) for part in requested.parts if part.object is None]
+            run = _run(request, ledger.name, requested.parts)
+            ledger.require_run(run, opened)
+            self._direct.check(run)
             runs[ledger.name] = ManifestRun(ledger.name, ledger.incarnation, requested.parts)
         if not runs:
             raise Refused(f"batch {request.batch} of query {request.query!r} names no ledger")
@@ -141,7 +153,10 @@ class ManifestCommits:
         committed = self._commit_runs(manifest)
         self._records.finish(manifest)
         self._unfinished.discard(manifest.query)
-        self._staging.remove([part.part for run in manifest.runs for part in run.parts])
+        for run in manifest.runs:
+            self._staging.remove_parts(run.parts)
+            if any(part.object is not None for part in run.parts) and self._existing(run) is not None:
+                self._direct.committed(_run(manifest, run.ledger, run.parts))
         self._staging.sweep_before(manifest.query, manifest.batch)
         return CommittedRuns(repeated=False, runs=committed)
 
@@ -170,6 +185,9 @@ class ManifestCommits:
             existing.set_result(CommittedRun(True, earlier.first, earlier.end, earlier.entries, earlier.rows))
             return existing
         request = _run(manifest, run.ledger, run.parts)
+        direct = self._direct.open_run(request)
+        if direct is not None:
+            return ledger.commit_direct(request, direct)
         opened = self._staging.open_run(request)
         future = ledger.commit_run(request, opened)
         future.add_done_callback(lambda _: self._staging.remove_joined(request, opened))
@@ -196,10 +214,10 @@ class ManifestCommits:
                 runs[run.ledger] = CommittedRun(True, batch.first, batch.end, batch.entries, batch.rows)
         return CommittedRuns(repeated=True, runs=runs)
 
-    def _others(self, request: CommitRuns, newest: Manifest) -> list[str]:
+    def _others(self, request: CommitRuns, newest: Manifest) -> list[StagedPart]:
         """Return the parts of a repeated request that the newest batch does not need."""
         first = {part.part for run in newest.runs for part in run.parts}
-        return [part.part for run in request.runs for part in run.parts if newest.done or part.part not in first]
+        return [part for run in request.runs for part in run.parts if newest.done or part.part not in first]
 
 
 def _run(batch: CommitRuns | Manifest, ledger: str, parts: list[StagedPart]) -> CommitRun:

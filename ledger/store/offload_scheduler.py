@@ -57,6 +57,7 @@ from pyspark_ledger.ledger.tiering.offloader import LedgerOffloader, LocalSegmen
 from pyspark_ledger.ledger.tiering.policy import OffloadCandidate, before, due, first_left
 from pyspark_ledger.ledger.tiering.recorded_segment import extra_metadata
 
+_DAY_MS = 24 * 3600 * 1000
 _log = logging.getLogger(__name__)
 
 
@@ -101,7 +102,17 @@ class OffloadScheduler:
         ledger: Callable[[str], ManagedLedger],
         new_id: Callable[[], str],
         chunks: ChunkTable,
+        batch_objects: Callable[[], set[uuid.UUID]] = set,
+        list_unneeded: Callable[[Callable[[], set[uuid.UUID]]], None] = lambda _: None,
     ) -> None:
+        """`batch_objects` returns the attempts of data objects that unfinished batches need.
+
+        `list_unneeded` records old data objects of tasks as unwanted. It gets a function that returns the attempts to
+        keep.
+        """
+        self._batch_objects = batch_objects
+        self._list_unneeded = list_unneeded
+        self._listed_ms = 0
         self._metadata = metadata
         self._chunks = chunks
         self._settings = settings
@@ -265,11 +276,12 @@ class OffloadScheduler:
                 _log.warning("objects of segment %d of %s cannot be deleted yet: %s", ledger_id, name, error)
 
     def _recorded(self) -> set[uuid.UUID]:
-        """Return every attempt in a record, and every running attempt.
+        """Return every attempt in a record, every running attempt, and those that an unfinished batch needs.
 
-        The running attempts are read first, because an attempt stops running after its last change of the record.
+        The attempts in records are read last. Reason: an attempt stops running after its last change of the record, and
+        a batch ends after its segments are listed.
         """
-        running = set(self._running)
+        running = set(self._running) | self._batch_objects()
         return running | {attempt.attempt for *_, attempt in self._metadata.segments.attempts()}
 
     def _swept(self, name: str) -> OffloadStatus:
@@ -303,6 +315,9 @@ class OffloadScheduler:
         _guarded("index objects of direct segments cannot be put yet", self.direct.add_marked)
         self._put_waiting()
         while True:
+            if self._clock() - self._listed_ms >= _DAY_MS:
+                self._listed_ms = self._clock()
+                _guarded("objects of tasks cannot be listed yet", lambda: self._list_unneeded(self._recorded))
             _guarded("unwanted objects cannot be deleted yet", self.sweep)
             with self._arrival:
                 seconds = self._settings.retentionCheckIntervalInSeconds

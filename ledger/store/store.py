@@ -66,12 +66,15 @@ from pyspark_ledger.ledger.protocol.commits import (
     CommitRun,
     CommittedRun,
     NewestBatch,
+    OpenUpload,
     StagingPlace,
+    UploadTarget,
 )
 from pyspark_ledger.ledger.protocol.ledgers import DEDUPLICATION_ENABLED, ChangePartitions
 from pyspark_ledger.ledger.segment.format import require_block_bytes
 from pyspark_ledger.ledger.segment.writer import SyncThrough
 from pyspark_ledger.ledger.settings.broker import Settings
+from pyspark_ledger.ledger.store.direct_parts import DirectParts
 from pyspark_ledger.ledger.store.maintenance import BackgroundTasks
 from pyspark_ledger.ledger.store.multi_ledger_commit import ManifestCommits
 from pyspark_ledger.ledger.store.offload_scheduler import OffloadScheduler
@@ -124,16 +127,7 @@ class Store:
         self.policies = PolicyService(
             metadata, settings, lambda name: self._require_exists(canonical_name(name)), self.opened
         )
-        self.offloads = OffloadScheduler(
-            metadata,
-            settings,
-            clock,
-            store_id=self.store_id,
-            offloader=offloader,
-            ledger=self.ledger,
-            new_id=new_id,
-            chunks=chunks,
-        )
+        self.offloads = self._offload_scheduler(offloader, settings, chunks)
         self.upkeep = BackgroundTasks(
             metadata,
             settings,
@@ -163,10 +157,42 @@ class Store:
         )
         self._opening = threading.Lock()
         self._leaving = False
-        self.commits = ManifestCommits(metadata.manifests, self._staging, self.ledger, clock)
+        self.direct = self._direct_parts(offloader, settings)
+        self.commits = ManifestCommits(metadata.manifests, self._staging, self.direct, self.ledger, clock)
         # Committed batches are finished before the sweep, which deletes staged files that they may need.
         finished = self.commits.finish_all()
         self._sweep(staging=finished)
+
+    def _offload_scheduler(
+        self, offloader: OffloaderChoice, settings: Settings, chunks: ChunkTable
+    ) -> OffloadScheduler:
+        return OffloadScheduler(
+            self.metadata,
+            settings,
+            self._clock,
+            store_id=self.store_id,
+            offloader=offloader,
+            ledger=self.ledger,
+            new_id=new_id,
+            chunks=chunks,
+            batch_objects=lambda: self.commits.needed_objects(),  # noqa: PLW0108 — created later
+            list_unneeded=lambda kept: self.direct.list_unneeded(kept),  # noqa: PLW0108 — created later
+        )
+
+    def _direct_parts(self, offloader: OffloaderChoice, settings: Settings) -> DirectParts:
+        """Return the direct sink. Only a store in a bucket takes data objects from tasks."""
+        in_bucket = self._context.sync_through is not None and offloader.has_target()
+        return DirectParts(
+            self.metadata,
+            settings,
+            self._clock,
+            epoch=self.epoch,
+            offloader=offloader if in_bucket else None,
+            ledger=self.ledger,
+            staging=self._staging,
+            put_indexes=self.offloads.put_indexes,
+            new_id=new_id,
+        )
 
     @property
     def append_latencies(self) -> Latencies:
@@ -378,7 +404,8 @@ class Store:
                 schema_version=self.metadata.schema(name, -1)[0],
             )
         local = "os" if described.properties.get(DURABILITY) == "os" else "fsync"
-        return msgspec.structs.replace(described, durability=local if self._context.sync_through is None else "bucket")
+        durability = local if self._context.sync_through is None else "bucket"
+        return msgspec.structs.replace(described, durability=durability, upload_from=self.direct.upload_from)
 
     def get_schema(self, request: GetSchema) -> SchemaVersion:
         """Return the registered schema of a version, or the newest. Returns version -1 if no schema is registered."""
@@ -394,6 +421,10 @@ class Store:
         name = self._require_exists(canonical_name(request.name))
         return SchemaVersion(name, *self.metadata.register_schema(name, request.arrow_schema, request.after))
 
+    def open_upload(self, request: OpenUpload) -> UploadTarget:
+        """Return the key under which a task puts its part for a ledger into the bucket of the store."""
+        return self.direct.place(request)
+
     def open_part(self, query: str, batch: int) -> StagingPlace:
         """Create a staged part, the file for the rows of one attempt of a task."""
         return self._staging.place(query, batch)
@@ -404,19 +435,23 @@ class Store:
         self.commits.finish(request.query)
         earlier = ledger.committed_batch(request.query)
         if earlier is not None and request.batch <= earlier.batch:
-            self._staging.remove([part.part for part in request.parts])  # the log has their rows already
+            self._staging.remove_parts(request.parts)  # the log has their rows already
             return CommittedRun(True, earlier.first, earlier.end, earlier.entries, earlier.rows)
         try:
-            parts = self._staging.open_run(request)
+            direct = self.direct.open_run(request)
+            parts = [] if direct is not None else self._staging.open_run(request)
         except NotFound:
             if ledger.committed_batch(request.query) == earlier:
                 raise
             return self.commit(request)  # another call has committed the same batch, and deleted the parts
         try:
-            committed = ledger.commit_run(request, parts).result()
+            future = ledger.commit_run(request, parts) if direct is None else ledger.commit_direct(request, direct)
+            committed = future.result()
         finally:
             self._staging.remove_joined(request, parts)
-        self._staging.remove([part.part for part in request.parts])
+        if direct is not None:
+            self.direct.committed(request)
+        self._staging.remove_parts(request.parts)
         self._staging.sweep_before(request.query, request.batch)
         return committed
 

@@ -29,6 +29,7 @@ from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.metadata.offload_records import Driver, OffloadAttempt
 from pyspark_ledger.ledger.segment.index import EntryIndex
 from pyspark_ledger.ledger.segment.reader import StoredObject
+from pyspark_ledger.ledger.tiering.direct_objects import DirectObjects
 from pyspark_ledger.ledger.tiering.direct_segment import DirectSegment
 
 _HINT = "Set managedLedgerOffloadBucket: in conf/broker.toml, or with `ledger settings set`"
@@ -98,6 +99,10 @@ class LedgerOffloader(Protocol):
     def driver(self) -> Driver:
         """The location of the objects of new offloads."""
 
+    @property
+    def direct(self) -> DirectObjects | None:
+        """The data objects of direct segments. None if tasks may not put objects, because offloads change the bytes."""
+
     def offload(
         self,
         ledger: LocalSegment,
@@ -141,6 +146,10 @@ class NoOffloader:
     @property
     def driver(self) -> Driver:
         raise _refused("segments cannot be offloaded")
+
+    @property
+    def direct(self) -> DirectObjects | None:
+        return None
 
     def offload(
         self,

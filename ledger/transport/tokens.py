@@ -59,7 +59,17 @@ _APPEND = "AppendCommand"
 _ALLOWED: dict[str, frozenset[str]] = {
     "read": frozenset({"hello", "locate", "locate.many", "locate.stored", "survey", "DoGet"}),
     "write": frozenset(
-        {"hello", "stage.open", "StageCommand", "run.newest", "describe", "schema.get", "schema.register", "create"}
+        {
+            "hello",
+            "stage.open",
+            "stage.upload",
+            "StageCommand",
+            "run.newest",
+            "describe",
+            "schema.get",
+            "schema.register",
+            "create",
+        }
     ),
 }
 

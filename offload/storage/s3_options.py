@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -97,6 +97,11 @@ class S3Options:
             "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "false" if by_path else "true",
         }
         return {name: value for name, value in options.items() if value}
+
+    def located(self, address: str) -> S3Options:
+        """Return the options with the endpoint and the region that this process finds in its environment and files."""
+        session = self.session(address)
+        return replace(self, endpoint=self._endpoint(session), region=self.region or session.region_name or "")
 
     def client(self, address: str, *, once: bool = False) -> Any:
         """Return a new client of S3. If `once` is set, the client does not retry."""

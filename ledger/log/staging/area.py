@@ -130,7 +130,8 @@ class StagingArea:
     def sync(self, parts: Sequence[StagedPart]) -> None:
         """Fsync parts and their directories."""
         if self._sync_parts is not None:
-            self._sync_parts([(f"{self._directory.name}/{part.part}", self.path(part.part)) for part in parts])
+            files = [part.part for part in parts if part.object is None]
+            self._sync_parts([(f"{self._directory.name}/{name}", self.path(name)) for name in files])
             return
         folders: set[Path] = set()
         for part in parts:
@@ -140,6 +141,10 @@ class StagingArea:
             folders |= {path.parent, path.parent.parent}
         for folder in sorted(folders | {self._directory} if folders else folders):
             disk.sync_directory(folder)
+
+    def remove_parts(self, parts: Sequence[StagedPart]) -> None:
+        """Delete the files of parts. A part in the bucket has no file."""
+        self.remove([part.part for part in parts if part.object is None])
 
     def remove(self, parts: Sequence[str]) -> None:
         """Delete parts. Ignores missing parts."""

@@ -30,7 +30,9 @@ from typing import NamedTuple
 import numpy as np
 
 from pyspark_ledger.ledger import disk
+from pyspark_ledger.ledger.errors import Corrupt
 from pyspark_ledger.ledger.log.append_queue import CheckedEntry, PendingRun
+from pyspark_ledger.ledger.log.staging.direct_run import DirectRun
 from pyspark_ledger.ledger.log.staging.opened_part import OpenedPart
 from pyspark_ledger.ledger.message.entry import WIDE_STAMP_BYTES, BrokerStamp, wide_stamp
 from pyspark_ledger.ledger.metadata.offload_records import OffloadAttempt
@@ -41,7 +43,9 @@ from pyspark_ledger.ledger.segment.index import (
     acknowledge_sealed,
     create_sealed,
     make_rows,
+    write_sealed,
 )
+from pyspark_ledger.ledger.segment.provisional_stamps import RealStamps, direct_index
 from pyspark_ledger.ledger.segment.writer import data_path, index_path
 
 
@@ -103,6 +107,31 @@ def link_segments(
         segments.append(segment)
         row_end = index.row_end
     disk.sync_directory(place.directory)
+    return segments
+
+
+def direct_segments(run: DirectRun, place: SegmentPlace, before: BrokerStamp) -> list[PromotedSegment]:
+    """Return the segments of a run, and write their sidecars, the index files that a local reader loads.
+
+    `before` is the stamp of the last entry of the log, with the time of the new entries. Raises Corrupt if an object
+    does not have the size that its entries need.
+    """
+    segments, row_end = [], before.row_end
+    for part in run.segments:
+        stamps = RealStamps(before.timestamp_ms, row_end)
+        layout = direct_index(part.ledger_id, stamps, part.block_bytes, part.lengths, part.rows)
+        index, file_bytes = layout.index, layout.file_bytes
+        if file_bytes != part.size:
+            raise Corrupt(
+                f"the data object of segment {part.ledger_id}, attempt {part.attempt}, has {part.size} bytes, its "
+                f"{part.entries} entries and their marker need {file_bytes}",
+                hint="Run the batch again",
+            )
+        attempt = OffloadAttempt.direct(part.attempt, run.driver, before.timestamp_ms)
+        segments.append(PromotedSegment(index, part.block_bytes, file_bytes, attempt))
+        path = index_path(place.directory, part.ledger_id)
+        write_sealed(path, index, store_id=place.store_id, block_bytes=part.block_bytes, file_bytes=file_bytes)
+        row_end = index.row_end
     return segments
 
 

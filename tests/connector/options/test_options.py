@@ -83,9 +83,9 @@ SAMPLES = {
 }
 
 
-def needed(option: Option) -> dict[str, str]:
-    """Options that an option requires."""
-    if option in options_of(BucketOptions) and option.name != "offload":
+def needed(option: Option, use: str = "batch read") -> dict[str, str]:
+    """Options that an option requires in a use."""
+    if option in options_of(BucketOptions) and option.name != "offload" and use.endswith("read"):
         return {"offload": "s3://other"}
     return {"minRowsPerTrigger": "1"} if option.name == "maxTriggerDelay" else {}
 
@@ -96,7 +96,7 @@ def test_every_option_changes_something_in_any_case(option: Option) -> None:
     for key in (option.name, option.name.lower(), option.name.upper()):
         assert read_options({key: sample, **needed(option)}) != read_options(needed(option))
     for use in option.uses:
-        read_options({option.name: sample, **needed(option)}, use)
+        read_options({option.name: sample, **needed(option, use)}, use)
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
@@ -342,3 +342,12 @@ def test_an_unknown_option_of_ten_megabytes_is_not_compared_with_others() -> Non
 def test_a_number_of_thousands_of_digits_is_refused_by_what_is_expected(name: str) -> None:
     with pytest.raises(Refused, match=rf"option '{name}' is '9+'… \(4096 characters\), expected a "):
         read_options({name: "9" * 4096})
+
+
+def test_options_of_access_belong_to_writes_too() -> None:
+    given = {option.name: SAMPLES[option.name] for option in options_of(BucketOptions) if option.key in ACCESS}
+    for use in ("batch write", "stream write"):
+        read = read_options(given, use)
+        assert read.direct is not None
+        assert read.direct.s3().endpoint == SAMPLES["offloadEndpoint"]
+        assert read.bucket is None

@@ -40,7 +40,7 @@ from pyspark_ledger.ledger.protocol.actions import (
     NameLedger,
     RegisterSchema,
 )
-from pyspark_ledger.ledger.protocol.commits import AbortRun, CommitRun, CommitRuns, LedgerParts, OpenStaging
+from pyspark_ledger.ledger.protocol.commits import AbortRun, CommitRun, CommitRuns, LedgerParts, OpenStaging, OpenUpload
 from pyspark_ledger.ledger.protocol.cursors import (
     AckDeadLetters,
     AcquireLease,
@@ -90,6 +90,7 @@ CHANGES: dict[str, Callable[[Any], msgspec.Struct]] = {
     "lease.acquire": lambda _: AcquireLease("orders", "billing", "me", 1000),
     "lease.release": lambda _: ReleaseLease("orders", "billing", "me"),
     "stage.open": lambda _: OpenStaging("q", 1, TOKEN),
+    "stage.upload": lambda _: OpenUpload("q", 1, "orders", 0),
     "run.commit": lambda part: CommitRun("orders", "q", 0, 1, 2, [part]),
     "runs.commit": lambda part: CommitRuns("q", 0, 1, 2, [LedgerParts("orders", [part])]),
     # Changes nothing, but what it tells decides what a producer sends again.

@@ -1,0 +1,68 @@
+"""Run of a batch whose parts are data objects in the bucket: its parts become direct segments, and no byte is copied.
+
+    objects ─▶ ids above all ids of the log? ─ yes ─▶ list (commit) ─▶ index objects
+                              └─ no ─▶ copies under new ids, within the bucket ─┘
+
+A task puts its object under a key with the id of a segment, which the broker has reserved. The ids of a log rise. So
+an object keeps its id only if its log has listed no higher id since the reservation.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from pyspark_ledger.ledger.metadata.offload_records import Driver
+from pyspark_ledger.ledger.segment.index import Integers
+
+
+@dataclass(frozen=True, slots=True)
+class StagedObject:
+    """Data object that becomes a segment. `lengths` and `rows` are those of its entries, and of the marker at the end.
+
+    `reserved` is set if this broker has reserved the id for this batch and ledger.
+    """
+
+    attempt: uuid.UUID
+    ledger_id: int
+    block_bytes: int
+    size: int
+    lengths: Integers
+    rows: Integers
+    reserved: bool
+
+    @property
+    def entries(self) -> int:
+        """The number of entries without the marker."""
+        return len(self.lengths) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class DirectRun:
+    """Segments of a batch in one ledger, in order.
+
+    `copy` copies objects under consecutive ids, with new attempts. Its second argument is the first of the ids.
+    """
+
+    segments: Sequence[StagedObject]
+    driver: Driver
+    copy: Callable[[Sequence[StagedObject], int], list[StagedObject]]
+
+    @property
+    def entries(self) -> int:
+        return sum(segment.entries for segment in self.segments)
+
+    @property
+    def size(self) -> int:
+        return sum(segment.size for segment in self.segments)
+
+    def follows(self, highest: int) -> bool:
+        """Return whether the segments can be listed under their ids, in a log whose highest id was `highest`."""
+        ids = [highest, *(segment.ledger_id for segment in self.segments)]
+        return all(segment.reserved for segment in self.segments) and all(a < b for a, b in pairwise(ids))
+
+    def copied(self, first_id: int) -> DirectRun:
+        """Return the run with copies of its objects under the ids from `first_id` on."""
+        return replace(self, segments=self.copy(self.segments, first_id))

@@ -1,0 +1,58 @@
+"""Tasks of a sink that put their parts into the bucket of a store, without Spark."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+from pyspark_ledger.connector.write.direct_part import bucket_of
+from pyspark_ledger.ledger.bucket_store.home import BucketStore
+from pyspark_ledger.ledger.protocol.commits import CommitRun, LedgerParts, OpenUpload, PartRun, StagedPart
+from pyspark_ledger.ledger.transport.part_file import PartFile
+from pyspark_ledger.offload.direct.upload import DirectPlace, DirectUpload
+from pyspark_ledger.offload.format.object_names import ObjectKey
+from pyspark_ledger.offload.storage.s3_options import S3Options
+from tests.rigs.entry import entry
+
+BLOCK = 4096
+
+
+def part_run(batch: int, query: str = "q") -> PartRun:
+    return PartRun(query, batch, 7, batch, BLOCK, 1)
+
+
+def put(
+    opened: BucketStore,
+    batch: int,
+    task: int,
+    payloads: Sequence[bytes],
+    *,
+    query: str = "q",
+    ledger: str = "log",
+    options: S3Options | None = None,
+) -> StagedPart:
+    """Put the part of a task into the bucket. Its entries belong to run `batch`."""
+    target = opened.store.open_upload(OpenUpload(query, batch, ledger, task))
+    assert target.access is not None
+    upload = DirectUpload(part_run(batch, query), 0)
+    store = bucket_of(target.access, options)
+    upload.begin(DirectPlace(store, ObjectKey(uuid.UUID(target.attempt), target.ledger_id), target.metadata))
+    for value in payloads:
+        upload.write([entry(value, run=batch)], 1)
+    return upload.close()
+
+
+def stage(opened: BucketStore, batch: int, payloads: Sequence[bytes], *, query: str = "q") -> StagedPart:
+    """Stage a small part with the broker, in frames."""
+    with PartFile(opened.store.open_part(query, batch)) as part:
+        for value in payloads:
+            part.write([entry(value, run=batch)], 1)
+        return part.close()
+
+
+def request(batch: int, parts: list[StagedPart], *, query: str = "q", ledger: str = "log") -> CommitRun:
+    return CommitRun(ledger, query, batch, 7, batch, parts)
+
+
+def of_ledger(ledger: str, *parts: StagedPart) -> LedgerParts:
+    return LedgerParts(ledger, list(parts))
