@@ -98,7 +98,7 @@ class WalReader:
         if str(found.header.store_id) != self._store_id:
             raise Corrupt(
                 f"{self._where(number)} is of store {found.header.store_id}, the manifest is of {self._store_id}",
-                hint="Another store writes to the same prefix; give each its own",
+                hint="Another store writes to the same prefix. Give each store its own prefix",
             )
         return found
 

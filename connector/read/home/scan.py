@@ -1,7 +1,7 @@
 """Batch reads of a store in a bucket without its broker, `spark.read.format("ledger").option("broker", "none")`.
 
-The *log* is the sequence of numbered objects in the bucket with the newest entries and changes. A *block* is a part of
-a segment with whole entries. docs/concepts.md explains the other words.
+The newest entries and changes of the store are in its *log*, a sequence of numbered objects in the bucket. A *block* is
+a part of a segment file that contains whole entries. docs/concepts.md explains the other words.
 
 Rules
 - When Spark plans the read, the driver opens a *view*: a local copy of the store's state, built from the bucket's
@@ -82,7 +82,10 @@ class HomePlan:
 
 @dataclass(frozen=True, slots=True)
 class HomeFindings:
-    """Ledgers and plan that the first process, which finds the columns, passes to the second. No plan if it failed."""
+    """Ledgers and plan that the process that finds the columns passes to the process that makes the tasks.
+
+    The plan is None if planning failed.
+    """
 
     ledgers: FoundLedgers
     plan: HomePlan | None

@@ -7,10 +7,10 @@ Rules
   seconds. A reader can use a file that it has mapped even after the file was deleted.
 - If shared memory is missing or full, the broker sends blocks instead. It tries shared memory again after
   `_RETRY_DELAY_MS`.
-- A mapped block uses memory even after the cache has evicted it. Readers can therefore map at most half of the cache's
-  limit. Above that the broker sends blocks. So a stopped reader leaves the other half to the other readers.
-- A count of the mapped bytes is expensive. They are counted again only if their last count and the bytes of later
-  replies together exceed the limit.
+- A mapped block uses memory even after the cache has evicted it. So readers can map at most half of the cache's limit.
+  If they have mapped more, the broker sends blocks instead. So a reader that has stopped cannot use up the whole cache.
+- To count the mapped bytes takes long. So the broker counts them again only if the last count plus the bytes of later
+  replies exceeds the limit.
 """
 
 from __future__ import annotations
@@ -80,7 +80,10 @@ class SharedReads:
         return places, number
 
     def finished(self, reading: ReaderId) -> None:
-        """Release the blocks whose locations a reader has. It has mapped them all, because it starts another range."""
+        """Release the blocks whose locations a reader has.
+
+        The reader has mapped all of them and starts another range.
+        """
         with self._lock:
             for key in [key for key in self._references if key[0] == reading]:
                 del self._references[key]

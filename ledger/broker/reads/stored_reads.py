@@ -1,11 +1,12 @@
-"""Places of blocks in a bucket, for readers that fetch these blocks by themselves.
+"""Places of blocks in a bucket, for readers that fetch these blocks themselves.
 
 Rules
-- A block that the cache has, or that another reader expects, is read through the broker (PIP-430). So storage is read
-  once for all its readers. Any other block is not cached, and its reader can fetch it from the bucket.
-- A block that the reader maps from a file of this host is read through the broker, too.
-- All places of a reply are in one bucket. A block in another bucket is read through the broker.
-- A block counts as read when its place is returned, as the location of a file does.
+- The broker serves a block that its cache has, or that another reader still has to read (PIP-430). So the block is read
+  from the bucket only once for all readers. The cache would not keep any other block. So its reader fetches it from the
+  bucket.
+- The broker also gives the location of a block that the reader can map from a file of this host.
+- All places of a reply are in one bucket. The broker serves blocks of any other bucket.
+- A block counts as read when the broker returns its place, like a block of a local file.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pyspark_ledger.ledger.tiering.offloaded_segment import OffloadedSegment
 
 
 class StoredReads:
-    """Places of the blocks of one reply. `maps`: the reader can map files of this host."""
+    """Places of the blocks of one reply. `maps` means that the reader can map files of this host."""
 
     def __init__(self, source: CachedReads, *, maps: bool) -> None:
         self._source = source
@@ -56,7 +57,7 @@ class StoredReads:
         )
 
     def _key(self, block: SegmentBlock) -> str:
-        """Return the key of a block's data object; empty if the block must be read through the broker."""
+        """Return the key of a block's data object. The key is empty if the broker must serve the block."""
         source = block.source
         if source is None or (self._maps and source.mappable):
             return ""

@@ -55,8 +55,8 @@ as a call, so a private broker still exits when it is idle.
         static_configs: [{{targets: ["127.0.0.1:8080"]}}]
     rule_files: [alerts.yml]
 
-`conf/alerts.yml` has alert rules for backlogs, readers that are gone, slow syncs, damage, retention, offloads,
-tables that fall behind, and requests to S3.
+`conf/alerts.yml` has alert rules for backlogs, disconnected readers, slow syncs, damage, retention, offloads, tables
+that lack rows of their ledger, and requests to S3.
 
 ## Push to OpenTelemetry
 
@@ -71,23 +71,23 @@ OpenTelemetry in the environment of the broker.
   compression, time-outs, the service's name and attributes by OpenTelemetry's other `OTEL_…` variables.
 - Credentials belong to `OTEL_EXPORTER_OTLP_HEADERS`. An address with a password is refused.
 - If the collector does not answer, the broker logs a warning in broker.log. The next push has all counts.
-- Without the setting and the variables nothing is imported or sent. A broker that the library starts inherits the
-  variables of its starter; `OTEL_METRICS_EXPORTER=none` keeps it from pushing.
+- Without the setting and the variables nothing is imported or sent. A private broker inherits the
+  variables of the process that starts it. Set `OTEL_METRICS_EXPORTER=none` there if the broker must not push metrics.
 
 ## Ledgers and series
 
 - A partition is a ledger of its own. Label `ledger` is the canonical name, such as `public/default/persistent/orders`.
 - The setting `metricsLedgersMax` limits the ledgers that have their own series. The others are summed as `{OTHERS}`.
 - The setting `metricsCursorsMax` limits the subscriptions of one ledger that have their own series. The others are
-  summed as `{OTHERS}`, where a time is that of the slowest subscription.
+  summed as `{OTHERS}`. Exception: a time of `{OTHERS}` is the time of the slowest of these subscriptions.
 - A ledger or subscription that has series keeps them until it is deleted. Open ledgers get series first, then the
   others by name.
 - A ledger has latencies after the first append to it. The latencies of `{OTHERS}` include deleted ledgers.
 - Rows are called messages, as in Pulsar. Names follow Pulsar's, with `ledger_` instead of `pulsar_`.
 - Counters end in `_total` and start at 0 when the broker starts. So use `rate()` and `increase()`.
 - Backlogs are estimated from the segments' counts, as `ledger cursor describe` does. No file is read.
-- A backlog is what is not acknowledged. A lag is everything from the first unacknowledged position to the end, so it
-  also covers what was acknowledged beyond that position.
+- A *backlog* measures the rows that are not acknowledged. A *lag* measures all rows from the first unacknowledged
+  position to the end. So a lag includes acknowledged rows behind this position.
 - A *publisher* copies sealed segments to a Delta table. It runs outside of the broker, and reports to the broker each
   published segment and each failure. A publisher that reads a bucket reports nothing. The broker itself computes
   how far a table is behind its ledger.
