@@ -87,7 +87,31 @@ class BucketLog:
         return Position(last.ledger_id, last.stored_entries)
 
     def gaps_in(self, range_: PositionRange) -> list[Gap]:
-        return [gap for gap in self.topic.gaps if _overlaps(gap, range_)]
+        gaps = sorted((*self.topic.gaps, *self._row_gaps), key=attrgetter("ledger_id"))
+        return [gap for gap in gaps if _overlaps(gap, range_)]
+
+    @cached_property
+    def _row_gaps(self) -> list[Gap]:
+        """Gaps before direct segments, whose indexes state the rows of the log before them.
+
+        Reason: a data object of a direct segment that has lost its index is taken for a part that was never committed.
+        Found if the rows since the direct segment before are known from heads.
+        """
+        found, before, rows = [], -1, None
+        known = [gap.ledger_id for gap in self.topic.gaps]
+        for segment in self.topic.segments:
+            ledger_id, stamps, heads = segment.ledger_id, segment.index.stamps, self.heads.get(segment.ledger_id)
+            if any(before <= gap <= ledger_id for gap in known):
+                rows = None
+            if stamps is None:
+                rows = None if rows is None or heads is None else rows + int(heads.rows.sum())
+            else:
+                if rows not in (None, stamps.rows[0]):
+                    cause = f"the log has {stamps.rows[0]} rows before ledger {ledger_id}, the bucket has {rows}"
+                    found.append(Gap(ledger_id - 1, 0, -1, cause))
+                rows = stamps.rows[-1]
+            before = ledger_id
+        return found
 
     def require_whole(self, range_: PositionRange) -> None:
         """Raise DataLoss naming every gap in a range."""

@@ -39,7 +39,7 @@ from pyspark_ledger.offload.storage.s3_options import S3Options
 from pyspark_ledger.offload.stored_blocks import BlockFetcher
 from tests.offload.move.test_into_bucket import move
 from tests.offload.move.test_into_directory import back
-from tests.rigs.bucket_store import BLOCK, BucketRig, append, numbered, offload
+from tests.rigs.bucket_store import BLOCK, BucketRig, append, log, numbered, offload
 from tests.rigs.direct import commit_direct, direct_part
 from tests.rigs.entry import parsed
 
@@ -101,9 +101,10 @@ def by_objects(rig: BucketRig) -> list[Found]:
     """Return each entry that a reader of the objects alone gets, without the markers."""
     store = open_object_store(f"{rig.address}/segments", rig.options)
     (topic,) = read_catalogue(store).find("log")
-    log = BucketLog(topic, read_heads(store, topic.segments))
-    log.require_whole(PositionRange(log.start, log.end))
-    parts = log.parts(PositionRange(log.start, log.end), 2_000)
+    found_log = BucketLog(topic, read_heads(store, topic.segments))
+    whole = PositionRange(found_log.start, found_log.end)
+    found_log.require_whole(whole)
+    parts = found_log.parts(whole, 2_000)
     found = [
         (f"{place.ledger_id}:{place.entry_id}", each.stamp, bytes(each.payload))
         for part in parts
@@ -195,6 +196,27 @@ def test_parts_without_an_index_are_neither_rows_nor_gaps(rig: BucketRig) -> Non
         extra = extra_metadata(broker.store.metadata, broker.store.ledger("log").name)
         rig.bucket.put(f"segments/{key.data_name}", loser.data, direct_metadata(extra, 1))
     assert by_objects(rig) == before
+
+
+@pytest.mark.parametrize("between", [True, False])
+def test_a_lost_block_index_is_a_gap_before_the_next_direct_segment(rig: BucketRig, between: bool) -> None:
+    broker = rig.host("first")
+    log(broker)
+    for batch in range(1, 4):
+        commit(rig, broker, batch, [numbered(8)])
+        if between:
+            append(broker, numbered(2))
+            broker.store.ledger("log").roll_over()
+    broker.store.offloads.direct.put("log")
+    offload(broker)
+    assert len(by_objects(rig)) == 24 + (6 if between else 0)
+    keys = data_keys(rig)
+    third = int(keys[2].rpartition("-")[2])
+    found = 24 + (4 if between else 0)
+    for name in (f"{keys[1]}-index", keys[1]):
+        rig.bucket.delete([f"segments/{name}"])
+        with pytest.raises(DataLoss, match=f"has {found + 24} rows before ledger {third}, the bucket has {found}"):
+            by_objects(rig)
 
 
 @pytest.mark.parametrize("indexed", [True, False])
