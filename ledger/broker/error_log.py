@@ -1,8 +1,8 @@
 """Newest errors in the broker's log, for health checks.
 
-The broker logs every unexpected error, also those of its background threads. `Health` reports the errors that this
-handler keeps. It does not keep errors of OpenTelemetry. Reason: a collector that is down causes an error at each push,
-and affects no ledger.
+The broker logs every unexpected error, also errors of its background threads. `Health` reports the errors that this
+handler keeps. The handler does not keep errors of OpenTelemetry. Reason: if the collector of the metrics is down, each
+push fails, but no ledger is affected.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ErrorLog(logging.Handler):
             self.release()
 
     def since(self, time_ms: int) -> list[str]:
-        """Return those of the kept errors that are not older than `time_ms`, oldest first."""
+        """Return the kept errors since `time_ms`, oldest first."""
         self.acquire()
         try:
             return [text for at_ms, text in self._errors if at_ms >= time_ms]

@@ -2,10 +2,11 @@
 
 A *rollover* seals the open segment: the segment never changes again, and the next append creates a new segment. A
 *trim* deletes segments that the policies of retention do not keep. An *attempt* is one upload of a sealed segment to
-object storage. *Termination* closes the log for appends for good.
+object storage. A *direct segment* is a segment whose data object a Spark task has put into the bucket. *Termination*
+closes the log for appends for good.
 
 Invariants
-- Each change runs in the write stage (`ledger.log.append_queue`) while no append is in flight.
+- Each change runs in the write stage (`ledger.log.append_queue`) while no append waits for its sync.
 - Each change is durable in the ledger's metadata record before readers see the change.
 - A repeated change has no further effect.
 """
@@ -68,7 +69,7 @@ def trim(writer: LogWriter, context: LogContext) -> TrimReply:
     Also removes the local copies of segments that were offloaded longer ago than the policy's deletion lag.
     """
     snapshot = writer.list.snapshot(writer.opened)
-    # Keep all chunks of an unfinished message, and all chunks of a message inside which the slowest cursor is.
+    # Keep all chunks of an unfinished message. Also keep all chunks of a message if the slowest cursor is between them.
     needed = context.metadata.cursors.slowest(snapshot.name)
     unread = context.chunks.floor(snapshot, snapshot.end if needed is None else needed, context.clock())
     slowest = unread if needed is not None or unread < snapshot.end else None
@@ -103,7 +104,7 @@ def complete_offload(writer: LogWriter, ledger_id: int, attempt: uuid.UUID) -> N
 
 
 def lacking_indexes(writer: LogWriter) -> list[tuple[LocalSegment, OffloadAttempt]]:
-    """Return the direct segments whose index objects must still be put, in order, with their attempts."""
+    """Return the direct segments that lack their index objects in the bucket, in order, with their attempts."""
     return writer.list.lacking_indexes()
 
 
