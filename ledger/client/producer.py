@@ -1,7 +1,8 @@
 """Pipelined producer: it sends further entries before earlier entries are acknowledged, and keeps their order.
 
 One thread at a time sends. Entries that arrive while it sends form the next batch, so that small entries are sent
-together. The receiver thread reads the acknowledgements, which have the order of the entries.
+together. The receiver thread reads the acknowledgements, which have the order of the entries. The page
+docs/concepts.md explains the words entry and log.
 
 Invariants
 - The bytes of unacknowledged entries never exceed the limit: `append` waits until earlier entries are acknowledged.
@@ -240,7 +241,7 @@ class Producer:
             else:
                 self._stream.finish()
         except (flight.FlightError, OSError) as error:
-            # If the broker has sent an error, the receiver thread reads it, and it replaces this error.
+            # If the broker has sent an error, the receiver thread reads that error, which replaces this one.
             self._send_failed(from_flight(error, self._address))
         except Exception as error:  # noqa: BLE001 — after any error the waiting callers must continue
             self._send_failed(Refused(f"entries of the producer {self.name!r} cannot be sent: {error!r}"))

@@ -8,8 +8,8 @@ Rules
 - A publisher's commit contains one whole segment of one ledger, in the order of segments. A commit names an application
   and a version of it (`txnAppId`, `txnVersion`). The application identifies the ledger, the version is the segment id.
   Delta's log keeps the newest version of each application, which is therefore the last published segment.
-- If Delta's log has dropped this version, the highest segment id of the rows is used instead. The column
-  `ledgerId` contains the segment id, by Pulsar's name.
+- If Delta's log has dropped the application's version, the highest segment id of the rows is used instead. The column
+  `ledgerId` contains the segment id, which Pulsar calls a ledger id.
 - If a later operation removed many rows at once (RESTORE, an overwrite), the read is refused. The error names this
   operation.
 - A table that needs an unsupported reader feature is refused with a hint.

@@ -1,6 +1,7 @@
 """Delivery records of a query's batches, on the driver: skipped rows, redelivered rows and dead letters.
 
-The page docs/concepts.md explains the words entry, cursor, dead letter and redelivery.
+A *skipped* row is in a range of the batch and is not delivered, for example because it is acknowledged already. The
+page docs/concepts.md explains the words entry, cursor, dead letter and redelivery.
 
 Rules
 - The broker chooses the rows of a batch and stores the choice as a *delivery record*. The query only asks for the
