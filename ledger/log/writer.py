@@ -81,6 +81,8 @@ class LogWriter:
         self.append_latencies, self.sync_latencies = Latencies(), Latencies()
         self._failure: LedgerError | None = None
         self._unsealed = False
+        # A sync of limited size begins when its first entries are written, so a group is not larger than a sync.
+        self._group_bytes = context.sync_pool.sync_bytes or _GROUP_BYTES_MAX
         self._queue: AppendQueue[Written] = AppendQueue(context.executor, context.sync_pool, self)
         publish(snapshot)
 
@@ -143,9 +145,9 @@ class LogWriter:
         """Return the free room of the open segment, or the room of a new segment if none is open."""
         policy, log = self.list.policy, self._open
         if log is None:
-            return Room(policy.entries_max, min(policy.size_max, _GROUP_BYTES_MAX))
+            return Room(policy.entries_max, min(policy.size_max, self._group_bytes))
         entries, size = log.left(policy, self._context.clock())
-        return Room(entries, min(size, _GROUP_BYTES_MAX))
+        return Room(entries, min(size, self._group_bytes))
 
     def items(self, written: list[Written]) -> list[PendingAppend]:
         """Return the appends of the written groups, in order."""
