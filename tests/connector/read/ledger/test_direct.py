@@ -18,12 +18,15 @@ from pyspark_ledger.connector.default_source import DefaultSource
 from pyspark_ledger.connector.read.ledger import direct, prefetch_client
 from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.errors import DataLoss
-from pyspark_ledger.ledger.position import EARLIEST, Position
+from pyspark_ledger.ledger.position import EARLIEST, Position, PositionRange
 from pyspark_ledger.ledger.protocol.actions import CreateLedger
 from pyspark_ledger.ledger.protocol.cache import CacheMetrics
 from pyspark_ledger.ledger.protocol.ledgers import ChangePolicy, OffloadPrefix
+from pyspark_ledger.ledger.protocol.reads import ReadRequest
+from pyspark_ledger.offload.offloader import ObjectStoreOffloader
 from pyspark_ledger.offload.storage.factory import open_object_store
 from streaming_examples.s3_server import S3Server
+from tests.rigs.direct import commit_direct, direct_part
 from tests.rigs.driven_broker import DrivenBroker
 
 PROVIDER = "streaming_examples.s3_server:credentials"
@@ -245,6 +248,24 @@ def test_retention_between_plan_and_task_is_a_data_loss(orders: Orders) -> None:
     with pytest.raises(DataLoss):
         orders.read({**ACCESS, **SENT}, before=trim)
     assert orders.read({**ACCESS, **SENT}) == list(range(12, 18))
+
+
+def test_direct_segments_have_their_real_stamps(orders: Orders, s3_server: S3Server, tmp_path: Path) -> None:
+    orders.broker.store.create_ledger(CreateLedger("raw", block_bytes=4096))
+    offloader = ObjectStoreOffloader(orders.bucket, s3_server.options)
+    payloads = [b"%d" % number * 100 for number in range(30)]
+    for batch in (1, 2):
+        commit_direct(
+            orders.broker.store, offloader, batch, [direct_part(tmp_path, batch, payloads, 4096, rows=2)], "raw"
+        )
+    client = orders.broker.client
+    request = ReadRequest("raw", PositionRange(EARLIEST, client.end("raw").end))
+    access = direct.S3Options(credential_provider=PROVIDER)
+    ((_, blocks),) = direct.read_direct(client, access, [request], mapping=False)
+    found = b"".join(bytes(block.frames) for block in blocks)
+    assert orders.counted().direct_entries == 2 * (30 + 1), "with the marker of each batch"
+    assert found == b"".join(bytes(block.frames) for block in client.read_blocks(request, mapping=False))
+    offloader.close()
 
 
 def _s3(orders: Orders) -> Any:
