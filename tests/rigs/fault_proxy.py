@@ -9,7 +9,7 @@ Faults
 - `stop`: this request and all later ones wait until the test sets `released`. `reached` is set.
 - `lost`: the request arrives, and the connection breaks instead of an answer.
 - `cut`: half of the body.
-- `slow`: a tenth of a second before the answer.
+- `slow`: a tenth of a second before the answer. `late`: a second.
 - `hang`: no answer until the client gives up.
 - `before`, `after`: hold a request just before it arrives or just after, and set `reached`. The connection breaks when
   the test sets `released`.
@@ -19,10 +19,11 @@ from __future__ import annotations
 
 import http.client
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Self
+from typing import NamedTuple, Self
 from urllib.parse import urlsplit
 
 _HANG_SECONDS = 1.5
@@ -31,6 +32,14 @@ _SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Please reduce your request r
 _PRECONDITION = b"<Error><Code>PreconditionFailed</Code></Error>"
 _HELD_SECONDS = 60.0
 _wait = threading.Event().wait  # tests remove the pauses between retries
+
+
+class Handled(NamedTuple):
+    """Request that the proxy has received as a whole, and the length of its body."""
+
+    method: str
+    path: str
+    size: int
 
 
 @dataclass
@@ -51,6 +60,8 @@ class FaultProxy:
         self.target = (parts.hostname or "", parts.port or 0)
         self.faults: list[Fault] = []
         self.met = self.requests = 0
+        self.handled: list[Handled] = []
+        """The requests that have no answer yet."""
         self.reached, self.released = threading.Event(), threading.Event()
         self.stopped = threading.Event()
         self._lock = threading.Lock()
@@ -81,6 +92,17 @@ class FaultProxy:
                     return fault.kind
         return ""
 
+    @contextmanager
+    def handling(self, request: Handled) -> Iterator[None]:
+        """Count a request as unanswered."""
+        with self._lock:
+            self.handled.append(request)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.handled.remove(request)
+
     def __enter__(self) -> Self:
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
         return self
@@ -98,7 +120,15 @@ class _Handler(BaseHTTPRequestHandler):
         """Log nothing."""
 
     def handle_any(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        length = int(self.headers.get("Content-Length") or 0)
+        body = self.rfile.read(length)
+        if len(body) < length:  # the client was killed
+            self.close_connection = True
+            return
+        with self.owner.handling(Handled(self.command, self.path, length)), suppress(ConnectionError):
+            self.respond(body)
+
+    def respond(self, body: bytes) -> None:
         fault = self.owner.fault_of(self.command, self.path)
         if fault in _REFUSALS:
             self.answer(_REFUSALS[fault], [], _SLOW_DOWN if fault == "throttle" else b"")
@@ -122,8 +152,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self.held()
             self.close_connection = True
             return
-        if fault == "slow":
-            _wait(0.1)
+        if fault in ("slow", "late"):
+            _wait(0.1 if fault == "slow" else 1.0)
         self.answer(answer.status, answer.getheaders(), data, cut=fault == "cut")
 
     def forward(self, body: bytes) -> tuple[http.client.HTTPResponse, bytes]:
