@@ -4,6 +4,8 @@ Rules
 - Driver and executors must have the same release of this package, because tasks are pickled. A task refuses another
   release before it reads or writes.
 - The driver may reach a broker that a task cannot reach. So the error names the task's host and the remedies.
+- The broker of a store in a bucket can move to another address while a batch runs. A task that can read the bucket
+  finds the next broker in the manifest. Any other task fails, and the next batch uses the next broker.
 """
 
 from __future__ import annotations
@@ -31,17 +33,25 @@ def require_release(release: str) -> None:
         )
 
 
-def task_client(address: str, store_id: str, credentials: Credentials) -> Client:
-    """Return the client of a task. Raises Unavailable with the host's name if the broker does not answer."""
+def task_client(address: str, store_id: str, credentials: Credentials, bucket: str = "") -> Client:
+    """Return the client of a task. Raises Unavailable with the host's name if the broker does not answer.
+
+    `bucket` is the address of a store in a bucket, else empty.
+    """
     from pyspark_ledger.ledger.client.client import client_for
 
     try:
-        return client_for(address, store_id, local_credentials(credentials))
+        return client_for(address, store_id, local_credentials(credentials), bucket=bucket)
     except Unavailable as error:
-        raise Unavailable(f"a task on {os.uname().nodename}: {error.message}", hint=_remedy(address)) from None
+        raise Unavailable(f"a task on {os.uname().nodename}: {error.message}", hint=_remedy(address, bucket)) from None
 
 
-def _remedy(address: str) -> str:
+def _remedy(address: str, bucket: str) -> str:
+    if bucket:
+        return (
+            "If the broker has moved, run the batch again: it uses the next broker. If the hosts of the executors can "
+            f"read {bucket}, tasks find the next broker by themselves"
+        )
     if address.startswith(_ONE_HOST):
         return (
             "Only the broker's host reaches this address. For executors on other hosts call "

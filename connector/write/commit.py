@@ -32,6 +32,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -43,6 +44,7 @@ from pyspark_ledger.connector.triggers import running_trigger
 from pyspark_ledger.connector.write.staging import StagingTask, staged_parts
 from pyspark_ledger.connector.write.target import SinkTarget
 from pyspark_ledger.ledger.errors import Refused, Unavailable
+from pyspark_ledger.ledger.location import bucket_of
 from pyspark_ledger.ledger.logs.batch import BatchId, in_batch
 from pyspark_ledger.ledger.logs.json_lines import log_connector_by
 from pyspark_ledger.ledger.logs.steps import Figure, log_step, timed_step
@@ -138,7 +140,8 @@ def running_task() -> int:
 def sink_client(target: SinkTarget) -> Client:
     """Return the client of a task that writes. Raises Unsupported if the driver has another release."""
     require_release(target.release)
-    return task_client(target.address, target.store_id, target.task_credentials)
+    bucket = bucket_of(Path(target.location))
+    return task_client(target.address, target.store_id, target.task_credentials, bucket)
 
 
 def stage_rows(

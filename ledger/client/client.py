@@ -149,8 +149,10 @@ _clients: dict[tuple[str, str, Credentials], Client] = {}
 _clients_lock = threading.Lock()
 
 
-def client_for(address: str, store_id: str, credentials: Credentials | None = None) -> Client:
+def client_for(address: str, store_id: str, credentials: Credentials | None = None, *, bucket: str = "") -> Client:
     """Return this process's client of a broker. The first call connects and checks the store's id.
+
+    With `bucket`, the client follows the broker of the store in this bucket to another address.
 
     Raises Unavailable if no broker answers, or Refused if the broker has another store. The error names the address and
     the store.
@@ -160,9 +162,14 @@ def client_for(address: str, store_id: str, credentials: Credentials | None = No
     with _clients_lock:
         client = _clients.get(key)
     if client is not None:
-        client.credentials = credentials  # a later task can have a newer token
+        if client.address == address:
+            client.credentials = credentials  # a later task can have a newer token
         return client
     client = Client(address, store_id, credentials=credentials)
+    if bucket:
+        from pyspark_ledger.ledger.client.manifest_client import follow_broker  # used by stores in a bucket only
+
+        follow_broker(client, bucket)
     try:
         client.hello()
     except LedgerError as error:

@@ -6,6 +6,8 @@ Rules
 - A broker is not reachable if its process on this host has ended, or if it listens at loopback of another host.
 - If the broker has own certificates, the client uses the secret in the bucket. Otherwise it uses the credentials that
   the caller gave.
+- A task starts no broker. If its broker does not answer, and the task can read the bucket, it continues with the broker
+  that the manifest names. It then has the token of that broker.
 - An error of the bucket is only logged. The caller then starts a broker, and the broker reports the same error.
 """
 
@@ -19,7 +21,7 @@ from pyspark_ledger.ledger.client.client import Client
 from pyspark_ledger.ledger.client.credentials import Credentials
 from pyspark_ledger.ledger.clock import monotonic_ms, pause
 from pyspark_ledger.ledger.errors import LedgerError, Refused, Unauthenticated, Unavailable
-from pyspark_ledger.ledger.location import bucket_of
+from pyspark_ledger.ledger.location import bucket_directory, bucket_of
 from pyspark_ledger.ledger.ownership import is_gone, machine_id
 from pyspark_ledger.ledger.transport.bucket_discovery import NamedBroker, keep_secret, named_broker, opened_bucket
 from pyspark_ledger.ledger.transport.tokens import is_loopback
@@ -47,6 +49,29 @@ def manifest_client(
         if client is not None or monotonic_ms() - started >= most_ms:
             return client
         pause(_PAUSE_MS)
+
+
+def follow_broker(client: Client, bucket: str) -> None:
+    """Let the client of a task continue with the next broker of a store in a bucket.
+
+    If the task cannot read the bucket, or no next broker answers, the client keeps its address.
+    """
+    credentials = client.credentials
+
+    def revive() -> str:
+        try:
+            found = manifest_client(bucket_directory(bucket), credentials, client.deadline_ms)
+        except (LedgerError, OSError) as error:
+            _log.info("the next broker of %s is not found: %s", bucket, error)
+            return client.address
+        if found is None or found.address == client.address:
+            return client.address
+        _log.info("the broker of %s has moved from %s to %s", bucket, client.address, found.address)
+        client.credentials = found.credentials
+        client.close()
+        return found.address
+
+    client.can_move, client.revive = True, revive
 
 
 def _answering(

@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -38,7 +39,7 @@ from pyspark_ledger.connector.rows.shape import RowOptions, RowShape, row_shape,
 from pyspark_ledger.ledger.api.schemas import registered_rows
 from pyspark_ledger.ledger.clock import monotonic_ms, pause
 from pyspark_ledger.ledger.errors import NotFound
-from pyspark_ledger.ledger.location import store_location
+from pyspark_ledger.ledger.location import bucket_of, store_location
 from pyspark_ledger.ledger.message.columns import schema_from_bytes
 from pyspark_ledger.ledger.message.schema.documents import TopicSchemas, is_payload_schema
 from pyspark_ledger.ledger.names import partition_of
@@ -233,7 +234,7 @@ class LedgerRead:
 
     def source(self, shape: RowShape | None = None, ledgers: Collection[str] = ()) -> ReadSource:
         """Return the parameters of tasks. Their credentials are limited to `ledgers`; empty: any ledger."""
-        return ReadSource.of(
+        source = ReadSource.of(
             self.connection.client,
             self.shape() if shape is None else shape,
             ledgers=ledgers,
@@ -242,6 +243,7 @@ class LedgerRead:
             fail_on_data_loss=self.options.fail_on_data_loss,
             dead_letters=self.options.dead_letter_ledger,
         )
+        return replace(source, bucket=bucket_of(Path(self.connection.location)))
 
     def _find(self) -> tuple[FoundLedgers, bool]:
         """Return the ledgers, and whether one of them has columns or has ever had entries."""

@@ -4,6 +4,7 @@ Rules
 - Spark pickles a task. So a task has no connection and no other state of a process. If the broker requires a token, the
   task has a separate token, which only allows reads, and expires.
 - A task connects to the broker at its address and checks the store id. It never starts a broker.
+- If the broker of a store in a bucket moves, a task that can read the bucket follows it (`connector.task_client`).
 - If task and broker run on the same host, the task maps the blocks into its memory. Otherwise the broker sends them
   over Arrow Flight. A block is a part of a segment file that contains whole entries.
 - A task fetches blocks from a bucket by itself if it can, and if no other reader expects them (`direct`).
@@ -65,6 +66,8 @@ class ReadSource:
     dead_letters: str = ""
     direct: S3Options | None = None
     """Access to buckets for direct reads; None if all entries are read through the broker."""
+    bucket: str = ""
+    """The address of a store in a bucket; empty for any other store."""
 
     @classmethod
     def of(
@@ -104,7 +107,7 @@ class LedgerTask:
     def read(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows. Raises errors of the broker, and Unavailable after the client's retries."""
         source = self.source
-        return read_rows(task_client(source.address, source.store_id, source.credentials), self)
+        return read_rows(task_client(source.address, source.store_id, source.credentials, source.bucket), self)
 
 
 def read_rows(client: Client, task: LedgerTask) -> Iterator[pa.RecordBatch]:

@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_ledger.connector.doctor.store import check_store
+from pyspark_ledger.connector.task_client import task_client
 from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.broker import bucket_home
 from pyspark_ledger.ledger.broker.own_certificates import OwnCertificates
@@ -29,7 +30,7 @@ from pyspark_ledger.ledger.client.client import Client, client_for
 from pyspark_ledger.ledger.client.connect import stop_broker
 from pyspark_ledger.ledger.client.credentials import Credentials
 from pyspark_ledger.ledger.clock import system_clock_ms
-from pyspark_ledger.ledger.errors import Refused, Unauthenticated
+from pyspark_ledger.ledger.errors import Refused, Unauthenticated, Unavailable
 from pyspark_ledger.ledger.location import bucket_directory
 from pyspark_ledger.ledger.names import canonical_name
 from pyspark_ledger.ledger.ownership import process_identity
@@ -236,3 +237,31 @@ def test_certificates_stay_for_half_a_year(tmp_path: Path) -> None:
     assert own.host != "0.0.0.0"
     assert own.secret().token not in repr(own)
     assert own.secret().token not in repr(own.secret())
+
+
+@pytest.mark.parametrize("readable", [True, False])
+def test_a_task_follows_a_broker_that_moved_if_it_can_read_the_bucket(
+    host: Host, bucket: str, monkeypatch: pytest.MonkeyPatch, readable: bool
+) -> None:
+    one = host("one")
+    connect(bucket).ledger("orders").append(rows(0, 3))
+    host("two")
+    client = connect(bucket).client
+    planned = client.address
+    credentials = client.credentials.for_task("read", [canonical_name("orders")], system_clock_ms)
+    kill(one, supervisor=True)
+    host("three")
+    connect(bucket).ledger("orders").append(rows(3))
+    assert named(bucket) not in ("", planned), "the broker has moved"
+    host("executor")
+    if not readable:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:1")
+        monkeypatch.setattr(Client.__init__, "__kwdefaults__", {"credentials": None, "deadline_ms": 1_000})
+        with pytest.raises(Unavailable, match=r"a task on .*the hosts of the executors can read s3://"):
+            task_client(planned, client.store_id, credentials, bucket)
+        return
+    task = task_client(planned, client.store_id, credentials, bucket)
+    end = task.end("orders").end
+    blocks = list(task.read_blocks(ReadRequest(canonical_name("orders"), PositionRange(EARLIEST, end))))
+    assert sum(block.entries for block in blocks) == 2
+    assert task.address != planned
