@@ -50,13 +50,15 @@ class BareArrowReader(DataSourceReader):
 
 
 def bare_arrow(spark: Any, parquet: Path) -> Any:
-    """Return a DataFrame of the rows of Parquet files, which are first converted to Arrow files beside them."""
+    """Return a reader of the rows of Parquet files, which are first converted to Arrow files. Call `load` on it."""
     schema = spark.read.parquet(str(parquet)).schema
     target, files = arrow_schema(schema), []
+    folder = parquet.with_name(f"{parquet.name}.arrow")
+    folder.mkdir()
     for file in sorted(parquet.glob("*.parquet")):
-        files.append(f"{file}.arrow")
+        files.append(str(folder / file.name))
         with pa.OSFile(files[-1], "wb") as sink, pa.ipc.new_stream(sink, target) as writer:
             for batch in pq.ParquetFile(file).iter_batches(_BATCH_ROWS):
                 writer.write_batch(batch.cast(target))
     spark.dataSource.register(BareArrowSource)
-    return spark.read.format("bare_arrow").schema(schema).option("files", json.dumps(files)).load()
+    return spark.read.format("bare_arrow").schema(schema).option("files", json.dumps(files))
