@@ -29,7 +29,7 @@ Forget = Annotated[list[str] | None, typer.Option("--forget", help="A policy to 
 
 @reporting
 def trim(name: Name, store: StoreOption = None, output: OutputOption = Output.text) -> None:
-    """Delete the segments that the retention policy allows and no cursor needs. Without a policy, delete nothing."""
+    """Delete the segments that neither the retention policy nor a cursor keeps. Without a policy, delete nothing."""
     done = opened(store).client.call("trim", NameLedger(canonical_name(name)))
     gone = f"{counted(len(done.ledgers), 'segment')} with {counted(done.entries, 'entry', 'entries')}"
     text = f"{gone} trimmed; {done.name} begins at {done.start}"
@@ -80,7 +80,7 @@ def properties(
 
 @reporting
 def policy(
-    scope: Annotated[str, typer.Argument(help="A ledger; with --namespace: tenant/namespace.")],
+    scope: Annotated[str, typer.Argument(help="A ledger; with --namespace: a namespace, such as public/default.")],
     values: Pairs = None,
     forget: Forget = None,
     namespace: Annotated[bool, typer.Option("--namespace", help="Set the policies of a namespace.")] = False,

@@ -5,7 +5,7 @@
 
 Rules
 - The write of a manifest commits its batch. The manifest is durable when the call returns. It replaces the manifest of
-  the query's previous batch, which is done.
+  the query's previous batch. All ledgers have the rows of that batch.
 - The manifest stays after its batch is done, to detect a repetition of the batch. The ledgers alone do not show a
   repetition, because a repetition may divide its rows among other ledgers.
 - Every ledger of a committed batch must accept the batch's rows. So a manifest names no terminated ledger (closed for

@@ -37,7 +37,7 @@ _NEGATIVE = 0x80000000
 class ByteRange:
     """Entries `[first, end)` of one block, and their bytes `[offset, end_offset)` in the data object.
 
-    `at_entry` is the entry of the first frame. If `header` is set, the bytes begin with the block's header. If `whole`
+    The bytes may begin before entry `first`: `at_entry` is the entry of their first frame. If `header` is set, the bytes begin with the block's header. If `whole`
     is set, `end` is the end of the block, whose padding is then checked. `stamps` are the real stamps from `at_entry`
     on, if those in the object are provisional (`ledger.segment.provisional_stamps`).
     """
@@ -148,13 +148,13 @@ def _require_header(source: _Pieces, byte_range: ByteRange, where: str) -> int:
     header = parse_header(source.read_from(0, HEADER_BYTES), f"{where} at {byte_range.offset}")
     if header.first_entry != byte_range.at_entry:
         raise Corrupt(
-            f"{where} at {byte_range.offset}: block states first entry {header.first_entry}, "
-            f"its index {byte_range.at_entry}"
+            f"{where} at {byte_range.offset}: the header states first entry {header.first_entry}, "
+            f"the index object {byte_range.at_entry}"
         )
     if header.block_bytes != byte_range.size_bytes:
         raise Corrupt(
-            f"{where} at {byte_range.offset}: block states {header.block_bytes} bytes, "
-            f"its index {byte_range.size_bytes}"
+            f"{where} at {byte_range.offset}: the header states {header.block_bytes} bytes, "
+            f"the index object {byte_range.size_bytes}"
         )
     return HEADER_BYTES
 
