@@ -4,8 +4,8 @@ Rules
 - A block in `HeapStorage` was read from object storage. Its bytes stay in memory while a reference to them exists.
 - If the bytes are a part of a larger buffer, they are copied. So the block uses as much memory as the cache counts.
 - The memory of an evicted block counts until its last reference is released. A reader that has mapped the block has a
-  reference. The broker has a reference while it sends the block.
-- A block in its segment file uses memory of the system, which is never counted here.
+  reference; blocks in `HeapStorage` cannot be mapped. The broker has a reference while it sends the block.
+- A block that is read from its segment file uses the system's page cache, which is never counted here.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class HeapStorage:
         return self._reference is None and self._owner() is not None
 
     def is_referenced(self) -> bool:
-        """Return False, because readers cannot map memory of the broker."""
+        """Return False: only readers' references count here, and no reader can map memory of the broker."""
         return False
 
 

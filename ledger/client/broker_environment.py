@@ -2,7 +2,7 @@
 
 Rules
 - A broker gets the variables of the process that starts it. Reason: boto3 reads credentials, region, endpoint, proxies
-  and authorities from these variables.
+  and certificate authorities from these variables.
 - Variables of Spark are removed, because they contain a secret of the Spark process, and a broker needs none of them.
 - A relative path in a variable of boto3 is made absolute, because the broker's working directory is `/`. A path that
   begins with `~` is not changed.

@@ -2,15 +2,17 @@
 
 The page docs/concepts.md explains the words sound and wide stamp.
 
-A sidecar is the file beside the segment with one row for each acknowledged entry. A run is the entries of one committed
-batch; a marker, its last entry, closes it. A stamp precedes each entry: the time at which the broker wrote it, and the
-number of rows up to its end.
+A sidecar is the file beside the segment with one row for each acknowledged entry. A run is the entries that one batch
+adds to a ledger; a marker, its last entry, closes it. A stamp precedes each entry: the time at which the broker wrote
+the entry, and the number of rows up to its end.
 
 Rules
-- For an acknowledged entry with a sound row in the sidecar, the scan compares all bytes that have no checksum: headers,
-  padding, length, id, stamp. The reader of the entry verifies the checksum, as in every sealed segment.
-- The scan parses every other entry and verifies its checksum. If the entry has a row that disagrees, the scan stops
-  there. The last acknowledged entry is also parsed, because it may belong to an unfinished run.
+- For an acknowledged entry with a sound row in the sidecar, the scan compares the bytes that no checksum covers:
+  headers, padding, length, id, stamp. They must agree with the row and the format. The reader of the entry verifies
+  the checksum, as in every sealed segment.
+- The scan parses every other entry and verifies its checksum. If the entry disagrees with its row in the sidecar, the
+  scan stops there. The last acknowledged entry is also parsed, because it may belong to a run without a marker, and
+  only the entry names its run.
 - The scan reads a mapping of the file once, and changes nothing.
 """
 
@@ -58,17 +60,17 @@ def checked_traits(entry: memoryview, describe: Describe, before: BrokerStamp) -
     traits = describe(entry)
     stamp = traits.stamp
     if stamp is None:
-        raise Corrupt(f"entry begins with {bytes(entry[:2]).hex()}, expected broker metadata ({_STAMP_MAGIC.hex()})")
+        raise Corrupt(f"entry begins with {bytes(entry[:2]).hex()}, expected a stamp ({_STAMP_MAGIC.hex()})")
     prefix = stamp_prefix(stamp)
     if entry[: len(prefix)] != prefix and not _is_wide(entry, stamp):
-        raise Corrupt(f"broker metadata is {bytes(entry[: len(prefix)]).hex()}, expected {prefix.hex()}")
+        raise Corrupt(f"stamp is {bytes(entry[: len(prefix)]).hex()}, expected {prefix.hex()}")
     if stamp.timestamp_ms < before.timestamp_ms:
         raise Corrupt(
             f"broker timestamp {stamp.timestamp_ms} is earlier than {before.timestamp_ms} of the previous entry"
         )
     if stamp.row_end != before.row_end + traits.rows:
         raise Corrupt(
-            f"entry of {traits.rows} rows has last row {stamp.row_end} in its broker metadata, "
+            f"entry of {traits.rows} rows has last row {stamp.row_end} in its stamp, "
             f"expected {before.row_end + traits.rows}"
         )
     return traits
@@ -99,7 +101,7 @@ class Scan:
         self.stamp = BrokerStamp(0, index.first_row)
         self.end = HEADER_BYTES
         self.damage, self.damage_at = "", -1
-        self.closed = False  # true if an interrupted seal has written the end into the block's header
+        self.closed = False  # true if an interrupted seal has written the block's true length into its header
         self.open_run: tuple[int, int] | None = None
         self.run_start: int | None = None
 
@@ -151,7 +153,10 @@ class Scan:
         return False
 
     def _take_trusted(self, start: int, limit: int) -> int:
-        """Add the acknowledged entries whose rows and first bytes agree. Return the offset after them in the block."""
+        """Add the acknowledged entries whose first bytes agree with their rows in the sidecar.
+
+        Return the offset after them in the block.
+        """
         first = self.index.count
         rows = self.trusted[first : max(first, len(self.trusted) - 1)]
         rows = rows[: int(np.searchsorted(rows["offset"], start + limit))]
@@ -222,7 +227,7 @@ class Scan:
             self.open_run, self.run_start = None, None
 
     def _is_padded(self, view: memoryview, start: int, at: int, limit: int) -> bool:
-        """Return whether only padding follows in the block. False for zeros; records other bytes as damage."""
+        """Return whether only padding follows in the block. Record as damage what is neither padding nor zeros."""
         rest = view[at:limit]
         if rest and not any(rest):
             return False
@@ -238,7 +243,7 @@ class Scan:
 
 
 def require_entries(data: memoryview, path: Path, block_bytes: int, first_row: int, describe: Describe) -> None:
-    """Raise Corrupt unless all of `data`, the first bytes of a segment file, are sound and whole entries."""
+    """Raise Corrupt unless `data` has only sound, whole entries. `data` is the beginning of a segment file."""
     scan = Scan(data, path, block_bytes, EntryIndex(0, first_row), describe, None)
     scan.run()
     if scan.damage or scan.end != len(data):
