@@ -155,7 +155,10 @@ class LedgerSource:
         return LedgerStream
 
     def batch_writer(self, schema: StructType, *, overwrite: bool) -> LedgerBatchWriter | LedgerAcknowledgeWriter:
-        """Return a writer that appends rows or applies option `action`. Raises Refused for mode overwrite."""
+        """Return a writer that appends rows or, with option `action`, acknowledges or redelivers them.
+
+        Raises Refused for mode overwrite.
+        """
         from pyspark_ledger.connector.write.target import prepare_target
         from pyspark_ledger.connector.write.writers import LedgerBatchWriter
 
@@ -173,7 +176,7 @@ class LedgerSource:
         if options.subscription:
             raise Refused(
                 "option 'subscription' has no meaning for a write of rows",
-                hint="It belongs to a read, or to an 'action'",
+                hint="Use the option in a read, or in a write with 'action', which acknowledges rows",
             )
         application = options.application  # checked before a ledger is created
         return LedgerBatchWriter(prepare_target(options, schema), self._version, application)

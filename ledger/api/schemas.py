@@ -1,6 +1,6 @@
 """Registered schemas of a ledger: the columns of its rows, or the schemas of its messages' payloads.
 
-    a registered schema:   an Arrow IPC schema message (its first byte is ff)   or   a payload schema as JSON ({)
+    a registered schema:   an Arrow IPC schema message (first byte ff), or a payload schema as JSON (first byte {)
 
 Rules
 - The first registered schema decides whether a ledger has rows with columns or messages.
@@ -63,7 +63,7 @@ def require_columns_registered(found: SchemaVersion, ledger: str) -> None:
 
 
 def register_payload_schemas(client: Client, ledger: str, schemas: TopicSchemas) -> int:
-    """Register the missing versions of a topic's schemas. Return the newest version.
+    """Register in a ledger the missing versions of the schemas of a Pulsar topic. Return the newest version.
 
     Raises Refused if a version differs from the version that is registered.
     """
@@ -71,7 +71,7 @@ def register_payload_schemas(client: Client, ledger: str, schemas: TopicSchemas)
     if wanted != list(range(len(wanted))):
         raise Refused(
             f"schema versions {', '.join(map(str, wanted))} were given for ledger {ledger}, expected all from 0 on",
-            hint="Register all versions of the topic, or read with option 'payloadSchema'",
+            hint="Register all versions of the Pulsar topic, or read with option 'payloadSchema'",
         )
     for version in wanted:
         body = schema_bytes_of(schemas.versions[version])

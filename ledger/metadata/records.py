@@ -3,14 +3,15 @@
 The page docs/concepts.md explains the words segment, run, epoch and replay floor.
 
     store         one row: id, host, epoch, next segment id
-    ledger        name, name in lower case, incarnation (id of the creation), version, `ManagedLedgerInfo`
+    ledger        name, name in lower case, incarnation (id of the creation), version, and Pulsar's
+                  `ManagedLedgerInfo` (properties, end if terminated)
     segment       one row for each segment: Pulsar's `LedgerInfo` and more (ledger.metadata.segment_records)
-    run           the newest batch of each query whose entries are in a sealed segment
+    run           for each query, the newest of its batches whose entries are in a sealed segment
     manifest      the newest batch of each query that writes to several ledgers (ledger.metadata.manifest_records)
     sequence      the highest sequence id of each producer in sealed segments, for ledgers with de-duplication
     schema        Arrow schemas of a ledger, versions from 0
-    cursor        ManagedCursorInfo, replay floor, lease (ledger.metadata.cursor_records)
-    delivery      the rows of a batch of a cursor, if they are more than a range (ledger.metadata.delivery_records)
+    cursor        Pulsar's `ManagedCursorInfo`, replay floor, lease (ledger.metadata.cursor_records)
+    delivery      the rows of a query's batch, if they are not one range of positions (ledger.metadata.delivery_records)
     delivery_chunk  the parts of large `delivery` rows
     policy        policies of a ledger or a namespace, by its name (ledger.metadata.policy_records)
     unwanted      objects in object storage that must be deleted (ledger.metadata.unwanted_files)
@@ -18,8 +19,9 @@ The page docs/concepts.md explains the words segment, run, epoch and replay floo
     unwanted_file  files of segments that must be deleted (ledger.metadata.unwanted_files)
 
 Rules
-- Every change compares the record's version and the broker's epoch. It is durable when the call returns. The epoch
-  rises with each start of a broker, so an earlier broker cannot change records.
+- Every change checks that the record still has the version that was read, and the store still this broker's epoch. The
+  change is durable when the call returns. The epoch rises with each start of a broker, so an earlier broker cannot
+  change records.
 - Segment ids rise in the whole store and are never used twice.
 - Names that differ only in case are refused.
 """
@@ -191,7 +193,7 @@ class Metadata:
         behind: bool = False,
         replica: Replica | None = None,
     ) -> Self:
-        """Open the metadata of an existing store; with `behind` also if they lack commits.
+        """Open the metadata of an existing store. With `behind`, the file may lack commits.
 
         `replica` makes the changed rows of each transaction durable in a bucket (`ledger.database.changed_rows`).
         """
@@ -212,7 +214,7 @@ class Metadata:
         self._file.change(lambda c: c.execute("UPDATE store_row SET host = ?", (host,)))
 
     def read_at_rest(self, query: Callable[[sqlite3.Connection], T]) -> T:
-        """Run a query on the last committed state, while no change is made."""
+        """Run a query on the last committed state. Changes wait until the query has ended."""
         return self._file.read_at_rest(query)
 
     def bump_epoch(self) -> int:
@@ -253,7 +255,7 @@ class Metadata:
         return self._file.change(reserve)
 
     def abandon_ledger_ids(self, ledger_ids: Sequence[int]) -> None:
-        """Record as unwanted the files of allocated ids that no ledger lists. The caller then deletes the files."""
+        """Record the files of allocated ids as unwanted: no ledger lists the ids. The caller then deletes the files."""
         self._file.change(lambda c: put_unlisted(c, ledger_ids))
 
     def give_ledger_ids_after(self, last: int) -> None:
@@ -263,7 +265,7 @@ class Metadata:
         )
 
     def ledger_ids(self) -> set[int]:
-        """Return the ids of all segments that a record lists, also of the logs of cursors."""
+        """Return the ids of all segments that a record lists, and those of the logs of cursors' acknowledgements."""
         return self.segments.ledger_ids() | self.cursors.ledger_ids()
 
     def next_ledger_id(self) -> int:
@@ -391,7 +393,7 @@ class Metadata:
         return [KnownSequence(*row) for row in rows]
 
     def schema(self, name: str, version: int) -> tuple[int, bytes]:
-        """Return a registered schema with its version. Version -1 means the newest, or `(-1, b"")` without a schema."""
+        """Return a registered schema with its version. For -1, return the newest, or `(-1, b"")` if there is none."""
         row = self._file.read(
             lambda c: c.execute(
                 "SELECT version, body FROM schema WHERE ledger = ? AND (version = ? OR ? = -1) "
@@ -415,7 +417,7 @@ class Metadata:
             if newest is not None and (newest[1] == body or found != after):
                 return found, newest[1]
             if found != after:
-                raise Refused(f"ledger {name!r} has no schema, a schema after version {after} was registered")
+                raise Refused(f"ledger {name!r} has no schema, so none can be registered after version {after}")
             c.execute("INSERT INTO schema_row VALUES (?, ?, ?)", (name, found + 1, body))
             return found + 1, body
 
