@@ -32,7 +32,7 @@ from pyspark_ledger.ledger.segment.file_syncs import FileSyncs
 from pyspark_ledger.ledger.segment.writer import SegmentWriter, UnsyncedRange
 
 _log = logging.getLogger(__name__)
-# Limit of the jobs in one round. A round waits for its slowest file, so many logs are divided between the threads.
+# Limit of the jobs in one round. A round waits for its slowest file. The limit divides many logs between the threads.
 _TAKEN_MAX = 8
 
 
@@ -40,7 +40,7 @@ class SyncJob(Protocol):
     """Sync job of one log."""
 
     def take(self) -> bool:
-        """Start the job: take written groups, up to `LogPool.sync_bytes`.
+        """Start the job: take groups of entries that were written together, up to `LogPool.sync_bytes`.
 
         Return False if another thread has started it.
         """

@@ -5,7 +5,7 @@ The page docs/concepts.md explains the word direct segment.
 An attempt is one upload of a segment, named by a UUID. A run is the offload of several segments of one ledger. A sweep
 deletes the objects of attempts that did not complete.
 
-    prepare       record a new attempt; list the objects of an earlier attempt as unwanted, which means to be deleted
+    prepare       record a new attempt; list the objects of an earlier attempt as unwanted; a sweep deletes them
     offload       write the objects, the index object last
     complete      mark the attempt as complete in the segment's record, unless the record names another attempt by now
     trim          delete the local data after the delay that the policy states (ledger.log.changes)
@@ -14,8 +14,8 @@ After a crash before the end of "complete", the record has an incomplete attempt
 
 Invariants
 - A segment counts as offloaded only when its record in the metadata says so. Its objects alone do not count. If the
-  outcome of the record's change is unknown, the objects stay. The next attempt reads the record, and makes the objects
-  unwanted if the attempt is incomplete.
+  outcome of the record's change is unknown, the objects stay. The next attempt reads the record. If the earlier
+  attempt is incomplete there, its objects become unwanted.
 - A managed ledger has at most one run, waiting or running. A requested run is refused while the ledger has one.
 - If a segment fails, the run continues with the next segment. The status has the first failure. A segment that was
   deleted before its offload does not count as a failure.
@@ -23,9 +23,9 @@ Invariants
 - The objects of a running attempt are never deleted by a sweep.
 - Before a sweep deletes objects that no record names, it records them as unwanted. A broker that lost the store cannot
   change the records. So it deletes no object of its successor.
-- A large message is stored as several chunks. A segment with the first chunk of a message whose last chunk has not
-  arrived waits, and so do later segments. Reason: a new broker finds such messages by a scan of local files. A store in
-  a bucket keeps no local file of an offloaded segment.
+- A large message is stored as several chunks. If a segment has the first chunk of a message, and its last chunk
+  has not arrived, this segment and later segments wait. Reason: a new broker finds such messages by a scan of local
+  files. A store in a bucket keeps no local file of an offloaded segment.
 """
 
 from __future__ import annotations
@@ -285,7 +285,10 @@ class OffloadScheduler:
         return running | {attempt.attempt for *_, attempt in self._metadata.segments.attempts()}
 
     def _swept(self, name: str) -> OffloadStatus:
-        """Delete all objects of this store that no record names. Return the status with the number of uploads."""
+        """Delete all objects of this store that no record names. Return the status.
+
+        The status has the number of uploads whose objects were deleted.
+        """
         run, offloader = _Run(name, {}, "done"), self._offloader()
         until_ms = self._clock() - self._settings.stagingRetentionSeconds * 1000
         orphans, driver = offloader.orphans(self._store_id, self._recorded, until_ms), offloader.driver
@@ -375,7 +378,7 @@ class OffloadScheduler:
     def _offloaded(self, run: _Run, ledger_id: int) -> bool:
         """Record an attempt and perform it. Return False if the segment was offloaded already."""
         self._put_waiting()
-        self.direct.put(run.name)  # a later segment must not have a block index earlier
+        self.direct.put(run.name)  # put the block indexes of earlier segments before that of this segment
         log, offloader = self._ledger(run.name), self._offloader()
         attempt = uuid.UUID(self._new_id())
         self._running.add(attempt)

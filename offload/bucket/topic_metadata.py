@@ -74,7 +74,9 @@ def _parse(data: bytes, where: str) -> list[PulsarRecord]:
     except JSON_FAULTS as wrong:
         raise Corrupt(f"{where} is no JSON of internal statistics: {json_fault(wrong)}") from wrong
     if stats.ledgers is None and stats.partitions is None:
-        raise Corrupt(f"{where} is JSON without 'ledgers' and 'partitions', internal statistics have one of the two")
+        raise Corrupt(
+            f"{where} is JSON with neither 'ledgers' nor 'partitions', internal statistics have one of the two"
+        )
     parts: Mapping[str, _Stats] = {"": stats} if stats.ledgers is not None else stats.partitions or {}
     return [_of_stats(topic, part) for topic, part in parts.items()]
 
