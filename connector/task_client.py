@@ -40,8 +40,13 @@ def task_client(address: str, store_id: str, credentials: Credentials, bucket: s
     """
     from pyspark_ledger.ledger.client.client import client_for
 
+    def follow(client: Client) -> None:
+        from pyspark_ledger.ledger.client.manifest_client import follow_broker
+
+        follow_broker(client, bucket)
+
     try:
-        return client_for(address, store_id, local_credentials(credentials), bucket=bucket)
+        return client_for(address, store_id, local_credentials(credentials), follow if bucket else None)
     except Unavailable as error:
         raise Unavailable(f"a task on {os.uname().nodename}: {error.message}", hint=_remedy(address, bucket)) from None
 

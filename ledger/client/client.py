@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark_ledger.ledger.client.broker_connection import BrokerConnection
@@ -147,12 +147,15 @@ class Client(BrokerConnection):
 _inherited: list[KeptProducers] = []
 _clients: dict[tuple[str, str, Credentials], Client] = {}
 _clients_lock = threading.Lock()
+Prepare = Callable[[Client], None]
 
 
-def client_for(address: str, store_id: str, credentials: Credentials | None = None, *, bucket: str = "") -> Client:
+def client_for(
+    address: str, store_id: str, credentials: Credentials | None = None, prepare: Prepare | None = None
+) -> Client:
     """Return this process's client of a broker. The first call connects and checks the store's id.
 
-    With `bucket`, the client follows the broker of the store in this bucket to another address.
+    `prepare` gets a new client before its first call.
 
     Raises Unavailable if no broker answers, or Refused if the broker has another store. The error names the address and
     the store.
@@ -166,10 +169,8 @@ def client_for(address: str, store_id: str, credentials: Credentials | None = No
             client.credentials = credentials  # a later task can have a newer token
         return client
     client = Client(address, store_id, credentials=credentials)
-    if bucket:
-        from pyspark_ledger.ledger.client.manifest_client import follow_broker  # used by stores in a bucket only
-
-        follow_broker(client, bucket)
+    if prepare is not None:
+        prepare(client)
     try:
         client.hello()
     except LedgerError as error:

@@ -191,7 +191,7 @@ def test_a_batch_is_known_by_its_highest_number(stores: Stores) -> None:
     log = stores.log()
     assert log.last_sequence_id("p", 0) == 6
     assert send(log, 5) == [DUPLICATE]
-    with pytest.raises(Refused, match="duplicates, 2 parts"):
+    with pytest.raises(Refused, match="duplicates: it has 2 parts, expected 1"):
         log.append([entry(6), entry(7)])
 
 

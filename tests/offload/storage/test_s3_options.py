@@ -48,6 +48,7 @@ class _Answer(BaseHTTPRequestHandler):
         data = ASSUMED if b"AssumeRole" in body else b""
         self.send_response(200)
         self.send_header("ETag", '"x"')
+        self.send_header("Last-Modified", "Tue, 24 Nov 2026 12:00:00 GMT")
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)

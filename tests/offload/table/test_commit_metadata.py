@@ -115,7 +115,7 @@ def test_partition_columns_are_read_and_refused() -> None:
     for wrong in ("", "=x", "a="):
         with pytest.raises(Refused, match="no partition column"):
             PartitionColumn.parse(wrong)
-    with pytest.raises(Refused, match="not different"):
+    with pytest.raises(Refused, match="name a column twice"):
         Publishing.of(["a", "a"])
     with pytest.raises(Refused, match="file_bytes is 7"):
         Publishing.of(file_bytes=7)
