@@ -1,7 +1,7 @@
 """Goal: kills between stage and commit lose and duplicate no row of a batch whose parts become segments.
 
 Method: a query of large rows. In each round a process stops between stage and commit, and tells the test. Then a Python
-worker, the broker, or the whole driver gets SIGKILL. Rounds: LEDGER_FAULT_ROUNDS, 50 by default.
+worker, the broker, or the whole driver gets SIGKILL. Rounds: LEDGER_FAULT_ROUNDS, by default one for each of `KILLS`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from tests.rigs.fault_points import FaultPoints
 from tests.rigs.large_rows_app import BATCH_ROWS, PART_BYTES, text_of
 
 pytestmark = [pytest.mark.feature("kills of Spark at any point of a batch"), pytest.mark.fault, pytest.mark.spark]
-ROUNDS = int(os.environ.get("LEDGER_FAULT_ROUNDS") or 50)
 # Victim and place of each round, again and again.
 KILLS = (
     ("worker", "staged"),
@@ -45,6 +44,7 @@ KILLS = (
     ("broker", "committing"),
     ("driver", "committed"),
 )
+ROUNDS = int(os.environ.get("LEDGER_FAULT_ROUNDS") or len(KILLS))
 
 
 class App:
