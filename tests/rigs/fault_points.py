@@ -23,6 +23,7 @@ from tests.rigs.deadline import wait_until
 
 OPTION = "faultPoints"
 _WAIT_SECONDS = 120.0
+_REACH_SECONDS = 300.0  # a driver that starts again needs more than one minute on a busy machine
 
 
 def reach(points: Path, place: str) -> None:
@@ -49,8 +50,9 @@ class FaultPoints:
 
     def reached(self, place: str) -> int:
         """Wait until a process has reached the armed place. Return its id."""
-        wait_until(lambda: list(self.directory.glob(f"{place}.*.reached")), f"a process reaches {place!r}")
-        (found,) = self.directory.glob(f"{place}.*.reached")
+        reached = f"{place}.*.reached"
+        wait_until(lambda: list(self.directory.glob(reached)), f"a process reaches {place!r}", _REACH_SECONDS)
+        (found,) = self.directory.glob(reached)
         return int(found.name.split(".")[1])
 
     def release(self) -> None:
