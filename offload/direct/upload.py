@@ -19,13 +19,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 import numpy as np
 
 from pyspark_ledger.ledger.checksum import Buffer
-from pyspark_ledger.ledger.errors import LedgerError
+from pyspark_ledger.ledger.errors import LedgerError, NotFound
 from pyspark_ledger.ledger.message.entry import provisional_stamp
 from pyspark_ledger.ledger.protocol.commits import PartRun, PutObject, StagedPart
 from pyspark_ledger.ledger.segment.format import HEADER_BYTES
@@ -169,16 +169,30 @@ class DirectUpload:
         assert self._place is not None  # noqa: S101 — as above
         assert self._upload is not None  # noqa: S101 — as above
         store, upload, view = self._place.store, self._upload, memoryview(piece.data)
-        return retry(lambda: store.put_part(upload, piece.number, BufferStream(view), len(view)))
+        with _required(self._place):
+            return retry(lambda: store.put_part(upload, piece.number, BufferStream(view), len(view)))
 
     def _complete(self, place: DirectPlace) -> None:
         upload = self._upload
         assert upload is not None  # noqa: S101 — as above
         parts = sorted(self._sent)
-        retry(lambda: place.store.complete(upload, parts))
+        with _required(place):
+            retry(lambda: place.store.complete(upload, parts))
         self._upload = None
         if self._pool is not None:
             self._pool.shutdown()
+
+
+@contextmanager
+def _required(place: DirectPlace) -> Iterator[None]:
+    """Add the reason to the error of an upload that is gone."""
+    try:
+        yield
+    except NotFound as gone:
+        raise NotFound(
+            f"the upload of {place.store.address}/{place.key.data_name} is gone before its end: {gone.message}",
+            hint="A sweep after stagingRetentionSeconds or a later commit deleted it. Run the batch again",
+        ) from gone
 
 
 def _piece_bytes(number: int) -> int:

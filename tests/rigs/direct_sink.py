@@ -32,14 +32,28 @@ def put(
     options: S3Options | None = None,
 ) -> StagedPart:
     """Put the part of a task into the bucket. Its entries belong to run `batch`."""
+    upload = begin(opened, batch, task, query=query, ledger=ledger, options=options)
+    for value in payloads:
+        upload.write([entry(value, run=batch)], 1)
+    return upload.close()
+
+
+def begin(
+    opened: BucketStore,
+    batch: int,
+    task: int,
+    *,
+    query: str = "q",
+    ledger: str = "log",
+    options: S3Options | None = None,
+) -> DirectUpload:
+    """Begin the upload of a task's part."""
     target = opened.store.open_upload(OpenUpload(query, batch, ledger, task))
     assert target.access is not None
     upload = DirectUpload(part_run(batch, query), 0)
     store = bucket_of(target.access, options)
     upload.begin(DirectPlace(store, ObjectKey(uuid.UUID(target.attempt), target.ledger_id), target.metadata))
-    for value in payloads:
-        upload.write([entry(value, run=batch)], 1)
-    return upload.close()
+    return upload
 
 
 def stage(opened: BucketStore, batch: int, payloads: Sequence[bytes], *, query: str = "q") -> StagedPart:
