@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SAYS = {
     "README.md": [r"\|\s*2\|\s*salt\|\s*1\.2\|", r"'item': 'coffee'", r"'item': 'tea'"],
     "docs/messages.md": [
-        r"first message: 0",
+        r"first message: (0|-1)",  # -1 if the broker got the message alone, on a busy machine
         r"b'home', '__key': 'alice', .*\('country', 'fr'\).*b'basket', '__key': 'bob'",
         r"in 3 partitions: 9",
         r"attempt 1 after 2 \[True, True, True\]",
