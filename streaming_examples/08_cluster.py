@@ -240,5 +240,5 @@ plt.show()
 
 stop_broker(disk)
 if server is not None:
-    server.terminate()
+    server.kill()
 print(folder)
