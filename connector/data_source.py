@@ -170,6 +170,7 @@ class LedgerSource:
                 hint='Write with mode("append"), or delete the ledger first',
             )
         if options.action is not None:
+            options.refuse_access("a write with 'action'")
             from pyspark_ledger.connector.write.acknowledge import LedgerAcknowledgeWriter
 
             return LedgerAcknowledgeWriter(options, schema)

@@ -17,7 +17,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark_ledger.connector.decryption_keys import KeyReferences, key_references
-from pyspark_ledger.connector.options.option import EVERYWHERE, LONG_CHARS_MAX, READS, flag, one_of, option, text
+from pyspark_ledger.connector.options.option import (
+    EVERYWHERE,
+    LONG_CHARS_MAX,
+    READS,
+    flag,
+    one_of,
+    option,
+    option_name,
+    text,
+)
 from pyspark_ledger.connector.options.reads import EveryReadOptions
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.location import require_path
@@ -166,6 +175,11 @@ class BucketOptions(EveryReadOptions):
             credential_provider=self.credential_provider,
             advice=_ADVICE,
         )
+
+    def given_access(self) -> str:
+        """Return the name of an option of access that is given. Returns an empty text if none is."""
+        absent = BucketOptions()
+        return next((option_name(key) for key in sorted(ACCESS) if getattr(self, key) != getattr(absent, key)), "")
 
     def store(self) -> ObjectStore:
         """Open the object store, in this process."""

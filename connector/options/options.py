@@ -48,7 +48,13 @@ class LedgerOptions(AddressOptions, ReadOptions, WriteOptions):
     home: BucketOptions | None = None
     """Access to the bucket of the store, for a read without a broker."""
     direct: BucketOptions | None = None
-    """Access of tasks to buckets, for a read through the broker; None if `directReads` is `off`."""
+    """Access of tasks to buckets, in a read through the broker and in a write; None if `directReads` is `off`."""
+
+    def refuse_access(self, use: str) -> None:
+        """Raise Refused for an option of access to a bucket, in a `use` that accesses none."""
+        given = "" if self.direct is None else self.direct.given_access()
+        if given:
+            raise Refused(f"option {given!r} has no meaning for {use}, which accesses no bucket", hint="Leave it out")
 
     def require_acknowledger(self) -> None:
         """Raise Refused for `ackMode` = `explicit` without a subscription.

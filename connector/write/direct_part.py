@@ -17,7 +17,6 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -107,11 +106,8 @@ class DirectPart:
 
 def bucket_of(access: BucketAccess, given: S3Options | None) -> ObjectStore:
     """Return the bucket of a store, with the options that the broker states and the write overrides."""
-    stated = {name: value for name, value in msgspec.structs.asdict(access).items() if value not in ("", None)}
-    address = stated.pop("address")
-    own = given or S3Options()
-    kept = {name: value for name, value in stated.items() if getattr(own, name) in ("", None)}
-    return _opened(address, replace(own, **kept))
+    stated = msgspec.structs.asdict(access)
+    return _opened(stated.pop("address"), (given or S3Options()).completed(stated))
 
 
 @lru_cache(maxsize=4)

@@ -352,6 +352,10 @@ class LogWriter:
         After a failed write or sync, write it once more, in a new segment.
         """
         request = run.request
+        if run.parts or run.direct is not None:
+            # The list of an earlier promotion may be committed although the promotion reported an error. So the list is
+            # read again first.
+            self._require_whole()
         earlier = self.list.committed.get(request.query)
         if earlier is not None and request.batch <= earlier.batch:
             return CommittedRun(True, earlier.first, earlier.end, earlier.entries, earlier.rows)
@@ -373,19 +377,13 @@ class LogWriter:
 
     def _promote_run(self, run: PendingRun) -> CommittedRun | None:
         """Promote the staged parts of a run to segments of the log. Return None if they must be copied instead."""
-        self._require_whole()
         self.refuse_terminated()
-        request, list_ = run.request, self.list
-        # A promotion of this batch may have reported an error and still be committed. So the list was read again above.
-        earlier = list_.committed.get(request.query)
-        if earlier is not None and request.batch <= earlier.batch:
-            return CommittedRun(True, earlier.first, earlier.end, earlier.entries, earlier.rows)
         if self._open is not None:
             self._seal_open()
         now = max(self._stamp.timestamp_ms, self._context.clock())
         before = BrokerStamp(now, self._stamp.row_end)
         ledger_ids = self._context.metadata.allocate_ledger_ids(len(run.parts))
-        place = SegmentPlace(self._context.directory, self._context.store_id, list_.incarnation)
+        place = SegmentPlace(self._context.directory, self._context.store_id, self.list.incarnation)
         started_s = perf_counter()
         with ExitStack() as locks:
             try:
@@ -401,11 +399,7 @@ class LogWriter:
 
     def _promote_direct(self, run: PendingRun, direct: DirectRun) -> CommittedRun:
         """Make the data objects of a run segments of the log. Objects whose ids are too low are copied first."""
-        self._require_whole()
         self.refuse_terminated()
-        earlier = self.list.committed.get(run.request.query)  # as in `_promote_run`
-        if earlier is not None and run.request.batch <= earlier.batch:
-            return CommittedRun(True, earlier.first, earlier.end, earlier.entries, earlier.rows)
         highest = self.list.highest_id
         if self._open is not None:
             self._seal_open()

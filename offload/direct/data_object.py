@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -37,15 +37,9 @@ def scan_object(store: ObjectStore, key: ObjectKey, segment: DirectSegment) -> E
     starts = range(0, segment.file_bytes, segment.block_bytes)
     ends = [min(start + segment.block_bytes, segment.file_bytes) for start in starts]
     ranges = [ObjectRange(key.data_name, start, end) for start, end in zip(starts, ends, strict=True)]
-    sizes: list[int] = []
-    rows: list[int] = []
     with RangePrefetcher(store, ranges) as prefetcher:
-        for number, start in enumerate(starts):
-            block = memoryview(b"".join(map(memoryview, prefetcher.pieces(number))))
-            for frame in _block_frames(block, start, len(sizes), where):
-                sizes.append(len(frame.entry) - WIDE_STAMP_BYTES)
-                rows.append(_rows(frame, key.ledger_id, where))
-    return _index_of(sizes, rows, key.ledger_id, segment, where)
+        blocks = (memoryview(b"".join(map(memoryview, prefetcher.pieces(number)))) for number in range(len(ranges)))
+        return _index_of(blocks, key.ledger_id, segment, where)
 
 
 def stamp_file(path: Path, ledger_id: int, segment: DirectSegment, where: str) -> None:
@@ -55,14 +49,9 @@ def stamp_file(path: Path, ledger_id: int, segment: DirectSegment, where: str) -
     """
     with disk.opened(path, writable=True) as fd:
         data = memoryview(mmap.mmap(fd, os.fstat(fd).st_size))
-        sizes: list[int] = []
-        rows: list[int] = []
-        for start in range(0, len(data), segment.block_bytes):
-            block = data[start : start + segment.block_bytes]
-            for frame in _block_frames(block, start, len(sizes), where):
-                sizes.append(len(frame.entry) - WIDE_STAMP_BYTES)
-                rows.append(_rows(frame, ledger_id, where))
-        index = _index_of(sizes, rows, ledger_id, segment, where)
+        starts = range(0, len(data), segment.block_bytes)
+        blocks = (data[start : start + segment.block_bytes] for start in starts)
+        index = _index_of(blocks, ledger_id, segment, where)
         put_stamps(data, index.offsets + FRAME_BYTES, segment.stamps.time_ms, index.row_ends, where)
 
 
@@ -85,7 +74,14 @@ def _rows(frame: WalkedFrame, ledger_id: int, where: str) -> int:
     return entry_rows(entry.metadata)
 
 
-def _index_of(sizes: list[int], rows: list[int], ledger_id: int, segment: DirectSegment, where: str) -> EntryIndex:
+def _index_of(blocks: Iterable[memoryview], ledger_id: int, segment: DirectSegment, where: str) -> EntryIndex:
+    """Return the index of the entries in the blocks of a data object."""
+    sizes: list[int] = []
+    rows: list[int] = []
+    for number, block in enumerate(blocks):
+        for frame in _block_frames(block, number * segment.block_bytes, len(sizes), where):
+            sizes.append(len(frame.entry) - WIDE_STAMP_BYTES)
+            rows.append(_rows(frame, ledger_id, where))
     if len(sizes) != segment.entries:
         raise Corrupt(f"{where} has {len(sizes)} entries, the record of segment {ledger_id} states {segment.entries}")
     columns = (np.array(column, dtype=np.int64) for column in (sizes, rows))

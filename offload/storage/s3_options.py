@@ -70,6 +70,12 @@ class S3Options:
         if self.credential_provider and not (module and function):
             raise Refused(f"credential provider is {self.credential_provider!r}, expected module:function")
 
+    def completed(self, stated: Mapping[str, Any]) -> S3Options:
+        """Return these options. For each option that is not set, take the value in `stated`."""
+        absent = ("", None)
+        added = {name: value for name, value in stated.items() if value not in absent}
+        return replace(self, **{name: value for name, value in added.items() if getattr(self, name) in absent})
+
     @property
     def uses_path_style(self) -> bool:
         """Whether the bucket is part of a request's path instead of its host."""

@@ -164,15 +164,8 @@ def _locate(client: Client, requests: Sequence[ReadRequest], *, mapping: bool) -
 
 def _options(access: S3Options, places: StoredPlaces) -> S3Options:
     """Return the options of a bucket. Options of the query take precedence over those of the broker."""
-    return replace(
-        access,
-        endpoint=access.endpoint or places.endpoint,
-        region=access.region or places.region,
-        path_style=places.path_style if access.path_style is None else access.path_style,
-        bucket_owner=access.bucket_owner or places.bucket_owner,
-        connect_timeout_ms=_CONNECT_MS,
-        attempts=3,
-    )
+    stated = {name: getattr(places, name) for name in ("endpoint", "region", "path_style", "bucket_owner")}
+    return replace(access.completed(stated), connect_timeout_ms=_CONNECT_MS, attempts=3)
 
 
 def _stored_block(place: StoredPlace) -> StoredBlock:

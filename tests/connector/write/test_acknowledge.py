@@ -54,6 +54,10 @@ def test_what_cannot_be_meant_is_refused(orders: Ledger) -> None:
         LedgerSource({**where(orders), "action": "ack"}, "0").batch_writer(
             spark_schema(PLACES, "orders"), overwrite=False
         )
+    with pytest.raises(Refused, match="'offloadRegion' has no meaning for a write with 'action'"):
+        LedgerSource({**where(orders), "subscription": "s", "action": "ack", "offloadRegion": "x"}, "0").batch_writer(
+            spark_schema(PLACES, "orders"), overwrite=False
+        )
     source = LedgerSource({**where(orders)}, "0")
     with pytest.raises(Refused, match="name of a metadata column"):
         source.batch_writer(spark_schema(PLACES, "orders"), overwrite=False)

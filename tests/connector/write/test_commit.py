@@ -59,6 +59,12 @@ def test_rows_are_seen_at_commit_in_the_order_of_tasks_and_once(store: Path) -> 
     assert held(store) == list(range(12))
 
 
+def test_access_to_a_bucket_is_refused_by_a_write_that_uses_none(store: Path) -> None:
+    with pytest.raises(Refused, match=f"'offloadRegion' has no meaning for a write to the store in {store}"):
+        target(store, offloadRegion="eu-central-1")
+    assert connect(store).names() == []
+
+
 def test_a_batch_without_rows_commits_nothing(store: Path) -> None:
     sink = target(store)
     assert commit_parts(sink, "1", [stage(sink, 0, 0, 0)], 0) is None

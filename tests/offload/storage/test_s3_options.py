@@ -121,6 +121,13 @@ def put(recorder: Recorder, given: S3Options) -> dict[str, str]:
     return headers
 
 
+def test_options_that_are_set_take_precedence() -> None:
+    stated = {"endpoint": "http://stated", "region": "stated", "path_style": False, "bucket_owner": ""}
+    given = S3Options(endpoint="http://given", path_style=True, bucket_owner="123456789012")
+    assert given.completed(stated) == S3Options("http://given", "stated", path_style=True, bucket_owner="123456789012")
+    assert not S3Options().completed({"path_style": False}).path_style
+
+
 def test_encryption_is_asked_for(recorder: Recorder) -> None:
     assert put(recorder, options(recorder, encryption="AES256"))["x-amz-server-side-encryption"] == "AES256"
     headers = put(recorder, options(recorder, encryption="aws:kms", kms_key="arn:aws:kms:key/1"))
