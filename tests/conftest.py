@@ -25,6 +25,7 @@ from hypothesis import settings
 
 if TYPE_CHECKING:
     from streaming_examples.s3_server import S3Server
+    from tests.rigs.fault_proxy import FaultProxy
 
 ROOT = Path(__file__).resolve().parent.parent
 pytest.register_assert_rewrite("tests.rigs")
@@ -143,6 +144,15 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     with S3Server.start(tmp_path_factory.mktemp("s3")) as server:
         server.make_bucket("tests")
         yield server
+
+
+@pytest.fixture
+def proxy(s3_server: S3Server) -> Iterator[FaultProxy]:
+    """A proxy before the S3 server, which a test lets fail."""
+    from tests.rigs.fault_proxy import FaultProxy
+
+    with FaultProxy(s3_server.endpoint) as proxy:
+        yield proxy
 
 
 @pytest.fixture

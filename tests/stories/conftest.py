@@ -1,4 +1,4 @@
-"""Fixture of a store whose broker ends with the test, and a repetition of tests that hit a timeout of Spark.
+"""Fixtures of stores whose brokers end with the test, and a repetition of tests that hit a timeout of Spark.
 
 Spark waits ten seconds for the Python process that plans a stream, and no setting changes this timeout. On an
 overloaded machine the process starts later. A story that fails only for this reason is run once more.
@@ -20,8 +20,9 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 from tests.rigs.broker_process import store
+from tests.rigs.bucket_clients import directory
 
-__all__ = ["store"]
+__all__ = ["directory", "store"]
 SPARKS_LIMIT = "Python worker failed to connect back"
 _features: dict[str, bool] = {}
 

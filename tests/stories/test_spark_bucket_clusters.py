@@ -19,14 +19,11 @@ import pyarrow as pa
 import pytest
 
 from pyspark_ledger.ledger.api.store import connect
-from pyspark_ledger.ledger.bucket_store.creation import found_or_created
 from pyspark_ledger.ledger.client.connect import stop_broker
-from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.location import bucket_directory
-from pyspark_ledger.ledger.wal.requests import RequestLimits
-from pyspark_ledger.offload.storage.factory import open_object_store
 from streaming_examples.s3_server import S3Server
 from tests.rigs import broker_process
+from tests.rigs.bucket_clients import be_client, create_store
 from tests.rigs.deadline import wait_until
 from tests.rigs.fault_points import FaultPoints
 from tests.rigs.large_rows_app import BATCH_ROWS
@@ -59,12 +56,8 @@ assert sorted(row.id for row in found) == list(range(2 * rows))
 @pytest.fixture
 def store(bucket: str, s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A store in a bucket, used by this process as by a client of the first cluster."""
-    for name, value in s3_server.environment.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("LEDGER_CACHE", str(tmp_path / "one"))
-    place = open_object_store(bucket)
-    found_or_created(place, system_clock_ms, RequestLimits(), create=True, window=8, probe=lambda _: None)
-    place.close()
+    be_client(s3_server, tmp_path / "one", monkeypatch)
+    create_store(bucket)
     yield bucket
     for name in ("one", "two", "three"):
         monkeypatch.setenv("LEDGER_CACHE", str(tmp_path / name))

@@ -10,7 +10,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,33 +20,15 @@ from pyspark.sql import functions as f
 
 from pyspark_ledger import serve
 from pyspark_ledger.ledger.api.store import connect
-from pyspark_ledger.ledger.bucket_store.creation import found_or_created
 from pyspark_ledger.ledger.client.connect import stop_broker
-from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.errors import Refused
-from pyspark_ledger.ledger.location import bucket_directory
 from pyspark_ledger.ledger.protocol.actions import Empty
-from pyspark_ledger.ledger.wal.requests import RequestLimits
-from pyspark_ledger.offload.storage.factory import open_object_store
 from streaming_examples.s3_server import S3Server
 from tests.rigs.deadline import wait_until
 from tests.rigs.fault_proxy import FaultProxy
 
 pytestmark = pytest.mark.sessions
 PROVIDER = "streaming_examples.s3_server:credentials"
-
-
-@pytest.fixture
-def directory(bucket: str, s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The cache of a store in a bucket. Its broker is started by this process, which has the credentials."""
-    for name, value in s3_server.environment.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("LEDGER_CACHE", str(tmp_path / "cache"))
-    place = open_object_store(bucket)
-    found_or_created(place, system_clock_ms, RequestLimits(), create=True, window=8, probe=lambda _: None)
-    connect(bucket)
-    yield bucket_directory(bucket)
-    stop_broker(bucket_directory(bucket))
 
 
 def test_a_stream_continues_after_the_disk_is_lost(

@@ -6,20 +6,14 @@ A batch write, a stream that is repeated on a new broker, and a session whose ta
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from pyspark_ledger.ledger.api.store import connect
-from pyspark_ledger.ledger.bucket_store.creation import found_or_created
 from pyspark_ledger.ledger.client.connect import stop_broker
-from pyspark_ledger.ledger.clock import system_clock_ms
-from pyspark_ledger.ledger.location import bucket_directory
-from pyspark_ledger.ledger.wal.requests import RequestLimits
 from pyspark_ledger.offload.format.object_names import ObjectKey
 from pyspark_ledger.offload.storage.factory import open_object_store
 from streaming_examples.s3_server import S3Server
@@ -28,18 +22,6 @@ from tests.rigs.fault_proxy import FaultProxy
 
 PROVIDER = "streaming_examples.s3_server:credentials"
 ROWS = 40_000  # of a partition: 40 MB
-
-
-@pytest.fixture
-def directory(bucket: str, s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    for name, value in s3_server.environment.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("LEDGER_CACHE", str(tmp_path / "cache"))
-    place = open_object_store(bucket)
-    found_or_created(place, system_clock_ms, RequestLimits(), create=True, window=8, probe=lambda _: None)
-    connect(bucket)
-    yield bucket_directory(bucket)
-    stop_broker(bucket_directory(bucket))
 
 
 def rows(spark: SparkSession, first: int, partitions: int, small: int = 0) -> DataFrame:

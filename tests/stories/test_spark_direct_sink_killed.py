@@ -17,16 +17,14 @@ from typer.testing import CliRunner
 
 from pyspark_ledger.connector.cli.app import app
 from pyspark_ledger.ledger.api.store import connect
-from pyspark_ledger.ledger.bucket_store.creation import found_or_created
 from pyspark_ledger.ledger.client.connect import serve_store, stop_broker
-from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.location import bucket_directory
-from pyspark_ledger.ledger.wal.requests import RequestLimits
 from pyspark_ledger.offload.format.object_names import ObjectKey
 from pyspark_ledger.offload.index_objects import DIRECT_EPOCH
 from pyspark_ledger.offload.storage.factory import open_object_store
 from pyspark_ledger.offload.storage.object_store import ObjectStore
 from streaming_examples.s3_server import S3Server
+from tests.rigs.bucket_clients import be_client, create_store
 from tests.rigs.deadline import wait_until
 from tests.rigs.killed_query import KilledQuery
 from tests.rigs.large_rows_app import PART_BYTES
@@ -36,13 +34,10 @@ pytestmark = [pytest.mark.feature("kills of Spark at any point of a batch"), pyt
 
 @pytest.fixture
 def running(bucket: str, s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[KilledQuery]:
-    for name, value in s3_server.environment.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("LEDGER_CACHE", str(tmp_path / "cache"))
+    be_client(s3_server, tmp_path / "cache", monkeypatch)
     config = tmp_path / "broker.toml"
     config.write_text(f"stagedPartPromotionMinBytes = {PART_BYTES}\n", encoding="utf-8")
-    place = open_object_store(bucket)
-    found_or_created(place, system_clock_ms, RequestLimits(), create=True, window=8, probe=lambda _: None)
+    create_store(bucket)
     serve_store(bucket_directory(bucket), ["--config", str(config)])
     connect(bucket).ledger("in").append(pa.table({"n": pa.array([], pa.int64())}))
     query = KilledQuery(bucket, tmp_path)

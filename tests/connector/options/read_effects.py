@@ -182,27 +182,16 @@ def _counted(broker: DrivenBroker, call: Callable[[], object]) -> int:
 
 
 def announced(world: World, given: Given) -> object:
-    """Return the ranges that a stream's driver announces to the broker."""
+    """Return how a stream's driver announces its ranges: paced, by mapping, by direct reads."""
     world.ledger(2)
     seen = []
     planner = world.broker.source.prefetch_planner
     plan = planner.plan
     with world.patch.context() as patch:
         patch.setattr(prefetch_client, "WORTH_BYTES", 1)
-        patch.setattr(planner, "plan", lambda asked: seen.append((asked.paced, asked.mapping)) or plan(asked))
-        world.stream(given)
-    return sorted(set(seen))
-
-
-def announced_direct(world: World, given: Given) -> object:
-    """Return whether a stream's driver announces that its tasks may fetch blocks from a bucket."""
-    world.ledger(2)
-    seen = []
-    planner = world.broker.source.prefetch_planner
-    plan = planner.plan
-    with world.patch.context() as patch:
-        patch.setattr(prefetch_client, "WORTH_BYTES", 1)
-        patch.setattr(planner, "plan", lambda asked: seen.append(asked.direct) or plan(asked))
+        patch.setattr(
+            planner, "plan", lambda asked: seen.append((asked.paced, asked.mapping, asked.direct)) or plan(asked)
+        )
         world.stream(given)
     return sorted(set(seen))
 
@@ -262,8 +251,8 @@ DRIVES: OptionDrives = {
     "targetPartitionBytes": [OptionDrive(tasks, 4, {"1": 10}, {"minPartitionBytes": "1"})],
     "mapping": [
         OptionDrive(over_flight, 0, {"off": 1}),
-        OptionDrive(announced, [(True, True)], {"off": [(True, False)]}),
+        OptionDrive(announced, [(True, True, True)], {"off": [(True, False, True)]}),
     ],
-    "directReads": [OptionDrive(announced_direct, [True], {"off": [False]})],
-    "pacing": [OptionDrive(announced, [(True, True)], {"false": [(False, True)]})],
+    "directReads": [OptionDrive(announced, [(True, True, True)], {"off": [(True, True, False)]})],
+    "pacing": [OptionDrive(announced, [(True, True, True)], {"false": [(False, True, True)]})],
 }

@@ -24,7 +24,6 @@ from pyspark_ledger.connector.task_client import task_client
 from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.broker import bucket_home
 from pyspark_ledger.ledger.broker.own_certificates import OwnCertificates
-from pyspark_ledger.ledger.bucket_store.creation import found_or_created
 from pyspark_ledger.ledger.client import manifest_client
 from pyspark_ledger.ledger.client.client import Client, client_for
 from pyspark_ledger.ledger.client.connect import stop_broker
@@ -43,6 +42,7 @@ from pyspark_ledger.ledger.transport.discovery import BrokerRecord
 from pyspark_ledger.ledger.wal.requests import RequestLimits, read_manifest
 from pyspark_ledger.offload.storage.factory import open_object_store
 from streaming_examples.s3_server import S3Server
+from tests.rigs.bucket_clients import create_store
 from tests.rigs.command import run
 from tests.rigs.deadline import wait_until
 
@@ -64,9 +64,7 @@ def host(bucket: str, s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.M
             hosts[name] = bucket_directory(bucket)
             return hosts[name]
 
-        place = open_object_store(bucket, s3_server.options)
-        found_or_created(place, system_clock_ms, RequestLimits(), create=True, window=8, probe=lambda _: None)
-        place.close()
+        create_store(bucket, s3_server.options)
         yield enter
         for name in list(hosts):
             stop_broker(enter(name))

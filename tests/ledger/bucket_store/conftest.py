@@ -14,12 +14,6 @@ from tests.rigs.fault_proxy import FaultProxy
 
 
 @pytest.fixture
-def proxy(s3_server: S3Server) -> Iterator[FaultProxy]:
-    with FaultProxy(s3_server.endpoint) as proxy:
-        yield proxy
-
-
-@pytest.fixture
 def rig(tmp_path: Path, s3_server: S3Server, proxy: FaultProxy, bucket: str) -> Iterator[BucketRig]:
     """Brokers reach the log through the proxy."""
     through = dataclasses.replace(s3_server.options, endpoint=proxy.endpoint, attempts=1, read_timeout_ms=5_000)

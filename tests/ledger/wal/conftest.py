@@ -15,12 +15,6 @@ from tests.rigs.wal import WalRig
 
 
 @pytest.fixture
-def proxy(s3_server: S3Server) -> Iterator[FaultProxy]:
-    with FaultProxy(s3_server.endpoint) as proxy:
-        yield proxy
-
-
-@pytest.fixture
 def rig(s3_server: S3Server, proxy: FaultProxy, bucket: str) -> Iterator[WalRig]:
     """A store in a prefix of its own. Its brokers reach the bucket through the proxy."""
     address = f"{bucket}/{uuid.uuid4()}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -29,12 +29,6 @@ PART_CALLS = {name: call for name, call in CALLS.items() if name != "whole"} | {
     "complete": ("POST", "uploadId"),
     "list": ("GET", "uploads"),
 }
-
-
-@pytest.fixture
-def proxy(s3_server: S3Server) -> Iterator[FaultProxy]:
-    with FaultProxy(s3_server.endpoint) as proxy:
-        yield proxy
 
 
 @pytest.fixture

@@ -13,17 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_ledger.ledger.bucket_store.creation import found_or_created
 from pyspark_ledger.ledger.client.client import Client
 from pyspark_ledger.ledger.client.connect import connect_store, stop_broker
 from pyspark_ledger.ledger.client.producer import Producer
-from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.location import bucket_directory
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.protocol.actions import CreateLedger
-from pyspark_ledger.ledger.wal.requests import RequestLimits
-from pyspark_ledger.offload.storage.factory import open_object_store
 from streaming_examples.s3_server import S3Server
+from tests.rigs.bucket_clients import create_store
 from tests.rigs.deadline import wait_until
 from tests.rigs.fault_proxy import FaultProxy
 from tests.rigs.victim import Victim
@@ -36,21 +33,13 @@ ReadLog = Callable[[Client, str], list[bytes]]
 
 
 @pytest.fixture
-def proxy(s3_server: S3Server) -> Iterator[FaultProxy]:
-    with FaultProxy(s3_server.endpoint) as proxy:
-        yield proxy
-
-
-@pytest.fixture
 def address(
     bucket: str, s3_server: S3Server, proxy: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[str]:
     for name, value in {**s3_server.environment, "AWS_ENDPOINT_URL_S3": proxy.endpoint}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("LEDGER_CACHE", str(tmp_path / "cache"))
-    place = open_object_store(bucket, s3_server.options)
-    found_or_created(place, system_clock_ms, RequestLimits(), create=True, window=8, probe=lambda _: None)
-    place.close()
+    create_store(bucket, s3_server.options)
     yield bucket
     proxy.heal()
     stop_broker(bucket_directory(bucket))

@@ -15,15 +15,15 @@ from pathlib import Path
 import pytest
 
 from pyspark_ledger.ledger.api.store import connect
-from pyspark_ledger.ledger.bucket_store.creation import found_or_created
 from pyspark_ledger.ledger.client.connect import connect_store, stop_broker
-from pyspark_ledger.ledger.clock import monotonic_ms, system_clock_ms
+from pyspark_ledger.ledger.clock import monotonic_ms
 from pyspark_ledger.ledger.location import FENCED, bucket_directory
 from pyspark_ledger.ledger.ownership import is_gone
 from pyspark_ledger.ledger.transport.discovery import BrokerRecord
 from pyspark_ledger.ledger.wal.requests import RequestLimits, read_manifest
 from pyspark_ledger.offload.storage.factory import open_object_store
 from streaming_examples.s3_server import S3Server
+from tests.rigs.bucket_clients import be_client, create_store
 
 pytestmark = pytest.mark.fault
 WAIT_MS, KILLS = 60_000, 4
@@ -31,12 +31,8 @@ WAIT_MS, KILLS = 60_000, 4
 
 @pytest.fixture
 def address(bucket: str, s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    for name, value in s3_server.environment.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("LEDGER_CACHE", str(tmp_path / "one"))
-    place = open_object_store(bucket)
-    found_or_created(place, system_clock_ms, RequestLimits(), create=True, window=8, probe=lambda _: None)
-    place.close()
+    be_client(s3_server, tmp_path / "one", monkeypatch)
+    create_store(bucket)
     yield bucket
     for root in tmp_path.iterdir():
         monkeypatch.setenv("LEDGER_CACHE", str(root))

@@ -14,26 +14,17 @@ from pathlib import Path
 import pytest
 
 from pyspark_ledger.ledger.api.store import connect
-from pyspark_ledger.ledger.bucket_store.creation import found_or_created
 from pyspark_ledger.ledger.client.connect import stop_broker
-from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.errors import Corrupt, LedgerError
 from pyspark_ledger.ledger.location import bucket_directory
 from pyspark_ledger.ledger.transport.discovery import BrokerRecord
-from pyspark_ledger.ledger.wal.requests import RequestLimits
-from pyspark_ledger.offload.storage.factory import open_object_store
 from streaming_examples.s3_server import S3Server
+from tests.rigs.bucket_clients import be_client, create_store
 from tests.rigs.bucket_store import BucketRig, append, numbered, offload, payloads
 from tests.rigs.fault_proxy import FaultProxy
 
 pytestmark = pytest.mark.fault
 STARTS, KILLS = 12, 5
-
-
-@pytest.fixture
-def proxy(s3_server: S3Server) -> Iterator[FaultProxy]:
-    with FaultProxy(s3_server.endpoint) as proxy:
-        yield proxy
 
 
 @pytest.fixture
@@ -72,11 +63,8 @@ def test_of_two_brokers_that_start_at_once_one_serves(rig: BucketRig) -> None:
 def test_kills_lose_no_acknowledged_row(
     bucket: str, s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in s3_server.environment.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("LEDGER_CACHE", str(tmp_path))
-    place = open_object_store(bucket)
-    found_or_created(place, system_clock_ms, RequestLimits(), create=True, window=8, probe=lambda _: None)
+    be_client(s3_server, tmp_path, monkeypatch)
+    create_store(bucket)
     directory, over, acknowledged = bucket_directory(bucket), threading.Event(), list[int]()
     connect(bucket).create("orders")
 

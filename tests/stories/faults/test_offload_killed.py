@@ -7,7 +7,7 @@ broker that the supervisor starts repeats the offload.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -39,13 +39,6 @@ REQUESTS = {
     "complete": ("POST", "uploadId"),
     "index": ("PUT", "-index"),
 }
-
-
-@pytest.fixture
-def proxy(s3_server: S3Server) -> Iterator[FaultProxy]:
-    with FaultProxy(s3_server.endpoint) as proxy:
-        yield proxy
-        proxy.released.set()
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

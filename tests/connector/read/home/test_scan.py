@@ -21,17 +21,14 @@ from pyspark_ledger.connector.default_source import DefaultSource
 from pyspark_ledger.connector.read.home import scan
 from pyspark_ledger.connector.read.planner import TaskPartition
 from pyspark_ledger.ledger.api.store import LedgerStore, connect
-from pyspark_ledger.ledger.bucket_store.creation import found_or_created
 from pyspark_ledger.ledger.bucket_store.home import BucketStore
 from pyspark_ledger.ledger.client.connect import stop_broker
-from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.errors import Corrupt, DataLoss, LedgerError, NotFound, Refused, Unavailable
 from pyspark_ledger.ledger.location import bucket_directory
 from pyspark_ledger.ledger.protocol.actions import CreateLedger
 from pyspark_ledger.ledger.protocol.ledgers import ChangePolicy
-from pyspark_ledger.ledger.wal.requests import RequestLimits
-from pyspark_ledger.offload.storage.factory import open_object_store
 from streaming_examples.s3_server import S3Server
+from tests.rigs.bucket_clients import be_client, create_store
 from tests.rigs.bucket_store import SMALL, BucketRig, append, log, numbered, offload
 from tests.rigs.deadline import wait_until
 from tests.rigs.entry import chunk, entry
@@ -43,15 +40,12 @@ Options = Mapping[str, str]
 @pytest.fixture(autouse=True)
 def environment(s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The credentials of a user, whose caches are in `tmp_path`."""
-    for name, value in s3_server.environment.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("LEDGER_CACHE", str(tmp_path / "cache"))
+    be_client(s3_server, tmp_path / "cache", monkeypatch)
 
 
 @pytest.fixture
 def store(bucket: str) -> Iterator[LedgerStore]:
-    place = open_object_store(bucket)
-    found_or_created(place, system_clock_ms, RequestLimits(), create=True, window=8, probe=lambda _: None)
+    create_store(bucket)
     yield connect(bucket)
     stop_broker(bucket_directory(bucket))
 

@@ -1,0 +1,42 @@
+"""Store in a bucket that exists without the races of its creation, and this process as a client of the store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pyspark_ledger.ledger.api.store import connect
+from pyspark_ledger.ledger.bucket_store.creation import found_or_created
+from pyspark_ledger.ledger.client.connect import stop_broker
+from pyspark_ledger.ledger.clock import system_clock_ms
+from pyspark_ledger.ledger.location import bucket_directory
+from pyspark_ledger.ledger.wal.requests import RequestLimits
+from pyspark_ledger.offload.storage.factory import open_object_store
+from pyspark_ledger.offload.storage.s3_options import S3Options
+from streaming_examples.s3_server import S3Server
+
+
+def create_store(bucket: str, options: S3Options | None = None) -> None:
+    """Create a store, without the races that test a bucket."""
+    place = open_object_store(bucket, options)
+    found_or_created(place, system_clock_ms, RequestLimits(), create=True, window=8, probe=lambda _: None)
+    place.close()
+
+
+def be_client(server: S3Server, cache: Path, patch: pytest.MonkeyPatch) -> None:
+    """Give this process the credentials of the server and a cache of its own."""
+    for name, value in server.environment.items():
+        patch.setenv(name, value)
+    patch.setenv("LEDGER_CACHE", str(cache))
+
+
+@pytest.fixture
+def directory(bucket: str, s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The cache of a store in a bucket. Its broker is started by this process, which has the credentials."""
+    be_client(s3_server, tmp_path / "cache", monkeypatch)
+    create_store(bucket)
+    connect(bucket)
+    yield bucket_directory(bucket)
+    stop_broker(bucket_directory(bucket))
