@@ -1,1 +1,1 @@
-"""Examples: each is a module for `python -m`. Their data are an installed package."""
+"""Examples: the demo and the notebooks, each a module for `python -m`. `acts` has the acts of the demo."""

@@ -35,19 +35,19 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from pyspark_ledger import Unavailable, connect, session
-from streaming_examples.app_process import AppProcess
-from streaming_examples.audit import Check, exactly_once, nothing_dropped, went_on, windows_right
-from streaming_examples.batch_files import BatchFiles
-from streaming_examples.broker_control import kill_broker, stop_broker, stop_broker_of
-from streaming_examples.bucket_act import BucketAct
-from streaming_examples.cluster_act import ClusterAct
-from streaming_examples.flight_feed import FlightFeed, start_sink, write_batch
+from streaming_examples.acts.app_process import AppProcess
+from streaming_examples.acts.audit import Check, exactly_once, nothing_dropped, went_on, windows_right
+from streaming_examples.acts.batch_files import BatchFiles
+from streaming_examples.acts.broker_control import kill_broker, stop_broker, stop_broker_of
+from streaming_examples.acts.bucket_act import BucketAct
+from streaming_examples.acts.cluster_act import ClusterAct
+from streaming_examples.acts.flight_feed import FlightFeed, start_sink, write_batch
+from streaming_examples.acts.meter import Meter
+from streaming_examples.acts.report import write_report
+from streaming_examples.acts.table_act import TableAct
+from streaming_examples.acts.tail_app import SUBSCRIPTION
 from streaming_examples.flights import FLIGHT_ROWS, flights, weather
-from streaming_examples.meter import Meter
-from streaming_examples.report import write_report
 from streaming_examples.s3_server import S3Server
-from streaming_examples.table_act import TableAct
-from streaming_examples.tail_app import SUBSCRIPTION
 
 BUILD = Path(__file__).resolve().parent.parent / "build" / "demo"
 LEDGER = "flights"
@@ -115,7 +115,7 @@ class Demo:
         """Start the second Spark application, which waits for the ledger and tails it. The same call restarts it."""
         self.say("starting the reading application: daily windows with the weather, by subscription")
         arguments = [str(self.store), LEDGER, str(self.tail)]
-        reader = AppProcess("streaming_examples.tail_app", arguments, self.directory / "tail.log")
+        reader = AppProcess("streaming_examples.acts.tail_app", arguments, self.directory / "tail.log")
         self.stack.callback(reader.kill)
         return reader
 

@@ -19,7 +19,7 @@ import pytest
 from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 
-from streaming_examples.broker_control import stop_broker_of
+from streaming_examples.acts.broker_control import stop_broker_of
 
 ROOT = Path(__file__).resolve().parents[2]
 # What the reader sees, and would miss if the page were wrong.

@@ -18,7 +18,7 @@ from pyspark_ledger.connector.data_source import LedgerSource
 from pyspark_ledger.ledger.api.store import connect, open_read_only
 from pyspark_ledger.ledger.errors import Corrupt
 from pyspark_ledger.ledger.segment.reader import walk_segment
-from streaming_examples.broker_control import stop_broker_of
+from streaming_examples.acts.broker_control import stop_broker_of
 
 FIRST, SECOND, THIRD = (bytes([digit]) * 8 for digit in (0x11, 0x22, 0x33))
 SIZE = struct.Struct(">I")

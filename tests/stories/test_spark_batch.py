@@ -14,7 +14,7 @@ from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.protocol.actions import CreateLedger
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.store.store import Store
-from streaming_examples.broker_control import stop_broker_of
+from streaming_examples.acts.broker_control import stop_broker_of
 
 pytestmark = pytest.mark.feature("batch reads and writes")
 

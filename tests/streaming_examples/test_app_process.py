@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from streaming_examples.app_process import AppProcess, session_members
+from streaming_examples.acts.app_process import AppProcess, session_members
 
 PROGRAM = """
 import os, subprocess, sys, time

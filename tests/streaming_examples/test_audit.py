@@ -8,8 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from streaming_examples import audit, flights
-from streaming_examples.batch_files import BatchFiles
+from streaming_examples import flights
+from streaming_examples.acts import audit
+from streaming_examples.acts.batch_files import BatchFiles
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from streaming_examples.batch_files import BatchFiles
+from streaming_examples.acts.batch_files import BatchFiles
 
 
 class Frame:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
-from streaming_examples import daily_windows
+from streaming_examples.acts import daily_windows
 from streaming_examples.flights import FLIGHTS, WEATHER
 
 

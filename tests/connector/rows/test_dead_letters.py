@@ -21,7 +21,7 @@ from pyspark_ledger.connector.data_source import LedgerSource
 from pyspark_ledger.connector.read.stream_reader import LedgerStreamReader
 from pyspark_ledger.ledger.api.store import LedgerStore, connect
 from pyspark_ledger.ledger.errors import LedgerError, Refused
-from streaming_examples.broker_control import stop_broker_of
+from streaming_examples.acts.broker_control import stop_broker_of
 from tests.rigs import broker_process as fixtures
 
 VALUES = 400

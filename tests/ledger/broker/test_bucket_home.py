@@ -29,7 +29,7 @@ from pyspark_ledger.ledger.transport.discovery import BrokerRecord
 from pyspark_ledger.ledger.wal.bucket import MANIFEST
 from pyspark_ledger.ledger.wal.requests import RequestLimits, read_manifest
 from pyspark_ledger.offload.storage.factory import open_object_store
-from streaming_examples.app_process import session_members
+from streaming_examples.acts.app_process import session_members
 from streaming_examples.s3_server import S3Server
 from tests.rigs import entry as entries
 from tests.rigs.command import run

@@ -20,7 +20,7 @@ from pyspark_ledger.ledger.errors import Corrupt, Refused
 from pyspark_ledger.ledger.message.arrow_payload import schema_version_of
 from pyspark_ledger.ledger.position import PositionRange
 from pyspark_ledger.ledger.protocol.reads import ReadRequest
-from streaming_examples.broker_control import stop_broker_of
+from streaming_examples.acts.broker_control import stop_broker_of
 from tests.rigs.entry import parsed
 from tests.rigs.scan import rows_of
 

@@ -1,6 +1,6 @@
 """Second application of the demo: tails the ledger with a subscription and maintains daily windows.
 
-    python -m streaming_examples.tail_app STORE LEDGER DIRECTORY
+    python -m streaming_examples.acts.tail_app STORE LEDGER DIRECTORY
 
 `DIRECTORY` gets `checkpoint/`, `windows/` (see `batch_files`) and `progress.jsonl`: one line of Spark's own progress
 per micro-batch. The demo reads this file to find rows that the watermark dropped, also after a kill of this process.
@@ -18,8 +18,8 @@ from typing import Any
 from pyspark.sql.streaming import StreamingQuery
 
 from pyspark_ledger import session
-from streaming_examples.batch_files import BatchFiles
-from streaming_examples.daily_windows import windowed
+from streaming_examples.acts.batch_files import BatchFiles
+from streaming_examples.acts.daily_windows import windowed
 from streaming_examples.flights import weather
 
 SUBSCRIPTION = "daily-windows"

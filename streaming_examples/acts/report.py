@@ -8,9 +8,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from streaming_examples.audit import Check
-from streaming_examples.chart import draw
-from streaming_examples.meter import Meter
+from streaming_examples.acts.audit import Check
+from streaming_examples.acts.chart import draw
+from streaming_examples.acts.meter import Meter
 
 
 def write_report(

@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_ledger import LedgerStore, Position, publish
-from streaming_examples.audit import Check
+from streaming_examples.acts.audit import Check
 
 SQL = """
     SELECT carrier, count(*) AS flights, sum(distance) AS miles, round(avg(arr_delay), 6) AS delay

@@ -13,7 +13,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
-from streaming_examples.meter import Event, Sample
+from streaming_examples.acts.meter import Event, Sample
 
 _BIN_SECONDS = 1.0
 _EVENT = "tab:red"

@@ -13,8 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from streaming_examples.batch_files import BatchFiles
-from streaming_examples.daily_windows import KEY, differences, expected
+from streaming_examples.acts.batch_files import BatchFiles
+from streaming_examples.acts.daily_windows import KEY, differences, expected
 
 FLIGHT_KEY = ["time_hour", "carrier", "flight"]
 

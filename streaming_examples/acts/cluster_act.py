@@ -28,9 +28,9 @@ from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.location import bucket_directory
 from pyspark_ledger.ledger.wal.requests import RequestLimits
 from pyspark_ledger.offload.storage.factory import open_object_store
-from streaming_examples.app_process import session_members
-from streaming_examples.audit import Check, exactly_once
-from streaming_examples.flight_feed import FlightFeed, start_sink
+from streaming_examples.acts.app_process import session_members
+from streaming_examples.acts.audit import Check, exactly_once
+from streaming_examples.acts.flight_feed import FlightFeed, start_sink
 
 LEDGER, REPORT = "january", "report"
 FILES, LOST_AT = 12, (4, 9)  # files

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from pyspark_ledger import LedgerStore
-from streaming_examples.audit import Check
+from streaming_examples.acts.audit import Check
 from streaming_examples.s3_server import S3Server
 
 PROVIDER = "streaming_examples.s3_server:credentials"

@@ -22,7 +22,7 @@ class AppProcess:
 
     def __init__(self, module: str, arguments: Sequence[str], log: Path) -> None:
         self.log = log
-        root = str(Path(__file__).resolve().parent.parent)
+        root = str(Path(__file__).resolve().parents[2])
         paths = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
         # Spark passes the address of its JVM to child processes in variables. This child starts a JVM of its own.
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_GATEWAY")}

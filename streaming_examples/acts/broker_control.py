@@ -16,7 +16,7 @@ from pyspark_ledger import LedgerError
 from pyspark_ledger.ledger.client.client import Client
 from pyspark_ledger.ledger.client.connect import connect_store
 from pyspark_ledger.ledger.protocol.actions import Empty
-from streaming_examples.app_process import session_members
+from streaming_examples.acts.app_process import session_members
 
 _LEAVE_SECONDS = 10.0
 
