@@ -31,6 +31,8 @@ _PORTS = ("master", "volume", "filer", "s3")
 _GRPC = 10_000  # SeaweedFS uses a second port for gRPC, this number above each port
 _READY_SECONDS = 60.0
 _STOP_SECONDS = 1.0
+# A new bucket gets seven volumes, and a put at the limit gets a 500. A volume takes only the bytes that it holds.
+_VOLUMES_MAX = 10_000
 # The kernel sends SIGTERM (15) to the server when its parent process has ended (PR_SET_PDEATHSIG, 1).
 _END_WITH_PARENT = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 15); os.execv(sys.argv[1], sys.argv[1:])"
 
@@ -63,7 +65,7 @@ class S3Server:
             sys.executable, "-c", _END_WITH_PARENT, _binary(),
             "-logtostderr", "server", f"-dir={directory}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1",
             "-master.volumeSizeLimitMB=1024", "-master.telemetry=false", "-master.electionTimeout=1s",
-            "-volume.max=0", "-volume.preStopSeconds=0", "-s3.port.iceberg=0", "-s3.port.lance=0",
+            f"-volume.max={_VOLUMES_MAX}", "-volume.preStopSeconds=0", "-s3.port.iceberg=0", "-s3.port.lance=0",
             "-s3", f"-s3.config={config}",
             *(f"-{name}.port={port}" for name, port in ports.items()), *arguments,
         ]  # fmt: skip
