@@ -9,9 +9,9 @@ Rules
 - The builder empties the directory first. The broker's log file, locks and credentials stay.
 - The builder deletes a built file that no record needs. Its segment is uploaded, or not in the metadata any more.
 - If a segment is sealed and not uploaded, the builder seals its file, and compares the file with the record.
-- The file of an open segment stays unsealed. The broker appends to it at the first use of its ledger.
+- The file of an open segment stays unsealed. The broker appends to it when a client next uses the ledger.
 - The builder changes two kinds of records. The store's record gets the name of this host. The records of uploaded
-  segments state that there is no local copy. The caller appends the changed records to the log.
+  segments state that this directory has no copy. The caller appends the changed records to the log.
 """
 
 from __future__ import annotations

@@ -226,9 +226,9 @@ class Collector:
             self._files.carried(name, number)
 
     def _live_from(self, size: int) -> int:
-        """Return the end of the log at the oldest round since which at most `live_bytes` were appended.
+        """Return a number: at most `live_bytes` were appended to the log since its object.
 
-        If there is no such round, return the end at the newest round.
+        It is the end of the log at the oldest such round. If there is no such round, it is the end at the newest round.
         """
         while len(self._marks) > 1 and size - self._marks[0].size > self._limits.live_bytes:
             self._marks.popleft()

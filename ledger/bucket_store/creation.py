@@ -6,10 +6,10 @@ The manifest is the object that makes the prefix a store.
 Rules
 - The manifest is put last, with `If-None-Match: *`. So if two processes create a store at the same time, one put
   succeeds, and the other process opens the store of the first.
-- A prefix with objects and without a manifest is refused. Reason: another program may use it, or it may be a store that
+- A prefix that has objects and no manifest is refused. Reason: another program may use the prefix, or a store there has
   lost its manifest.
-- Exception: a prefix that has only snapshots and objects of a probe is accepted. Other processes wrote these objects
-  when they created a store, at the same time or before a crash. The collector deletes them later.
+- Exception: snapshots and objects of a probe are accepted. They come from another process that created a store at the
+  same time, or crashed while it created a store. The collector deletes them later.
 """
 
 from __future__ import annotations

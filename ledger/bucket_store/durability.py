@@ -1,17 +1,18 @@
-"""Durability of a store in a bucket: the broker appends to the write-ahead log what a local store would sync.
+"""Durability of a store in a bucket: the broker appends to the write-ahead log in the bucket, instead of a sync to
+disk.
 
     sync job  ─▶ unsynced bytes of the segment ─▶ one batch ─▶ acknowledged ─▶ end of the job
     records   ─▶ changed rows of a transaction ─▶ one batch ─▶ acknowledged ─▶ COMMIT
 
 Rules
-- No thread waits for the end of an append. The thread that acknowledges a log object completes the sync jobs of this
-  object.
+- No thread waits for an append. The thread that acknowledges a log object completes the sync jobs of this object.
 - The bytes of a batch are read from the local file when its log object is built. The file stays open until then.
 - If the log has failed, the store accepts nothing more, and its broker exits.
-- To *carry* a file is to write its bytes to the log again. `LiveFiles` has the length of a file up to the last batch
-  that was appended. A carry writes all bytes up to this length.
-- While a sync of a segment runs, later entries of the segment are appended to the log in pieces of about `piece_bytes`.
-  So one ledger can have several puts in flight. A later sync of the segment waits for the piece with its last byte.
+- To *carry* a file is to write its bytes to the log again. `LiveFiles` knows how many bytes of a file were appended to
+  the log. A carry writes exactly these bytes.
+- A sync of a segment may take long. During the sync, later entries of the segment are appended to the log in *pieces*
+  of about `piece_bytes`. So one ledger can have several puts in flight. A later sync of the segment waits for the piece
+  with its last byte.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Sent:
-    """State of an open segment: the end of its bytes that were appended to the log, and its unacknowledged pieces.
+    """State of an open segment: the end of the bytes that were appended to the log, and its unacknowledged pieces.
 
-    A piece is described by its end and its future.
+    Each piece is described by its end and its future.
     """
 
     end: int
@@ -119,7 +120,7 @@ class BucketDurability:
             return self._wal.append([_range(name, fd, 0, sealed_bytes or self._files.length(name))])
 
     def begin(self, file: UnsyncedRange) -> Future[WalRange]:
-        """Append those bytes of a range of a segment that were not appended yet. Return the future of the last byte."""
+        """Append the bytes of a segment's range that were not appended yet. Return the future of the last byte."""
         with self._sending:
             sent = self._sent.setdefault(file.ledger_id, _Sent(file.offset))
             while sent.pieces and sent.pieces[0][0] <= file.offset:
@@ -129,7 +130,7 @@ class BucketDurability:
             return next(future for end, future in sent.pieces if end >= file.end)
 
     def send_ahead(self, file: UnsyncedRange) -> None:
-        """Append written bytes of a segment during a sync of the segment, if there are enough bytes for a piece.
+        """Append written bytes of a segment while a sync of the segment runs, if there are enough bytes for a piece.
 
         The piece has its own file descriptor. Reason: after an error the broker may close the segment before the log
         reads the bytes.
@@ -194,7 +195,7 @@ class BucketSyncPool:
         except (
             LedgerError,
             OSError,
-        ) as error:  # the sync of these entries appends them again, and reports its own error
+        ) as error:  # the next sync appends these entries again, and reports its own error
             _log.debug("bytes of segment %d are not appended before their sync: %s", file.ledger_id, error)
 
     def drain(self, file: SegmentWriter) -> None:

@@ -8,7 +8,7 @@ bucket. Then it opens the directory as it opens a local store. The collector del
 Rules
 - The broker takes the lock of the directory before it empties the directory.
 - If the write-ahead log fails, `on_lost` is called once with the error. Then the broker must exit.
-- `close` seals no segment. Reason: everything acknowledged is in the bucket, so the next broker can continue the open
+- `close` seals no segment. Reason: every acknowledged entry is in the bucket, so the next broker continues the open
   segments.
 """
 
@@ -59,7 +59,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class BucketLimits:
-    """Limits of a store in a bucket. `window` is the maximum number of puts in flight."""
+    """Limits of a store in a bucket. `window` is the maximum number of log objects that are put at the same time."""
 
     requests: RequestLimits = field(default_factory=RequestLimits)
     collector: CollectorLimits = field(default_factory=CollectorLimits)
@@ -125,7 +125,7 @@ class BucketStore:
     def begin(self, broker: BrokerAddress, secret: BrokerSecret | None = None) -> None:
         """Write the broker's address to the manifest, where other hosts find the broker, and start the collector.
 
-        If there is a secret, it is put before the manifest. So a client that reads the address also finds the secret.
+        A secret is put before the manifest. So a client that reads the address also finds the secret.
         """
         try:
             if secret is not None:

@@ -4,10 +4,11 @@ For each live file this module records the oldest log object that is needed to r
 objects must not be deleted.
 
 Invariants
-- A file is recorded before its bytes are appended to the log. The recorded number is not higher than the number of the
-  object that will contain the bytes.
-- A file is forgotten only when its bytes in the log are not needed any more. A segment's bytes are not needed after the
-  segment is uploaded or removed from the metadata. A staged part's bytes are not needed after the part is deleted.
+- A file is recorded before its bytes are appended to the log. The recorded number is at most the number of the object
+  that will contain the bytes.
+- A file is forgotten when the log's bytes of the file are not needed any more. A segment's bytes are needed until the
+  segment is uploaded or removed from the metadata. A staged part (a file with rows of one Spark task) is needed until
+  it is deleted.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class LiveFiles:
             return 0 if known is None else known.length
 
     def carried(self, name: str, number: int) -> None:
-        """Record that all bytes of a file are in objects from `number` on."""
+        """Record that all bytes of a file were written to the log again, in objects from `number` on."""
         with self._lock:
             known = self._files.get(name)
             if known is not None:
@@ -57,9 +58,9 @@ class LiveFiles:
             return set(self._files)
 
     def keep(self, needed: Callable[[], Collection[str]]) -> dict[str, LiveFile]:
-        """Forget all files whose names `needed` does not return. Return the files that stay.
+        """Keep the files whose names `needed` returns, forget all others, and return the kept files.
 
-        A file that is recorded during the call stays, because `needed` may not know the file yet.
+        A file that is recorded during the call is kept, because `needed` may not know the file yet.
         """
         gone = self.names() - set(needed())
         with self._lock:

@@ -1,7 +1,7 @@
 """Places in the write-ahead log: for each byte of a file, the last log object that contains the byte. Pure.
 
     file      0 ........ 100 .... 180 ............... 400
-    object    12 at 72   | 15 at 96 | 17 at 72               a later write replaces the places of an earlier write
+    object    12 at 72   | 15 at 96 | 17 at 72               bytes 0 to 99 are in object 12, from its offset 72 on
 
 Invariants
 - The places of a file do not overlap, and are in the order of its bytes.

@@ -4,10 +4,10 @@ The manifest is the object that names the broker of a store in a bucket. A chang
 manifest in the bucket still has the etag of this broker's last put.
 
 Invariants
-- A change that succeeds proves that this broker still owns the store, because no other broker replaced the manifest.
+- A change succeeds only if no other broker replaced the manifest. So a success proves that this broker owns the store.
 - If the bucket has the manifest of another broker, a change raises Fenced.
-- If the responses to a change were lost until its deadline, the change may have succeeded. The next change reads the
-  manifest, and continues from the manifest in the bucket.
+- If the responses to a change were lost until its deadline, the change may have succeeded. The next change first reads
+  the manifest, and starts from its content.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ A process that is not the store's broker uses the view to read or to verify the 
 
 Rules
 - The view changes nothing in the bucket and raises no epoch. So a broker may serve the store at the same time.
-- The view contains everything that was acknowledged before the call: all log objects up to the first missing number.
+- The view contains all entries that were acknowledged before the call: all log objects up to the first missing number.
 - The *first live number* in the manifest is the number of the oldest log object that is still needed. The collector
   deletes objects below it, but first puts a manifest with the higher number.
 - A number may be missing because the collector deleted its object. So the manifest is read a second time. If it now has

@@ -1,4 +1,4 @@
-"""Store: one directory of many managed ledgers, and its background tasks.
+"""Store: one directory of many managed ledgers, and the work of its broker on all of them.
 
-Partitions, policies, commits to several ledgers, scheduling of offloads, maintenance, repair.
+The package contains partitions, policies, commits to several ledgers, offloads, background tasks and repair.
 """

@@ -1,10 +1,11 @@
-"""Requests about many logs in one call: state, read limits, splits, schemas and locations.
+"""Requests about many logs in one call: state, read limits, splits, schemas, and places of entries in files.
 
 A *log* is a ledger without partitions, or one partition.
 
 Rules
-- A request for the state of ledgers lists missing ledgers in its reply. Any other request raises NotFound for them.
-- If a request for one log fails, the whole call fails. The error names the log.
+- A request for the state of ledgers lists missing ledgers in its reply. Any other request raises NotFound if a ledger
+  is missing.
+- If one log fails, the whole call fails. The error names the log.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ class BatchStatus:
     def locate(
         self, request: reads.LocateRanges, locate: Callable[[reads.ReadRequest], reads.Places]
     ) -> reads.RangePlaces:
-        """Return the places of each range in files. Returns no places if a range has a block that cannot be mapped."""
+        """Return the places of each range in files. Returns no places if a block of a range is not in a local file."""
         read_requests = (msgspec.structs.replace(read, token=request.token) for read in request.requests)
         found = [locate(read) for read in read_requests]
         return reads.RangePlaces(found if all(places.mapped for places in found) else [])

@@ -1,18 +1,17 @@
 """Index objects of direct segments: put after the commit, and again after a crash.
 
-The page docs/concepts.md explains the words direct segment and data object.
-
-A *direct segment* is a segment whose data object a task of a sink has put before the commit. Its commit lists it in the
-metadata, with the mark that its index objects are missing.
+A *direct segment* is a segment whose data object was put into the bucket by a Spark task, before the commit. Its *index
+objects* state where its entries are in the data object. The commit lists the segment in the metadata, with the mark
+that its index objects are missing.
 
     commit (in the log) ─▶ entry index and block index of each segment, in order ─▶ one transaction deletes the marks
 
 Rules
-- A reader without the records knows a segment by its block index. So the block indexes of a ledger are put in the order
-  of its segments, and before an offload of a later segment.
-- The bucket is not listed, because the marks name the segments. A broker's start puts the objects of all marked
+- A reader without access to the metadata finds a segment by its block index. So block indexes are put in the order of
+  the ledger's segments, and before an offload of a later segment.
+- The bucket is not listed, because the marks name the segments. When a broker starts, it puts the objects of all marked
   segments.
-- A put may be repeated. The object is then replaced.
+- A put may be repeated. It then replaces the object.
 - If a put fails, the ledger stays in the queue, and the next round tries again.
 """
 

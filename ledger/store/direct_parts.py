@@ -1,23 +1,27 @@
 """Direct sink of a store in a bucket: tasks put large parts into the bucket, and the commit lists them as segments.
 
-    place      a key for a task: an attempt, and a segment id in the order of the tasks
+    place      returns the key of a data object for a task: an id of the upload (attempt), and a segment id
     commit     HEAD of each object ─▶ small parts joined, and put by the broker ─▶ the log lists all (`ledger.log`)
     sweep      objects that no segment and no later commit needs are recorded as unwanted, and then deleted
 
+A *part* has the rows that one task writes for one ledger.
+
 Ids
-- At its first task the broker reserves `_TASKS` ids for a batch and a ledger. Task *n* gets the id with offset *n*. So
-  the ids of a batch rise with its tasks, and a committed object keeps its key.
-- One write to the metadata reserves the ids of several batches. A log that has listed a higher id since gets new ids.
-- Reservations are in memory. After a restart of the broker, objects with older ids are copied at the commit.
+- Segment ids of a batch rise in the order of its tasks. For this, the broker reserves `_TASKS` ids for a batch and a
+  ledger when the first task asks. Task *n* gets the id with offset *n*. So a committed object keeps its key.
+- One write to the metadata reserves the ids of several batches. If the log has meanwhile listed a higher id, the batch
+  gets new ids.
+- Reservations are in memory. After a restart of the broker, the commit copies objects with older ids.
 
 Rules
-- A batch becomes segments if one of its parts is an object. Consecutive small parts are then joined to one object.
+- A batch becomes segments if at least one of its parts is an object. Consecutive small parts are then joined to one
+  object.
 - The commit refuses an object that is older than half of `stagingRetentionSeconds`. The sweep deletes objects that are
   older than the whole time. So no broker deletes an object that another broker may still list.
-- After a commit, the other objects of this batch and of earlier batches are unwanted: attempts that lost, and objects
-  that were copied. A later commit of these batches is a repetition.
-- The transaction that records objects as unwanted passes the log of the store. So a broker that lost the store deletes
-  nothing.
+- After a commit, all other objects of this batch and of earlier batches are unwanted. They come from repeated tasks, or
+  were copied. Reason: a later commit of such a batch is a repetition and needs no object.
+- Objects become unwanted by a transaction in the log of the store. A broker that lost the store cannot commit there, so
+  it deletes nothing.
 """
 
 from __future__ import annotations
@@ -91,7 +95,7 @@ class DirectParts:
     ) -> None:
         """`offloader` is None for a store that takes no data objects from tasks.
 
-        `put_indexes` lets the index objects of a ledger's newest segments be put. It does not wait for them.
+        `put_indexes` starts the put of the index objects of a ledger's newest segments, and does not wait for its end.
         """
         self._metadata = metadata
         self._settings = settings
@@ -108,7 +112,7 @@ class DirectParts:
 
     @property
     def upload_from(self) -> int:
-        """The least size of a part that a task puts into the bucket; -1 if the store takes no data objects."""
+        """The smallest size in bytes of a part that a task puts into the bucket; -1 if tasks put no parts there."""
         return -1 if self._objects is None else self._settings.stagedPartPromotionMinBytes
 
     @property
@@ -166,7 +170,7 @@ class DirectParts:
             if is_object:
                 segments += [self._segment(part, reserved) for part in some]
             else:
-                # Each of these tasks had an id between those of its neighbours.
+                # Each of these small parts has an id between the ids of its neighbours, which becomes free.
                 first = next(part.object.ledger_id for part in parts if part.object is not None)
                 key = DirectKey(uuid.UUID(self._new_id()), segments[-1].ledger_id + 1 if segments else first - 1)
                 if reservations:
@@ -184,7 +188,7 @@ class DirectParts:
                 list(pool.map(lambda part: self._require_put(objects, part), parts))
 
     def committed(self, run: CommitRun) -> None:
-        """Let the index objects of a committed batch be put, and the other objects of its tasks be deleted."""
+        """Start the put of a committed batch's index objects, and the deletion of the other objects of its tasks."""
         name = self._ledger(run.ledger).name
         self._put_indexes(name)
         with self._reserving:
@@ -197,7 +201,7 @@ class DirectParts:
         self._put_unwanted(name, [key for key in keys if not self._is_listed(name, key)])
 
     def list_unneeded(self, kept: Callable[[], set[uuid.UUID]]) -> None:
-        """Record old objects as unwanted that no segment has. `kept` returns the attempts that are needed."""
+        """Record old objects of no segment as unwanted. `kept` returns the attempts that are still needed."""
         objects = self._objects
         if objects is None:
             return

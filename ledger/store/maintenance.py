@@ -1,9 +1,11 @@
 """Background tasks of the broker: roll over old segments, apply retention, and start due offloads.
 
+A *segment* is one file of a ledger. To *roll over* is to seal the open segment and to begin the next one. *Retention*
+deletes old segments.
+
 A round checks the age of the open segment of every open ledger. It also checks the record of every ledger whose policy
-allows a deletion or an offload. A ledger that is not open is opened only to delete a segment. A timer starts each
-round. After a ledger has sealed a segment, this ledger is checked at once. The page docs/concepts.md explains the
-words segment, retention and rollover.
+allows a deletion or an offload. It opens a closed ledger only to delete a segment. A timer starts each round. A ledger
+that has sealed a segment is checked at once.
 
 Invariants
 - No segment is deleted without a policy.
@@ -134,8 +136,7 @@ class BackgroundTasks:
 
     def _run(self) -> None:
         interval_ms = self._settings.retentionCheckIntervalInSeconds * 1000
-        # A sealed segment wakes the thread early and does not move the due time. So rounds are due in a busy store,
-        # too.
+        # A sealed segment wakes the thread early and does not move the due time. So a busy store has rounds too.
         due_ms = monotonic_ms() + interval_ms
         while True:
             with self._arrival:

@@ -1,4 +1,4 @@
-"""Commit of one batch to several ledgers: exactly once, even if Spark repeats the batch with another division of rows.
+"""Commit of one batch to several ledgers: exactly once, even if a repeated batch has its rows in other parts.
 
     check all ─▶ sync the staged parts ─▶ manifest (the commit point) ─▶ a run per ledger ─▶ done ─▶ parts deleted
 
@@ -6,12 +6,12 @@ A staged part is a file with the rows of one Spark task for one ledger. A manife
 parts of a batch. A run is the entries of the batch in one ledger; its last entry, the marker, names query and batch.
 
 Invariants
-- A batch is refused before its manifest is written, or not at all. After the manifest, the batch is rolled forward:
-  its runs are written from the manifest's parts. This broker does that, or the next broker at its start.
+- A batch is refused before its manifest is written, or not at all. After the manifest, the batch is completed: the runs
+  are written from the manifest's parts. If the broker dies, the next broker completes the batch at its start.
 - Each ledger gets its run once, because the marker identifies query and batch. The rows of a run become readable in one
   step, but not in all ledgers at the same moment.
-- The batches of a query are committed one at a time, in the order of their numbers. A batch whose number is not above
-  the newest batch is a repetition, and writes nothing.
+- The batches of a query are committed one at a time, in the order of their numbers. If the number of a batch is not
+  above the newest number, the batch is a repetition, and writes nothing.
 - A ledger that was deleted after the commit point gets no run. Any other failure is an error, and the manifest stays
   until the batch can be finished.
 """
@@ -33,7 +33,7 @@ from pyspark_ledger.ledger.protocol.commits import CommitRun, CommitRuns, Commit
 from pyspark_ledger.ledger.store.direct_parts import DirectParts
 
 _SYNCS = 16  # number of ledgers of one batch that are written and synced at the same time
-_LOCKS = 64  # queries whose names share a lock wait for each other
+_LOCKS = 64  # number of locks; queries that share a lock wait for each other
 _log = logging.getLogger(__name__)
 
 
@@ -100,7 +100,7 @@ class ManifestCommits:
         return not self._unfinished
 
     def forget_before(self, cutoff_ms: int) -> None:
-        """Delete the manifests of batch writes that were finished before `cutoff_ms`.
+        """Delete the manifests of batches that batch writes (no streams) finished before `cutoff_ms`.
 
         Such a write cannot be repeated, because its staged parts are deleted at the same age.
         """

@@ -1,9 +1,8 @@
 """Scheduler of offloads: copies due or requested segments to object storage, one managed ledger after another.
 
-The page docs/concepts.md explains the word direct segment.
-
-An attempt is one upload of a segment, named by a UUID. A run is the offload of several segments of one ledger. A sweep
-deletes the objects of attempts that did not complete.
+An *attempt* is one upload of a segment, named by a UUID. A *run* is the offload of several segments of one ledger. A
+*sweep* deletes the objects of attempts that did not complete. A *direct segment* is a segment whose data object a Spark
+task put into the bucket itself.
 
     prepare       record a new attempt; list the objects of an earlier attempt as unwanted; a sweep deletes them
     offload       write the objects, the index object last
@@ -13,18 +12,19 @@ deletes the objects of attempts that did not complete.
 After a crash before the end of "complete", the record has an incomplete attempt. The next sweep deletes its objects.
 
 Invariants
-- A segment counts as offloaded only when its record in the metadata says so. Its objects alone do not count. If the
-  outcome of the record's change is unknown, the objects stay. The next attempt reads the record. If the earlier
-  attempt is incomplete there, its objects become unwanted.
-- A managed ledger has at most one run, waiting or running. A requested run is refused while the ledger has one.
+- A segment counts as offloaded only when its record in the metadata says so. Its objects alone do not count.
+- If it is unknown whether a change of the record succeeded, the objects stay. The next attempt reads the record. If the
+  record still has the earlier attempt as incomplete, its objects become unwanted.
+- A managed ledger has at most one run, waiting or running. A request for a second run is refused.
 - If a segment fails, the run continues with the next segment. The status has the first failure. A segment that was
   deleted before its offload does not count as a failure.
 - An offload of a segment waits for the index objects of earlier direct segments (`ledger.store.direct_indexes`).
-- The objects of a running attempt are never deleted by a sweep.
+- A sweep never deletes the objects of a running attempt.
 - Before a sweep deletes objects that no record names, it records them as unwanted. A broker that lost the store cannot
+  change the records. So it deletes no object of the next broker.
   change the records. So it deletes no object of its successor.
-- A large message is stored as several chunks. If a segment has the first chunk of a message, and its last chunk
-  has not arrived, this segment and later segments wait. Reason: a new broker finds such messages by a scan of local
+- A large message is stored as several *chunks*. If a segment has the first chunk of a message whose last chunk has not
+  arrived, this segment and later segments wait. Reason: a new broker finds incomplete messages by a scan of local
   files. A store in a bucket keeps no local file of an offloaded segment.
 """
 
@@ -71,7 +71,8 @@ class _Run:
 
     name: str
     sizes: dict[int, int]
-    """Size of each segment: the bytes of its entries. When its offload starts, the size of its file replaces it."""
+    """Size of each segment in bytes: first the size of its entries, from the start of its offload the size of its file.
+    """
     state: str = "waiting"
     done: list[int] = field(default_factory=list)
     bytes_done: int = 0
@@ -276,10 +277,10 @@ class OffloadScheduler:
                 _log.warning("objects of segment %d of %s cannot be deleted yet: %s", ledger_id, name, error)
 
     def _recorded(self) -> set[uuid.UUID]:
-        """Return every attempt in a record, every running attempt, and those that an unfinished batch needs.
+        """Return every attempt in a record, every running attempt, and the attempts that an unfinished batch needs.
 
-        The attempts in records are read last. Reason: an attempt stops running after its last change of the record, and
-        a batch ends after its segments are listed.
+        The attempts in records are read last. Reason: a running attempt and an unfinished batch end only after they
+        have changed the records.
         """
         running = set(self._running) | self._batch_objects()
         return running | {attempt.attempt for *_, attempt in self._metadata.segments.attempts()}
@@ -415,7 +416,7 @@ class OffloadScheduler:
         try:
             log.complete_offload(local.ledger_id, attempt)
         except (Refused, NotFound):
-            # The record has another attempt, or the segment was deleted: no record needs these objects.
+            # The record names another attempt, or the segment was deleted. So no record needs these objects.
             self._clean(offloader, local.ledger_id, attempt)
             raise
 

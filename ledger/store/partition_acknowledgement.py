@@ -1,11 +1,10 @@
-"""Acknowledgement of rows by the name of a partitioned ledger: the division of a request between its partitions.
-
-The page docs/concepts.md explains the words segment, cursor and trim.
+"""Acknowledgement of rows by the name of a partitioned ledger: a request is divided between the partitions.
 
 Rules
-- Segment ids are unique in a store. So the segment id of a position determines its partition.
-- All positions of the request are checked before the first partition acknowledges any. An invalid position refuses the
-  whole request. If the broker dies between two partitions, a repetition of the request acknowledges the rest.
+- Segment ids are unique in a store. So the segment id of a position determines its partition. (A segment is one file of
+  a ledger.)
+- All positions are checked before the first partition acknowledges any. One invalid position refuses the whole request.
+- If the broker dies between two partitions, a repetition of the request acknowledges the rest.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ def parts_of(store: Store, command: AcknowledgeCommand, batches: list[pa.RecordB
 
 
 def whole_state(store: Store, command: AcknowledgeCommand, states: Sequence[CursorState]) -> CursorState:
-    """Return the cursor's state after the request: its state in the log, or the estimated sum of all partitions."""
+    """Return the cursor's state after the request: for a partitioned ledger, the estimated sum of its partitions."""
     logs = store.logs(command.ledger)
     if logs == [canonical_name(command.ledger)]:
         return states[0]
@@ -76,9 +75,9 @@ def _of_segments(batch: pa.RecordBatch, own: Integers) -> pa.RecordBatch:
 
 
 def _owners(batches: Sequence[pa.RecordBatch], snapshots: Mapping[str, LogSnapshot], store: Store) -> dict[int, str]:
-    """Return the log of each segment of a request, also of trimmed segments.
+    """Return the log of each segment of a request, also of segments that retention has deleted.
 
-    An unknown segment gets the first log, which then refuses its positions.
+    The first log stands for an unknown segment, and then refuses its positions.
     """
     segments = {found for batch in batches for found in np.unique(np.asarray(batch.column(0))).tolist()}
     owners = {

@@ -1,12 +1,12 @@
 """Repair of a store whose metadata lost records of segments. No existing file is overwritten or deleted.
 
-The page docs/concepts.md explains the words sound and segment.
+A *segment* is one file of a ledger. A file is *sound* if all its checksums match.
 
     find      reads only. Reports metadata older than the last commit (such as a restored copy), and each segment
               without a record, with the ledger to which it can be added or the reason why it cannot be added
     repair    repeats find, accepts the metadata, and adds each segment that can be added
 
-A segment can be added to the end of a managed ledger if all of this is true
+A segment can be added to the end of a managed ledger under these conditions:
 - Its sidecar, the file `<id>.index` beside it, names this store and the ledger's incarnation (the id of this creation
   of the ledger). If the sidecar names no incarnation, the user names the ledger.
 - Its file has entries, and is sound up to the acknowledged end.
@@ -15,7 +15,7 @@ A segment can be added to the end of a managed ledger if all of this is true
 - Its first row is the row at which the log ends.
 
 Rules
-- A segment is added like a segment whose broker died: it is listed as open, then recovered and sealed.
+- An added segment is first listed as open, and then recovered and sealed, as after the crash of a broker.
 - Before older metadata are accepted, their files are copied to a new directory in the store.
 - No broker can serve the store during a repair.
 """

@@ -1,6 +1,6 @@
 """Store: one directory, one broker, many managed ledgers.
 
-The page docs/concepts.md explains the words segment, run, epoch and cursor.
+A *segment* is one file of a ledger. The *epoch* is a number in the metadata that each new broker raises.
 
     <store>/metadata.sqlite     the records (ledger.metadata.records); each change takes effect with its transaction
     <store>/ledgers/            <segment id>.ledger and .index; ids are unique in the store, no path has a ledger's name
@@ -9,9 +9,9 @@ The page docs/concepts.md explains the words segment, run, epoch and cursor.
 
 Invariants
 - A broker first locks its store. It then raises the store's epoch durably, and only then reads an open segment. A
-  previous broker compares the epoch and learns that it has lost the store (fenced).
-- A ledger is opened at its first use. Opening recovers a segment that an earlier broker left open.
-- A name is checked before a ledger is searched or created. An invalid name is refused.
+  previous broker compares the epoch and learns that it has lost the store (*fenced*).
+- A ledger is opened at its first use. If an earlier broker left a segment open, the opening recovers it.
+- An invalid name is refused before any search or creation.
 """
 
 from __future__ import annotations
@@ -175,8 +175,8 @@ class Store:
             ledger=self.ledger,
             new_id=new_id,
             chunks=chunks,
-            batch_objects=lambda: self.commits.needed_objects(),  # noqa: PLW0108 — created later
-            list_unneeded=lambda kept: self.direct.list_unneeded(kept),  # noqa: PLW0108 — created later
+            batch_objects=lambda: self.commits.needed_objects(),  # noqa: PLW0108 — `commits` is created later
+            list_unneeded=lambda kept: self.direct.list_unneeded(kept),  # noqa: PLW0108 — `direct` is created later
         )
 
     def _direct_parts(self, offloader: OffloaderChoice, settings: Settings) -> DirectParts:
@@ -201,7 +201,7 @@ class Store:
 
     @property
     def trim_latencies(self) -> Latencies:
-        """The durations of trims that deleted something, one for each ledger and trim."""
+        """The durations of trims that deleted something. Each trim of a ledger counts once."""
         return self._context.trim_latencies
 
     @property
@@ -226,7 +226,7 @@ class Store:
         """Open a store as its only broker. With `create`, create the store in a missing or empty directory.
 
         `lock` is the lock of the directory, if the caller has acquired it already.
-        `durability` is the place that makes entries and records durable, by default the disk.
+        `durability` makes entries and records durable. By default, a sync of the disk does this.
         `watch` creates the observer of the store's logs. The observer must not call the store before `open` returns.
 
         Raises NotFound if there is no store. Raises Refused if another broker owns the store (unless `take_over`), if
@@ -338,7 +338,7 @@ class Store:
         return self.ledger(name)
 
     def _require_durability(self, request: CreateLedger) -> None:
-        """Raise Refused if a ledger of a store in a bucket is to be acknowledged before its object is stored."""
+        """Raise Refused if a ledger of a store in a bucket would acknowledge entries that are not in the bucket."""
         if request.durability != "fsync" and self._context.sync_through is not None:
             raise Refused(
                 f"ledger {request.name!r} has durability {request.durability!r}, a store in a bucket acknowledges "
@@ -430,7 +430,10 @@ class Store:
         return self._staging.place(query, batch)
 
     def commit(self, request: CommitRun) -> CommittedRun:
-        """Append staged parts as one run, exactly once for each ledger, query and batch. Waits until it is durable."""
+        """Append staged parts as one run (contiguous entries of one batch), and wait until it is durable.
+
+        The run is appended exactly once for each ledger, query and batch.
+        """
         ledger = self.ledger(request.ledger)
         self.commits.finish(request.query)
         earlier = ledger.committed_batch(request.query)

@@ -53,7 +53,7 @@ class Bucket(Protocol):
     """Objects below one address. Thread-safe.
 
     Raises NotFound for a missing object, and AlreadyExists if the condition of a put is not met. Raises Unauthenticated
-    or Refused if the request can never succeed. After Unavailable it is unknown whether the server carried the request
+    or Refused if a repetition cannot help. If it raises Unavailable, the server may or may not have carried the request
     out.
     """
 
@@ -61,7 +61,7 @@ class Bucket(Protocol):
     def address(self) -> str: ...
 
     def put(self, key: str, data: bytes, *, only_new: bool = False, if_match: str = "") -> str:
-        """Write an object in one request, and return its etag. A put with a condition is not repeated."""
+        """Write an object in one request, and return its etag. A put with a condition is never repeated."""
 
     def get(self, key: str, most: int) -> Fetched:
         """Return an object. Raises an error if the object has more than `most` bytes."""

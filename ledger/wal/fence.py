@@ -16,7 +16,7 @@ Rules
 - An object is void if an object with a lower number has a higher epoch. Readers ignore void objects.
 - A taker claims the first free slot and the rest of the window.
 - A taker reads the manifest again before its first claim and after its last one. If the epoch has changed, the taker
-  ends. So an owner never loses a slot to a taker that was suspended.
+  ends. So a taker that was suspended takes no slot from the broker that owns the store now.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def may_put(number: int, lowest: int, window: int) -> bool:
 def require_epoch(manifest: StoreManifest, epoch: int, where: str) -> None:
     """Raise Fenced if the manifest has another epoch than the broker.
 
-    So a replaced broker finds out that it must end.
+    A replaced broker learns in this way that it must end.
     """
     if manifest.epoch != epoch:
         by = f" by {manifest.broker.address}" if manifest.broker else ""
@@ -103,10 +103,10 @@ def claimed_slots(first_free: int, window: int) -> range:
 
 
 def taken_over(before: StoreManifest, nonce: uuid.UUID, window: int, move: Move | UnsetType = UNSET) -> StoreManifest:
-    """Return the manifest of a taker. Its window is never smaller than that of the manifest `before`.
+    """Return the manifest of a taker. Its window is at least as large as the window of the earlier manifest `before`.
 
-    Reason: an earlier broker may still have puts in flight for its whole window. `move` is set if the taker is not a
-    broker, but a command that moves the store to a directory.
+    Reason: the earlier broker may still have puts in flight for its whole window. A command that moves the store to a
+    directory also takes the store over, and sets `move`.
     """
     return StoreManifest(
         store_id=before.store_id,
@@ -124,8 +124,8 @@ def taken_over(before: StoreManifest, nonce: uuid.UUID, window: int, move: Move 
 def require_served(manifest: StoreManifest, where: str, *, take_over: bool = False) -> None:
     """Raise Refused if the store is being moved between the bucket and a directory, or was moved to a directory.
 
-    With `take_over`, the caller ends the move and serves the store in the bucket, so nothing is raised. Exception: a
-    move into the bucket that is not complete.
+    With `take_over`, the caller ends the move and serves the store from the bucket. Then only an incomplete move into
+    the bucket is refused.
     """
     move = manifest.move
     if isinstance(move, UnsetType):
@@ -151,8 +151,8 @@ def require_served(manifest: StoreManifest, where: str, *, take_over: bool = Fal
 def is_own_replacement(found: StoreManifest, wanted: StoreManifest) -> bool:
     """Return whether the bucket has the manifest that a broker put. Called after the response to the put was lost.
 
-    All fields are compared, because nonce and revision are not enough. An earlier change of this broker, whose
-    responses were lost until the deadline, has the same nonce and revision.
+    All fields are compared, because nonce and revision are not enough. Reason: this broker may have put another
+    manifest with the same nonce and revision, and may have lost every response to that put.
     """
     return found == wanted
 
@@ -160,8 +160,8 @@ def is_own_replacement(found: StoreManifest, wanted: StoreManifest) -> bool:
 def first_live(records_from: int, oldest_bytes: Iterable[int], unfinished: int | None, end: int) -> int:
     """Return the lowest number that a taker needs.
 
-    `records_from` is the first object whose records the snapshot lacks. `oldest_bytes` has one number for each segment
-    that is not both sealed and uploaded: the oldest object with bytes of the segment. `unfinished` is the first object
+    `records_from` is the first object with records that are not in the snapshot. `oldest_bytes` has one number for each
+    segment that is open or not uploaded: the oldest object with bytes of this segment. `unfinished` is the first object
     of a batch whose last part is not in the log yet.
     `end` is the lowest unacknowledged number.
     """

@@ -3,9 +3,9 @@
 Rules
 - A full object is due at once.
 - Any other object is due one flush interval after the previous object.
-- Exception: a lone batch is due at once. A batch is lone if two conditions hold. No other batch waits or is in flight,
-  and the previous object has bytes of at most one file. Reason: a single client need not wait for the interval. With
-  many clients, the batches of several clients share an object, which saves requests.
+- Exception: a lone batch is due at once. A batch is lone if no other batch waits or is in flight, and the previous
+  object has bytes of at most one file.
+- Reason: a single client need not wait for the interval. Batches of many clients share objects, which saves requests.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ Invariants
   damaged, `decode_manifest` raises `Corrupt`.
 - Each put that replaces the manifest has the etag of the old manifest as its condition, and raises `revision` by one.
 - `epoch`, `first` and `window` never fall. `window` changes only together with `epoch`.
-- `nonce` is the random id of a broker. With `nonce` and `revision`, a broker recognizes its own put if the response was
-  lost.
+- `nonce` is the random id of a broker. If the response to a put was lost, the broker recognizes its own put by `nonce`
+  and `revision`.
 - The manifest contains no secret. `secret` is the name of the object that contains the secret.
 - While a manifest has the field `move`, no broker serves the store.
 - `settings` are the settings that a client changed at run time. The field is missing if there are none.
@@ -31,7 +31,7 @@ BYTES_MAX = 64 * 1024
 
 
 class SnapshotName(msgspec.Struct, frozen=True):
-    """Snapshot object, and the number of the first log object whose records the snapshot lacks."""
+    """Snapshot object with all records, and the number of the first log object with records that the snapshot lacks."""
 
     key: str
     records_from: int
@@ -50,8 +50,8 @@ class BrokerAddress(msgspec.Struct, frozen=True):
 class Move(msgspec.Struct, frozen=True):
     """Move of the store between this bucket and a directory of a host.
 
-    States: `arriving` is a move from the directory into the bucket that has not ended. `leaving` is a move to the
-    directory, whose copy is not complete yet. `left` means that the store is in the directory.
+    States: `arriving` is an incomplete move from the directory into the bucket. `leaving` is an incomplete move to the
+    directory. `left` means that the store is in the directory.
     """
 
     state: Literal["arriving", "leaving", "left"]
@@ -96,7 +96,10 @@ def encode_manifest(manifest: StoreManifest) -> bytes:
 
 
 def decode_manifest(data: bytes, where: str) -> StoreManifest:
-    """Return the manifest. Raises Corrupt for damage, Unsupported for a newer format. All formats end with `crc32c`."""
+    """Return the manifest. Raises Corrupt for damage, and Unsupported for a newer format.
+
+    All formats end with `crc32c`, so a manifest of a newer format is checked for damage too.
+    """
     body, _, stated = data.rpartition(_SUM)
     found = crc32c(body)
     if stated != b"%d}" % found:

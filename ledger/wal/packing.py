@@ -6,9 +6,9 @@ of files (`bytes`).
 Rules
 - A batch of `records` is never split between objects.
 - A batch of `bytes` can be split at any byte, because a reader applies a batch only as a whole.
-- An object has at least one part. Its parts have at most `bytes_max` bytes. Exception: the last part may exceed this
-  limit if it contains records.
-- If a file is shorter than its batch needs, `pack` raises `Corrupt` and packs nothing. Reason: readers would refuse an
+- An object has at least one part. Its parts have at most `bytes_max` bytes. Exception: a last part with records may
+  exceed this limit.
+- If a file is shorter than its batch states, `pack` raises `Corrupt` and packs nothing. Reason: readers would refuse an
   object with too few bytes.
 """
 

@@ -6,10 +6,10 @@ The manifest, the object that describes the store, contains this number. The log
 
 Rules
 - The reader requests several objects at once, and applies them in the order of their numbers.
-- A running broker raises the first live number and deletes objects below it. So if an object is missing, a caller that
-  is not the broker reads the manifest again. If the first live number has changed, the caller starts there again.
+- A running broker raises the first live number and deletes objects below it. So if an object is missing, any other
+  process reads the manifest again. If the first live number has changed, this process starts there again.
 - A broker puts no object at or beyond `end + window`. `end` is the first missing number, and `window` the number of
-  puts that a broker may have in flight. So an object there proves that an earlier object is lost. The reader raises
+  puts that a broker may have in flight. So an object there proves that an earlier object is lost, and the reader raises
   Corrupt.
 """
 
@@ -32,9 +32,9 @@ _AHEAD = 8
 
 
 class Batch(NamedTuple):
-    """Complete batch: the range of its objects, its parts with their payloads, and the places of the payloads.
+    """Complete batch: the range of its objects, and its parts with their payloads and the places of the payloads.
 
-    The iterator of the parts can be used once.
+    The parts are an iterator that can be used once.
     """
 
     place: WalRange

@@ -4,8 +4,8 @@ Rules
 - A conditional put is repeated with the same bytes. If the server responds with 412 (the condition is not met), the
   broker reads the header of the object, which shows whose put succeeded.
 - A read is repeated after a temporary error.
-- Each request has a deadline. Then it raises the last error. A request is also repeated if S3 refuses the credentials,
-  because a program may renew expired credentials. The deadline for this case is shorter.
+- Each request has a deadline. After the deadline it raises the last error. A request is also repeated if S3 refuses the
+  credentials, because another program may renew expired credentials. The deadline for this case is shorter.
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@
                                    the end
 
 Each broker writes objects of its own *epoch*, and each new broker has a higher epoch. A *claim* is the empty first
-object of a broker that takes the store over. An object is *void* if an object with a lower number has a higher epoch: a
-broker that was already replaced wrote it. A *batch* is a group of changes that becomes visible in one step, and
-consists of parts in one or more objects.
+object of a broker that takes the store over. An object is *void* if an object with a lower number has a higher epoch.
+Reason: its broker was already replaced when it wrote the object. A *batch* is a group of changes that becomes visible
+in one step. It consists of parts in one or more objects.
 
 Invariants
 - The caller feeds each object once, in the order of the numbers.
@@ -54,8 +54,8 @@ class ScannedBatch(NamedTuple):
 class LogScan:
     """State of one reader: the next number, the highest epoch so far, and the parts of an incomplete batch.
 
-    A scan that starts at the first live number needs no earlier epoch, because this object is never void. Reason: void
-    objects are only in a claimed window, and the first live number is never in a claimed window.
+    A scan can start at the first live number, the oldest object that is still needed, without an earlier epoch. Reason:
+    this object is never void. Void objects are only in a claimed window, and the first live number is never in one.
     """
 
     def __init__(self, first: int, epoch: int = 0, held_max: int = HELD_BYTES_MAX) -> None:

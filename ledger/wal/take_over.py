@@ -10,8 +10,8 @@ flight.
 Invariants
 - The epoch is raised before the log is read. So the earlier broker acknowledges no put that succeeds later.
 - Before its first claim and before its first put, the taker reads the manifest again, and ends if the epoch has
-  changed. So a later taker finds everything that this taker has read or claimed, and starts behind it. A late claim or
-  put of a suspended taker cannot take a slot of the later taker.
+  changed. So a later taker finds every object that this taker has read or claimed, and starts behind them. A late claim
+  or put of a suspended taker cannot take a slot of the later taker.
 - The taker claims the first free slot. If the earlier broker has meanwhile put an object there, the taker reads this
   object and tries the next slot. Objects of the earlier broker behind the claim are void: readers skip them.
 - Each other slot of the window gets a claim or has a void object. So a late put of the earlier broker cannot reach a
@@ -94,10 +94,7 @@ class TakeOver:
         self._first_number = claims.stop
 
     def _require_end(self, reader: WalReader, number: int) -> None:
-        """Raise Corrupt if objects of the log are lost.
-
-        Raise Fenced instead if a later taker wrote behind the window.
-        """
+        """Raise Corrupt if objects of the log are lost, or Fenced if a later taker wrote behind the window."""
         try:
             reader.require_end(number, self.found.manifest.window)
         except Corrupt:

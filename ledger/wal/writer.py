@@ -42,7 +42,8 @@ _log = logging.getLogger(__name__)
 class _Pending(NamedTuple):
     """Unacknowledged object: the futures of the batches that end in it, and its number of bytes.
 
-    `began` is the number of the object that contains the first part of its first batch.
+    Its first batch may have begun in an earlier object. `began` is the number of the object with the first part of this
+    batch.
     """
 
     futures: list[Future[WalRange]]
@@ -95,10 +96,7 @@ class WalWriter:
 
     @property
     def needed(self) -> int:
-        """The lowest number of an object with a part of an unacknowledged batch.
-
-        `end` if no batch is unacknowledged.
-        """
+        """The lowest number of an object with a part of an unacknowledged batch, or `end` if there is no such batch."""
         with self._changed:
             needed = [self._slots.lowest, *[pending.began for pending in self._pending.values()]]
             return min(needed if self._continued is None else [*needed, self._continued])
