@@ -11,8 +11,8 @@ Rules
 - All positions are compared with the log before any of them is acknowledged. The request is refused if a segment
   belongs to another log, or if an entry or a row does not exist. The error names the wrong value.
 - A trimmed entry, which retention has deleted, counts as acknowledged. The metadata list the trimmed segments of each
-  log. A comparison of ids would not be enough: segment ids are unique in a store, so a lower id may belong to another
-  log.
+  log. A comparison of ids would not find them. Reason: segment ids are unique in a store, so a lower id may belong to
+  another log.
 - If all rows of an entry are acknowledged, the entry is acknowledged as a whole. The log's index has the number of
   rows.
 """

@@ -2,17 +2,17 @@
 
 Appends pass two stages. One thread at a time runs each stage.
 
-- Write stage: takes as many queued appends as fit into the open segment (a group), and writes them. If the log is idle,
-  the thread that appends may run this stage. Otherwise the executor runs it. Exception: in a store in a bucket, a sync
-  has a limited size. Then appends wait during a sync until they have this size together.
+- Write stage: takes as many queued appends as fit into the open segment (a *group*), and writes them. If the log is
+  idle, the thread that appends may run this stage. Otherwise a thread of the executor runs it. Exception: in a store in
+  a bucket, a sync has a maximum size. During a sync, appends wait in the queue until they have this size together.
 - Sync stage: performs one sync for all groups written so far, and completes their futures. The stage repeats until
   all written groups are synced. It runs on the store's `SyncPool` while the write stage writes the next groups.
 
 Invariants
 - Entries are written and acknowledged in the order of arrival.
-- A group contains either appends, or one run, or one change of the log. A run has all entries of one committed Spark
-  batch. A change is a rollover, a trim or a termination. A run or a change starts only when no other group is in
-  flight, which means that no group is written and not yet synced.
+- A group contains either appends, or one run, or one change of the log. A *run* has all entries of one committed Spark
+  batch. A *change* is a rollover, a trim or a termination. A run or a change starts only when no other group is in
+  flight (written and not yet synced).
 - After a failed sync, the failed groups and all groups written after them are retried before later appends.
 - If the write stage must wait for a sync that no thread has started, it performs the sync itself. Reason: otherwise all
   threads could wait for a sync, and none would be left to sync.
@@ -75,8 +75,8 @@ class PendingAppend(Pending[Position]):
     """Queued append: entries that get consecutive ids in one segment.
 
     `retried` is true after the first failed write or sync. `claim` has the sequence ids of the entries for
-    de-duplication. Entries with a claim are written only while the claim is valid. `queued_s` is the time of the call,
-    measured by `perf_counter`.
+    de-duplication. The entries are written only while this claim is valid. `queued_s` is the time of the call, measured
+    by `perf_counter`.
     """
 
     entries: Sequence[CheckedEntry]
@@ -91,9 +91,10 @@ class PendingRun(Pending[CommittedRun]):
     """Queued run: the verified entries of a batch. The writer adds the marker, the entry that ends a run.
 
     `size` is in bytes and includes the header of each entry in the file. `parts` are set if the staged parts (the files
+    `size` is in bytes and includes the header of each entry in the file. `parts` are set if the staged parts (the files
     of the tasks) become segments (`ledger.log.staging.promotion`). `direct` is set if the parts are data objects in the
-    bucket. Then the run has no entries here. `batch` is the id of the batch for log lines. It is stored here because
-    another thread than the caller's writes the run.
+    bucket; then the run has no entries here. `batch` is the id of the batch for log lines. It is stored here because
+    the caller's thread does not write the run.
     """
 
     request: CommitRun
@@ -282,7 +283,7 @@ class AppendQueue(Generic[Written]):
         try:
             more = self._write_groups()
         except BaseException as error:
-            self.fail(error)  # does nothing unless this thread runs the sync stage, too
+            self.fail(error)  # has an effect only if this thread also runs the sync stage
             self._fail_all(error)
             if not isinstance(error, Exception):
                 raise

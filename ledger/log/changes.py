@@ -69,7 +69,7 @@ def trim(writer: LogWriter, context: LogContext) -> TrimReply:
     Also removes the local copies of segments that were offloaded longer ago than the policy's deletion lag.
     """
     snapshot = writer.list.snapshot(writer.opened)
-    # Keep all chunks of an unfinished message. Also keep all chunks of a message if the slowest cursor is between them.
+    # Keep all chunks of an unfinished message, and of a message of which the slowest cursor has read only some chunks.
     needed = context.metadata.cursors.slowest(snapshot.name)
     unread = context.chunks.floor(snapshot, snapshot.end if needed is None else needed, context.clock())
     slowest = unread if needed is not None or unread < snapshot.end else None

@@ -21,8 +21,8 @@ Invariants
   again. When a reader finds the first chunk for the second time, it discards the earlier chunks.
 - A chunk is accepted only if it follows the previous chunk in the same session (connection of a producer). So no
   message lacks a chunk, and two sessions with the same producer name cannot mix their chunks.
-- Recovery of a log without de-duplication does not verify the checksums of acknowledged entries. `sequences_in`
-  verifies every checksum, because a damaged sequence id would drop or repeat later appends.
+- `sequences_in` verifies the checksum of every entry, because a damaged sequence id would drop or repeat later appends.
+  Recovery of a log without de-duplication does not verify acknowledged entries.
 """
 
 from __future__ import annotations
@@ -108,10 +108,10 @@ class _Producer:
 
 
 class SequenceRange(NamedTuple):
-    """Entries `[start, end)` of an append: new entries, or one duplicate.
+    """Entries `[start, end)` of an append: either new entries, or one duplicate.
 
-    `original` is the future of the entry in flight that a duplicate repeats. It is None if this entry is already
-    durable.
+    A duplicate repeats an original entry. `original` is the future of this entry, or None if the entry is durable
+    already.
     """
 
     start: int

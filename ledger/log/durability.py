@@ -3,8 +3,8 @@
     disk      a sync of the segment file, a sync of the metadata file
     bucket    an object of the write-ahead log, which has both (`ledger.bucket_store`)
 
-A store has one place for all of its ledgers. If the place is a bucket, the next broker builds the files of open
-segments from the bucket, and appends to these segments.
+All ledgers of a store use the same place. If the place is a bucket, the next broker builds the files of open segments
+from the bucket, and appends to these segments.
 """
 
 from __future__ import annotations

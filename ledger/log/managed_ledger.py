@@ -135,7 +135,7 @@ class ManagedLedger:
         return self._writer.list.properties
 
     def append(self, entries: Sequence[Buffer]) -> Future[Position]:
-        """Append entries with consecutive ids. The future gives the first entry's position once all are durable.
+        """Append entries with consecutive ids. The future returns the first entry's position after all are durable.
 
         Raises Corrupt or Refused if an entry is invalid, and Refused if an entry is a duplicate.
         """
@@ -215,7 +215,7 @@ class ManagedLedger:
         return item.future
 
     def commit_direct(self, request: CommitRun, direct: DirectRun) -> Future[CommittedRun]:
-        """Append a run whose parts are data objects in the bucket, as `commit_run` appends parts of the disk."""
+        """Append a run whose parts are data objects in the bucket. Otherwise like `commit_run`."""
         item = PendingRun(request, (), direct.size, direct=direct)
         self._writer.put(item)
         return item.future
@@ -261,9 +261,9 @@ class ManagedLedger:
         return self._query(lambda snapshot: snapshot.split(range_, target_bytes, max_parts))
 
     def status(self, reading: ReadProgress, skipped: PositionSet | None = None) -> LogStatus:
-        """Return the state of the log and the unread entries of `reading`, without the `skipped` positions.
+        """Return the state of the log, and how much a reader has not read. `reading` is the progress of the reader.
 
-        Raises DataLoss if the log never had the position of `reading`.
+        `skipped` positions do not count. Raises DataLoss if the log never had the position of `reading`.
         """
         return self._query(lambda snapshot: reading_left(snapshot, self.incarnation, reading, self._trimmed, skipped))
 

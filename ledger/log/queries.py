@@ -14,12 +14,12 @@ Rules
 - An entry can have no rows, for example the marker that ends a run (the entries of one committed batch). Every reader
   skips such an entry, so a counted backlog excludes it.
 - The *head* of a read is its first entry with rows, together with the entries without rows before it. The longest
-  prefix with n rows ends before the first entry that would exceed n rows. So entries without rows behind its last row
+  prefix with n rows ends before the first entry that would exceed n rows. So entries without rows after its last row
   belong to the prefix.
-- An estimated backlog is computed without reading a file. Its number of entries includes entries without rows. If the
-  range covers a segment in part, a proportional part of the segment's rows and bytes is counted.
-- A limit of a batch applies to the rows that are delivered. For partly skipped entries, at most eight times the counted
-  bytes are read, because at least an eighth of an entry is counted.
+- An estimated backlog is computed without reading a file. Its number of entries includes entries without rows. If only
+  a part of a segment is in the range, the same proportion of the segment's rows and bytes is counted.
+- A limit of a batch applies to the rows that are delivered. At least an eighth of a partly skipped entry is counted. So
+  a batch reads at most eight times the counted bytes.
 """
 
 from __future__ import annotations
@@ -77,10 +77,10 @@ def estimated_backlog(snapshot: LogSnapshot, left: PositionRange) -> Backlog:
 def unacknowledged(
     positions: PositionSet, snapshot: LogSnapshot, left: PositionRange, total: Backlog, *, precise: bool = True
 ) -> Backlog:
-    """Return `total`, the backlog of the range `left`, minus the acknowledged `positions`.
+    """Return the backlog `total` of the range `left` without the acknowledged `positions`.
 
-    If not `precise`, each acknowledged entry counts as an average entry of its segment. An entry with only some
-    acknowledged rows then counts as unacknowledged.
+    If not `precise`, each acknowledged entry counts as an average entry of its segment, and an entry with only some
+    acknowledged rows counts as unacknowledged.
     """
     entries, rows, size = total
     if not left:
@@ -242,7 +242,9 @@ def reading_left(
 
 
 def _offloaded_id(snapshot: LogSnapshot) -> int:
-    """Return the id of the last segment of the log's offloaded beginning, by bisection; -1 if there is none."""
+    """Return the id of the last segment before the first segment that is not offloaded; -1 if there is none.
+    Bisects.
+    """
     segments = snapshot.segments
     count = bisect_left(range(len(segments)), True, key=lambda at: segments[at].offloaded is None)
     return segments[count - 1].ledger_id if count else -1

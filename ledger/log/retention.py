@@ -1,8 +1,8 @@
 """Retention of a managed ledger: the segments and local copies that may be deleted, and the mark of the last trim.
 
-A *trim* deletes the oldest segments. As in Pulsar, it checks sealed segments, oldest first. A segment is deleted if
-every durable cursor has read it, and if it exceeds one of two limits. It is older than the limit of age, *or* the later
-segments together have at least the limit of size. The trim ends at the first segment that stays.
+A *trim* deletes the oldest segments. As in Pulsar, it checks sealed segments, oldest first, and ends at the first
+segment that stays. A segment is deleted if every durable cursor has read it, and if one of two limits is exceeded.
+Limit of age: the time since the segment was sealed. Limit of size: the bytes of all later segments together.
 
     property "ledger.trimmed" of the record:  SEGMENT:ENTRY ROWS
 
@@ -10,7 +10,7 @@ Invariants
 - If both limits are -1, no segment is deleted for its age or size. Without durable cursors, only the limits decide.
 - With `deleteAfterPublish`, a segment may be deleted when it is in all tables to which its log is published.
 - The open segment is never deleted. A segment that the slowest cursor has not read to its end is never deleted.
-- If the clock is set back, segments only seem younger. So no segment is deleted because of this.
+- If the clock is set back, segments seem younger. So no segment is deleted for this reason.
 - An offloaded segment has a copy in object storage. Its local copy is deleted when the offload is older than the
   policy's deletion lag (0: at once).
 - With `retentionWaitsForOffload`, no segment is deleted before it is offloaded.

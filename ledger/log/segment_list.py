@@ -6,9 +6,9 @@ Invariants
 - Only the last segment of the list can be open (close time 0). If a segment is open when a broker starts, an earlier
   broker ended without a seal. The new broker recovers and seals this segment, and the first append creates a new
   segment. Exception: in a store in a bucket, the new broker appends to the open segment.
-- Each start of a broker raises the store's epoch, which fences the previous broker. A fenced broker may continue to
-  write until it reads the epoch. No reader may see these writes. If the fenced broker still has the segment's file
-  open, the new broker recovers the segment from a copy, which replaces the file.
+- Each start of a broker raises the store's epoch (a number in the metadata), which fences the previous broker. A fenced
+  broker may continue to write until it reads the epoch. No reader may see these writes. If the fenced broker still has
+  the segment's file open, the new broker recovers the segment from a copy, which then replaces the file.
 - A seal writes entries, sizes, rows and the newest committed batches to the metadata in one transaction. An empty
   segment is removed from the list instead.
 - An *offload* copies a sealed segment to object storage. An *attempt* is one upload of a segment. A *direct segment* is
@@ -85,7 +85,7 @@ class LogContext:
     offloader: Callable[[], LedgerOffloader] = NoOffloader
     """Returns the current offloader."""
     prefer_remote: Callable[[], bool] = lambda: False
-    """Returns whether a segment with a local copy and an offloaded copy is read from object storage."""
+    """Returns whether a segment that has both a local copy and an offloaded copy is read from object storage."""
     chunks: ChunkTable = field(default_factory=ChunkTable)
     append_latencies: Latencies = field(default_factory=Latencies)
     """Durations from the call of an append to its acknowledgement. Only the oldest append of a group counts."""
@@ -486,9 +486,10 @@ class SegmentList:
             self._once.popleft()
 
     def _expired_batches(self) -> list[CommittedBatch]:
-        """Return the batches of writes outside of a stream that are older than the staging retention.
+        """Return the batches of batch writes (no streams) that are older than the staging retention.
 
-        Their records can be deleted: their staged files are deleted, so no client can commit these batches again.
+        Their records can be deleted. Reason: their staged files are deleted, so no client can commit these batches
+        again.
         """
         oldest = self._context.clock() - self._context.settings.stagingRetentionSeconds * 1000
         return list(takewhile(lambda batch: batch.committed_ms < oldest, self._once))

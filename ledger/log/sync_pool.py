@@ -4,10 +4,10 @@
                                   another:    B C D E F …    sync all together · check epoch · complete B, C, D, E, F …
 
 The pool performs the syncs of appends. A job is the sync stage of one log (`ledger.log.append_queue`). A job names its
-file and gets the result of the sync. If a thread has one job, it makes one system call for the file. If it has several
-jobs, the kernel syncs their files at the same time (`ledger.segment.file_syncs`). Reason: the device is as busy as with
-one thread for each file, and threads do not compete for Python's global interpreter lock. After the syncs and before
-the acknowledgements, the thread checks once that this broker still owns the store.
+file and gets the result of the sync. For one job, a thread makes one system call. For several jobs, the kernel syncs
+the files at the same time (`ledger.segment.file_syncs`). Reason: this uses the device as well as a thread for each file
+would, and no threads compete for Python's global interpreter lock. After the syncs and before the acknowledgements, the
+thread checks once that this broker still owns the store.
 
 Invariants
 - One thread at a time works on a log. The append queue submits its job again only after its sync stage has ended.
@@ -32,7 +32,7 @@ from pyspark_ledger.ledger.segment.file_syncs import FileSyncs
 from pyspark_ledger.ledger.segment.writer import SegmentWriter, UnsyncedRange
 
 _log = logging.getLogger(__name__)
-# Limit of the jobs in one round. A round waits for its slowest file. The limit divides many logs between the threads.
+# Maximum number of jobs in one round. A round waits for its slowest file. So many logs are divided between the threads.
 _TAKEN_MAX = 8
 
 

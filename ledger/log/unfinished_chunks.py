@@ -2,15 +2,16 @@
 
 A message that is too large for one entry is written as several entries, its chunks.
 
-    first chunk ──── chunk ──── …  ──── last chunk      `floor` moves a position between them back to the first chunk
+    first chunk ──── chunk ──── …  ──── last chunk      `floor` moves a position between two chunks back to the first
 
 Rules
 - A scan of the log's segments finds the chunks. Only the last chunk of a message has a row. So the scan parses entries
   without rows to find the other chunks. To find the last chunk, it searches the segment's bytes for the id of the
   message.
-- A message is given up, so that cursors and trims may pass it, when its producer starts another message. It is also
-  given up after ten minutes without a chunk. Reason: a producer that died must not stop trims and cursors for ever.
-- The scan starts one hour before the segment of the position. It does not find a message that took longer than this.
+- A message is *given up* when its producer starts another message, or after ten minutes without a chunk. Then cursors
+  and trims may pass it. Reason: a producer that died must not stop trims and cursors for ever.
+- The scan for a position starts one hour before the segment of this position. It does not find a message whose chunks
+  took longer than an hour.
 - Segments without a local file are not scanned. A segment is offloaded only after its chunked messages are complete or
   given up.
 """

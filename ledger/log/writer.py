@@ -227,9 +227,9 @@ class LogWriter:
     # Sync stage.
 
     def file(self, written: list[Written]) -> SyncedFile | None:
-        """Return the file of the groups.
+        """Return the file of the groups, or None if earlier entries of the file were not acknowledged.
 
-        None if earlier entries of the file were not acknowledged: then nothing is synced.
+        With None, nothing is synced.
         """
         return TimedFile(written[-1], self.sync_latencies) if _follows(written) else None
 
@@ -353,8 +353,7 @@ class LogWriter:
         """
         request = run.request
         if run.parts or run.direct is not None:
-            # The list of an earlier promotion may be committed although the promotion reported an error. So the list is
-            # read again first.
+            # An earlier promotion may have listed its segments although it reported an error. So read it again.
             self._require_whole()
         earlier = self.list.committed.get(request.query)
         if earlier is not None and request.batch <= earlier.batch:

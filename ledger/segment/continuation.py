@@ -1,11 +1,11 @@
-"""Continuation of an open segment in a store in a bucket.
+"""Continuation of an open segment: a new broker of a store in a bucket appends to the segment of the earlier broker.
 
-A new broker builds the segment's file again from the write-ahead log in the bucket, and then appends to the file.
+The new broker builds the segment's file again from the write-ahead log in the bucket, and then appends to the file.
 
 Invariants
-- All entries of the file are durable in the log. Bytes after the last entry are cut.
-- The sidecar, the small index file beside the segment, is new. Its acknowledged end is the last entry.
-- Blocks, entry ids and offsets continue as if the writer had never changed.
+- All entries of the file are durable in the log. Bytes after the last entry are removed.
+- The sidecar, the small index file beside the segment, is new. It states the last entry as the acknowledged end.
+- Blocks, entry ids and offsets continue as if one broker had written the whole segment.
 """
 
 from __future__ import annotations

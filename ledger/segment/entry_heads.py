@@ -1,8 +1,8 @@
 """Comparison of the first bytes of many entries, their heads, with the rows of a sidecar.
 
-A sidecar is a small file beside a segment, with one row for each entry. A head is the frame's length and entry id, and
-the stamp, which is Pulsar's broker metadata (`BrokerEntryMetadata`: time and row number). The page docs/concepts.md
-explains the words segment, block, staged part and wide stamp.
+A *sidecar* is a small file beside a segment, with one row for each entry. A *head* consists of the frame's length, the
+entry id and the stamp. The *stamp* is Pulsar's broker metadata (`BrokerEntryMetadata`: time and row number). A segment
+file consists of *blocks*, which contain whole entries.
 
     frame  length u32  entry id i64 | 0x0e02  size u32  BrokerEntryMetadata | 0x0e01  crc32c u32 | …
                                                                               the checksum covers ^ the rest
@@ -10,9 +10,10 @@ explains the words segment, block, staged part and wide stamp.
 Rules
 - The heads of many entries are compared at once, column by column, and not in a Python loop over entries.
 - A head agrees with a row if a writer would write exactly these bytes for the row. The bytes after the magic number
-  0x0e01 are not read here: the checksum protects them.
-- A writer writes short stamps, or wide ones (`ledger.message.entry`) in a segment that was a staged part. The first
-  entry shows which. If a later stamp has the other form, the agreement ends there.
+  0x0e01 are not read here, because the checksum protects them.
+- A writer writes short stamps. A segment that was a staged part (a file that a Spark task wrote) has wide stamps of a
+  fixed length (`ledger.message.entry`). The first entry shows which. If a later stamp has the other form, the agreement
+  ends there.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ _WIDE_VARINT = 8
 
 
 def agreeing(data: memoryview, block_start: int, block_end: int, rows: Rows, first: int, before: BrokerStamp) -> int:
-    """Count the rows at the start of `rows` that follow each other without a gap and agree with their heads.
+    """Count the rows at the start of `rows` that agree with their heads and follow each other without a gap.
 
-    `rows[0]` belongs to entry `first`, the first entry of the block. `before` is the stamp of the entry before it. The
-    count stops before an entry so near to the end of `data` that the longest head would not fit.
+    `rows[0]` belongs to entry `first`, the first entry of the block. `before` is the stamp of the previous entry. The
+    count stops when fewer bytes are left in `data` than the longest head has.
     """
     at, taken = block_start + HEADER_BYTES, 0
     while taken < len(rows):
@@ -94,9 +95,10 @@ def _is_wide(data: memoryview, frame: int) -> bool:
 
 
 def _same_widths(timestamps: Integers, row_ends: Integers, *, wide: bool) -> Iterator[tuple[int, int, tuple[int, int]]]:
-    """Yield ranges of rows whose stamps have the same layout: start, end, and the bytes of the time and of the index.
+    """Yield ranges of rows whose stamps have the same layout: start, end, and the two lengths of time and index in
+    bytes.
 
-    The stamp of an entry has no index if the log has no row up to its end. Then the index has 0 bytes.
+    The stamps before the first row of a log have no index. Their index has 0 bytes.
     """
     if not len(timestamps):
         return

@@ -1,7 +1,5 @@
 """Bytes of a segment file. They equal the data object of an offload by Pulsar (PIP-17, version 1).
 
-The page docs/concepts.md explains the word data object.
-
     file     block block … block      each is block_bytes long, except the last, which ends with its last entry
 
     block    0       4            12             20               28               128

@@ -1,7 +1,7 @@
 """Sidecar of a segment: the file `<id>.index` beside it, with the offset, the time and the last row of each entry.
 
-The *acknowledged end* is the end of the entries that readers may see. The page docs/concepts.md explains the words
-entry, frame and block.
+The *acknowledged end* is the end of the entries that readers may see. An *entry* is one append. A *frame* is an entry
+with its length and id in the file.
 
     0        header  magic "LIDX", version, segment id, block bytes, first row, store id, crc32c
     128      owner   incarnation (id of this creation of the managed ledger), crc32c; zeros if unknown
@@ -20,8 +20,8 @@ Invariants
   They are exact after a crash of the process. After a loss of power they may lack the newest entries.
 - Each row has a checksum. Recovery compares each row with the data before it uses the row. A sealed index is synced and
   has a checksum over all rows.
-- The sidecar of an open segment is written through a mapping of preallocated space, without a system call. So the file
-  system's journal has no change of the sidecar. Otherwise a sync of the data would also wait for this change.
+- The sidecar of an open segment is written through a mapping of preallocated space, without a system call. So its
+  changes are not in the file system's journal, and a sync of the data need not wait for them.
 - In memory one thread extends the index, and any thread reads it without a lock. Arrays are replaced before `count` is
   increased, and entries below `count` never change.
 """
@@ -150,7 +150,7 @@ class EntryIndex:
         self._count = end
 
     def append(self, places: Sequence[EntryPlace]) -> None:
-        """Add a few acknowledged entries as `extend` does, without the cost of an array."""
+        """Add a few acknowledged entries. Does the same as `extend`, without the cost of an array."""
         end = self._count
         self.reserve(end + len(places))
         for place in places:

@@ -1,8 +1,9 @@
 """Real stamps for the entries of a direct segment, whose data object has provisional stamps.
 
 A stamp stands before each entry: the time at which the broker stored the entry, and its row number. A *direct segment*
-is a segment whose data object a task of a sink has put. The object cannot be changed after the commit, so its stamps
-are *provisional* (`ledger.message.entry`): they have the time of staging and no row number.
+is a segment whose data object was put into the bucket by a Spark task. The object cannot be changed after the commit.
+So its stamps are *provisional* (`ledger.message.entry`): they have the time of staging and no row number. A *wide*
+stamp has the same length and the real numbers.
 
     frames as fetched    length, id │ provisional stamp │ entry …       the stamps are replaced in a copy, all at once
     frames as read       length, id │ wide stamp        │ entry …       before a cache, a decoder or a check sees them
@@ -11,8 +12,8 @@ Rules
 - All entries of a direct segment have one time, the time of the commit. It is in the segment's record.
 - The row end of an entry is the first row of the segment plus the rows of all entries up to this one.
 - Only provisional stamps are replaced. Any other bytes in their place raise Corrupt.
-- `direct_index` computes the index of a segment from the lengths and rows of its entries. Reason: the layout of a
-  segment file depends on nothing else.
+- `direct_index` computes the index of a segment from the lengths and rows of its entries. These determine the layout of
+  the segment file.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _TIME = slice(_TIME_AT, _INDEX_AT)
 
 
 class RealStamps(NamedTuple):
-    """Stamps of consecutive entries: their common time, and the number of rows of the log before the first of them."""
+    """Stamps of consecutive entries: their common time, and the number of rows of the log before the first entry."""
 
     time_ms: int
     row_start: int
@@ -66,8 +67,8 @@ def direct_index(
 ) -> DirectLayout:
     """Return the index of a direct segment from the lengths and rows of its entries, with the marker at the end.
 
-    A length has neither frame nor stamp. Raises Refused if an entry does not fit into a block. Also raises Refused if
-    the first entry of a log has no row, because a wide stamp cannot state that.
+    A length excludes the frame header and the stamp. Raises Refused if an entry does not fit into a block. Also raises
+    Refused if the first entry of a log has no row, because a wide stamp cannot state this.
     """
     lengths = entry_bytes.astype(np.int64) + WIDE_STAMP_BYTES
     row_ends = stamps.row_start + np.cumsum(rows, dtype=np.int64)
@@ -156,7 +157,7 @@ def rows_of(entry: memoryview, where: str) -> int:
 def put_stamps(data: bytearray | memoryview, starts: Integers, time_ms: int, row_ends: Integers, where: str) -> None:
     """Replace the provisional stamps at `starts` by wide stamps.
 
-    Raises Corrupt, and changes nothing, if one of them is not provisional.
+    Raises Corrupt, and changes nothing, if one of these stamps is not provisional.
     """
     if not len(starts):
         return

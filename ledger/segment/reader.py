@@ -1,8 +1,7 @@
-"""Reader of segments: the locations of entries in files, and the entries in bytes that were mapped, sent or fetched.
+"""Reader of segments: finds entries in files, and reads entries from bytes that were mapped, received or fetched.
 
-The page docs/concepts.md explains the words data object and block.
-
-A frame is an entry with its length and id.
+A *frame* is an entry with its length and id. A *block* is a part of the file with whole entries. A *data object* is the
+copy of a segment in object storage.
 
 Rules
 - A `SegmentBlock` is a series of whole frames inside one block of the file, without header and padding. It has only
@@ -54,7 +53,7 @@ class FrameSource(Protocol):
 
     @property
     def stored(self) -> StoredObject | None:
-        """The data object, whose bytes are those of the segment; None if only the broker can read it."""
+        """The data object, whose bytes are the bytes of the segment; None if only the broker can read it."""
 
     @property
     def mappable(self) -> bool:
@@ -96,7 +95,7 @@ def blocks(index: EntryIndex, path: Path, ledger_id: int, first: int, end: int, 
     if not 0 <= first <= end <= index.count:
         raise Refused(f"{path}: entries [{first}, {end}) were requested, the segment has [0, {index.count})")
     if first < end:
-        # A fast path for a range that is one small block, the usual case with many ledgers.
+        # A fast path for the usual case with many ledgers: the range is one small block.
         offset, stop = int(index.offsets[first]), index.end_offset(end - 1)
         packed = end - first == 1 or stop - offset == int(index.lengths[first:end].sum()) + (end - first) * FRAME_BYTES
         if packed and stop - offset <= max_bytes:

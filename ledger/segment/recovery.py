@@ -1,6 +1,6 @@
 """Recovery of a segment whose writer died before the seal: finds the end of the sound entries, and removes the rest.
 
-The page docs/concepts.md explains the words segment, block, entry and sound.
+An entry is *sound* if all its bytes have the expected values. A *block* is a part of the file with whole entries.
 
     blocks … [ acknowledged entries | unacknowledged entries | torn bytes | zeros ]
                                     ^ stated in the sidecar  ^ found by the recovery
@@ -62,9 +62,9 @@ _log = logging.getLogger(__name__)
 class RecoveredSegment:
     """Sound part of an unsealed segment, and the size of the rest, which is moved to the `.torn` file.
 
-    `torn_bytes` is the size of the rest. `torn_entries` is the number of whole entries in the rest, such as those of a
-    run without a marker. `rows_in_sidecar` are the first rows of the index, which the sidecar has already. Empty if the
-    sidecar is unusable.
+    `torn_bytes` is the size of the rest. `torn_entries` is the number of whole entries in the rest, such as the entries
+    of a run without a marker. `rows_in_sidecar` are the first rows of the index, which the sidecar has already. They
+    are empty if the sidecar is unusable.
     """
 
     path: Path

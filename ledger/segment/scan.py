@@ -1,6 +1,6 @@
 """Scan of the data of an unsealed segment: its sound entries, their end, and the damage at that end.
 
-The page docs/concepts.md explains the words sound and wide stamp.
+An entry is *sound* if all its bytes have the expected values. A *wide stamp* has a fixed length.
 
 A sidecar is the file beside the segment with one row for each acknowledged entry. A run is the entries that one batch
 adds to a ledger; a marker, its last entry, closes it. A stamp precedes each entry: the time at which the broker wrote

@@ -1,6 +1,6 @@
 """Verification of a sealed segment against its metadata, byte by byte, and rebuild of its sidecar.
 
-The page docs/concepts.md explains the words sound and block.
+An entry is *sound* if all its bytes have the expected values. A *block* is a part of the file with whole entries.
 
 The sidecar is the file `<id>.index` beside the segment, with the place of each entry. A frame is an entry with its
 length and id. A stamp precedes each entry: the time at which the broker wrote it, and the number of rows up to its end.
@@ -48,8 +48,8 @@ def verify_segment(
     """Verify every byte of a sealed segment, and compare `index` if it is passed. Return the index of the data.
 
     With an index, headers, frames, stamps and padding are compared for many entries at once, and each entry's checksum
-    is verified. If they disagree, the segment is read entry by entry, to name the fault. `progress` is called with the
-    number of sound entries since its last call.
+    is verified. After a disagreement, the segment is read entry by entry, to name the fault. `progress` is called with
+    the number of sound entries since its last call.
     """
     view = _mapped(path, file_bytes)
     reported = 0

@@ -45,7 +45,7 @@ from pyspark_ledger.ledger.segment.format import (
 from pyspark_ledger.ledger.segment.index import AcknowledgedEnd, EntryIndex, EntryPlace, IndexFile
 
 PREALLOCATE_BYTES_MIN = 1024 * 1024
-# After a write of this size, write-back starts at once, because another thread may still sync the previous write. For a
+# After a write of this size, write-back starts at once. Reason: another thread may still sync the previous write. For a
 # smaller write, the system call costs more than it saves.
 _WRITE_BACK_BYTES_MIN = 256 * 1024
 
@@ -255,11 +255,11 @@ class SegmentWriter:
         return self._fd if self._sync else -1
 
     def written(self) -> UnsyncedRange:
-        """Return the bytes of all written entries that no sync has made durable."""
+        """Return the bytes of all written entries that are not durable yet."""
         return UnsyncedRange(self.ledger_id, self._fd, self._synced_end, self._end)
 
     def unsynced(self) -> UnsyncedRange:
-        """Return the bytes that the sync which `begin_sync` started makes durable."""
+        """Return the bytes that the current sync makes durable. `begin_sync` has started this sync."""
         return UnsyncedRange(self.ledger_id, self._fd, self._synced_end, self._syncing_end)
 
     def end_sync(self, error: OSError | None) -> None:

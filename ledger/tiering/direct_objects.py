@@ -36,7 +36,7 @@ class DirectObjects(Protocol):
         """The address of the objects, as tasks need it."""
 
     def metadata(self, extra: Mapping[str, str], epoch: int) -> dict[str, str]:
-        """Return the user metadata of an object. `epoch` is that of the broker that gives the key."""
+        """Return the user metadata of an object. `epoch` is the epoch of the broker that gives the key to the task."""
 
     def head(self, key: DirectKey) -> FoundObject:
         """Return size and time of an object. Raises NotFound."""
@@ -50,7 +50,7 @@ class DirectObjects(Protocol):
         """Put an object with these entries, each with its number of rows, and with the marker of the run."""
 
     def put_before(self, until_ms: int, kept: Collection[uuid.UUID]) -> Iterator[DirectKey]:
-        """Yield the keys of the objects and unfinished uploads from before a time whose attempt is not in `kept`.
+        """Yield the keys of objects and unfinished uploads that are older than a time, except attempts in `kept`.
 
-        Objects that no task has put are left out, such as those of an offload.
+        Only objects that a task has put are returned, no objects of an offload.
         """

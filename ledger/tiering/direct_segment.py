@@ -1,9 +1,8 @@
 """Direct segment: the values of its record that a reader of its data object needs.
 
-The page docs/concepts.md explains the words direct segment and data object.
-
-A direct segment is a segment whose data object a task of a sink has put. A reader needs no index object for it. The
-layout of the object and the real stamps follow from the record and the entries.
+A direct segment is a segment whose data object (its bytes in the bucket) was put by a Spark task. A reader needs no
+index object for it. The layout of the object and the real stamps (time and row number before each entry) follow from
+the record and the entries.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class DirectSegment:
 
     @classmethod
     def of(cls, record: SegmentRecord) -> Self | None:
-        """Return the direct segment of a record. None for any other segment."""
+        """Return the direct segment of a record, or None for any other segment."""
         listed = record.listed()
         attempt = OffloadAttempt.of(listed)
         if attempt is None or attempt.stamp_time_ms is None:

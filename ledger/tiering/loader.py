@@ -66,7 +66,7 @@ def _offloading(settings: Settings) -> dict[str, object]:
 
 
 def nothing_chosen() -> OffloaderChoice:
-    """Return a choice without an offloader, for a store that is opened without a broker."""
+    """Return a choice without an offloader, for a process that opens a store without a broker."""
     return OffloaderChoice(lambda _: NoOffloader(), Settings())
 
 

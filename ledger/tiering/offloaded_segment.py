@@ -1,11 +1,11 @@
 """Sealed segment in object storage: the broker's reader of its objects, created at the first read.
 
-An attempt is one upload of the segment. The page docs/concepts.md explains the words segment, entry and direct
-segment.
+An *attempt* is one upload of the segment. A *direct segment* is a segment whose data object a Spark task has put.
 
 Invariants
 - All readers of an attempt share one handle, and so its prefetched data.
-- While the local copy exists, a read uses the preferred copy. If that copy cannot be read now, the read uses the other.
+- While the local copy exists, a read uses the preferred copy. If this copy cannot be read now, the read uses the other
+  copy.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class OffloadedSegment:
         return not self.attempt.local_deleted and not self.preferred
 
     def stamps_from(self, entry: int) -> RealStamps | None:
-        """Return the real stamps of the entries from `entry` on, if those in the object are provisional."""
+        """Return the real stamps of the entries from `entry` on, or None if the object has real stamps."""
         if self._direct is None or not entry:
             return None if self._direct is None else self._direct.stamps
         stamps, index = self._direct.stamps, self._direct.index

@@ -1,6 +1,7 @@
 """Interface to object storage (PIP-17). The package `offload` implements it, and the store calls it.
 
-The page docs/concepts.md explains the words segment, entry, frame, data object and direct segment.
+A *frame* is an entry with its length and id. A *data object* has the bytes of a segment. A *direct segment* is a
+segment whose data object a Spark task has put.
 
     offload(ledger, attempt, extra metadata)       copies a sealed segment, completely or not at all
     put_indexes(ledger, attempt, extra metadata)   puts the index objects of a direct segment
@@ -101,7 +102,9 @@ class LedgerOffloader(Protocol):
 
     @property
     def direct(self) -> DirectObjects | None:
-        """The data objects of direct segments. None if tasks may not put objects, because offloads change the bytes."""
+        """The data objects of direct segments. None if tasks may not put objects: an offload would change their
+        bytes.
+        """
 
     def offload(
         self,
@@ -130,10 +133,10 @@ class LedgerOffloader(Protocol):
         """Delete all objects of an attempt. May be repeated."""
 
     def orphans(self, store_id: str, kept: Callable[[], Collection[uuid.UUID]], until_ms: int) -> list[OrphanedAttempt]:
-        """Return the attempts with objects of a store in the current bucket, except those that are kept.
+        """Return the attempts of a store that have objects in the current bucket, except the attempts in `kept`.
 
         `kept` is called after the listing. An object that a task of a sink has put counts only if it was put before
-        `until_ms`, because its batch may commit it later.
+        `until_ms`. Reason: the batch of a younger object may still commit it.
         """
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
 """Selection of sealed segments for offload to object storage: by age, by size, or up to a position. Pure functions.
 
-Pulsar's rule: sizes are summed from the newest sealed segment to the oldest. A segment is due if the sum up to and
-with this segment exceeds the threshold, or if it was sealed long enough ago. The oldest due segment is offloaded
-first. A *log* is a ledger without partitions, or one partition.
+Pulsar's rule: sizes are summed from the newest sealed segment to the oldest. A segment is due if the sum, including
+this segment, exceeds the threshold, or if it was sealed long enough ago. The oldest due segment is offloaded first. A
+*log* is a ledger without partitions, or one partition.
 
 Invariant: An open segment, an empty segment and an offloaded segment are never selected.
 """

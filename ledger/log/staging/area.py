@@ -44,10 +44,10 @@ SyncParts = Callable[[Sequence[tuple[str, Path]]], None]
 
 
 _ENTRY_BYTES_MIN = 64 * 1024
-"""Minimum mean size of the entries of a promoted part.
+"""Minimum mean size in bytes of the entries of a promoted part. Smaller entries are cheaper to copy.
 
-Reason: the broker writes a stamp before each entry. Each stamp changes a page of 4 KiB, which is then written a second
-time.
+Reason: the broker writes a stamp before each entry of a promoted part. Each stamp changes a page of 4 KiB, which the
+disk then writes a second time.
 """
 
 
@@ -57,7 +57,7 @@ class StagingArea:
     def __init__(
         self, directory: Path, new_id: Callable[[], str], sync_parts: SyncParts | None = None, segment_from: int = -1
     ) -> None:
-        """`sync_parts` makes parts durable in a bucket. With None, parts are durable after an fsync on the local disk.
+        """`sync_parts` makes parts durable in a bucket. With None, an fsync makes them durable on the local disk.
 
         Parts of at least `segment_from` bytes become segments. With -1, no part becomes a segment.
         """

@@ -1,10 +1,10 @@
-"""Run of a batch whose parts are data objects in the bucket: its parts become direct segments, and no byte is copied.
+"""Run of a batch (its entries in one ledger) whose parts are data objects in the bucket. They become segments.
 
     objects ─▶ ids above all ids of the log? ─ yes ─▶ list (commit) ─▶ index objects
                               └─ no ─▶ copies under new ids, within the bucket ─┘
 
-A task puts its object under a key with the id of a segment, which the broker has reserved. The ids of a log rise. So
-an object keeps its id only if its log has listed no higher id since the reservation.
+A task puts its object under a key with a segment id, which the broker has reserved. The ids of a log rise. So an object
+keeps its id only if its log has listed no higher id since the reservation. Otherwise the object is copied.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from pyspark_ledger.ledger.segment.index import Integers
 
 @dataclass(frozen=True, slots=True)
 class StagedObject:
-    """Data object that becomes a segment. `lengths` and `rows` are those of its entries, and of the marker at the end.
+    """Data object that becomes a segment. `lengths` and `rows` have a number for each entry, and for the marker at the
+    end.
 
     `reserved` is set if this broker has reserved the id for this batch and ledger.
     """
@@ -43,7 +44,7 @@ class StagedObject:
 class DirectRun:
     """Segments of a batch in one ledger, in order.
 
-    `copy` copies objects under consecutive ids, with new attempts. Its second argument is the first of the ids.
+    `copy` copies objects under consecutive ids, with new attempts. Its second argument is the first id.
     """
 
     segments: Sequence[StagedObject]

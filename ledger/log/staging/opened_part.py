@@ -3,9 +3,9 @@
 A staged part is the file that one Spark task wrote for one ledger.
 
 A part in segment layout has the bytes of a segment (`ledger.transport.part_file`). Before each entry is space for its
-stamp: the time at which the broker stores the entry, and its row number. The stamp is *wide*: each of its numbers takes
-eight bytes. The last entry is the marker, which ends the run of the batch. Before the commit, the numbers in the stamps
-have no meaning, and no check reads them.
+*stamp*: the time at which the broker stores the entry, and its row number. A *wide* stamp uses eight bytes for each of
+the two numbers. Before the commit, the numbers in the stamps have no meaning, and no check reads them. The last entry
+is the *marker*, which ends the run of the batch.
 
     blocks …   frame (length, number) | wide stamp | entry      frame | wide stamp | marker
 
@@ -38,7 +38,7 @@ _STAMP_HEAD = len(STAMP_MAGIC) + 4
 class OpenedPart:
     """Part with its entries, in order.
 
-    In segment layout, `offsets` has the offset of each frame in the file, including the marker's.
+    In segment layout, `offsets` has the offset of each frame in the file. The marker's frame is included.
     """
 
     part: StagedPart
@@ -47,7 +47,7 @@ class OpenedPart:
     offsets: Sequence[int] = ()
     marker: memoryview | None = None
     promotable: bool = False
-    """Whether the part can become a segment. It does if all parts of its run can."""
+    """Whether the part can become a segment. This happens only if all parts of its run can."""
 
 
 def open_part(part: StagedPart, path: Path) -> OpenedPart:

@@ -1,19 +1,18 @@
-"""Promotion of staged parts: the files of a large batch become segments of the log by a link, and are not copied.
+"""Promotion of staged parts: the files of a large batch become segments of the log by a link, without a copy.
 
     part in segment layout ─▶ stamps ─▶ sync ─▶ sidecar ─▶ link <id>.ledger ─▶ sync of the directory ─▶ list (commit)
 
 A *staged part* is the file that one Spark task wrote for one ledger. A *stamp* before each entry has the time at which
 the broker stored the entry, and its row number. The *sidecar* is the index file `<id>.index` beside a segment. The task
-has synced its part already, so the sync here writes only the pages with stamps.
+has synced its part already. So the sync here writes only the pages with stamps.
 
 Invariants
-- Of a part, only the stamps ever change. If a commit is repeated after a crash, it writes all stamps again.
-- The broker locks a part before it writes the stamps, and until the segment is listed. A part that is locked by another
-  broker is copied instead. A part whose file has a second name is also copied, because it may be a segment already. So
+- Only the stamps of a part ever change. If a commit is repeated after a crash, it writes all stamps again.
+- The broker locks a part before it writes the stamps, and until the segment is listed. A part that another broker has
+  locked is copied instead. A part whose file has a second name is also copied, because it may be a segment already. So
   a broker that was suspended and has lost the store never changes a listed segment.
-- One metadata transaction lists all segments of a batch, in the order of the parts. Before it, a crash leaves files of
-  allocated ids without an acknowledged entry. The next start deletes them, and the part keeps its name in the staging
-  directory.
+- One metadata transaction lists all segments of a batch, in the order of the parts. An earlier crash leaves segment
+  files that no record lists. The next start deletes them, and the part keeps its name in the staging directory.
 - The caller deletes the names in the staging directory after the commit.
 """
 
@@ -59,7 +58,7 @@ class SegmentPlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PromotedSegment:
-    """Part that becomes a segment. `index` has its entries, with the marker.
+    """Part that becomes a segment. `index` contains its entries and the marker.
 
     `attempt` is set for a direct segment: the part is a data object in the bucket, and has no local file.
     """
