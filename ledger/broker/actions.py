@@ -109,9 +109,7 @@ class Actions:
         self._token = token
 
     def table(self) -> dict[str, Callable[[Any], msgspec.Struct]]:
-        """Return the handler of each action of the protocol, except `hello` and `shutdown`, which the server
-        handles.
-        """
+        """Return the handler of each action of the protocol. The server itself handles `hello` and `shutdown`."""
         store, durable, survey = self._store, self._store.cursors, BatchStatus(self._store, system_clock_ms)
         return {
             "create": self._create,

@@ -144,9 +144,7 @@ def _received_entries(peer: socket.socket, ring: RingReader) -> Iterator[list[me
 
 
 def _packet(peer: socket.socket) -> tuple[bytes, list[int]]:
-    """Return one packet and its descriptors. Both are empty at the end of the stream, also if the producer was
-    killed.
-    """
+    """Return one packet and its descriptors. Both are empty at the end of the stream, or if the producer was killed."""
     try:
         body, files, flags, _ = socket.recv_fds(peer, _PACKET_BYTES_MAX, _DESCRIPTORS_MAX, _CLOSE_ON_EXEC)
     except ConnectionError:

@@ -5,8 +5,8 @@
 
 Invariants
 - The reading thread of a stream receives batches and passes their entries to the log's queue.
-- The reading thread stops while too many bytes are in flight: those of this producer, or those of all producers. The
-  flow control of gRPC or of the local socket then slows the producer down. This limits the memory.
+- The reading thread stops while too many bytes are in flight, of this producer or of all producers. The flow control of
+  gRPC or of the local socket then slows the producer down. This limits the memory.
 - A producer gets its replies in the order of its entries. One thread at a time replies, to the oldest append first.
   The reply to an append that completes early waits for the replies to earlier appends.
 - The thread that completes an append also syncs other logs. So it never waits for a producer.

@@ -106,7 +106,7 @@ class FoundStore(NamedTuple):
         return cls(bucket, found)
 
     def live_settings(self, configured: Settings) -> LiveSettings:
-        """Return the configured settings, overridden by those that a client changed. The manifest has the changes."""
+        """Return the configured settings, overridden by the changed settings in the manifest."""
         changed = self.found.manifest.settings
         return LiveSettings.of(
             configured,
@@ -119,7 +119,7 @@ class FoundStore(NamedTuple):
 def open_in_bucket(
     store: FoundStore, directory: Path, settings: Settings, *, take_over: bool, **options: Any
 ) -> BucketStore:
-    """Take the store in a bucket over and open it. `options` are those of `Store.open`.
+    """Take the store in a bucket over and open it. `options` are passed to `Store.open`.
 
     Raises Refused if another broker serves the store.
     """
@@ -136,8 +136,8 @@ def open_in_bucket(
 class BucketHome:
     """Open store of this broker, and the address at which clients of other directories find the broker.
 
-    `own` are the certificates that the broker made. None if it uses certificates of the settings, or listens only at
-    its private socket.
+    `own` are the certificates that the broker made. It is None if the settings name certificates, or if the broker
+    listens only at its private socket.
     """
 
     def __init__(self, store: BucketStore, own: OwnCertificates | None) -> None:

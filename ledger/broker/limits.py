@@ -9,8 +9,8 @@ Rules of limits
 
 Rules of idle time
 - Idle time begins when the last call ended. It is 0 while a call runs or a lease is valid.
-- A lease counts for this reason: a query with one trigger an hour makes no call between the triggers, and needs the
-  broker again.
+- A lease counts because its query will need the broker again. A query with one trigger an hour makes no call between
+  the triggers.
 """
 
 from __future__ import annotations

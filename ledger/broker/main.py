@@ -114,10 +114,9 @@ def main(arguments: list[str] | None = None) -> int:
 def _opened(
     options: argparse.Namespace,
 ) -> tuple[Store, CachedReads, LiveSettings, Listening | None, WebAddress | None, BucketHome | None]:
-    """Open the store.
+    """Open the store. Return it with its cache, the settings, the addresses for calls and for HTTP, and `BucketHome`.
 
-    Return the store, its cache, the settings, the addresses for calls and for HTTP, and `BucketHome`.
-    Both addresses are checked before the store is opened. Reason: to open the store raises its epoch, which ends an
+    Both addresses are checked before the store is opened. Reason: the opening raises the store's epoch, which ends an
     earlier broker. The address for calls is None if the broker listens only at its private socket. The `BucketHome` is
     None for a local store.
     """
@@ -327,10 +326,12 @@ def _leave(store: Store | BucketStore, servers: list[BrokerServer], limit_ms: in
     """Complete the queued appends, shut the servers down, and close the store.
 
     Flight's shutdown waits until all streams end, and an idle producer keeps its stream open. So after `_GRACE_MS` the
-    process exits without waiting. It keeps the store's lock until it exits. Reason: the shutdown removes the socket.
-    The lock prevents that the next broker creates its own socket at the same path before this removal. For a store in a
-    bucket, the next broker may use another directory of this host, which has its own lock. So the broker of such a
-    store first checks the manifest. If another broker has taken the store over, this check ends the process.
+    process exits without waiting. It keeps the store's lock until it exits. Reason: the shutdown removes the socket,
+    and the lock keeps the next broker from creating its socket at the same path before that.
+
+        For a store in a bucket, the next broker may use another directory of this host, which has its own lock. So the
+        broker of such a store first checks the manifest. If another broker has taken the store over, this check ends
+        the process.
     """
     if isinstance(store, BucketStore):
         store.check_fenced()

@@ -3,9 +3,8 @@
     <directory>/tls/ledger-<host>-…     certificates, key and token; mode 0600
     <directory>/tls/port                the port, if the address leaves the choice to the system
 
-Rules
-- The broker makes certificates if it has no address. It also makes them for an address `grpc+tls://` without
-  certificates and tokens in the settings. Without an address it listens at loopback.
+- The broker makes certificates if no address is configured, and listens at loopback. It also makes them for an address
+  `grpc+tls://` if the settings name no certificates and tokens.
 - The next broker of the same directory uses the same files and the same port, because running tasks know them. After
   half a year, a broker makes new files.
 - Without the package `cryptography` a broker without an address listens at its private socket only.
@@ -87,7 +86,9 @@ def _host(address: str) -> str:
 
 
 def _files(folder: Path, host: str, clock: Clock) -> EphemeralCertificates:
-    """Return the files of an earlier broker, or new files. The token is written last, so it proves that all exist."""
+    """Return the files of an earlier broker, or new files. The token is written last, so its file proves that all
+    exist.
+    """
     disk.make_directory(folder)
     files = EphemeralCertificates(folder, host)
     token = files.file("token")

@@ -69,10 +69,10 @@ from pyspark_ledger.ledger.transport.tokens import BearerTokenFactory, require_a
 
 # Actions that the limit of concurrent calls does not apply to. An operator needs them while the broker is overloaded.
 _ALWAYS = frozenset({"hello", "health", "settings", "settings.change", "shutdown"})
-# Maximum number of blocks that are prepared together, after the first block. A copy of a block overwrites the
-# processor's caches. So Python's work for several blocks in a row is four times as fast as between the copies. The
-# cost: while a client does not read, the broker keeps up to this many blocks in memory. A group has at most
-# `CachedReads.group_bytes` of blocks that are not in local files.
+# Maximum number of blocks that are prepared together, after the first block. Reason: a copy of a block overwrites the
+# processor's caches. So Python's work on several blocks in a row is four times as fast as work between the copies. The
+# cost: while a client does not read, the broker keeps up to this many blocks in memory. Blocks that are not in local
+# files have at most `CachedReads.group_bytes` bytes in a group.
 _AHEAD = 8
 _log = logging.getLogger(__name__)
 

@@ -1,17 +1,17 @@
 """Pool of the cache: blocks of one kind, with their own limit and eviction policy.
 
 A cache has two pools. Blocks in memory use memory of the broker. Blocks of local files use none: the cache only counts
-the bytes that they probably have in the system's page cache. Neither pool evicts blocks of the other pool. The caller
-of every method holds the cache's lock.
+the bytes that they probably have in the system's page cache. Each pool evicts only its own blocks. The caller of every
+method holds the cache's lock.
 
 Invariants
 - `held` is the size of the blocks with a cached range. `size` also includes evicted blocks that readers still
   reference. Only blocks in memory can be referenced.
 - After each call, `size` is at most the limit. Exception: a block that does not fit is served to its reader, and its
   memory counts until the reader releases it.
-- Eviction starts when more than `trigger` is in use, and stops at `watermark`. The eviction of a
-  referenced block frees no memory. So a size pass continues until enough memory is free or no range is cached. Only one
-  pass runs at a time.
+- Eviction starts when more than `trigger` bytes are in use, and stops at `watermark` bytes. The eviction of a
+  referenced block frees no memory. So an eviction continues until enough memory is free or no range is cached. Only one
+  eviction runs at a time.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class BlockPool:
         self.make_room([span])
 
     def removed(self, span: CachedRange, released: int) -> int:
-        """Subtract a removed range. `released` is the size of its block after the block's last range, otherwise 0.
+        """Subtract a removed range. `released` is the size of its block if the block has no other range, otherwise 0.
 
         Return the bytes that became free.
         """

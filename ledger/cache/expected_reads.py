@@ -10,7 +10,7 @@ Rules, and the behaviour of Spark that requires them
   same entries are served again, and the set does not change.
 - `commit` moves a reader's position forward, which removes the rest of the batch from the set. It never moves back.
 - `reset` moves the position anywhere, and all entries after it are expected again. `again` adds a range of entries.
-- A reader that has not reported before `until_ms` is removed with its expected reads.
+- A registered reader must report before the time `until_ms`. Otherwise it is removed with its expected reads.
 
 `ActiveCursors` counts the readers at or before a position in a sorted list. A move of a reader is only recorded, in
 O(1). The list is sorted before the next query, because moves are far more frequent than queries.

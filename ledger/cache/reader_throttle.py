@@ -5,12 +5,12 @@ reads from storage, and the others read from the cache. If the first reader is t
 from storage again. So the first reader waits for a limited time if the others can then catch up.
 
 Rules
-- A reader waits only before a read of storage. The cache keeps the last `span` bytes before the end of that read. The
+- A reader waits only before a read of storage. The cache keeps the last `span` bytes before the end of this read. The
   reader waits for readers further behind, if they can come near enough in its remaining waiting time.
-- The total waiting time of a reader is limited to the share `part` of the time in which it reads its whole backlog.
-  This is the time since its start, minus its waiting time, plus the estimated time for the rest. The estimate uses the
-  reader's *own speed*, which is the speed of its last batches, measured without waiting times. One batch is not enough,
-  because the next batch may take twice as long beside other readers.
+- The total waiting time of a reader is at most the share `part` of its reading time. The reading time is the time since
+  the reader's start, without its waits, plus the estimated time for the rest. The estimate uses the reader's *own
+  speed*: the speed of its last batches without waits. The speed of one batch is not enough, because other readers may
+  slow the next batch to half of this speed.
 - A reader does not wait for a reader that has stopped in the last seconds, or whose own speed is lower.
 
 Pure: the clock and the positions are arguments. A position is the number of bytes of all earlier entries.

@@ -5,9 +5,9 @@
                       with one entry
     from the broker   Appended, one packet for each packet with entries
 
-On the broker's host the producer copies an entry once, and sends only its offset over a Unix socket. The broker sends
-the abstract name of this socket in its `Welcome`. Client and broker each check that the other is the same user's
-process.
+On the broker's host the producer copies an entry once, and sends only its offset over a Unix socket. The broker's reply
+to a new client, `Welcome`, has the abstract name of this socket. Client and broker each check that the other process
+belongs to the same user.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Client of one broker: methods for the common actions of the protocol, for reads and for producers.
 
-`ledger.client.broker_connection` makes and retries the calls, and refuses them in forked processes. The page
-docs/concepts.md explains the words entry, cursor and run.
+`ledger.client.broker_connection` makes and retries the calls, and refuses them in forked processes. An *entry* is one
+append with its rows. A *cursor* is the durable position of a reader. A *run* is the entries of one committed batch.
 """
 
 from __future__ import annotations

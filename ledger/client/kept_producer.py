@@ -1,6 +1,6 @@
 """Producers that a client keeps between calls of `Ledger.append`, so that an append needs only one round trip.
 
-The page docs/concepts.md explains the words entry and log.
+An *entry* is one append with its rows. The *log* is the sequence of the ledger's entries.
 
 Rules
 - A producer serves one append at a time. A producer has its own name and sequence ids.

@@ -1,13 +1,13 @@
-"""Client of a store in a bucket whose broker runs with another local directory, on this host or on another one.
+"""Client of a store in a bucket whose broker runs with another local directory, on this host or another host.
 
 Rules
-- The manifest is read only if the directory's own broker does not answer. So a client of that broker sends nothing to
-  the bucket.
+- The *manifest* is the object that names the store's broker. It is read only if the directory's own broker does not
+  answer. So a client of that broker sends nothing to the bucket.
 - A broker is not reachable if its process on this host has ended, or if it listens at loopback of another host.
 - If the broker has own certificates, the client uses the secret in the bucket. Otherwise it uses the credentials that
   the caller gave.
 - A task starts no broker. If its broker does not answer, and the task can read the bucket, it continues with the broker
-  that the manifest names. It then has the token of that broker.
+  that the manifest names. From then on it uses the token of that broker.
 - An error of the bucket is only logged. The caller then starts a broker, and the broker reports the same error.
 """
 

@@ -1,6 +1,7 @@
 """Producer of messages. It collects messages into batches, as a Pulsar client does, and sends each batch as one entry.
 
-The page docs/concepts.md explains the words entry, chunk and de-duplication.
+An *entry* is the unit of storage: one batch of messages, or a *chunk*, a part of a large message. With
+*de-duplication*, a ledger stores a message once, even if it is sent again.
 
     send ─▶ the open batch ─▶ an entry ─▶ ledger.client.producer ─▶ acknowledgement ─▶ every message of the batch
         └─▶ a large message ─▶ its chunks ─┘
@@ -370,7 +371,7 @@ class MessageProducer:
         self.batches += 1
         try:
             *before, last = [self._pipeline.append(*entry) for entry in entries]
-        except Exception as error:  # noqa: BLE001 — whatever it is, nobody may wait for ever
+        except Exception as error:  # noqa: BLE001 — any error becomes the result, because callers wait
             unknown = Refused(f"a batch of {count} messages of {self.name!r} cannot be sent: {error!r}")
             sent.fail(error if isinstance(error, LedgerError) else unknown)
             return

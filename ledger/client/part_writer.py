@@ -1,7 +1,7 @@
 """Writer of a staged part: the rows of one Spark task for one ledger, which no reader sees before the commit.
 
 On the broker's host the writer writes to a file in the store. On another host it sends the rows to the broker, which
-writes a part in frames. The page docs/concepts.md explains the words entry, frame and staged part.
+writes a part in frames. A *frame* is an entry with its length and number.
 """
 
 from __future__ import annotations

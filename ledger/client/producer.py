@@ -1,8 +1,8 @@
 """Pipelined producer: it sends further entries before earlier entries are acknowledged, and keeps their order.
 
 One thread at a time sends. Entries that arrive while it sends form the next batch, so that small entries are sent
-together. The receiver thread reads the acknowledgements, which have the order of the entries. The page
-docs/concepts.md explains the words entry and log.
+together. The receiver thread reads the acknowledgements, which have the order of the entries. An *entry* is one append
+with its rows. The *log* is the sequence of the ledger's entries.
 
 Invariants
 - The bytes of unacknowledged entries never exceed the limit: `append` waits until earlier entries are acknowledged.
@@ -74,8 +74,9 @@ class _Sent:
 
 
 class Producer:
-    """Producer of entries for one ledger, over one stream. Any thread may append. The log has the order of the
-    calls.
+    """Producer of entries for one ledger, over one stream. Any thread may append.
+
+    The log has the order of the calls.
     """
 
     def __init__(
@@ -121,9 +122,7 @@ class Producer:
         self.close()
 
     def append(self, *entry: Buffer) -> Future[Position]:
-        """Send one entry, whose bytes are in one or more buffers. The future returns its position when it is
-        durable.
-        """
+        """Send one entry, as one or more buffers. The future returns the entry's position when the entry is durable."""
         self.require_own_process()
         size = 0
         for buffer in entry:

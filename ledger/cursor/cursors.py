@@ -47,8 +47,9 @@ from pyspark_ledger.ledger.protocol.reads import OpenRead
 
 Change = Callable[[CursorRecord], CursorRecord]
 Forgetting = Callable[[str, str], AbstractContextManager[None]]
-"""Function of a ledger's and a cursor's name. The cursor is reset or deleted within the returned context, which deletes
-the cursor's delivery records."""
+"""Function of a ledger's and a cursor's name. The caller resets or deletes the cursor within the returned context.
+
+The context deletes the cursor's delivery records."""
 
 
 class CursorTable:
@@ -130,7 +131,7 @@ class CursorTable:
         return self._state(self._require_acknowledgements().acknowledge(found, batches, snapshot), snapshot)
 
     def acknowledged(self, ledger: str, name: str, start: Position) -> PositionSet | None:
-        """Return all acknowledged positions from `start` on, including those before the cursor's `next_position`.
+        """Return all acknowledged positions from `start` on, also positions before the cursor's `next_position`.
 
         Returns None if no position is acknowledged or the cursor is missing.
         """

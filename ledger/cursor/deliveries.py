@@ -1,22 +1,22 @@
-"""Delivery records of a store's cursors. A record has the rows of one batch, and the outstanding rows of earlier
-batches.
+"""Delivery records of a store's cursors.
 
-An *outstanding* row was delivered and is not acknowledged.
+A *delivery record* has the rows of one batch, and the outstanding rows of earlier batches. An *outstanding* row was
+delivered and is not acknowledged. A *negative acknowledgement* asks for the redelivery of a row before the timeout.
 
 If a batch has only contiguous new rows, Spark's start and end offset describe it completely. A batch with skipped or
-redelivered rows needs a record. The broker
-chooses the rows of such a batch once, and stores the record before a checkpoint of Spark names the record.
+redelivered rows needs a record. The broker chooses the rows of such a batch once. It stores the record before a
+checkpoint of Spark names the record.
 
 Invariants
 - If Spark runs a batch again, the batch delivers exactly the rows of its record, in any process and after any
   acknowledgement.
 - The log keeps all rows that a record may deliver. The cursor's replay floor, before which the log may be trimmed, is
   at or before the record's first row.
-- With ackMode `explicit` the user acknowledges rows. An outstanding row is redelivered, with the number of its
-  deliveries, or becomes a dead letter. After a reset of the cursor no row is outstanding.
-- A record does not contain acknowledged rows. The acknowledgements are made durable before the record is stored.
-  Reason: otherwise a crash could lose the acknowledgement of a row that is in no record. The row would never be
-  redelivered.
+- With the read option `ackMode` = `explicit`, the user acknowledges rows. An outstanding row is redelivered, with the
+  number of its deliveries, or becomes a dead letter: it is moved to another ledger. After a reset of the cursor no row
+  is outstanding.
+- A record contains no acknowledged rows. The acknowledgements are made durable before the record is stored. Reason:
+  otherwise a crash could lose the acknowledgement of a row that is in no record. The row would never be redelivered.
 - If the host's clock is set back, redelivery is not delayed. The ages of deliveries continue from the newest delivery
   time.
 - Negative acknowledgements are kept in memory. If the broker dies, their rows are redelivered after the timeout.

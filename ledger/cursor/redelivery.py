@@ -4,7 +4,7 @@ A *delivery* (`DeliveredRange`) is a range of positions that a batch delivered, 
 skips. Its rows are *outstanding* until they are acknowledged.
 
 Rules
-- A delivery skips its acknowledged rows. When all of its rows are skipped, the delivery ends.
+- A delivery skips its acknowledged rows. A delivery ends when all of its rows are skipped.
 - A delivery that is older than the timeout is redelivered as a whole, and its count rises by one.
 - From a younger delivery, only negatively acknowledged rows are redelivered. These rows become a delivery of their own,
   and the first delivery skips them.

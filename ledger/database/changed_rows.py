@@ -3,10 +3,10 @@
     [["segment", "put", [7, "public/…", …]], ["cursor", "delete", ["public/…", "billing", …]], …]        msgpack
 
 Invariants
-- The changes of a transaction are complete and in order, those of cascades and replaced rows included.
-- A change that is rolled back to its savepoint is not among them.
-- Applying the changes of all transactions in order to a copy gives the same records.
-- A change that does not fit the copy is `Corrupt`: a deleted row that is missing, or a table that is unknown.
+- The changes of a transaction are complete and in order. They include cascades and replaced rows.
+- A change that was rolled back to its savepoint is not included.
+- A copy to which the changes of all transactions are applied in order has the same records.
+- A change that does not fit the copy raises `Corrupt`: it deletes a missing row, or names an unknown table.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Value = Any
 
 
 class ChangedRow(NamedTuple):
-    """Row that was put or deleted. `values` are all of its columns, in the order of the table."""
+    """Row that was put or deleted. `values` has all columns of the row, in the order of the table."""
 
     table: str
     change: Literal["put", "delete"]
@@ -39,7 +39,7 @@ _decode = msgspec.msgpack.Decoder(list[ChangedRow]).decode
 
 
 class Replica(Protocol):
-    """Other place that has the durable copy of the records."""
+    """Place outside the local file that has the durable copy of the records."""
 
     def replicate(self, rows: bytes) -> None:
         """Make the encoded rows of a transaction durable. The local file commits afterwards."""
@@ -49,7 +49,7 @@ class Replica(Protocol):
 
 
 class RowCapture:
-    """Captured changes of one connection, since `take`."""
+    """Changes of one connection since the last call of `take`."""
 
     def __init__(self, connection: CheckedConnection, tables: Iterable[RecordTable]) -> None:
         self._rows: list[ChangedRow] = []

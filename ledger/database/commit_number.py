@@ -5,16 +5,16 @@
     | u64   | CRC32C |   0    | u64   | CRC32C |     little-endian; both places have the same number
     +-------+--------+--------+-------+--------+
 
-SQLite writes commits to a write-ahead log. It treats a damaged frame of this log as the end of the log. Then the later
-commits are lost without an error, and the metadata are sound but older.
+SQLite writes commits to a write-ahead log. It takes a damaged frame of this log as the end of the log. Then the later
+commits are lost without an error. The metadata are still undamaged, but older.
 
 Invariants
 - The number is written after the commit is on the device, and before the call returns. After a loss of power the number
-  may be lower than the commits in the metadata. It is never higher, unless commits are lost.
+  may be lower than the number of commits in the metadata. If it is higher, commits are lost.
 - The number is written through a mapping and not synced. So it costs no system call, and no sync waits for it.
 - A new owner of the store creates a new file in the transaction that raises the epoch, and renames the file into place.
   So a broker that has lost the store writes to a file without a name.
-- If one place is damaged, the other counts. If both are damaged, the file is `Corrupt`. A missing file is `Corrupt`,
+- If one place is damaged, the other is used. If both are damaged, the file is `Corrupt`. A missing file is `Corrupt`,
   unless no broker has ever opened the store.
 """
 

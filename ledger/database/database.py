@@ -1,10 +1,10 @@
 """SQLite file of a store's metadata: durable transactions that many threads share, and the store's epoch.
 
-The epoch is a number in the metadata that rises with each start of a broker. An earlier broker finds another epoch than
-its own, and is fenced: its changes are refused.
+The epoch is a number in the metadata that rises with each start of a broker. If an earlier broker finds an epoch above
+its own, it is *fenced*: its changes are refused.
 
 Rules
-- The file uses a write-ahead log (WAL) with synchronous=FULL: a change is on the device before the call returns.
+- The file uses a write-ahead log (WAL) with synchronous=FULL. So a change is on the device before the call returns.
 - One thread writes. Changes that arrive during a commit share the next transaction, and so one sync. Each change has
   its own savepoint, so a failed change affects no other.
 - Every transaction compares the broker's epoch first. If the epoch differs, the transaction writes nothing and raises
@@ -17,8 +17,8 @@ Rules
   a Flight server uses a new thread for each call.
 - With a `replica`, another place has the durable copy. The changed rows of a transaction go there before the commit.
   The local file is not synced. Readers see a change only after the copy is durable.
-- A file that is refused (of another program, of another format, damaged, out of date, busy) stays unchanged. An
-  existing file is never replaced.
+- A refused file stays unchanged. A file is refused if it belongs to another program, has another format, is damaged, is
+  out of date, or is busy. An existing file is never replaced.
 - The owner migrates a file of an earlier format in one transaction, when it opens the file. After that, an older
   program refuses the file. A reader migrates a copy in memory.
 """
@@ -219,8 +219,8 @@ class MetadataFile:
         for connection in idle:
             connection.close()
         self._thread.join()
-        # The last connection that closes moves SQLite's log into the file. If two connections close at the same time,
-        # neither does.
+        # The last connection that closes moves SQLite's log into the file. If two connections close at once, neither
+        # moves the log.
         self._writer.close()
         if self._epoch_file is not None:
             self._epoch_file.close()

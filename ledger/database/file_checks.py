@@ -2,8 +2,8 @@
 
 Rules
 - A query sees the last committed state, also while a broker has the file open.
-- The connection is read-only. Reason: a writing connection moves the write-ahead log into the file when it closes. From
-  a damaged log it moves only the readable part, and deletes the log. Then the other commits are lost.
+- The connection is read-only. Reason: a writing connection moves the write-ahead log into the file when it closes, and
+  then deletes the log. Of a damaged log it moves only the readable part. Then the other commits are lost.
 - If SQLite cannot read the write-ahead log on a read-only connection, the query reads a copy of the file and the log.
 """
 

@@ -55,7 +55,7 @@ def store_html(view: StoreView) -> str:
 
 
 def ledger_text(kind: str, view: LedgerView) -> str:
-    """Return the facts of the picture as lines. The first begins with the class and the name."""
+    """Return the facts of the picture as lines. The first line begins with the class and the name."""
     return "\n".join(_lines(f"{kind}({shown(view.name)})", view))
 
 

@@ -3,12 +3,13 @@
     | table table | bucket | both | local | open |        parts, in the order of the log
     0                                      x(position)    coordinates from 0 to the width
 
-The *place* of a segment is where its data is: published to a table, in the bucket, local, or both of the last two.
+The *place* of a segment is where its data is: in a published table, in the bucket, local, or both in the bucket and
+local.
 
 Rules
 - If the ledger has at most `PARTS_MAX` segments, each part is one segment. Otherwise a part is a group of consecutive
   segments of the same place. If there are more than `PARTS_MAX` such groups, each part has an equal number of segments.
-  Its place is then that of most of its entries.
+  Its place is then the place of most of its entries.
 - The width of a part grows with its entries. Every part has a least width, so that each is visible.
 """
 
@@ -48,7 +49,9 @@ _GAP = 2.0
 
 @dataclass(frozen=True, slots=True)
 class DrawnPart:
-    """Consecutive segments from `first` to `last`. `place` is that of most entries, `counts` the segments by place."""
+    """Consecutive segments from `first` to `last`. `place` is the place of most entries, `counts` the segments by
+    place.
+    """
 
     place: Place
     first: int
@@ -157,8 +160,8 @@ _Placed = tuple[SegmentDescription, Place]
 
 def _groups(placed: Sequence[_Placed], parts_max: int) -> list[list[_Placed]]:
     if len(placed) <= parts_max:
-        return [[each] for each in placed]
-    groups = [list(group) for _, group in groupby(placed, lambda each: each[1])]
+        return [[segment] for segment in placed]
+    groups = [list(group) for _, group in groupby(placed, lambda segment: segment[1])]
     if len(groups) <= parts_max:
         return groups
     cuts = [len(placed) * part // parts_max for part in range(parts_max + 1)]

@@ -215,7 +215,10 @@ class UnwantedRecords(Records):
 
     def put(self, gone: Iterable[UnwantedObjects]) -> None:
         """Record objects that no segment needs. The caller knows that no later commit lists them."""
-        rows = [(str(each.attempt), each.ledger_id, each.ledger, msgspec.json.encode(each.driver)) for each in gone]
+        rows = [
+            (str(objects.attempt), objects.ledger_id, objects.ledger, msgspec.json.encode(objects.driver))
+            for objects in gone
+        ]
         if rows:
             self._file.change(lambda c: c.executemany("INSERT OR REPLACE INTO unwanted_row VALUES (?, ?, ?, ?)", rows))
 

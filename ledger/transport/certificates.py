@@ -8,8 +8,8 @@
 Rules
 - The files are in a directory that only the user can read. Keys and token have mode 0600 from their creation.
 - The authority's key stays in memory, and no file contains it.
-- Each file name has a part `mark`. Files that Spark ships have a random mark, because Spark distinguishes shipped files
-  only by their names.
+- Each file name has a part `mark`. Files that Spark distributes to executors have a random mark, because Spark
+  distinguishes these files only by their names.
 - The package `cryptography` is imported when the first authority is made.
 """
 

@@ -1,7 +1,7 @@
 """Memory mapping of blocks (parts of a segment file with whole entries).
 
 Readers on the broker's host map blocks themselves. The broker maps the blocks that it sends to remote readers. A block
-can also be in a file in shared memory, which its readers lock and map. `ledger.cache.shared_memory` creates and evicts
+can also be in a shared-memory file, which its readers lock and map. `ledger.cache.shared_memory` creates and evicts
 these files and defines their layout. A *frame* is an entry in a block, with its length and id.
 """
 

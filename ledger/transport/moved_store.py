@@ -4,7 +4,8 @@
     metadata.moved.sqlite    the metadata; the rename from metadata.sqlite is the mark
 
 Rules
-- One rename marks a directory. A program without this module finds no metadata, and refuses the directory.
+- One rename marks a directory. A program of an earlier version, without this module, finds no metadata and refuses the
+  directory.
 - A rename back removes the mark. `moved.json` beside `metadata.sqlite` is no mark.
 """
 

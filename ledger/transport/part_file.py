@@ -1,6 +1,7 @@
 """Writer of a staged part: a file with the rows of one Spark task for one ledger, which no reader sees.
 
-The page docs/concepts.md explains the words entry, frame, stamp and run.
+A *run* is the entries of one committed batch. Its last entry, the *marker*, has no rows. A *frame* is an entry with its
+length and its number in the file. A *stamp* before an entry has the time and the row number that the broker gives it.
 
 A client on the broker's host writes the file itself. For a client on another host the broker writes it. A part has one
 of two layouts:
@@ -9,12 +10,12 @@ of two layouts:
     segment    the blocks of a segment file (`ledger.segment.format`), so that the part can become a segment
 
 In segment layout each entry has a *wide* stamp before it, a stamp of fixed length. The task writes zeros there, and the
-broker overwrites them at the commit. The marker of the run is the last entry. No other byte of the file changes after
-the task has closed it.
+broker overwrites them at the commit. The marker is the last entry. After the task has closed the file, no other bytes
+change.
 
 Rules
-- The checksum of a part in segment layout covers the frame header of each entry, its magic number and its own checksum.
-  So it covers the entries' bytes, and the task does not read them a second time.
+- The checksum of a part in segment layout covers the frame header, the magic number and the checksum of each entry. So
+  it also protects the entries' bytes, and the task does not read them a second time.
 - A large part in segment layout is synced when it is closed, by the task. So the syncs of a batch run in parallel.
 """
 

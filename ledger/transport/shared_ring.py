@@ -18,9 +18,9 @@ Invariants
 - The file can never shrink, because the kernel forbids it (F_SEAL_SHRINK). The broker maps no file without this seal.
   Reason: access to a mapping of a truncated file kills the process.
 - Space is released in the order of allocation. No two entries share space.
-- A ring of twice a producer's in-flight limit always has room for the entries within that limit. Proof: at most two
-  free parts exist, and a new entry that fits neither is larger than each. So the bytes in flight and the new entry
-  together exceed half the ring.
+- A ring of twice a producer's in-flight limit always has room for the entries within this limit. Proof: the ring has at
+  most two free parts. A new entry that fits into neither is larger than each of them. So the bytes in flight and the
+  new entry together exceed half the ring.
 - In a smaller ring an entry waits until earlier entries are acknowledged. An empty ring always has room.
 """
 
@@ -156,8 +156,9 @@ def map_sealed(fd: int) -> memoryview:
 
 
 def entry_file(fd: int) -> memoryview:
-    """Return the entry in a file that cannot shrink. The result is a mapping if nobody can write to the file, or else a
-    copy.
+    """Return the entry in a file that cannot shrink.
+
+    If nobody can write to the file, the result is a mapping, otherwise a copy.
     """
     if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _UNCHANGING != _UNCHANGING:
         return memoryview(map_sealed(fd).tobytes())

@@ -1,9 +1,8 @@
-"""gRPC header with the id of the store that a call is meant for. The broker checks it before it runs the call.
+"""gRPC header with the id of the store that a client means. The broker checks it before it runs the call.
 
-A client checks the store's id in its first call only (`Hello`), and gRPC reconnects without notice. After that, the
-broker of another store could answer at the same TCP port, and could have a ledger of the same name. Every call
-therefore has the header, and a broker refuses a call for another store. A client that does not know the id yet sends no
-header.
+A client checks the store's id in its first call only (`Hello`), and gRPC reconnects without notice. Later the broker of
+another store could answer at the same TCP port, and have a ledger of the same name. So every call has the header, and a
+broker refuses a call for another store. A client that does not know the id yet sends no header.
 """
 
 from __future__ import annotations

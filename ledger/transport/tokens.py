@@ -1,6 +1,7 @@
 """Bearer tokens, task tokens that a driver derives from its bearer token, and the reading of TLS files.
 
-The page docs/concepts.md explains the words staged part and dead letter.
+A *staged part* is a file with the rows of one Spark task, before their commit. A *dead letter* is a row or message that
+a query could not process, and that is moved to another ledger.
 
 A *bearer token* is the secret with which a client authenticates its calls. Options and settings contain only a
 *reference* to the token:
@@ -17,7 +18,7 @@ Rules of bearer tokens
   error does not show an invalid reference either, because it may be a pasted token.
 - A client reads its token at every call. You can therefore replace a token without a restart: first at the broker,
   which accepts several tokens, then at the clients.
-- A comparison of tokens takes the same time wherever they differ.
+- A comparison of tokens always takes the same time. So its duration does not show at which character they differ.
 
 Rules of task tokens
 - A driver derives a task token from its bearer token without a call. Nobody can derive the bearer token from it.
@@ -26,7 +27,8 @@ Rules of task tokens
 - With the right to read, a task reads the ledgers of its query, and appends to the ledger of its dead letters.
 - With the right to write, a task writes staged parts, and describes or creates the target ledgers.
 - Only the driver commits, acknowledges and deletes.
-- A task token expires after hours and not after minutes, because the clocks of client and broker can differ by minutes.
+- A task token expires after hours, and not after minutes. Reason: the clocks of client and broker can differ by
+  minutes.
 - If a bearer token is removed from the broker, all task tokens derived from it are invalid.
 """
 
@@ -192,7 +194,7 @@ def token_header(reference: str, token: str = "") -> list[tuple[bytes, bytes]]:
 
 
 class BearerToken(flight.ServerMiddleware):  # type: ignore[misc]
-    """Result of the token check of one call. `right`: the token is valid; None if the call had no token.
+    """Result of the token check of one call. `right` is true for a valid token, and None if the call had no token.
 
     `claims` are the rights in a task token.
     """

@@ -12,7 +12,7 @@ the system's page cache then probably has the bytes. The code calls this *to acc
 Rules
 - A block that is not cached counts as read from storage, whether its reader maps it or gets it from the broker. The
   eviction policy decides whether the block is then cached. Usually it is cached if another reader still has to read it.
-- A range counts as read when the broker has answered its locations or has sent its last frame.
+- A range counts as read when the broker has sent its locations or its last frame.
 - Appended entries are cached while the ledger has readers, and for a grace time after that.
 """
 

@@ -4,7 +4,7 @@ The cache keeps the bytes of blocks from object storage. With `managedLedgerCach
 blocks in local files.
 
 Rule: for a registered reader, the broker prefetches only the ranges that the reader announced (`prefetcher`). For any
-other reader, the offloader, the code that reads object storage, prefetches the bytes after the last read.
+other reader, the offloader (the code that reads object storage) prefetches the bytes after the last read.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
 
 Rules
 - A block is fetched into the cache once for all readers. A block that is cached or being fetched is skipped.
-- A prefetch starts only while the prefetched blocks that their readers have not read yet take less than `room` bytes.
-  Reason: prefetched blocks then displace at most `room` bytes and one block of other cached blocks.
+- A prefetch starts only if the blocks that are prefetched and not read yet take less than `room` bytes. Reason:
+  prefetched blocks then displace at most `room` bytes and one block of other cached blocks.
 - A block in a local file is not fetched. Instead, the kernel is asked to read the block into the page cache.
 - An error of a prefetch is only logged. The reader then reads the block itself, and gets the error.
 - The time for a plan depends only on the blocks of the plan. Reason: a query over a thousand ledgers makes a thousand

@@ -2,8 +2,8 @@
 
 Rules
 - The broker serves a block that its cache has, or that another reader still has to read (PIP-430). So the block is read
-  from the bucket only once for all readers. The cache would not keep any other block. So its reader fetches it from the
-  bucket.
+  from the bucket only once for all readers. Any other block would not be cached. So the reader fetches this block from
+  the bucket.
 - The broker also gives the location of a block that the reader can map from a file of this host.
 - All places of a reply are in one bucket. The broker serves blocks of any other bucket.
 - A block counts as read when the broker returns its place, like a block of a local file.

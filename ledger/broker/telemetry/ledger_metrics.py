@@ -95,7 +95,7 @@ def other_ledgers(
 ) -> LedgerMetrics:
     """Return the sums of the open ledgers that are not listed. All their cursors are one sum.
 
-    Latencies are those of the store without the listed ledgers, so they include deleted ledgers.
+    Latencies are the latencies of the store without the listed ledgers. So they include deleted ledgers.
     """
     parts, cursors = [], []
     for ledger, cached in ledgers:
@@ -152,9 +152,9 @@ def _cursor_metrics(store: Store, ledger: ManagedLedger, name: str) -> CursorMet
 
 
 def _lag(state: CursorState, snapshot: LogSnapshot, left: PositionRange) -> tuple[int, int]:
-    """Return the rows and bytes from the first unacknowledged position to the end, `left`.
+    """Return the rows and bytes of the range `left`, from the first unacknowledged position to the end.
 
-    If no later position is acknowledged, these are the backlog.
+    If no later position is acknowledged, these numbers are equal to the backlog.
     """
     if not state.acknowledged_ranges or not left:
         return state.backlog_rows, state.backlog_bytes
@@ -163,7 +163,7 @@ def _lag(state: CursorState, snapshot: LogSnapshot, left: PositionRange) -> tupl
 
 
 def _sum_cursors(cursors: list[CursorMetrics]) -> CursorMetrics:
-    """Return the sum of cursors. Its `oldest_ms` is that of the oldest unread entry."""
+    """Return the sum of cursors. Its `oldest_ms` is the time of the oldest unread entry of all cursors."""
     other = ("name", "leased", "oldest_ms", "lag_ms")
     fields = [name for name in CursorMetrics.__struct_fields__ if name not in other]
     return CursorMetrics(
@@ -185,7 +185,9 @@ def _reads(cached: LedgerCache) -> ReadSources:
 
 
 def _unpublished(ledger: ManagedLedger, snapshot: LogSnapshot, now_ms: int) -> Unpublished | None:
-    """Return what follows the newest segment that is in all tables; None for a log without a table."""
+    """Return the rows, bytes and segments after the newest segment that is in all tables; None for a log without a
+    table.
+    """
     properties = ledger.properties
     if not is_published(properties):
         return None

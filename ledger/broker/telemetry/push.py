@@ -7,8 +7,8 @@
 Rules
 - The setting precedes the variables. Without all of them, nothing is pushed and OpenTelemetry is not imported.
 - `OTEL_SDK_DISABLED=true` and `OTEL_METRICS_EXPORTER=none` switch the variables off, never the setting.
-- If the packages are missing, the setting is refused. The variables alone cause a warning. Reason: a private broker
-  inherits the variables of a program that uses OpenTelemetry for itself.
+- If the packages are missing, the setting is refused. If only the variables are set, the broker logs a warning. Reason:
+  a private broker inherits the variables of a program that uses OpenTelemetry for itself.
 - Credentials are given by OpenTelemetry's variables only. An address with a user or password is refused.
 """
 

@@ -72,8 +72,9 @@ class WebAddress:
         return is_loopback(host) or host == self.host
 
     def allows(self, authorization: str) -> bool:
-        """Return whether the header `Authorization` has one of the tokens. Every token is compared, so that the time
-        does not reveal which token matched.
+        """Return whether the header `Authorization` has one of the tokens.
+
+        Every token is compared, so that the time does not reveal which token matched.
         """
         given = _token_of(authorization)
         return not self.tokens or any([hmac.compare_digest(given, token) for token in self.tokens])  # noqa: C419

@@ -7,7 +7,7 @@ Rules
 - Consecutive segments in the same place are one part of the strip. So the row of a ledger with 10,000 segments is
   short.
 - This module reads no segment file.
-- Of a ledger without metrics of its own, the page shows only the name.
+- For a ledger without metrics of its own, the page shows only the name.
 """
 
 from __future__ import annotations

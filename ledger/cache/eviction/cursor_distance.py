@@ -95,7 +95,7 @@ class CursorDistancePolicy(EvictionPolicy):
             earlier = self._candidate(cache, behind, (span.ledger_id, span.first))
             if earlier is not None:
                 heapq.heappush(candidates, earlier)
-        while freed < size and self._order:  # ranges behind all readers that a reader will read again
+        while freed < size and self._order:  # only ranges behind all readers are left
             freed += remove(next(iter(self._order)))
         return freed
 
