@@ -3,8 +3,8 @@
 Rules of names
 - A user writes `orders`, `public/default/orders` or `persistent://public/default/orders` for the same ledger.
   Upper and lower case stay as the user wrote them.
-- No path on this disk contains a ledger's name, but an object store or another system may need a path with it. So a
-  name with an empty part, `.`, `..`, a control character or a part of more than 255 bytes is refused.
+- No path on this disk contains a ledger's name. But an object store or another system may need a path with the name. So
+  a name with an empty part, `.`, `..`, a control character or a part of more than 255 bytes is refused.
 - The length of a name is checked before any code scans the text.
 - Hidden characters (`ledger.hidden_characters`) are refused in new names only. So an existing ledger whose name has one
   can still be opened, read and deleted.

@@ -1,6 +1,7 @@
 """Durable cursor: the position of one reader in a ledger, and the rows after it that the reader has acknowledged.
 
-The page docs/concepts.md explains the words entry, log and segment.
+An *entry* is one append with its rows. A *log* is the sequence of a ledger's entries. A *segment* is one file of a
+ledger.
 
     billing = orders.cursor("billing")
     table, position = billing.read()

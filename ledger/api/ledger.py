@@ -1,6 +1,7 @@
 """Managed ledger in Python: append, read, follow new rows, producers, cursors.
 
-The page docs/concepts.md explains the words entry, cursor and chunk.
+An *entry* is the unit of storage: the rows or messages that were written together. A *cursor* is the durable position
+of one reader. A *chunk* is a part of a message that is too large for one entry.
 
 Rules
 - The first append of rows registers their columns. Rows of later appends must have these columns.

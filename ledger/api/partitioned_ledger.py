@@ -72,8 +72,7 @@ class PartitionedLedger(Ledger):
         return any(sealed)
 
     def append(self, rows: pa.Table | pa.RecordBatch | Iterable[Mapping[str, object]] | bytes) -> Position:
-        """Append rows, or one message, to the next partition in rotation. Return the position after them in this
-        partition.
+        """Append rows, or one message, to the next partition in rotation. Return the position after them there.
 
         If partitions are added while a client appends continuously, the client does not use them. It uses them after it
         was idle for some seconds.

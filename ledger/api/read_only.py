@@ -1,12 +1,12 @@
 """Read-only store: it reads the files of a store without a broker, and changes nothing.
 
 `ledger.api.store` uses the class instead of a client. The class refuses calls that would change the store. It takes no
-lock and no lease. It does not raise the epoch, the number that each new broker raises, so it fences no broker. A
-broker can serve the store at the same time. The page docs/concepts.md explains the words entry, segment, lease and
-epoch.
+lock, and no lease (the right of one query to use a subscription). It does not raise the epoch, a number that each new
+broker raises. So it replaces no broker, and a broker can serve the store at the same time.
 
 Invariants
-- No file in the directory is changed. In particular, no segment is repaired, and no file is deleted.
+- No file in the directory is changed. In particular, no segment (a file of a ledger) is repaired, and no file is
+  deleted.
 - A reader gets only the acknowledged entries of the open segment, even if the broker was killed.
 - Each call reads the last committed state of the metadata. If a broker changes the store during a call, the call is
   repeated.

@@ -1,6 +1,7 @@
 """Rows of the Python API: conversion of a ledger's entries to record batches, and of a user's rows to a table.
 
-The page docs/concepts.md explains the words entry, block and chunk.
+An *entry* is the unit of storage. A *block* is a part of a segment file with whole entries. A *chunk* is a part of a
+message that is too large for one entry.
 
 Rules of reading
 - The rows of a ledger with columns have these columns. Each entry has its own record batches.

@@ -1,6 +1,6 @@
 """Store without Spark: connect to it, create and list its ledgers, set policies and the bucket for offloads.
 
-The page docs/concepts.md explains the words segment, entry and cursor.
+A *segment* is one file of a ledger. A *cursor* is the durable position of one reader.
 
     store = connect("./ledger-store")
     orders = store.ledger("orders")

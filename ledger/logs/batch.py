@@ -3,7 +3,7 @@
     ledger-batch: BATCH TRIGGER            both percent-encoded; TRIGGER may be missing
 
     write    BATCH is QUERY:NUMBER, the query and the number of its batch
-    read     BATCH is RUN-NUMBER, made by the reader that plans the batch: Spark tells a reader neither query nor number
+    read     BATCH is RUN-NUMBER, made by the reader that plans the batch, because Spark gives it no query and number
     both     TRIGGER is QUERY:NUMBER of Spark, where a process knows it: in tasks, and in listeners
 
 Rules

@@ -3,8 +3,8 @@
 Rules
 - Reading copies nothing: columns are views of the payload. Exception: columns that were encoded
   (`ledger.message.column_encoding`) are decoded.
-- A stream that was cut between two of its messages is a valid shorter stream. To detect the cut, a payload must end
-  with the stream's end mark. The entry's metadata also state the row count.
+- A stream that was cut between two of its Arrow messages is a valid shorter stream. To detect the cut, a payload must
+  end with the stream's end mark. The entry's metadata also state the row count.
 - A schema's version is eight bytes big-endian, as Pulsar numbers the schemas of a topic.
 """
 

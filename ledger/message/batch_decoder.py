@@ -1,17 +1,18 @@
 """Decoder of the messages in a Pulsar client's entry: a single message, or a batch of messages.
 
-The page docs/concepts.md explains the words entry, chunk and stamp.
+An *entry* is the unit of storage. A *chunk* is a part of a message that is too large for one entry. A *stamp* before an
+entry has the time and the row number that the broker gave it.
 
     batch:  size u32  SingleMessageMetadata  value …     field 11 of the entry's metadata is the number of messages
 
 Rules
-- A message of a batch has its own key, ordering key, properties and null mark. If it states no event time or sequence
-  id, it has the entry's.
+- A message of a batch has its own key, ordering key, properties and null mark. A message that states no event time or
+  sequence id has the entry's event time or sequence id.
 - Pulsar's compaction marks removed messages of a batch. They are not returned. The other messages keep their index.
 - A value is a view of the entry, or of its decompressed bytes. A null value (a tombstone) differs from an empty value.
 - An encrypted entry raises an error that names the keys, unless `ledger.message.encryption` decrypted it before.
 - A marker, an entry that a broker writes for example at the end of a transaction, has no message.
-- A chunk is a part of a message. `ChunkAssembler` returns the whole message, at the position of its last chunk.
+- `ChunkAssembler` joins the chunks of a message, and returns the whole message at the position of its last chunk.
 """
 
 from __future__ import annotations

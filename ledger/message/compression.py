@@ -58,8 +58,8 @@ def decompress(
     `framed` says that the caller detects missing bytes from the content itself. LZ4 is then decompressed once instead
     of twice. NONE returns the buffer itself for any size, because clients may omit the size.
 
-    Raises Corrupt if size and bytes disagree. Raises Unsupported for a size over `max_bytes` or an unknown number. Each
-    error names `where`.
+    Raises Corrupt if size and bytes disagree. Raises Unsupported for a size above `max_bytes` or an unknown number.
+    Each error names `where`.
     """
     if kind == NONE:
         return memoryview(buffer)

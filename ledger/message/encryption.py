@@ -1,7 +1,8 @@
 """Decryption of payloads that a Pulsar client encrypted end to end, with the reader's private keys.
 
-The producer encrypts payloads with a random AES key, the data key. It encrypts the data key with one or more public
-keys, and stores the results in the entry's metadata. The page docs/concepts.md explains the words entry and chunk.
+The producer encrypts payloads with a random AES key, the *data key*. It encrypts the data key with one or more public
+keys, and stores the results in the entry's metadata. An *entry* has one message, a batch of messages, or a *chunk*, a
+part of a large message.
 
     encryption_keys    for each public key: its name, and the data key encrypted with it
     encryption_param   the nonce, 12 bytes

@@ -5,18 +5,18 @@
     [0x0e01  crc32c u32]                         the checksum of the bytes after it
     size u32  MessageMetadata  payload …         all numbers are big-endian
 
-A *wide* stamp has a fixed length: each of its two varints takes 8 bytes, with leading zeros. It is written where the
-length must be known before the numbers are. Every reader of protobuf reads a wide stamp like a short stamp.
+A *wide* stamp has a fixed length: each of its two varints takes 8 bytes, with leading zeros. A writer that does not
+know the two numbers yet leaves space for a wide stamp. Every reader of protobuf reads a wide stamp like a short stamp.
 
-A *provisional* stamp has the length of a wide stamp, and no index. It is written where neither number is known yet: in
-the data object of a direct segment (`ledger.segment.provisional_stamps`).
+A *provisional* stamp has the length of a wide stamp, and no index. It is in the data object of a direct segment, which
+a task writes before either number is known (`ledger.segment.provisional_stamps`).
 
     0x0e02 | size 18 (u32) | 08 time (varint of 8 bytes) | 7a 07 | seven zero bytes     7a: a field that no reader knows
 
 Rules
 - Every entry is written with its checksum, and every decoder checks the checksum. A missing checksum raises Corrupt.
   Exception: a caller can allow it, because Pulsar's own clients may omit the checksum.
-- The log reads an entry's metadata and never its payload. It learns the number of rows from `entry_rows`.
+- The log reads an entry's metadata and never its payload. `entry_rows` returns the number of rows from the metadata.
 - A payload is a batch of messages if and only if field 11 of `MessageMetadata` is present. An Arrow payload never sets
   that field: a property states its number of rows.
 """

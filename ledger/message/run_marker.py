@@ -1,6 +1,6 @@
 """Run: the entries that one batch of a Spark query appends to a ledger. Readers see all of them or none.
 
-The page docs/concepts.md explains the words segment and staged part.
+A *segment* is one file of a ledger. A *staged part* is a file with the rows of one Spark task, before their commit.
 
     entry (txn id)  entry (txn id)  …  entry (txn id)  marker (txn id, closes the run)
 

@@ -5,9 +5,9 @@
 
 Rules
 - The write of a manifest commits its batch. The manifest is durable when the call returns. It replaces the manifest of
-  the query's previous batch. All ledgers have the rows of that batch.
+  the query's previous batch, whose rows are in all ledgers by then.
 - The manifest stays after its batch is done, to detect a repetition of the batch. The ledgers alone do not show a
-  repetition, because a repetition may divide its rows among other ledgers.
+  repetition. Reason: a repetition may divide its rows among other ledgers.
 - Every ledger of a committed batch must accept the batch's rows. So a manifest names no terminated ledger (closed for
   good), and no ledger is terminated while an unfinished manifest names it.
 """

@@ -8,16 +8,16 @@ An attempt is one upload of a segment, identified by a UUID.
     timestamp            the time of completion, in ms
     driverMetadata       the location of the objects: a driver's name and its properties
 
-A *direct segment* is a segment whose data object a task of a sink has put. Its commit lists it as offloaded. Two
-properties of its driver say so:
+A *direct segment* is a segment whose data object a Spark task has put into the bucket. Its commit lists it as
+offloaded. Its driver has two more properties:
 
     stampTime            time of all entries of the segment, in ms. The stamps in the object are provisional: readers
                          compute the real ones (`ledger.segment.provisional_stamps`)
     indexObjects         `pending` until the entry index and the block index are in the bucket
 
 Rules
-- An attempt is recorded before its upload starts. Each upload has a new attempt. Exception: a direct segment, which the
-  task uploads before its commit.
+- An attempt is recorded before its upload starts. Each upload has a new attempt. Exception: the task uploads a direct
+  segment before the commit records it.
 - `complete` and `bookkeeperDeleted` are never reset for an attempt. A change compares the attempt.
 """
 

@@ -73,7 +73,7 @@ class PolicyRecords(Records):
 
 
 def scopes_of(name: str) -> tuple[str, ...]:
-    """Return the scopes of a ledger's own policies. A partition has two: its partitioned ledger, then itself."""
+    """Return the scopes whose policies a ledger has. A partition has two: its partitioned ledger, then itself."""
     part = partition_of(name)
     return (name,) if part is None else (part[0], name)
 

@@ -1,6 +1,7 @@
 """Records of a store: its ledgers, their segments, their readers.
 
-The page docs/concepts.md explains the words segment, run, epoch and replay floor.
+A *segment* is one file of a ledger. A *run* is the entries of one committed batch. The *epoch* is a number that each
+new broker raises. The *replay floor* of a cursor is the end of the last batch that Spark is known to have committed.
 
     store         one row: id, host, epoch, next segment id
     ledger        name, name in lower case, incarnation (id of the creation), version, and Pulsar's
@@ -19,9 +20,8 @@ The page docs/concepts.md explains the words segment, run, epoch and replay floo
     unwanted_file  files of segments that must be deleted (ledger.metadata.unwanted_files)
 
 Rules
-- Every change checks that the record still has the version that was read, and the store still this broker's epoch. The
-  change is durable when the call returns. The epoch rises with each start of a broker, so an earlier broker cannot
-  change records.
+- Every change checks two values. The record must still have the version that was read, and the store must still have
+  this broker's epoch. So an earlier broker cannot change records. The change is durable when the call returns.
 - Segment ids rise in the whole store and are never used twice.
 - Names that differ only in case are refused.
 """
@@ -243,10 +243,7 @@ class Metadata:
         return self._file.change(allocate)
 
     def reserve_ledger_ids(self, count: int) -> int:
-        """Reserve consecutive segment ids, as `allocate_ledger_ids` does, for segments without local files.
-
-        Return the first of the ids.
-        """
+        """Reserve consecutive segment ids for segments without local files, and return the first id."""
 
         def reserve(c: sqlite3.Connection) -> int:
             c.execute("UPDATE store_row SET next_ledger_id = next_ledger_id + ?", (count,))
@@ -265,7 +262,7 @@ class Metadata:
         )
 
     def ledger_ids(self) -> set[int]:
-        """Return the ids of all segments that a record lists, and those of the logs of cursors' acknowledgements."""
+        """Return the ids of all listed segments, and of the logs in which cursors store acknowledgements."""
         return self.segments.ledger_ids() | self.cursors.ledger_ids()
 
     def next_ledger_id(self) -> int:

@@ -1,6 +1,7 @@
 """Rows of segments: the segments of each managed ledger, and the segments that retention deleted (trimmed).
 
-The page docs/concepts.md explains the words segment, entry and attempt.
+A *segment* is one file of a ledger. An *entry* is one append. An *attempt* is one upload of a segment to object
+storage.
 
     segment       by segment id: Pulsar's `LedgerInfo`, and values that it lacks: block size, rows, file size, entries
                   with rows
@@ -176,7 +177,8 @@ def take_all_segments(c: sqlite3.Connection, names: Sequence[str]) -> set[int]:
 
 
 def split_lists(c: sqlite3.Connection, *, first_format: bool) -> None:
-    """Move each `LedgerInfo` from the ledger's record to the segment's row. Before format 3 the record had all of them.
+    """Move each `LedgerInfo` from the ledger's record to the segment's row. Before format 3, it was in the ledger's
+    record.
 
     A store of the first format does not record deleted local copies as unwanted. So these records are added.
     """

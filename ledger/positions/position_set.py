@@ -5,7 +5,7 @@ In this module a *ledger* means a segment, as in Pulsar.
 Invariants
 - The whole entries of a ledger are a bit set with a bit for each entry (`ledger.positions.bitset`).
 - The remaining rows of an entry are its rows that are not in the set. `ledger.positions.partial_entries` stores them
-  for each entry of which some rows are in the set.
+  for each entry that is partly in the set.
 - An entry whose bit is set has no remaining rows.
 - Addition is a union: it is idempotent, and the order has no effect. Only `trim_below` removes positions.
 - A range never crosses the end of a ledger. Pulsar before 2.4 wrote ranges that cross it. `split_range` splits them.

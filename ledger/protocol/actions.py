@@ -184,10 +184,10 @@ class LedgerEnd(msgspec.Struct, frozen=True):
 
 
 class AskEnd(msgspec.Struct, frozen=True):
-    """Request for the end of a log. With `wait_ms` the broker answers when the end is after `since`, or after that
+    """Request for the end of a log. With `wait_ms` the broker answers when the end is after `since`, or after this
     time.
 
-    An `incarnation` is the id of one creation of the ledger: it changes if the ledger is deleted and created again. If
+    An *incarnation* is the id of one creation of the ledger: it changes if the ledger is deleted and created again. If
     the ledger now has another incarnation, the broker ignores `since`. The reply then has the present incarnation.
     """
 
@@ -225,7 +225,9 @@ class GetSchema(msgspec.Struct, frozen=True):
 
 
 class SchemaOfMany(msgspec.Struct, frozen=True):
-    """Registered schema, and the ledgers of which it is the newest. Version -1: these ledgers have no schema."""
+    """Registered schema, and the ledgers that have it as their newest schema. Version -1: these ledgers have no
+    schema.
+    """
 
     version: int
     arrow_schema: bytes
@@ -383,8 +385,8 @@ class AcknowledgeCommand(msgspec.Struct, frozen=True, tag="acknowledge"):
     """Descriptor of DoPut that acknowledges entries and rows for a cursor, in any order.
 
     With `action` "nack" the cursor redelivers the rows instead. `ledger.positions.acknowledge_request` defines the
-    batches. The broker sends the reply, `CursorState`, when all acknowledgements are durable. It refuses the stream if
-    the ledger has another incarnation than a given `incarnation`.
+    batches. The broker sends the reply, `CursorState`, when all acknowledgements are durable. If an `incarnation` is
+    given and the ledger has another one, the broker refuses the stream.
     """
 
     ledger: Name

@@ -1,7 +1,7 @@
 """Messages about the broker's cache. `ledger.protocol.actions` has the rules of all messages.
 
 A *reader* is a subscription, or a query without a subscription that reports its position. The *expected reads* of a
-cached entry are the number of readers that have still to read the entry.
+cached entry are the number of readers that have not read the entry yet.
 """
 
 from __future__ import annotations

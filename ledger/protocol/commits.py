@@ -87,8 +87,8 @@ class UploadTarget(msgspec.Struct, frozen=True):
 class PutObject(msgspec.Struct, frozen=True):
     """Data object that a task has put into the bucket.
 
-    `lengths` and `rows` are those of each entry, and of the marker at the end: unsigned, 32 bits, little-endian. The
-    lengths have neither frame nor stamp.
+    `lengths` and `rows` have a number for each entry, and for the marker at the end: unsigned, 32 bits, little-endian.
+    A length includes neither frame nor stamp.
     """
 
     attempt: Name
@@ -100,7 +100,7 @@ class PutObject(msgspec.Struct, frozen=True):
 class StagedPart(msgspec.Struct, frozen=True):
     """Description of a staged part by its writer. `length` is the size of the file or of the object.
 
-    A part has one of two layouts: that of a segment file, or *frames*, entries with their length and id only.
+    A part has one of two layouts: the layout of a segment file, or *frames*, entries with their length and id only.
     `block_bytes` is the block size of a part in segment layout, and 0 for a part in frames. `crc32c` covers all bytes
     of a part in frames. `ledger.transport.part_file` defines it for the other layout. `object` is set for a part in the
     bucket of the store, which has no checksum.
@@ -118,7 +118,7 @@ class StagedPart(msgspec.Struct, frozen=True):
 class CommitRun(msgspec.Struct, frozen=True):
     """Request to append the staged parts as one run, exactly once per ledger, query and batch number.
 
-    A batch number that is not above the newest one of its query in this ledger is a repetition, and appends nothing.
+    A batch number that is not above the query's newest batch in this ledger is a repetition, and appends nothing.
 
     `txn_most` and `txn_least` are the halves of the run's transaction id, which all its entries have. `once`: the query
     commits no other batch. The broker then forgets the query when the retention time of its staged parts has passed.

@@ -1,5 +1,6 @@
-"""Messages about cursors, leases, acknowledgements and deliveries. `ledger.protocol.actions` has the rules of all
-messages.
+"""Messages about cursors, leases, acknowledgements and deliveries.
+
+`ledger.protocol.actions` has the rules of all messages.
 
 - A *cursor* is the durable position of one reader. Its `next_position` is the first position that is not acknowledged.
   Its *mark-delete position*, Pulsar's term, is the entry before `next_position`. A cursor can also acknowledge single
@@ -44,7 +45,7 @@ class CursorState(msgspec.Struct, frozen=True):
     entries without rows, such as the marker that closes a committed batch. An estimated backlog includes them.
 
     - `acknowledged_ranges` and `acknowledged_entries` count the whole entries that are acknowledged after
-      `next_position`. `partial_entries` counts the entries of which some rows are acknowledged.
+        `next_position`. `partial_entries` counts the entries that are acknowledged in part.
     - `cursor_ledger` is the id of the cursor's own log, which stores these acknowledgements. It is -1 if the cursor's
       metadata record stores them.
     - `replay_floor` is the end of the last batch that Spark is known to have committed. No replay starts before it.
@@ -181,10 +182,10 @@ class NextDelivery(CursorRequest, frozen=True):
     With `explicit` a delivered row stays outstanding until it is acknowledged. It is redelivered after
     `ack_timeout_ms`. After `max_redeliveries` redeliveries (-1: no limit) it becomes a dead letter instead.
 
-    The batch has at most `back_rows` and `back_bytes` of redelivered rows; later batches have the others. With
-    `back_first` the batch has at least the first due entry, even if that entry exceeds both limits. A row is not
-    redelivered yet if its last delivery was at `before_ms` or later by the broker's clock. This is so even after a
-    negative acknowledgement.
+    The batch has at most `back_rows` and `back_bytes` of redelivered rows; later batches have the other rows. With
+    `back_first` the batch has at least the first due entry, even if this entry exceeds both limits. A row whose last
+    delivery was at `before_ms` or later, by the broker's clock, is not redelivered yet, even after a negative
+    acknowledgement.
     """
 
     after: NotNegative
@@ -209,7 +210,7 @@ class AskDue(CursorRequest, frozen=True):
 
 
 class Due(msgspec.Struct, frozen=True):
-    """Rows and bytes that are due for redelivery. `head_rows` and `head_bytes` are those of the first due entry."""
+    """Rows and bytes that are due for redelivery. `head_rows` and `head_bytes` are the part of the first due entry."""
 
     rows: int
     size_bytes: int
@@ -233,7 +234,9 @@ class DecidedDelivery(msgspec.Struct, frozen=True):
 
 
 class AskDelivery(CursorRequest, frozen=True):
-    """Request for a delivery record by number; -1: that of the dead letters; 0: the newest, without its ranges."""
+    """Request for a delivery record. Its number: -1 for the dead letters, 0 for the newest record without its
+    ranges.
+    """
 
     record: Int64
 

@@ -43,8 +43,9 @@ class TrimReply(msgspec.Struct, frozen=True):
 
 
 class ChangeProperties(msgspec.Struct, frozen=True):
-    """Request to set and remove properties of a managed ledger. Names that begin with `ledger.` are the broker's own
-    and are refused.
+    """Request to set and remove properties of a managed ledger.
+
+    Names that begin with `ledger.` belong to the broker and are refused.
     """
 
     name: Name
@@ -63,7 +64,7 @@ class ChangePolicy(msgspec.Struct, frozen=True):
     """Request to set and remove policies of a ledger or of a namespace (`tenant/namespace`).
 
     Without values and without names to forget, the request changes nothing, and the reply shows the policies. A
-    forgotten policy is replaced by that of the namespace, or else by the broker's setting.
+    forgotten policy is replaced by the policy of the namespace, or else by the broker's setting.
     """
 
     scope: Name
@@ -82,7 +83,7 @@ class Policies(msgspec.Struct, frozen=True):
 
 
 class OffloadPrefix(msgspec.Struct, frozen=True):
-    """Request to copy sealed segments to object storage, in the background: those before `until`, or all.
+    """Request to copy sealed segments to object storage, in the background: the segments before `until`, or all.
 
     - With `seal` the broker first seals the open segment, if it has an entry, and offloads it too.
     - With `cancel` the broker stops the running offload instead.

@@ -58,8 +58,8 @@ class ReadProgress(msgspec.Struct, frozen=True, omit_defaults=True):
 
     - The read begins at `position`, or with the first entry stored at or after `from_ms`, or at the log's start.
     - The read ends at `until`, or with the last entry stored before `until_ms`, or at the log's end.
-    - A log that is deleted and created again has a new incarnation, in which old positions are invalid. If
-      `incarnation` is not the present one, the read covers the whole log. The reply has the present incarnation.
+    - A log that is deleted and created again has a new *incarnation*, in which old positions are invalid. If the log
+      has another incarnation than `incarnation`, the read covers the whole log. The reply has the log's incarnation.
     - Without `count` the reply has positions only, and the broker reads no index.
     - The reply excludes rows that `cursor` has acknowledged. A missing cursor has acknowledged no row.
     """
@@ -88,8 +88,8 @@ class AskLogStatuses(msgspec.Struct, frozen=True):
 class TrimmedEntries(msgspec.Struct, frozen=True):
     """Entries that retention deleted before the reader had read them.
 
-    Of a segment that the reader had read in part, the unread share counts. `known` is false if an older release, which
-    recorded no counts, deleted some of the entries.
+    If the reader had read a part of a segment, only the rest counts. `known` is false if an older release deleted some
+    of the entries, because it recorded no counts.
     """
 
     range: PositionRange
@@ -158,7 +158,8 @@ class ReadRequest(msgspec.Struct, frozen=True):
 
     - `max_block_bytes` limits the size of a block. A block with one entry can be larger.
     - `token` is the content of `Welcome.token_path`. Only with the right token does `locate` return locations.
-    - A given `incarnation` must be the ledger's. It is an error if the ledger was deleted and created again.
+    - If an `incarnation` is given and the ledger has another one, the request fails. Then the ledger was deleted and
+      created again.
     - `subscription` names the reader for the cache: a cursor, or a query without a cursor.
     - With `partly` the reply can have only the first locations. The client then requests the rest.
     """
@@ -219,7 +220,7 @@ class OpenedRead(msgspec.Struct, frozen=True):
     """Range that remains to be read, the newest schema (version -1: none), and the locations of the first blocks.
 
     `skip` is a PositionInfo (Pulsar's message for a set of positions) of the rows in the range that the cursor has
-    acknowledged. `same_host` is false if the request had not the broker's token.
+    acknowledged. `same_host` is false if the request did not have the broker's token.
     """
 
     range: PositionRange
@@ -268,7 +269,9 @@ class RangeParts(msgspec.Struct, frozen=True):
 
 
 class LocateRanges(msgspec.Struct, frozen=True):
-    """Request for the locations of the blocks of many ranges. `token` is that of a `ReadRequest`, for all ranges."""
+    """Request for the locations of the blocks of many ranges. `token` is the token of a `ReadRequest`, for all
+    ranges.
+    """
 
     requests: Annotated[list[ReadRequest], msgspec.Meta(max_length=SURVEY_MAX)]
     token: Name = ""
@@ -297,7 +300,9 @@ class StoredPlace(msgspec.Struct, frozen=True):
 
 
 class StoredPart(msgspec.Struct, frozen=True):
-    """Part of a range. A part without blocks is read through the broker. The client fetches the blocks of others."""
+    """Part of a range. The client fetches its blocks from the bucket. A part without blocks is read through the
+    broker.
+    """
 
     range: PositionRange
     blocks: list[StoredPlace] = []

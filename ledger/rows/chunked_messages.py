@@ -1,4 +1,4 @@
-"""Assembly of messages from chunks. The Spark task that reads the last chunk of a message delivers the message.
+"""Assembly of messages from *chunks*, the entries of a large message. The task that reads the last chunk delivers it.
 
     … | 0 of A · 0 of B · 1 of A  |  1 of B · 2 of A · …          chunks 0 and 1 of B, and 0 to 2 of A: this task
             earlier tasks         |  this task                    delivers A and B, and reads back to their first chunks

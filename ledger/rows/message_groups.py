@@ -1,6 +1,7 @@
 """Conversion of messages to record batches, for many entries together.
 
-The page docs/concepts.md explains the words entry, marker and tombstone.
+An *entry* is the unit of storage, for example a batch of messages. A *marker* is an entry without messages that a
+broker writes, for example at the end of a transaction. A *tombstone* is a message without a value.
 
     entries ─▶ groups of some MiB ─▶ batches of messages: as columns ───────▶ the caller's conversion ─▶ record batches
                                      other entries: message by message ─────▶

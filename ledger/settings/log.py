@@ -1,6 +1,7 @@
 """Settings of ledgers: block size, rollover, retention, de-duplication and staged parts.
 
-The page docs/concepts.md explains the words segment, block and staged part.
+A *segment* is one file of a ledger. A *block* is a part of a segment with whole entries. A *staged part* is a file with
+the rows of one Spark task, before their commit.
 """
 
 from __future__ import annotations

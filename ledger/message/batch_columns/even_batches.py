@@ -6,7 +6,7 @@ Such a batch is a matrix with a row for each message. So its values are one rect
 
 Rules
 - The value's size has up to two bytes and the sequence id up to seven bytes.
-- Each message is compared with the first message of its batch. A batch with any other message is not *even*.
+- Each message is compared with the first message of its batch. A batch is *even* if all of its messages have this form.
 - If one batch of a group is not even, `ledger.message.batch_columns.scanner` scans the whole group.
 """
 

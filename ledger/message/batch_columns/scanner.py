@@ -2,7 +2,7 @@
 
     batch:  size u32  SingleMessageMetadata  value …
 
-The size of a message is known only after its metadata are read, so a batch can only be scanned from front to back. The
+The size of a message is known only after its metadata are read. So a batch can only be scanned from front to back. The
 scanner processes many batches together: each step advances by one message in each batch. Then it reads the metadata of
 all messages together, one field in each step.
 
@@ -43,7 +43,7 @@ def _table(tags: tuple[int, ...]) -> Flags:
 
 
 def _followers() -> Flags:
-    """Return a table: entry `before * 256 + tag` says whether field `tag` may follow field `before`, 0 for none."""
+    """Return a table: entry `before * 256 + tag` states whether field `tag` may follow field `before` (0: no field)."""
     table = np.zeros((256, 256), dtype=np.bool_)
     for before in (0, *_TAGS):
         table[before, [tag for tag in _TAGS if tag > before or tag == before == _PROPERTIES]] = True

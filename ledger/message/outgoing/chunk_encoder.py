@@ -1,6 +1,6 @@
 """Encoder of a message that is too large for one entry. Each entry has a part of the payload, a chunk. Pure functions.
 
-The page docs/concepts.md explains the words entry and chunk.
+An *entry* is the unit of storage: it has one message, a batch of messages, or a chunk.
 
     payload, compressed once   ├── chunk 0 ──┼── chunk 1 ──┼─ chunk 2 ─┤      `ChunkAssembler` joins the chunks
 

@@ -2,7 +2,7 @@
 
 Rules
 - All futures of an entry share one result. A `MessageFuture` has two fields, and the garbage collector does not track
-  it. Otherwise a loop that keeps its futures spends a quarter of its time in the collector.
+  it. Reason: a loop that keeps its futures would spend a quarter of its time in the collector.
 - An untracked object must not be part of a cycle. So a batch references no `MessageFuture`, and each caller gets a copy
   of the batch's error. Reason: the traceback of a raised error references the frames that hold futures.
 - A `MessageFuture` behaves as a `concurrent.futures.Future`. When a caller needs the lock, state or callbacks of a

@@ -4,8 +4,8 @@ Rules
 - Rows have the columns of the newest version. A record has a column for each field, a key-value schema has `key` and
   `value`, any other type has `value`. Avro payloads of older versions are resolved to the newest version.
 - A payload without a version is decoded with the newest version.
-- A payload is not decoded if its version is unknown or has another type than the newest version. A payload that does
-  not match its schema is not decoded either. In each of these cases its row is null, and `wrong` has the reason.
+- A payload is not decoded if its version is unknown, or has another type than the newest version. It is not decoded
+  either if its bytes do not match its schema. In these cases its row is null, and `wrong` has the reason.
 - A null payload (a tombstone) becomes a row of nulls, and `wrong` has no reason for it.
 - Only the requested `columns` are decoded.
 """
