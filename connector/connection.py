@@ -7,8 +7,8 @@ Rules of `DriverConnection`
   the store. A task does neither (`connector.read.ledger.task`).
 - If the broker cannot be reached, a call is retried until a deadline. Reason: an error of a driver call ends a
   streaming query.
-- If the location is a broker's address, no broker is started. If the address never answered, a call raises Unavailable
-  within seconds.
+- If the location is a broker's address, no broker is started. If no broker has ever answered there, a call raises
+  Unavailable within seconds.
 - Retried requests must be idempotent. All requests that are sent through this class are idempotent.
 
 Rules of `log_default_store`
@@ -111,7 +111,7 @@ def log_default_store(store: str) -> None:
 
 
 def _record_printed(store: str) -> bool:
-    """Record that the line of a store is printed. Return whether an earlier process of this driver recorded it."""
+    """Record that the line of a store is printed. Return whether an earlier process of this driver has printed it."""
     pid = _driver_pid()
     if pid == os.getpid():
         return False  # `log_default_store` is cached in this process

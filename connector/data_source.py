@@ -5,7 +5,8 @@ search for data sources imports only small modules.
 
 Rules
 - Every option is checked twice: when Spark creates the source, and when Spark asks for a reader or a writer.
-- The driver replaces a relative path of a store by the absolute path, before Spark pickles the source.
+- The driver replaces a relative path of a store by the absolute path, before Spark pickles the source for its
+  processes.
 - If the user calls `.schema()`, this schema is compared with the ledger's schema.
 - A batch read of a bucket reads the objects that existed when Spark asked for the columns, like a read of files.
 - In a batch read without a broker, the columns are fixed when Spark asks for them. The end of the read is fixed when
@@ -80,8 +81,8 @@ class LedgerSource:
     def schema(self) -> StructType:
         """Return the columns of a read.
 
-        The listing of a bucket and the columns of a read without a broker are kept in the source. Spark pickles the
-        source next, so the reader has them too.
+        The source keeps the listing of a bucket, and the columns of a read without a broker. Spark pickles the source
+        next, so the reader gets both.
         """
         self._findings = None
         scan = self._scan(self._located(read_options(self._option_texts)))

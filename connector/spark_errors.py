@@ -1,7 +1,7 @@
 """Short tracebacks for the errors that Spark shows: a LedgerError has one frame, no cause and no context.
 
-Spark copies the whole traceback of an error into its message. A user needs only the code, the text and the hint of a
-LedgerError, and no frames of this package. This module logs the whole traceback at level DEBUG.
+Spark copies the whole traceback of an error into its message. A user of this package needs only the code, the text and
+the hint of a LedgerError. So this module removes the traceback, and logs it at level DEBUG.
 
 Other errors are unexpected, and keep their traceback.
 """

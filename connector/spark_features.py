@@ -102,8 +102,8 @@ def register_source(spark: SparkSession, source: type[datasource.DataSource]) ->
 def _replace_discovered(spark: SparkSession, source: type[datasource.DataSource]) -> None:
     """Replace a source that Spark 4.0 has discovered, in this session and in later sessions of its JVM.
 
-    Spark has no call for this, so the function changes two maps of discovered sources: the session's and the JVM's. A
-    stream runs in a clone of its session, and the clone uses the JVM's map.
+    Spark has no call for this, so the function changes two maps of discovered sources: the session's map and the JVM's
+    map. A stream runs in a copy of its session, and the copy uses the JVM's map.
     """
     from pyspark.sql.udf import _wrap_function
 

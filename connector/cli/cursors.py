@@ -5,8 +5,9 @@ The page docs/concepts.md explains the words cursor, entry, mark-delete and chun
 Rules
 - No command changes an existing file. An export writes only new files.
 - If a cursor is damaged, the other cursors are still shown.
-- The state of a cursor may be one file, or the files of its chunks and their footer, in order. PIP-381 and DataStax's
-  fork of Pulsar write such chunks. The state may also be the log of a cursor in a store.
+- `ledger dump positioninfo` reads the state of a cursor from one file, or from the files of its chunks and their footer
+  in order. PIP-381 and DataStax's fork of Pulsar define such chunks. The command also reads the log of a cursor in a
+  store.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ def reset_cursor(
     store: StoreOption = None,
     output: OutputOption = Output.text,
 ) -> None:
-    """Move a cursor to any position, also backwards. First stop the query that reads with it."""
+    """Move a cursor to any position, also backwards. First stop the query that uses the cursor."""
     if bool(position) == (at_time is not None):
         raise typer.BadParameter("give either a position or --at-time")
     client = opened(store).client
@@ -155,7 +156,7 @@ def delete_cursor(
 def describe_cursor(
     name: Name, cursor: CursorName, whole: All = False, store: StoreOption = None, output: OutputOption = Output.text
 ) -> None:
-    """Describe a cursor: its mark-delete position, the acknowledged ranges after it, its backlog, its state's size.
+    """Describe a cursor: mark-delete position, acknowledged ranges after this position, backlog, size of the state.
 
     The mark-delete position is the entry up to which the cursor has acknowledged every entry.
     """
@@ -227,7 +228,7 @@ def position_info(
     whole: All = False,
     output: OutputOption = Output.text,
 ) -> None:
-    """Print a cursor's state, of this project or of Pulsar: mark-delete position, ranges, rows left, properties."""
+    """Print the state of a cursor, of this project or of Pulsar: position, acknowledged ranges, and remaining rows."""
     for file in files:
         if not file.is_file():
             raise NotFound(f"there is no file {file}")

@@ -64,7 +64,7 @@ def surroundings_here(conf: dict[str, str]) -> SparkEnvironment:
 
 
 def platform_findings(surroundings: SparkEnvironment, store: str | None, bucket: str, endpoint: str) -> list[Diagnosis]:
-    """Return the diagnoses of the platform. Tasks of a local session use this interpreter, as in `session()`."""
+    """Return the results of the platform checks. Tasks of a local session use this interpreter, as in `session()`."""
     from pyspark_ledger.connector.doctor.platform import probe_platform
 
     if surroundings.conf.get("spark.master", "local").startswith("local"):

@@ -1,4 +1,4 @@
-"""`ledger offload`: copy of sealed segments to object storage, with a progress bar; status, cancel and sweep.
+"""`ledger offload`: copy sealed segments to object storage, show or cancel the copy, and delete unused objects.
 
 A segment is one file of a ledger; a sealed segment never changes.
 

@@ -1,4 +1,4 @@
-"""`ledger publish`: publish sealed segments to a Delta table, once or at an interval, in a local Spark session.
+"""`ledger publish`: copy sealed segments to a Delta table, once or at an interval, in a local Spark session.
 
 A segment is one file of a ledger; a sealed segment never changes.
 

@@ -46,7 +46,7 @@ def catch_up(
 
 
 def _tasks(run_id: str) -> tuple[float | None, str]:
-    """Return the share of finished tasks of the running batch, and a text about it. Unknown with Spark Connect."""
+    """Return the share of finished tasks of the running batch, and this share in words. Unknown with Spark Connect."""
     from pyspark.sql import SparkSession
 
     session, done, total = SparkSession.getActiveSession(), 0, 0

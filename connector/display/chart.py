@@ -1,4 +1,4 @@
-"""Chart of a query: rows in, lag and cache over time, as SVG and as text. Pure functions.
+"""Chart of a query over time, as SVG and as text: input rows, lag (unread rows), and use of the cache. Pure functions.
 
 rows in         1,200/s    lag        3,400 rows    cache        98 %
 ▁▂▃▅▇▇▅▃▂▁▁▂▃▅             ▇▇▆▅▄▃▂▁▁               ▇▇▇▇▆▇▇▇▇▇▇

@@ -1,4 +1,4 @@
-"""Plan of a bounded read: its columns, and the ranges that each task reads, as a value, a text and a picture.
+"""Plan of a batch read: its columns, and the ranges that each task reads, as a value, a text and a picture.
 
 The page docs/concepts.md explains the words entry and segment.
 

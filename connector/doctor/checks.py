@@ -6,7 +6,7 @@ Rules
   the path. It reads and writes with the workers' Python: PYSPARK_PYTHON, else `python3`.
 - `spark.pyspark.python` of a session or of spark-defaults.conf takes precedence over both. If the search for data
   sources fails, Spark reports no error.
-- A check that passes also shows what it found, because the user may expect something else.
+- A check that passes also shows its result, because the user may expect another result.
 - Environment variables, settings and the directory are arguments, so that tests can set them.
 """
 
@@ -295,7 +295,7 @@ def _check_origins(what: str, found: dict[str, Any], surroundings: SparkEnvironm
 
 
 def check_discovery(found: dict[str, Any] | str, surroundings: SparkEnvironment) -> Iterator[Diagnosis]:
-    """Check whether Spark discovers the source. If one package `pyspark_…` fails, Spark silently finds no source."""
+    """Check whether Spark finds the source. If the import of one package `pyspark_…` fails, Spark finds no source."""
     check, by_hand = "discovery", "Or call pyspark_ledger.register(spark)"
     if isinstance(found, str):
         do = f"Unset PYSPARK_DRIVER_PYTHON or set it to {sys.executable}. {by_hand}"

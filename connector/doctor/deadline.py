@@ -14,7 +14,7 @@ def within(seconds: float, call: Callable[[], T]) -> T:
     """Return the result of `call`, which runs on a daemon thread. Raises its error, or TimeoutError after `seconds`.
 
     Raises RuntimeError if the call tries to end the process. Python cannot end a thread. So after the TimeoutError the
-    call continues until it ends by itself, or until the process ends. Its result is dropped.
+    call continues to its end, and its result is ignored.
     """
     results: list[T] = []
     errors: list[BaseException] = []

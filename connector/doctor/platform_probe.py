@@ -167,7 +167,7 @@ def probe_shared_memory(directory: Path = _SHARED_MEMORY) -> Diagnosis:
 
 
 def probe_descriptor() -> Diagnosis:
-    """Test whether an anonymous file can be passed over an abstract Unix socket, as a producer does."""
+    """Test whether a file without a name can be passed to another process through a Unix socket, as a producer does."""
     check = "memfd over a socket"
     do = "Nothing to do if the host forbids this: a producer on the broker's host then sends its entries by Flight"
 

@@ -177,7 +177,7 @@ class BucketOptions(EveryReadOptions):
         )
 
     def given_access(self) -> str:
-        """Return the name of an option of access that is given. Returns an empty text if none is."""
+        """Return the name of the first access option that the user has set; empty if there is none."""
         absent = BucketOptions()
         return next((option_name(key) for key in sorted(ACCESS) if getattr(self, key) != getattr(absent, key)), "")
 
@@ -207,7 +207,7 @@ class BucketOptions(EveryReadOptions):
 
 
 def take_direct_options(values: dict[str, object]) -> BucketOptions | None:
-    """Remove the options of access from `values`, and return them, for direct reads; None if these are switched off."""
+    """Remove the access options from `values`, and return them, for direct reads; None if direct reads are off."""
     if values.get("direct_reads") == "off":
         return None
     return BucketOptions(**{key: values.pop(key) for key in list(values) if key in ACCESS})  # type: ignore[arg-type]  # see below

@@ -3,7 +3,7 @@
 The bucket that contains such a store is its *home* bucket.
 
 Rules
-- The options for access to the home bucket are those for access to the bucket of option `offload`.
+- The options for access to the home bucket have the same names as those for the bucket of option `offload`.
 - An option that needs a broker is refused, even if other batch reads accept it.
 - Streams and writes refuse the option `broker` itself.
 """

@@ -19,7 +19,7 @@ from pyspark_ledger.ledger.names import canonical_name, partition_of, short_name
 
 @dataclass(frozen=True, slots=True)
 class Addressing:
-    """Selection of ledgers. `names` are full names, in the given order. With a `pattern` there are none."""
+    """Selection of ledgers: full `names` in the given order, or a `pattern`. With a pattern, `names` is empty."""
 
     names: tuple[str, ...] = ()
     pattern: str = ""

@@ -39,8 +39,8 @@ T = TypeVar("T")
 class Option:
     """Option of the data source.
 
-    `parse` gets a text of at most `chars_max` characters, and raises ValueError with the expected form. `shown` is
-    False if an error must not quote the value, because the value may be a secret.
+    `parse` gets a text of at most `chars_max` characters. If the text is invalid, `parse` raises ValueError with the
+    expected form. `shown` is False if an error must not quote the value, because the value may be a secret.
     """
 
     name: str

@@ -11,7 +11,7 @@ Rules
 - An append is one commit, with an application id and a version. Delta skips the commit if the table has a commit of
   this application with the same or a greater version.
 - A commit to a table on a local disk waits for commits of other processes (`table_lock`).
-- A commit that conflicts with a concurrent commit raises LostRace. The caller then reads the table's state again.
+- If a commit conflicts with a concurrent commit, it raises LostRace. Then the caller reads the table's state again.
 """
 
 from __future__ import annotations

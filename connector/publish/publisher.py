@@ -260,7 +260,7 @@ class Publisher:
         self._table_id = identity
 
     def _last_published(self, log: SealedLog) -> int:
-        """Check the table, and return the newest published segment of a log. Raises Refused if a check fails."""
+        """Check the table for foreign changes, and return the newest published segment of a log. Raises Refused."""
         self._require_same_table(log)
         self._reviewed_version = NO_SEGMENT
         if not self._table_id:
@@ -314,7 +314,7 @@ class Publisher:
         self._set_table_id(identity)
 
     def _report_to_broker(self, log: SealedLog, up_to: int) -> None:
-        """Record the last published segment in the log's properties, after its commit. A bucket has no broker."""
+        """Record the last published segment in the log's properties. Does nothing for a bucket, which has no broker."""
         if isinstance(self.source, BucketSegments) or up_to == NO_SEGMENT:
             return
         note = PublishedNote(self._table_id, up_to)

@@ -16,10 +16,10 @@ Rules
 
 Rules of `part_rows`
 - A part is the input of one task.
-- Spark plans a data source in a process of its own. That process does not have the result of this process's scan, which
-  has read all entries to find transactions. So a data source class is created for the parts, and pickled with them.
-- One data source after another is registered under the same name. The session keeps only the last registration. Each
-  DataFrame keeps the parts of the registration with which it was created.
+- Spark plans a data source in a separate process. That process cannot use the scan of this process, which has read all
+  entries to find transactions. So this process plans the parts, and creates a data source class that contains them. -
+  Each segment registers its data source under the same name, and the session keeps only the last one. A DataFrame keeps
+  the data source with which it was created.
 """
 
 from __future__ import annotations

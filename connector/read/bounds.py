@@ -89,7 +89,7 @@ class ReadBounds:
     def _initial_progress(self, log: str) -> ReadProgress:
         """Return the progress that asks the broker for the bounds of a ledger.
 
-        A start at an entry's position is left out, because `start_position` applies it.
+        A start that is the position of an entry needs no question: `start_position` uses it directly.
         """
         start, end = self.start(log), self.end(log)
         return ReadProgress(

@@ -17,7 +17,7 @@ Rules
     process computes the initial offset again, and `latest` may be a later position by then.
   - a ledger that is found while the query runs
   - a ledger that has lost entries
-- If a ledger is in the start offset, but not in the end offset, it was deleted.
+- A ledger that is in the start offset and not in the end offset was deleted.
 - If a batch reads a published table, the end offset has the table, its version and the last segment of each ledger:
   `"history": {"id": …, "upTo": {name: ledger}, "version": …}`. Rows up to that segment are read from the table, later
   rows from the log. The position of a row is the same in both. If a batch reads only the log, `history` has only the

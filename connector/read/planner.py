@@ -72,7 +72,7 @@ class StreamPlanner(Protocol):
         ...
 
     def latest(self, start: StreamOffset, *, limited: bool) -> StreamOffset | None:
-        """Return the end of the next batch from `start`; None if there is no batch. `limited` applies the limits."""
+        """Return the end of the next batch from `start`; None if there is no batch. `limited`: apply the limits."""
         ...
 
     def tasks(self, start: StreamOffset, end: StreamOffset) -> Sequence[Task]:

@@ -108,7 +108,7 @@ class LedgerLag:
 
 
 def reads_between(before: CacheReads | None, now: CacheReads) -> dict[str, Any]:
-    """Return the `reads` between two counts of a broker. The counts of a restarted broker start at 0."""
+    """Return the field `reads`: the difference of two counts of a broker. A restarted broker counts from 0 again."""
     if before is None or now.mapped_bytes < before.mapped_bytes or now.misses < before.misses:
         before = CacheReads()
     hits, misses = now.hits - before.hits, now.misses - before.misses
@@ -128,7 +128,7 @@ def reads_between(before: CacheReads | None, now: CacheReads) -> dict[str, Any]:
 
 
 def cache_between(before: CacheReads | None, now: CacheReads) -> dict[str, Any]:
-    """Return the `cache` counters between two counts of a broker, and the sizes at `now`."""
+    """Return the field `cache`: the differences of two counts of a broker, and the sizes at `now`."""
     if before is None or now.misses < before.misses or now.inserted < before.inserted:
         before = CacheReads()
     return {

@@ -3,9 +3,9 @@
 Spark keeps one reader on the driver for each run of a query. For each trigger Spark calls `latestOffset(start)`,
 `reportLatestOffset`, `commit(previous end)` and `partitions(start, end)`. After a failure it calls `partitions` first.
 
-Spark 4.0 and 4.1 have no admission control: they pass no start and no limits to `latestOffset()`. The start is then the
-newest offset of the run, else the initial offset (`connector.spark_features` has the order of calls). Such a Spark does
-not call `reportLatestOffset` either. So the end offset of a batch contains the batch's report.
+Spark 4.0 and 4.1 have no *admission control*: they pass no start and no limits to `latestOffset()`. There the start is
+the newest offset of the run, else the initial offset (`connector.spark_features` has the order of calls). These
+releases do not call `reportLatestOffset` either. So the end offset of a batch contains the batch's progress report.
 
 Rules
 - Offsets are JSON values. An unchanged offset is returned exactly as it was passed.

@@ -41,7 +41,7 @@ def part_bytes(total_bytes: int, least: int, target: int) -> int:
 def plan_tasks(ranges: Iterable[SizedRange], least: int, target: int, split: SplitRangesOf) -> list[list[LedgerRange]]:
     """Return the ranges of each task, in order.
 
-    A read of up to `least` bytes is one task. A larger read has tasks of up to about `target` bytes.
+    A read of up to `least` bytes is one task. A larger read is split into tasks of about `target` bytes.
     """
     filled_ranges = [sized for sized in ranges if sized.entries]
     size = part_bytes(sum(sized.size_bytes for sized in filled_ranges), least, target)

@@ -1,13 +1,14 @@
 """Conversion of Arrow entries to record batches for Spark, and the choice of the converter for a read.
 
-A *shape* is the columns that a read returns (`connector.rows.shape`). The payload of an Arrow entry is an Arrow IPC
-stream. `ArrowRows` converts one entry after the other. `entry_rows` returns `ArrowRows` or the converter of messages.
+A *shape* describes the columns that a read returns (`connector.rows.shape`). The payload of an Arrow entry is an Arrow
+IPC stream. `ArrowRows` converts one entry after the other. `entry_rows` returns `ArrowRows`, or for a ledger of
+messages `PulsarRows`.
 
 Rules
 - Columns are views of the block that was read. Values are copied only if a type must be cast or batches are very small.
 - The task that uses the rows verifies the checksum of every entry.
-- An entry with a Pulsar payload in a ledger of columns raises Refused naming its position. A marker, the
-  entry that ends the output of one batch, has no rows.
+- An entry with a Pulsar payload in a ledger of columns raises Refused, which names the entry's position. A marker, the
+  entry that ends the rows of one written batch, has no rows.
 - An entry may have columns that were added after the query was planned. These columns are left out. If the read has a
   rescue column, it contains their values as JSON.
 """

@@ -77,8 +77,8 @@ class RowShape:
     """Columns of a read. `known` are all columns that the ledger had when the read was planned.
 
     `target` is the serialized `schema`. `raw` is set for messages. If `rescues_columns` is set, the rescue column also
-    has the values of columns that were added after planning. If `redelivery_count` is set, the task adds the count as
-    the last column, which `schema` lacks.
+    has the values of columns that were added after planning. If `redelivery_count` is set, the task adds a last column
+    with the number of earlier deliveries. `schema` does not contain this column.
     """
 
     target: bytes

@@ -1,8 +1,9 @@
 """Listener that acknowledges each batch as soon as Spark has committed it, also the last batch of a query.
 
-Spark tells a source about a commit only while it plans the next batch. So it never tells a source about the last batch
-of a query. But Spark also sends a progress event for each batch, after the batch is in its commit log. The event
-contains the batch's `endOffset`. Sessions of `session()` and `configure()` listen to these events and move the cursors.
+Spark tells a data source about a commit only while it plans the next batch. So a data source never learns that the last
+batch of a query is committed. Spark also sends a progress event for each batch, after the batch is in its commit log.
+The event contains the batch's `endOffset`. Sessions of `session()` and `configure()` listen to these events, and move
+the cursors.
 
 Invariants
 - Only the end offset of a progress event is acknowledged, because rows that tasks have read may be read again.

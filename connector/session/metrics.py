@@ -3,7 +3,8 @@
 Rules
 - Only the fields of `connector.read.progress` are shown. Sources of other formats are ignored.
 - A query without a name is shown by its id.
-- The gauges of a query are removed when the query ends, because a constant gauge would look like a lag.
+- The gauges of a query are removed when the query ends. Reason: a gauge that keeps its last value would look like a
+  lag.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Acknowledgement and negative acknowledgement of a DataFrame's rows: the write action `ack` or `nack`.
 
-After a negative acknowledgement, the rows are delivered again. The page docs/concepts.md explains the words entry,
-cursor and subscription.
+After a negative acknowledgement (`nack`), the rows are delivered again. The page docs/concepts.md explains the words
+entry, cursor and subscription.
 
     df.write.format("ledger").mode("append").option("action", "ack")…save("orders")
     acknowledge(done, "orders", subscription="billing")          the same write as one call
@@ -23,9 +23,8 @@ Rules
 Rules of `acknowledge_frame`
 - The function selects the column of positions, runs the write, and raises the write's errors.
 - The function changes one setting of the session during the write, and restores the setting afterwards, also after a
-  failure. With the usual value, Spark limits the bytes of an Arrow batch, so it measures the batch after each row. For
-  positions, the measurement is most of the write's cost. A position has about twenty bytes, so the limit of rows is
-  sufficient.
+  failure. With the usual value, Spark measures the bytes of an Arrow batch after each row. For small rows like
+  positions, this measurement is most of the write's cost.
 - The calls of one process run one after the other. Otherwise a second call would read the changed setting, and restore
   the wrong value.
 """

@@ -7,13 +7,13 @@ id that changes when the ledger is deleted and created again.
     driver    messages of one batch → CommitRun, or CommitRuns for several ledgers → the broker appends the parts
 
 Invariants
-- Only the query and the batch determine the run's id. So if any process repeats a batch, the repetition has the same
-  id, and the broker appends the run once.
+- Only the query and the batch determine the run's id. So if any process repeats a batch, its run has the same id, and
+  the broker appends the run once.
 - The options `txnAppId` and `txnVersion` name a write: it is batch `txnVersion` of a query named by `txnAppId`.
 - Spark may repeat a commit after a failure, and this module repeats it while the broker restarts. A repeated commit
   appends nothing.
-- A message contains the query, because Spark does not pass the query to the committer. If the messages of two tasks
-  disagree, the commit is refused. The error names the two values.
+- The message of a task contains the query, because Spark does not pass the query to `commit`. If the messages of two
+  tasks disagree, the commit is refused. The error names the two values.
 - A failed task leaves a staged part that no commit names. The broker deletes the part later.
 
 Rules for repeated batches

@@ -4,10 +4,10 @@
                   └──── fewer, or no access ─▶ staged part of the broker (`ledger.client.part_writer`)
 
 Rules
-- The task asks the broker for a key when its part is large enough. So small parts cost no request.
-- The credentials are those of this process, or those that an option of the write names.
-- If the bucket cannot be reached or refuses the begin of the upload, the part goes through the broker. One warning of
-  the process says why.
+- When its part is large enough, the task asks the broker for the key of a new object. So small parts cost no request.
+- The task uses the credentials of its process, or those that an option of the write names.
+- If the task cannot begin the upload, it sends the part through the broker. Each process logs one warning with the
+  reason.
 - An upload that fails later fails the task, because its first entries are not in memory any more. Spark repeats the
   task.
 """

@@ -6,8 +6,8 @@ The page docs/concepts.md explains the words entry, block and run.
 
 Invariants
 - The rows of one ledger keep the task's order.
-- Memory is bounded for any number of ledgers. After every `_COLLECTED_BYTES_MAX` of input, a task with several ledgers
-  writes all collected rows and closes the files of its parts. So the number of open files is bounded too.
+- Memory and open files are bounded for any number of ledgers. After every `_COLLECTED_BYTES_MAX` bytes of input, a task
+  with several ledgers writes all collected rows and closes the files of its parts.
 - An entry that does not fit a block of its ledger is halved, down to a single row.
 """
 

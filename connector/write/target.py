@@ -74,8 +74,8 @@ class SinkTarget:
 
     `named` is the ledger that the write names, None if every row names its ledger. `several` is set if the rows of one
     batch may belong to several ledgers. Tasks use `task_credentials`, whose token allows only staging, and expires. The
-    commit connects to `location` with `credentials`, which are from the options. `uploads` are the options of the write
-    for access to the bucket of the store.
+    commit connects to `location` with `credentials`, the credentials in the options. `uploads` are the options for
+    access to the bucket of the store.
     """
 
     release: str = field(default=__version__, init=False)  # the driver's version of this package

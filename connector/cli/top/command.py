@@ -1,4 +1,4 @@
-"""The command `ledger top`: a live view that is drawn from a new sample at each interval, until the user presses q.
+"""The command `ledger top`: a live view of a broker's metrics, redrawn at each interval until the user presses q.
 
 Rules
 - Without a terminal, or with `--once`, one view is printed without colours and keys. Its rates cover one interval.

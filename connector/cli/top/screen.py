@@ -1,4 +1,4 @@
-"""Drawing of the live view of `ledger top` with the library `rich`: head, one table, a line about cache and offload."""
+"""Drawing of the live view of `ledger top` with the library `rich`: title lines, one table, a line about the cache."""
 
 from __future__ import annotations
 

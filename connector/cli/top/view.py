@@ -27,7 +27,7 @@ class Rates(msgspec.Struct, frozen=True):
 
 
 class LedgerLine(msgspec.Struct, frozen=True):
-    """Line of a ledger. `rates` is None if unknown. `oldest_ms` is the age of the oldest unread row of any cursor."""
+    """Line of a ledger. `rates` is None if unknown. `oldest_ms` is the age of the oldest unread row of its cursors."""
 
     name: str
     rows: int

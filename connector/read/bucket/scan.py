@@ -1,10 +1,10 @@
-"""Reads of a bucket's topic on the driver: columns, range and tasks; and the planner of batch reads.
+"""Reads of one topic in a bucket, on the driver: columns, range and tasks; and the planner of batch reads.
 
 The page docs/concepts.md explains the words entry, segment, block and log.
 
 Rules
-- The *catalogue* (the listing of the bucket) and the headers of entries (*heads*) are read once and kept. Reason: an
-  object never changes. A stream lists the bucket again when it has read all known objects.
+- The listing of the bucket (its *catalogue*) and the headers of the entries (their *heads*) are read once and kept.
+  Reason: an object never changes. A stream lists the bucket again when it has read all known objects.
 - The catalogue and the columns that `load()` found are pickled with the source (`BucketTopic`). So the process that
   plans the read does not read them again.
 - A topic has columns if its entries have columns. They are read from two entries of each segment: the first entry, and

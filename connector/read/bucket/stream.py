@@ -109,7 +109,7 @@ class BucketStream(StreamPlanner):
         return ranges
 
     def _take(self, log: BucketLog, range_: PositionRange, rows: int, size_bytes: int) -> tuple[Position, int, int]:
-        """Return the end of the part within the limits (at least one entry), with its rows and bytes."""
+        """Return the end of the largest range within the limits, with its rows and bytes. It has at least one entry."""
         end = self.read.with_heads(log).split_by_limit(range_, rows, size_bytes)
         return end, *log.measure(PositionRange(range_.start, end))
 

@@ -7,8 +7,8 @@ Rules
 - When Spark plans the read, the driver opens a *view*: a local copy of the store's state, built from the bucket's
   objects (`offload.home_view`). The end of the read is then fixed for all ledgers. The driver plans with the same code
   as for a read through the broker.
-- Spark asks one process for the columns, and another process for the tasks. The first process also plans the read. Its
-  plan is used if the log has not grown since then. So the second process need not open a view.
+- Spark asks one process for the columns, and another process for the tasks. The first process also plans the read. If
+  the log has not grown since then, the second process uses this plan and opens no view.
 - A task gets the places of its blocks in the bucket. A plan contains no row and no credential.
 """
 

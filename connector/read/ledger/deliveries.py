@@ -1,7 +1,8 @@
-"""Delivery records of a query's batches, on the driver: skipped rows, redelivered rows and dead letters.
+"""Delivery of single rows with acknowledgement, on the driver: which rows a batch skips, redelivers or gives up.
 
-A *skipped* row is in a range of the batch and is not delivered, for example because it is acknowledged already. The
-page docs/concepts.md explains the words entry, cursor, dead letter and redelivery.
+A row that was delivered and not acknowledged is *redelivered* in a later batch. After too many deliveries it becomes a
+*dead letter*: it is moved to another ledger. A *skipped* row is in a range of the batch and is not delivered, for
+example because it is acknowledged already.
 
 Rules
 - The broker chooses the rows of a batch and stores the choice as a *delivery record*. The query only asks for the

@@ -1,7 +1,8 @@
 """Direct reads: a task fetches blocks of sealed segments from a bucket by itself, and all others through the broker.
 
-The broker decides for each block (`ledger.broker.reads.stored_reads`): a block that its cache has, or that another
-reader expects, is read through the broker. The broker counts the blocks of the task as read from object storage.
+A *block* is a part of a segment with whole entries. The broker decides for each block whether the task may fetch it
+(`ledger.broker.reads.stored_reads`). If the broker's cache has a block, or another reader will need it, the task reads
+this block through the broker. In its metrics the broker counts the fetched blocks as read from object storage.
 
 Rules
 - The task reads the credentials on its own host: by the references of the query, or with boto3's chain.

@@ -203,9 +203,8 @@ class LedgerRead:
         return [LedgerTask(self.source_of(source, ranges), tuple(ranges)) for ranges in planned]
 
     def source_of(self, source: ReadSource, ranges: Sequence[LedgerRange]) -> ReadSource:
-        """Return `source` for a task over `ranges`. It may fetch them from a bucket only if the bucket has their start.
-
-        Reason: the other tasks then need no further call to find out.
+        """Return the source of a task over `ranges`: with direct reads only if the bucket has the start of the ranges.
+        Reason: a task without direct reads saves the call that asks where its blocks are.
         """
         access = self.options.direct
         if access is None or all(part.range.start.ledger_id > self._offloaded.get(part.ledger, -1) for part in ranges):

@@ -264,7 +264,7 @@ def _incarnations(offset: StreamOffset) -> dict[str, str]:
 
 
 def _reaches_further(newest: HistoryTable, current: HistoryTable | None, loss: DataLossRange) -> bool:
-    """Return whether the newest version has the trimmed entries, and the current version does not."""
+    """Return whether the newest version of the table has the trimmed entries, and the current version lacks them."""
     name, start = loss.ledger, loss.range.start
     if current is not None and newest.up_to.get(name, -1) <= current.up_to.get(name, -1):
         return False
