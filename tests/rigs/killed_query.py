@@ -1,11 +1,13 @@
 """Query of large rows whose processes are killed between stage and commit, in rounds.
 
-Each round arms a place and appends one batch to `in`. A process stops at the place, and tells its id. Then a Python
-worker, the broker, or the whole driver gets SIGKILL. Rounds: LEDGER_FAULT_ROUNDS, by default one for each of `KILLS`.
+Each round arms a place and appends one batch to `in`. A process stops at the place, and tells its id. Then SIGKILL ends
+one of these: the executor, its Python worker, the broker, or all processes of Spark. Rounds: LEDGER_FAULT_ROUNDS, by
+default one for each of `KILLS`.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
@@ -27,18 +29,18 @@ KILLS = (
     ("worker", "staged"),
     ("broker", "staged"),
     ("broker", "committing"),
-    ("worker", "staged"),
+    ("executor", "staged"),
     ("driver", "committing"),
     ("worker", "staged"),
     ("broker", "committed"),
-    ("broker", "staged"),
-    ("worker", "staged"),
+    ("executor", "staged"),
     ("driver", "staged"),
-    ("worker", "staged"),
+    ("executor", "staged"),
     ("broker", "committing"),
     ("driver", "committed"),
 )
 ROUNDS = int(os.environ.get("LEDGER_FAULT_ROUNDS") or len(KILLS))
+SECONDS = 300 + 120 * ROUNDS  # a driver that starts again on a busy machine takes two minutes
 
 
 class KilledQuery:
@@ -68,6 +70,8 @@ class KilledQuery:
             met[victim, place] += 1
         assert met.total() == rounds
         assert set(met) == set(KILLS[:rounds])
+        kills = ", ".join(f"{count} of the {victim} at {place!r}" for (victim, place), count in met.items())
+        logging.getLogger(__name__).info("kills: %s", kills)
         sink = connect(self.store).ledger("out")
         wait_until(lambda: sink.describe().rows >= rows or self._process.poll() is not None, "all rows are copied", 300)
         assert self._process.poll() is None, self.output()[-3000:]
@@ -102,13 +106,15 @@ class KilledQuery:
 
     def _kill(self, victim: str, stopped: int, broker: Path) -> None:
         if victim == "broker":
-            broker_process.kill_broker(broker)
-        elif victim == "worker":
-            os.kill(stopped, signal.SIGKILL)
-            wait_until(lambda: not is_alive(stopped), "the worker is gone")
-        else:
+            killed = broker_process.kill_broker(broker)
+        elif victim == "driver":
+            killed = self._process.pid
             self.kill()
             self._process = self._start()
+        else:
+            killed = stopped if victim == "worker" else executor_of(stopped)
+            os.kill(killed, signal.SIGKILL)
+        wait_until(lambda: not is_alive(killed), f"the {victim} is gone")
         self.points.release()
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -116,10 +122,23 @@ class KilledQuery:
             return subprocess.Popen(self._command, cwd=self._directory, start_new_session=True, stdout=log, stderr=log)
 
 
+def executor_of(worker: int) -> int:
+    """Return the id of the executor, the JVM above a Python worker."""
+    pid = worker
+    while b"CoarseGrainedExecutorBackend" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+        pid = int(_status(pid)[1])
+        assert pid > 1, f"process {worker} belongs to no executor"
+    return pid
+
+
 def is_alive(pid: int) -> bool:
     """Return whether a process runs. A killed process whose parent has not waited for it does not run."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0]
+        return _status(pid)[0] not in "ZX"
     except OSError:
         return False
-    return state not in "ZX"
+
+
+def _status(pid: int) -> list[str]:
+    """Return the state of a process, the id of its parent, and the fields behind them."""
+    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()

@@ -1,6 +1,7 @@
 """Query that copies `in` to `out`, each row with a text of 100 KB, so that the parts of its tasks become segments.
 
 `python -m tests.rigs.large_rows_app STORE CHECKPOINT POINTS` runs until it is killed. A task that fails is repeated.
+The executor is another process than the driver, and Spark replaces an executor that is killed.
 """
 
 from __future__ import annotations
@@ -17,6 +18,17 @@ BATCH_ROWS = 8
 PART_BYTES = 256 * 1024
 """Smaller than the part of a task, which has half of the rows of a batch."""
 _REPEATS = 800
+_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_SETTINGS = {
+    "spark.driver.memory": "512m",
+    "spark.driver.extraJavaOptions": _JVM,
+    "spark.executor.memory": "512m",
+    "spark.executor.extraJavaOptions": _JVM,
+    "spark.deploy.maxExecutorRetries": "-1",
+    "spark.task.maxFailures": "8",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.ui.enabled": "false",
+}
 
 
 def text_of(number: int) -> str:
@@ -24,8 +36,10 @@ def text_of(number: int) -> str:
 
 
 def main(store: str, checkpoint: str, points: str) -> None:
-    builder = SparkSession.builder.master("local[2,8]").appName("large-rows").config("spark.ui.enabled", "false")
-    spark = builder.config("spark.driver.memory", "512m").config("spark.sql.shuffle.partitions", "2").getOrCreate()
+    builder = SparkSession.builder.master("local-cluster[1,2,512]").appName("large-rows")
+    for name, value in _SETTINGS.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
     configure(spark)
     spark.dataSource.register(StoppingSource)
     read = spark.readStream.format("ledger").option("store", store).option("startingPosition", "earliest")

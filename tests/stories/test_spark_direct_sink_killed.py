@@ -26,10 +26,15 @@ from pyspark_ledger.offload.storage.object_store import ObjectStore
 from streaming_examples.s3_server import S3Server
 from tests.rigs.bucket_clients import be_client, create_store
 from tests.rigs.deadline import wait_until
-from tests.rigs.killed_query import KilledQuery
+from tests.rigs.killed_query import SECONDS, KilledQuery
 from tests.rigs.large_rows_app import PART_BYTES
 
-pytestmark = [pytest.mark.feature("kills of Spark at any point of a batch"), pytest.mark.fault, pytest.mark.spark]
+pytestmark = [
+    pytest.mark.feature("kills of Spark at any point of a batch"),
+    pytest.mark.fault,
+    pytest.mark.spark,
+    pytest.mark.timeout(SECONDS),
+]
 
 
 @pytest.fixture

@@ -16,10 +16,15 @@ from typer.testing import CliRunner
 from pyspark_ledger.connector.cli.app import app
 from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.client.connect import serve_store
-from tests.rigs.killed_query import ROUNDS, KilledQuery
+from tests.rigs.killed_query import ROUNDS, SECONDS, KilledQuery
 from tests.rigs.large_rows_app import BATCH_ROWS, PART_BYTES
 
-pytestmark = [pytest.mark.feature("kills of Spark at any point of a batch"), pytest.mark.fault, pytest.mark.spark]
+pytestmark = [
+    pytest.mark.feature("kills of Spark at any point of a batch"),
+    pytest.mark.fault,
+    pytest.mark.spark,
+    pytest.mark.timeout(SECONDS),
+]
 
 
 @pytest.fixture
