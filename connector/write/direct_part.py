@@ -6,22 +6,23 @@
 Rules
 - When its part is large enough, the task asks the broker for the key of a new object. So small parts cost no request.
 - The task uses the credentials of its process, or those that an option of the write names.
-- If the task cannot begin the upload, it sends the part through the broker. Each process logs one warning with the
-  reason.
+- If the task cannot begin the upload, it sends the part through the broker. So do the next tasks of the process, for a
+  while (`connector.bucket_switch`).
 - An upload that fails later fails the task, because its first entries are not in memory any more. Spark repeats the
   task.
 """
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from pyspark_ledger.connector.bucket_switch import CONNECT_MS, BucketSwitch
 from pyspark_ledger.ledger.errors import LedgerError
 from pyspark_ledger.offload.direct.upload import DirectPlace, DirectUpload
 from pyspark_ledger.offload.format.object_names import ObjectKey
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from pyspark_ledger.ledger.client.part_writer import PartWriter
     from pyspark_ledger.ledger.protocol.commits import BucketAccess, OpenUpload, PartRun, StagedPart, UploadTarget
     from pyspark_ledger.offload.storage.object_store import ObjectStore
-
-_log = logging.getLogger(__name__)
 
 
 class DirectPart:
@@ -80,6 +79,10 @@ class DirectPart:
             self._upload.abort()
 
     def _begin(self, upload: DirectUpload) -> None:
+        switch = _switch(self._client.store_id, self._given)
+        if not switch.is_on():
+            self._hand_over(upload)
+            return
         target: UploadTarget = self._client.call("stage.upload", self._request)
         if target.access is None:
             self._hand_over(upload)
@@ -89,7 +92,7 @@ class DirectPart:
         try:
             upload.begin(DirectPlace(store, key, target.metadata))
         except LedgerError as error:
-            _warn_once(f"large parts go through the broker, because this task cannot write to the bucket: {error}")
+            switch.turn_off(error)
             self._hand_over(upload)
 
     def _hand_over(self, upload: DirectUpload) -> None:
@@ -107,7 +110,8 @@ class DirectPart:
 def bucket_of(access: BucketAccess, given: S3Options | None) -> ObjectStore:
     """Return the bucket of a store, with the options that the broker states and the write overrides."""
     stated = msgspec.structs.asdict(access)
-    return _opened(stated.pop("address"), (given or S3Options()).completed(stated))
+    address, options = stated.pop("address"), (given or S3Options()).completed(stated)
+    return _opened(address, replace(options, connect_timeout_ms=CONNECT_MS))
 
 
 @lru_cache(maxsize=4)
@@ -116,5 +120,5 @@ def _opened(address: str, options: S3Options) -> ObjectStore:
 
 
 @lru_cache(maxsize=64)
-def _warn_once(text: str) -> None:
-    _log.warning("%s", text)
+def _switch(store_id: str, given: S3Options | None) -> BucketSwitch:  # noqa: ARG001 — the arguments are the key
+    return BucketSwitch("large parts go through the broker, because tasks of this process cannot write to the bucket")

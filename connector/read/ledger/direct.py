@@ -7,7 +7,7 @@ this block through the broker. In its metrics the broker counts the fetched bloc
 Rules
 - The task reads the credentials on its own host: by the references of the query, or with boto3's chain.
 - A process tries the bucket once, by a read of a few bytes. If the bucket fails, the process reads through the broker
-  for `_OFF_MS`, and then tries again. It warns once, with the reason.
+  for a while, and then tries again (`connector.bucket_switch`).
 - If an object was deleted after the broker's reply, the rest of that part is read through the broker.
 - The broker has counted the blocks of a part that is then read through it. So these entries count twice.
 """
@@ -15,7 +15,6 @@ Rules
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from pyspark_ledger.ledger.clock import monotonic_ms
+from pyspark_ledger.connector.bucket_switch import CONNECT_MS, BucketSwitch
 from pyspark_ledger.ledger.errors import DataLoss, LedgerError, NotFound, Refused, Unsupported
 from pyspark_ledger.ledger.position import PositionRange
 from pyspark_ledger.ledger.protocol.reads import LocateRanges, ReadRequest, StoredPart, StoredPlace, StoredPlaces
@@ -39,46 +38,7 @@ if TYPE_CHECKING:
     from pyspark_ledger.ledger.client.client import Client
     from pyspark_ledger.offload.storage.object_store import ObjectStore
 
-_OFF_MS = 300_000
-_CONNECT_MS = 3_000
 _log = logging.getLogger(__name__)
-
-
-class _Switch:
-    """State of the direct reads of one store in this process. Any thread may call any method."""
-
-    def __init__(self) -> None:
-        self._off_until_ms: int | None = None
-        self._tried: set[ObjectStore] = set()
-        self._has_warned = False
-        self._lock = threading.Lock()
-
-    def is_on(self) -> bool:
-        with self._lock:
-            return self._off_until_ms is None or monotonic_ms() >= self._off_until_ms
-
-    def turn_off(self, error: LedgerError) -> None:
-        """Read through the broker for a while. Warns at the first call."""
-        with self._lock:
-            self._off_until_ms = monotonic_ms() + _OFF_MS
-            self._tried.clear()
-            level = logging.INFO if self._has_warned else logging.WARNING
-            self._has_warned = True
-        _log.log(level, "tasks of this process read through the broker, because they cannot read the bucket: %s", error)
-
-    def try_once(self, store: ObjectStore, trial: ObjectStore, place: ObjectRange) -> bool:
-        """Return whether this process can read the bucket. The first call reads a few bytes of a block."""
-        if store in self._tried:
-            return True
-        try:
-            trial.get_range(place.name, place.start, FRAME_BYTES)
-        except LedgerError as error:
-            self.turn_off(error)
-            return False
-        with self._lock:
-            self._tried.add(store)
-            self._off_until_ms = None
-        return True
 
 
 def read_direct(
@@ -93,7 +53,7 @@ def read_direct(
     store = _store(places.address, options)
     first = next(place for parts in places.ranges for part in parts for place in part.blocks)
     trial = _store(places.address, replace(options, attempts=1))
-    if not switch.try_once(store, trial, ObjectRange(first.key, first.offset, first.offset + first.length)):
+    if not switch.try_once(store, lambda: trial.get_range(first.key, first.offset, FRAME_BYTES)):
         return client.read_ranges(requests, mapping=mapping)
     return _DirectRead(client, switch, places, mapping=mapping).read(store, requests)
 
@@ -101,7 +61,7 @@ def read_direct(
 class _DirectRead:
     """Read of the ranges of one task."""
 
-    def __init__(self, client: Client, switch: _Switch, places: StoredPlaces, *, mapping: bool) -> None:
+    def __init__(self, client: Client, switch: BucketSwitch, places: StoredPlaces, *, mapping: bool) -> None:
         self._client = client
         self._switch = switch
         self._ranges = places.ranges
@@ -166,7 +126,7 @@ def _locate(client: Client, requests: Sequence[ReadRequest], *, mapping: bool) -
 def _options(access: S3Options, places: StoredPlaces) -> S3Options:
     """Return the options of a bucket. Options of the query take precedence over those of the broker."""
     stated = {name: getattr(places, name) for name in ("endpoint", "region", "path_style", "bucket_owner")}
-    return replace(access.completed(stated), connect_timeout_ms=_CONNECT_MS, attempts=3)
+    return replace(access.completed(stated), connect_timeout_ms=CONNECT_MS, attempts=3)
 
 
 def _stored_block(place: StoredPlace) -> StoredBlock:
@@ -176,8 +136,8 @@ def _stored_block(place: StoredPlace) -> StoredBlock:
 
 
 @lru_cache(maxsize=64)
-def _switch(store_id: str, access: S3Options) -> _Switch:  # noqa: ARG001 — the arguments are the key
-    return _Switch()
+def _switch(store_id: str, access: S3Options) -> BucketSwitch:  # noqa: ARG001 — the arguments are the key
+    return BucketSwitch("tasks of this process read through the broker, because they cannot read the bucket")
 
 
 @lru_cache(maxsize=8)

@@ -1,0 +1,59 @@
+"""Switch of a bucket in one Python process: after an error, the tasks of the process use the broker for a while.
+
+Rules
+- The switch warns once, with the reason. Later errors are logged with level INFO.
+- After `_OFF_MS` the next task tries the bucket again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from pyspark_ledger.ledger.clock import monotonic_ms
+from pyspark_ledger.ledger.errors import LedgerError
+
+CONNECT_MS = 3_000
+"""The time in which a task must reach a bucket. Reason: it can use the broker instead."""
+_OFF_MS = 300_000
+_log = logging.getLogger(__name__)
+
+
+class BucketSwitch:
+    """Whether the tasks of this process use one bucket. Any thread may call any method."""
+
+    def __init__(self, effect: str) -> None:
+        """`effect` tells in the warning what the tasks do instead."""
+        self._effect = effect
+        self._off_until_ms: int | None = None
+        self._tried: set[object] = set()
+        self._has_warned = False
+        self._lock = threading.Lock()
+
+    def is_on(self) -> bool:
+        with self._lock:
+            return self._off_until_ms is None or monotonic_ms() >= self._off_until_ms
+
+    def turn_off(self, error: LedgerError) -> None:
+        """Use the broker for a while. Warns at the first call."""
+        with self._lock:
+            self._off_until_ms = monotonic_ms() + _OFF_MS
+            self._tried.clear()
+            level = logging.INFO if self._has_warned else logging.WARNING
+            self._has_warned = True
+        _log.log(level, "%s: %s", self._effect, error)
+
+    def try_once(self, key: object, trial: Callable[[], object]) -> bool:
+        """Return whether the bucket can be used. The first call with a `key` makes the trial."""
+        if key in self._tried:
+            return True
+        try:
+            trial()
+        except LedgerError as error:
+            self.turn_off(error)
+            return False
+        with self._lock:
+            self._tried.add(key)
+            self._off_until_ms = None
+        return True
