@@ -51,10 +51,12 @@ class LedgerProgress:
     page_cache_bytes: int = 0
     local_file_bytes: int = 0
     object_storage_bytes: int = 0
+    direct_bytes: int = 0
 
     def __str__(self) -> str:
         lag = f"{self.lag_rows:,} rows, {self.lag_bytes:,} bytes, {self.waited_ms / 1000:.1f} s behind"
         read = f"{self.mapped_bytes:,} bytes mapped, {self.sent_bytes:,} sent"
+        read += f", {self.direct_bytes:,} fetched by tasks" if self.direct_bytes else ""
         hits = "" if self.cache_hit_rate is None else f", {self.cache_hit_rate:.0%} from the cache"
         sources = ", ".join(f"{size:,} by {name}" for name, size in self._sources() if size)
         hits += f": {sources}" if sources else ""
@@ -107,6 +109,7 @@ def ledgers_of(progress: Mapping[str, Any]) -> list[LedgerProgress]:
                     page_cache_bytes=int(reads.get("pageCacheBytes", 0)),
                     local_file_bytes=int(reads.get("localFileBytes", 0)),
                     object_storage_bytes=int(reads.get("objectStorageBytes", 0)),
+                    direct_bytes=int(reads.get("directBytes", 0)),
                 )
             )
     return found
@@ -155,6 +158,7 @@ class PrometheusGauges:
         "lag_seconds": "Age of the oldest entry after the end of the last batch",
         "mapped_bytes": "Bytes that readers mapped since the previous trigger",
         "sent_bytes": "Bytes that the broker sent since the previous trigger",
+        "direct_bytes": "Bytes that tasks fetched from a bucket by themselves since the previous trigger",
         "memory_bytes": "Bytes served from the cache's memory since the previous trigger",
         "page_cache_bytes": "Bytes served by the page cache since the previous trigger",
         "local_file_bytes": "Bytes read from local files since the previous trigger",

@@ -159,12 +159,15 @@ def stage_rows(
 
 
 def _sums(parts: Sequence[StagedPart]) -> dict[str, Figure]:
-    """Return the number, entries, rows and bytes of parts."""
+    """Return the number, entries, rows and bytes of parts, and those that tasks put into a bucket by themselves."""
+    direct = [part.length for part in parts if part.object is not None]
     return {
         "parts": len(parts),
         "entries": sum(part.entries for part in parts),
         "rows": sum(part.rows for part in parts),
         "bytes": sum(part.length for part in parts),
+        "direct_parts": len(direct),
+        "direct_bytes": sum(direct),
     }
 
 

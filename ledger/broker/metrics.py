@@ -102,6 +102,7 @@ class MetricsCollector:
             given_up={name: str(error) for name, error in store.given_up().items()},
             cache=self._cache.sums.now(),
             offload=store.offloads.metrics(),
+            parts=store.direct.counter.state(),
             object_requests=OBJECT_REQUESTS.state(),
             connections=self._limits.connections.count,
             append_queue_bytes=self._limits.in_flight.size,

@@ -402,19 +402,28 @@ class LogWriter:
         highest = self.list.highest_id
         if self._open is not None:
             self._seal_open()
-        started_s = perf_counter()
+        copied, started_s = 0, perf_counter()
         if not direct.follows(highest):
-            direct = direct.copied(self._context.metadata.reserve_ledger_ids(len(direct.segments)))
+            copied = len(direct.segments)
+            direct = direct.copied(self._context.metadata.reserve_ledger_ids(copied))
         before = BrokerStamp(max(self._stamp.timestamp_ms, self._context.clock()), self._stamp.row_end)
         place = SegmentPlace(self._context.directory, self._context.store_id, self.list.incarnation)
         segments = direct_segments(direct, place, before)
         self._require_epoch()
-        return self._list_segments(run, segments, before, perf_counter() - started_s)
+        return self._list_segments(run, segments, before, perf_counter() - started_s, copied)
 
     def _list_segments(
-        self, run: PendingRun, segments: list[PromotedSegment], before: BrokerStamp, seconds: float
+        self,
+        run: PendingRun,
+        segments: list[PromotedSegment],
+        before: BrokerStamp,
+        seconds: float,
+        copied: int | None = None,
     ) -> CommittedRun:
-        """List promoted segments, which commits their run, and publish them."""
+        """List promoted segments, which commits their run, and publish them.
+
+        `copied` is the number of data objects that were copied; None if the parts are local files.
+        """
         request, last = run.request, segments[-1].index
         first, end = Position(segments[0].index.ledger_id, 0), Position(last.ledger_id, last.count)
         entries = len(run.entries) if run.direct is None else run.direct.entries
@@ -442,7 +451,7 @@ class LogWriter:
         self._publish(self.list.snapshot(None))
         places = {"first": str(first), "end": str(end)}
         figures = {"entries": entries, "rows": rows, "seconds": round(seconds, 6), "segments": len(segments)}
-        log_step("sync", ledger=self.name, **figures, **places)
+        log_step("sync", ledger=self.name, copied=copied, **figures, **places)
         return CommittedRun(False, first, end, entries, rows)
 
     def _abandon(self, ledger_ids: list[int], error: BaseException) -> None:

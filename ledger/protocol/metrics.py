@@ -192,6 +192,23 @@ class OffloadMetrics(msgspec.Struct, frozen=True):
     latency: LatencyHistogram = NO_DURATIONS
 
 
+class PartCounts(msgspec.Struct, frozen=True):
+    """Counters of parts. A part is the output of one task of a sink for one ledger.
+
+    Parts count when their batch is committed. The task has put a *direct* part into the bucket of the store by itself,
+    and has sent a *staged* part to the broker. `copied` are direct parts that the broker copied within the bucket.
+    `swept` are uploads of tasks whose objects must be deleted, because no committed batch needs them.
+    """
+
+    direct: int = 0
+    direct_bytes: int = 0
+    staged: int = 0
+    staged_bytes: int = 0
+    copied: int = 0
+    copied_bytes: int = 0
+    swept: int = 0
+
+
 class RequestCount(msgspec.Struct, frozen=True):
     """Number of all requests and of failed requests of one operation, and the durations of all requests."""
 
@@ -237,6 +254,7 @@ class BrokerMetrics(msgspec.Struct, frozen=True, kw_only=True):
     given_up: dict[str, str]
     cache: CacheReads
     offload: OffloadMetrics
+    parts: PartCounts = PartCounts()
     object_requests: list[RequestCount] = []
     connections: int = 0
     append_queue_bytes: int = 0

@@ -48,6 +48,7 @@ from pyspark_ledger.ledger.message.entry import entry_rows, parse_entry
 from pyspark_ledger.ledger.metadata.offload_records import OffloadAttempt
 from pyspark_ledger.ledger.metadata.records import Metadata
 from pyspark_ledger.ledger.metadata.unwanted_files import UnwantedObjects
+from pyspark_ledger.ledger.metrics.part_counter import PartCounter
 from pyspark_ledger.ledger.protocol.commits import CommitRun, OpenUpload, PartRun, PutObject, StagedPart, UploadTarget
 from pyspark_ledger.ledger.segment.index import Integers
 from pyspark_ledger.ledger.settings.broker import Settings
@@ -106,6 +107,7 @@ class DirectParts:
         self._staging = staging
         self._put_indexes = put_indexes
         self._new_id = new_id
+        self.counter = PartCounter()
         self._reserving = threading.Lock()
         self._next = self._end = 0  # ids that are reserved for later batches
         self._reserved: OrderedDict[_Batch, _Reservation] = OrderedDict()
@@ -218,7 +220,9 @@ class DirectParts:
     def _put_unwanted(self, name: str, keys: Iterable[DirectKey]) -> None:
         if self._offloader is not None:
             driver = self._offloader().driver
-            self._metadata.unwanted.put(UnwantedObjects(name, key.ledger_id, key.attempt, driver) for key in keys)
+            unwanted = [UnwantedObjects(name, key.ledger_id, key.attempt, driver) for key in keys]
+            self._metadata.unwanted.put(unwanted)
+            self.counter.sweep(len(unwanted))
 
     @staticmethod
     def _segment(part: StagedPart, reserved: Collection[DirectKey]) -> StagedObject:
@@ -289,7 +293,9 @@ class DirectParts:
             return replace(segment, attempt=key.attempt, ledger_id=ledger_id, reserved=True)
 
         with ThreadPoolExecutor(min(_THREADS, len(segments)), thread_name_prefix="copy") as pool:
-            return list(pool.map(copy, enumerate(segments, start=first_id)))
+            copies = list(pool.map(copy, enumerate(segments, start=first_id)))
+        self.counter.copy([copied.size for copied in copies])
+        return copies
 
 
 def numbers(data: bytes) -> Integers:

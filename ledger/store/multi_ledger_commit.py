@@ -154,6 +154,8 @@ class ManifestCommits:
         self._records.finish(manifest)
         self._unfinished.discard(manifest.query)
         for run in manifest.runs:
+            if run.ledger in committed and not committed[run.ledger].repeated:
+                self._direct.counter.commit(run.parts)
             self._staging.remove_parts(run.parts)
             if any(part.object is not None for part in run.parts) and self._existing(run) is not None:
                 self._direct.committed(_run(manifest, run.ledger, run.parts))

@@ -452,6 +452,8 @@ class Store:
             committed = future.result()
         finally:
             self._staging.remove_joined(request, parts)
+        if not committed.repeated:
+            self.direct.counter.commit(request.parts)
         if direct is not None:
             self.direct.committed(request)
         self._staging.remove_parts(request.parts)

@@ -14,6 +14,7 @@ from pyspark.sql import functions as f
 
 from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.client.connect import stop_broker
+from pyspark_ledger.ledger.protocol.metrics import AskMetrics, BrokerMetrics, PartCounts
 from pyspark_ledger.offload.format.object_names import ObjectKey
 from pyspark_ledger.offload.storage.factory import open_object_store
 from streaming_examples.s3_server import S3Server
@@ -45,6 +46,11 @@ def ids(spark: SparkSession, directory: Path) -> list[int]:
     return sorted(row.id for row in found.select("id").collect())
 
 
+def parts_of(bucket: str) -> PartCounts:
+    found: BrokerMetrics = connect(bucket).client.call("metrics", AskMetrics())
+    return found.parts
+
+
 def data_objects(bucket: str) -> list[str]:
     keys = [found.key for found in open_object_store(f"{bucket}/segments").objects()]
     return [key for key in keys if (parsed := ObjectKey.parse(key)) is not None and not parsed[1]]
@@ -56,6 +62,9 @@ def test_large_parts_become_segments_of_the_bucket(spark_session: SparkSession, 
     described = connect(bucket).ledger("flights").describe()
     assert [segment.offloaded for segment in described.segments] == [True] * 3
     assert len(data_objects(bucket)) == 3
+    parts = parts_of(bucket)
+    assert (parts.direct, parts.staged) == (2, 1)
+    assert parts.direct_bytes > 2 * ROWS * 1_000 > 1_000_000 > parts.staged_bytes
     wal = sum(found.size for found in open_object_store(bucket).objects("wal/"))
     assert wal < 10_000_000, "the log of the store has no row of a large part"
     stop_broker(directory)
@@ -99,5 +108,6 @@ def test_tasks_without_access_send_their_parts_to_the_broker(
         written(rows(spark_session, 0, 1), directory, offloadEndpoint=proxy.endpoint)
         assert proxy.met, "a task tried to begin an upload"
     assert ids(spark_session, directory) == list(range(ROWS))
+    assert (parts_of(bucket).direct, parts_of(bucket).staged) == (0, 1)
     ledger = connect(bucket).ledger("flights")
     wait_until(lambda: ledger.describe().rows == ROWS, "the rows")

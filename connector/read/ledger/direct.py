@@ -24,6 +24,7 @@ import msgspec
 
 from pyspark_ledger.connector.bucket_switch import CONNECT_MS, BucketSwitch
 from pyspark_ledger.ledger.errors import DataLoss, LedgerError, NotFound, Refused, Unsupported
+from pyspark_ledger.ledger.logs.steps import log_step
 from pyspark_ledger.ledger.position import PositionRange
 from pyspark_ledger.ledger.protocol.reads import LocateRanges, ReadRequest, StoredPart, StoredPlace, StoredPlaces
 from pyspark_ledger.ledger.segment.format import FRAME_BYTES
@@ -66,6 +67,7 @@ class _DirectRead:
         self._switch = switch
         self._ranges = places.ranges
         self._mapping = mapping
+        self._fetched_entries = self._fetched_bytes = 0
 
     def read(
         self, store: ObjectStore, requests: Sequence[ReadRequest]
@@ -76,6 +78,7 @@ class _DirectRead:
             for request, parts in zip(requests, self._ranges, strict=True):
                 yield request, self._range(request, parts, fetcher, first)
                 first += sum(len(part.blocks) for part in parts)
+        log_step("fetch", entries=self._fetched_entries, bytes=self._fetched_bytes)
 
     def _range(
         self, request: ReadRequest, parts: list[StoredPart], fetcher: BlockFetcher, first: int
@@ -100,6 +103,8 @@ class _DirectRead:
             except LedgerError as error:
                 self._switch.turn_off(error)
                 break
+            self._fetched_entries += block.entries
+            self._fetched_bytes += block.frames.size
             yield block
             at = block.end
         else:

@@ -164,6 +164,21 @@ BROKER_FAMILIES: tuple[_Broker, ...] = (
     Family("ledger_publish_latency_seconds", "Time of the publication of one segment to a table", "histogram",
            lambda now: now.publish_latency),
 )  # fmt: skip
+DIRECT_FAMILIES: tuple[_Broker, ...] = (
+    Family("ledger_direct_parts", "Direct parts of committed batches", "counter", lambda now: now.parts.direct),
+    Family("ledger_direct_part_bytes", "Bytes of these parts", "counter", lambda now: now.parts.direct_bytes),
+    Family("ledger_staged_parts", "Parts of committed batches that tasks sent to the broker", "counter",
+           lambda now: now.parts.staged),
+    Family("ledger_staged_part_bytes", "Bytes of these parts", "counter", lambda now: now.parts.staged_bytes),
+    Family("ledger_copied_parts", "Direct parts that the broker copied within the bucket, because the ledger had got "
+           "a later segment", "counter", lambda now: now.parts.copied),
+    Family("ledger_copied_part_bytes", "Bytes of these parts", "counter", lambda now: now.parts.copied_bytes),
+    Family("ledger_swept_parts", "Uploads of tasks that no committed batch needs, and that the broker therefore "
+           "deletes", "counter", lambda now: now.parts.swept),
+    Family("ledger_direct_read_entries", "Entries that tasks fetched from a bucket by themselves", "counter",
+           lambda now: now.cache.direct_entries),
+    Family("ledger_direct_read_bytes", "Bytes of these entries", "counter", lambda now: now.cache.direct_bytes),
+)  # fmt: skip
 CACHE_FAMILIES: tuple[_Broker, ...] = (
     Family("ledger_ml_cache_used_size", "Bytes in the cache's memory", "gauge", lambda now: now.cache.size_bytes,
            pulsar="pulsar_ml_cache_used_size"),
@@ -214,7 +229,7 @@ INFO: _Broker = Family(
 def tables(metrics: BrokerMetrics) -> Iterator[Table]:
     """Yield all families with their values."""
     yield Table([INFO], [((metrics.version, metrics.store_id, str(metrics.epoch)), [1])])
-    yield _table((*BROKER_FAMILIES, *CACHE_FAMILIES), [((), metrics)])
+    yield _table((*BROKER_FAMILIES, *DIRECT_FAMILIES, *CACHE_FAMILIES), [((), metrics)])
     others = [(OTHERS, metrics.others)] if metrics.has_others else []
     ledgers = [*((ledger.name, ledger) for ledger in metrics.ledgers), *others]
     yield _table(LEDGER_FAMILIES, [((name,), ledger) for name, ledger in ledgers])

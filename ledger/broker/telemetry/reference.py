@@ -12,6 +12,7 @@ from pyspark_ledger.ledger.broker.telemetry.families import (
     BROKER_FAMILIES,
     CACHE_FAMILIES,
     DECISION_FAMILIES,
+    DIRECT_FAMILIES,
     ERROR_FAMILIES,
     INFO,
     LEDGER_FAMILIES,
@@ -91,6 +92,9 @@ OpenTelemetry in the environment of the broker.
 - A *publisher* copies sealed segments to a Delta table. It runs outside of the broker, and reports to the broker each
   published segment and each failure. A publisher that reads a bucket reports nothing. The broker itself computes
   how far a table is behind its ledger.
+- A *part* is the output of one task of a sink for one ledger. The task puts a *direct* part into the bucket of the
+  store by itself, and sends any other part to the broker: [bucket-store.md](bucket-store.md#large-batches-of-spark).
+- `ledger_swept_parts_total` counts uploads of failed and repeated tasks, and the originals of copied parts.
 
 ## Decisions of the cache
 
@@ -120,6 +124,7 @@ def metrics_reference() -> str:
         ("Ledgers", (*LEDGER_FAMILIES, *READ_FAMILIES)),
         ("Subscriptions", SUBSCRIPTION_FAMILIES),
         ("Broker, retention, offload and publication", (*BROKER_FAMILIES, INFO)),
+        ("Parts of sinks, and direct reads", DIRECT_FAMILIES),
         ("Cache", (*CACHE_FAMILIES, *DECISION_FAMILIES)),
         ("Calls, errors and requests", (*REQUEST_FAMILIES, *ERROR_FAMILIES, *OBJECT_COUNT_FAMILIES, *OBJECT_FAMILIES)),
     )

@@ -206,14 +206,16 @@ def test_gauges_come_and_go_with_their_query() -> None:
     registry = CollectorRegistry()
     gauges = PrometheusGauges(registry)
     seen = LedgerProgress(
-        "q", 3, 10, NAME, "billing", 2, 20, 400, 1500, "all there was", 7000, 0, 0.5, 2000, 1500, 0, 3500
+        "q", 3, 10, NAME, "billing", 2, 20, 400, 1500, "all there was", 7000, 0, 0.5, 2000, 1500, 0, 3500, 1200
     )
+    assert "7,000 bytes mapped, 0 sent, 1,200 fetched by tasks, 50% from the cache" in str(seen)
     assert str(seen).endswith("50% from the cache: 2,000 by memory, 1,500 by the page cache, 3,500 by object storage")
     gauges.show(seen)
     labels = {"query": "q", "ledger": NAME, "subscription": "billing"}
     assert registry.get_sample_value("ledger_stream_lag_seconds", labels) == 1.5
     assert registry.get_sample_value("ledger_stream_lag_rows", labels) == 20
     assert registry.get_sample_value("ledger_stream_object_storage_bytes", labels) == 3500
+    assert registry.get_sample_value("ledger_stream_direct_bytes", labels) == 1200
     gauges.forget("q")
     assert registry.get_sample_value("ledger_stream_lag_rows", labels) is None
 

@@ -17,11 +17,14 @@ import pytest
 from pyspark_ledger.connector.default_source import DefaultSource
 from pyspark_ledger.connector.read.ledger import direct, prefetch_client
 from pyspark_ledger.ledger.api.store import connect
+from pyspark_ledger.ledger.broker.telemetry.openmetrics import exposition
 from pyspark_ledger.ledger.errors import DataLoss
+from pyspark_ledger.ledger.logs.steps import FIELDS, STEPS
 from pyspark_ledger.ledger.position import EARLIEST, Position, PositionRange
 from pyspark_ledger.ledger.protocol.actions import CreateLedger
 from pyspark_ledger.ledger.protocol.cache import CacheMetrics
 from pyspark_ledger.ledger.protocol.ledgers import ChangePolicy, OffloadPrefix
+from pyspark_ledger.ledger.protocol.metrics import AskMetrics
 from pyspark_ledger.ledger.protocol.reads import ReadRequest
 from pyspark_ledger.offload.offloader import ObjectStoreOffloader
 from pyspark_ledger.offload.storage.factory import open_object_store
@@ -136,6 +139,20 @@ def test_direct_reads_return_what_the_broker_returns(orders: Orders, seed: int) 
     assert ids == list(range(orders.rows))
     assert reads["directBytes"] == orders.counted().direct_bytes - counted.direct_bytes > 0
     assert reads["sentBytes"] > 0, "the tail"
+
+
+def test_metrics_and_log_lines_count_what_tasks_fetched(orders: Orders, caplog: pytest.LogCaptureFixture) -> None:
+    orders.append(9)
+    orders.offload(gone=True)
+    orders.append(2)
+    with caplog.at_level(logging.INFO, STEPS.name):
+        assert orders.read({**ACCESS, **SENT}) == list(range(22))
+        assert orders.read({"directReads": "off", **SENT}) == list(range(22))
+    fetched = [step for record in caplog.records if (step := getattr(record, FIELDS, {})).get("step") == "fetch"]
+    counted = orders.counted()
+    assert fetched == [{"step": "fetch", "entries": 6, "bytes": counted.direct_bytes}]
+    lines = exposition(orders.store.client.call("metrics", AskMetrics()), openmetrics=True).decode().splitlines()
+    assert {"ledger_direct_read_entries_total 6", f"ledger_direct_read_bytes_total {counted.direct_bytes}"} <= {*lines}
 
 
 def test_a_block_that_another_reader_expects_is_read_once(orders: Orders) -> None:
