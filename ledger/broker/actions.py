@@ -233,8 +233,8 @@ class Actions:
     def _open_read(self, request: reads.OpenRead) -> reads.OpenedRead:
         ledger = self._store.ledger(request.name)
         range_, skip = self._store.cursors.left(ledger.snapshot, request)
-        # Read after the range, so that the schema covers all entries of the range. A producer registers a schema before
-        # it appends the first entry of that version.
+        # The schema is read after the range, so that it covers all entries of the range. Reason: a producer registers a
+        # schema before it appends the first entry of that version.
         schema = self._store.get_schema(GetSchema(ledger.name))
         reply = reads.OpenedRead(range_, ledger.incarnation, schema.version, schema.arrow_schema, skip)
         if not self._on_this_host(request.token):

@@ -173,7 +173,7 @@ class AppendStream:
             with self._room:
                 self._room.wait_for(lambda: not self._unanswered)
             answers.close()
-            self._of_all.give(self._in_flight)  # bytes of refused entries
+            self._of_all.give(self._in_flight)  # release the bytes of refused entries
         # An error of a queued append comes before `refused` in the stream, even if it occurred later.
         first = answers.error or refused
         if first is not None:
@@ -216,7 +216,7 @@ class AppendStream:
 def entries_of(batch: pa.RecordBatch) -> list[memoryview]:
     """Return the entries of a batch as slices of its data buffer. Raises Refused for a wrong schema or wrong offsets.
 
-    The function checks the offsets itself, because Arrow does not check those of a received batch.
+    The function checks the offsets itself, because Arrow does not check the offsets of a received batch.
     """
     if batch.schema != ENTRY_SCHEMA or batch.column(0).null_count:
         raise Refused(f"a batch has the columns {batch.schema.to_string()!r}, expected {ENTRY_SCHEMA.to_string()!r}")

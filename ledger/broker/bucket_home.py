@@ -67,7 +67,9 @@ def settings_of(settings: Settings, address: str) -> Settings:
 
 
 def only_target(address: str, endpoint: str) -> Callable[[Settings], None]:
-    """Return a check that refuses another target of offloads than the bucket of the store at its S3 endpoint."""
+    """Return a check of the target of offloads. It refuses any target but the bucket of the store at its S3
+    endpoint.
+    """
 
     def check(settings: Settings) -> None:
         wanted = settings_of(settings, address).managedLedgerOffloadBucket
@@ -148,7 +150,8 @@ class BucketHome:
     def announced(self, record: BrokerRecord, port: int) -> BrokerRecord:
         """Return the broker's record with its address for other hosts. `port` is the port at which it listens.
 
-        A broker that listens at loopback because it has no address stays a private broker, without such an address.
+        If no address is configured, the broker listens at loopback. It then stays a private broker without such an
+        address.
         """
         if self._own is None:
             self._address = record.remote or record.address

@@ -139,7 +139,7 @@ def _sockets() -> int:
         try:
             count += stat.S_ISSOCK(os.fstat(int(name)).st_mode)
         except OSError:
-            continue  # the descriptor was closed since; the listing's own descriptor always is
+            continue  # the descriptor was closed meanwhile, like the descriptor of the listing
     return count
 
 

@@ -329,9 +329,9 @@ def _leave(store: Store | BucketStore, servers: list[BrokerServer], limit_ms: in
     process exits without waiting. It keeps the store's lock until it exits. Reason: the shutdown removes the socket,
     and the lock keeps the next broker from creating its socket at the same path before that.
 
-        For a store in a bucket, the next broker may use another directory of this host, which has its own lock. So the
-        broker of such a store first checks the manifest. If another broker has taken the store over, this check ends
-        the process.
+    For a store in a bucket, the next broker may use another directory of this host, which has its own lock. So the
+    broker of such a store first checks the manifest. If another broker has taken the store over, this check ends
+    the process.
     """
     if isinstance(store, BucketStore):
         store.check_fenced()

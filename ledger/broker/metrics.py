@@ -137,7 +137,7 @@ class MetricsCollector:
         return [ledger for ledger in opened if ledger is not None]
 
     def _opened(self, name: str, until: float) -> ManagedLedger | None:
-        """Return a ledger. Return None if it cannot be opened, or if it is not open and the time is over."""
+        """Return a ledger. Return None if it cannot be opened, or if it is not open and the time `until` has passed."""
         ledger = self._store.opened_ledger(name)
         failed_at = self._unreadable.get(name, ("", 0.0))[1]
         if ledger is not None or monotonic() > until or (failed_at and monotonic() < failed_at + _RETRY_SECONDS):

@@ -3,6 +3,7 @@
     <directory>/tls/ledger-<host>-…     certificates, key and token; mode 0600
     <directory>/tls/port                the port, if the address leaves the choice to the system
 
+Rules
 - The broker makes certificates if no address is configured, and listens at loopback. It also makes them for an address
   `grpc+tls://` if the settings name no certificates and tokens.
 - The next broker of the same directory uses the same files and the same port, because running tasks know them. After
@@ -100,7 +101,7 @@ def _files(folder: Path, host: str, clock: Clock) -> EphemeralCertificates:
 
 
 def _with_former_port(address: str, files: EphemeralCertificates) -> str:
-    """Return the address with the port of an earlier broker, if the address has port 0 and this port is free."""
+    """If the address has port 0, return it with the port of an earlier broker, unless this port is in use."""
     port = files.directory / "port"
     if not address.endswith(":0") or not port.exists():
         return address

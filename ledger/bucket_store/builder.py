@@ -180,8 +180,8 @@ _OPEN_MAX = 512
 def _seal(path: Path, listed: LedgerInfo, store_id: str, block_bytes: int, first_row: int, file_bytes: int) -> None:
     """Seal the file of a sealed segment. Raises Corrupt if the file differs from the record.
 
-    Bytes behind the sealed end are removed. They were in the log when the local disk of a broker failed, and their
-    entries were never acknowledged.
+    Bytes behind the sealed end are removed. A broker whose local disk failed left them in the log, and never
+    acknowledged their entries.
     """
     if path.exists() and path.stat().st_size > file_bytes:
         os.truncate(path, file_bytes)

@@ -54,10 +54,10 @@ T = TypeVar("T")
 class CollectorLimits:
     """Limits of the log.
 
-    A snapshot is due when the log has grown by `objects_max` objects. It is also due when the log has grown by
-    `snapshot_bytes` and by the size of the last snapshot. If the live objects exceed `live_bytes` or `objects_max`,
-    slow segments are carried. A segment above `carry_bytes` is rolled over instead, so that it is uploaded. Objects
-    that no manifest names are deleted when they are older than `age_min_ms`.
+    A snapshot is due when the log has grown by `objects_max` objects. It is also due when the log has grown by more
+    than `snapshot_bytes` and by more than the size of the last snapshot. If the live objects exceed `live_bytes` or
+    `objects_max`, segments with few appends are carried. A segment above `carry_bytes` is rolled over and uploaded
+    instead. Objects that no manifest names are deleted when they are older than `age_min_ms`.
     """
 
     snapshot_bytes: int = 64 * 1024 * 1024
@@ -226,9 +226,9 @@ class Collector:
             self._files.carried(name, number)
 
     def _live_from(self, size: int) -> int:
-        """Return a number: at most `live_bytes` were appended to the log since its object.
+        """Return the end of the log at an earlier round, since which at most `live_bytes` were appended.
 
-        It is the end of the log at the oldest such round. If there is no such round, it is the end at the newest round.
+        It is the oldest such round. If there is none, it is the newest round.
         """
         while len(self._marks) > 1 and size - self._marks[0].size > self._limits.live_bytes:
             self._marks.popleft()

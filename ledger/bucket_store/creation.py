@@ -5,7 +5,7 @@ The manifest is the object that makes the prefix a store.
 
 Rules
 - The manifest is put last, with `If-None-Match: *`. So if two processes create a store at the same time, one put
-  succeeds, and the other process opens the store of the first.
+  succeeds. The other process then opens the store that the first process created.
 - A prefix that has objects and no manifest is refused. Reason: another program may use the prefix, or a store there has
   lost its manifest.
 - Exception: snapshots and objects of a probe are accepted. They come from another process that created a store at the

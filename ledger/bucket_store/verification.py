@@ -10,7 +10,7 @@ Rules
 - If the collector deletes objects that were not read yet, the verification begins again (`view`).
 - The first damage raises Corrupt. The error names the object or the segment, the place, the expected and the found
   value.
-- Uploaded segments are only returned. The caller verifies their objects, because this package does not know their
+- The result lists the uploaded segments. The caller verifies their objects, because this package does not know their
   format.
 """
 

@@ -80,7 +80,7 @@ def build_view(
 
 
 def has_grown(bucket: Bucket, store_id: str, end: int, limits: RequestLimits) -> bool:
-    """Return whether the store may have data that a view which ended at `end` lacks. Sends two requests.
+    """Return whether the store may have newer data than a view that ended at `end`. Sends two requests.
 
     The log has not grown if two conditions hold. The object at `end` is missing, and a later manifest has a first live
     number of at most `end`.

@@ -108,7 +108,7 @@ class EntryCache:
     def bypasses(self, name: str, reader: str, ledger_id: int, first: int, end: int) -> bool:
         """Return whether a reader may read entries `[first, end)` from object storage without the cache.
 
-        False if one of them is cached or being read, or if the policy would cache them for another reader.
+        False if one of these entries is cached or being read, or if the policy would cache them for another reader.
         """
         with self._lock:
             ledger = self.ledger(name)
@@ -128,7 +128,7 @@ class EntryCache:
             self.memory.decided("decline", entries)
 
     def ahead(self, name: str, ledger_id: int, first: int, end: int, load: Load) -> int:
-        """Prefetch those entries of `[first, end)` that are neither cached nor being read. Return the bytes read."""
+        """Prefetch the entries of `[first, end)` that are neither cached nor being read. Return the bytes read."""
         ledger, read_bytes = self.ledger(name), 0
         with self._lock:
             gaps = ledger.cache.missing(ledger_id, first, end)
@@ -291,7 +291,7 @@ class EntryCache:
         loaded = Loaded(block, block.acquire())
         with self._lock:
             wanted = WantedRead(ledger.readers, reader, read.ledger_id, read.first, read.end)
-            # Without another reader, a block is cached only in unused memory. It may save a read of object storage.
+            # A block that no other reader needs is cached only in unused memory. A later reader may need it.
             pool = self._pool(block)
             admitted = pool.policy.admits(wanted)
             spare = not admitted and pool is self.memory and pool.has_spare(block.size)
@@ -328,7 +328,7 @@ class EntryCache:
         return not cache.overlapping(block.ledger_id, block.first, block.end)
 
     def _put(self, ledger: LedgerCache, block: CachedBlock) -> list[CachedRange]:
-        """Cache the entries of a block that are not cached. Return the new ranges that stayed."""
+        """Cache the entries of a block that are not cached. Return the new ranges that were not evicted at once."""
         pool = self._pool(block)
         if not pool.has_room_for(block):
             self.evictions.not_kept += 1

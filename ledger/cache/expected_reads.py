@@ -1,7 +1,7 @@
 """Active readers of one managed ledger, and the entries that they still have to read: their expected reads.
 
 A *reader* is a subscription with a running query, or a query without a subscription. Its expected reads are a set of
-entries. The set has all entries after the reader's position, without the entries that were served to it. It also has
+entries. The set has all entries after the reader's position, without the entries that were already served. It also has
 earlier entries that the reader will read again. The number of expected reads of a range is the number of readers that
 still have to read an entry of it.
 

@@ -158,7 +158,7 @@ class RangeCache:
     def invalidate(self, range_: PositionRange) -> Invalidated:
         """Remove the entries of a range.
 
-        If a cached range is only partly in it, the remaining entries are new ranges.
+        If a cached range is only partly in the range, the remaining entries are new ranges.
         """
         low = self._at_or_before(range_.start.ledger_id, range_.start.entry_id)
         keys = list(self._spans.irange(low, (range_.end.ledger_id, range_.end.entry_id), inclusive=(True, False)))

@@ -95,7 +95,7 @@ class LaggingReader:
 
 
 def wait_ms(end: int, followers: Sequence[LaggingReader], span: int, may_wait: float, own_speed: float) -> int:
-    """Return how many milliseconds a reader waits before it reads up to `end`. Then it calls again. 0 means no wait.
+    """Return how many milliseconds a reader waits before it reads up to `end`; 0 means no wait. It then calls again.
 
     The cache keeps the `span` bytes before `end`. The reader waits at most `may_wait` milliseconds.
     """

@@ -75,7 +75,7 @@ def open_stream(
 ) -> EntryStream:
     """Open a stream through shared memory if the broker is on this host and of the same user. Otherwise use Flight.
 
-    If the kernel forbids the socket or anonymous files, also use Flight, and log this once for a process.
+    If the kernel forbids the socket or anonymous files, also use Flight, and log this once in each process.
     """
     try:
         local = _same_user_socket(welcome.append_socket)

@@ -71,7 +71,7 @@ class BrokerConnection:
         self.credentials.require_usable(address)
         self.store_id = store_id
         self.deadline_ms = deadline_ms
-        # If set, starts the broker of a directory again, which exits when it is idle. Returns the broker's address.
+        # If set, this function starts the broker of a directory again, and returns its address. An idle broker exits.
         self.revive: Callable[[], str] | None = None
         self.can_move = False
         """Whether the next broker may be on another host. Then the client looks for it after each failed call."""
@@ -128,7 +128,7 @@ class BrokerConnection:
     def hello(self, *, deadline_ms: int | None = None) -> Welcome:
         """Return the broker's identity.
 
-        Raises Refused if the broker has another store than the id that was given, or that an earlier call returned.
+        Raises Refused if the broker's store has another id than the given id, or than the id of an earlier call.
         """
         deadline_ms = self.deadline_ms if deadline_ms is None else deadline_ms
         seconds = max(deadline_ms, _HELLO_MS_MIN) / 1000  # a suspended broker accepts a call and does not reply

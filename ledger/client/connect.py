@@ -118,7 +118,7 @@ def _elsewhere(store: Path, credentials: Credentials | None, deadline_ms: int, *
 
 
 def _started_or_elsewhere(store: Path, create: bool, credentials: Credentials | None, deadline_ms: int) -> Client:
-    """Start a broker. If the start fails because a broker on another host started first, return a client of it."""
+    """Start a broker. If the start fails because another host was first, return a client of the broker there."""
     try:
         return _started(store, create, deadline_ms)
     except (Refused, Unavailable):
@@ -130,7 +130,7 @@ def _started_or_elsewhere(store: Path, create: bool, credentials: Credentials | 
 def _revived(client: Client, store: Path, credentials: Credentials | None, deadline_ms: int) -> str:
     """Return the address of a store's next broker, and give the client the broker's credentials.
 
-    If another host has taken over the store's bucket, the next broker is that host's. Raises Fenced if it does not
+    If another host has taken over the store's bucket, the next broker runs on that host. Raises Fenced if it does not
     answer. Reason: two hosts that restart their brokers by themselves would take the store from each other for ever.
     """
     mark = store / FENCED

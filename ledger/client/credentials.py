@@ -37,7 +37,7 @@ from pyspark_ledger.ledger.transport.tokens import (
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Credentials, of which each can be empty. Without `ca` the client trusts the system's authorities.
+    """Credentials of a client. Each of them can be empty. Without `ca` the client trusts the system's authorities.
 
     A Spark task has `task_token` instead of `token`. `scope` names the operation and the ledgers that the task token
     allows. A task can have `authority`, the content of the file `ca`, instead of the file. Two credentials that differ

@@ -8,7 +8,7 @@ An *entry* is the unit of storage: one batch of messages, or a *chunk*, a part o
 
 Invariants
 - The log has the messages in the order of the calls. One lock covers the open batch and its sending.
-- The producer sends a batch when it has its maximum number of messages or bytes, and at `flush`.
+- The producer sends a batch when the batch has its maximum number of messages or bytes, and at `flush`.
 - It also sends a batch when the first message has waited for the delay and no entry is in flight. While an entry is in
   flight it waits, because the broker would sync the batch after that entry anyway.
 - Memory is limited to one open batch and the limit of bytes in flight. `send` waits at this limit.
@@ -172,7 +172,9 @@ class MessageProducer:
         ordering_key: bytes | None = None,
         sequence_id: int | None = None,
     ) -> Future[MessageId]:
-        """Send a message. The future returns its id when it is durable. A value of None marks its key as deleted.
+        """Send a message. The future returns the message's id when the message is durable.
+
+        A value of None marks the key of the message as deleted.
 
         Without `sequence_id` the message gets the next id. An explicit id must be higher than the id before. If
         the ledger has de-duplication, a message with a known sequence id is not written again. Its id then has
@@ -335,7 +337,7 @@ class MessageProducer:
         return batch.most + most > self._entry_bytes_max
 
     def _added(self, batch: OpenBatch) -> None:
-        """Send the open batch if it is full. Its first message starts its delay."""
+        """Send the open batch if it is full. The first message of a batch starts the delay of the batch."""
         if len(batch) >= self._messages_max or batch.bytes >= self._bytes_max:
             self._send_open()
         elif len(batch) == 1:
@@ -367,7 +369,7 @@ class MessageProducer:
         return MessageFuture(sent, 0)
 
     def _send_entries(self, entries: Iterable[list[Buffer]], sent: SentBatch, count: int, *, new: bool) -> None:
-        """Send the entries of a batch or of one large message. Its result is set, also after an error."""
+        """Send the entries of a batch or of one large message. The result is set, also after an error."""
         self.batches += 1
         try:
             *before, last = [self._pipeline.append(*entry) for entry in entries]

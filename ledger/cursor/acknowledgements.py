@@ -143,7 +143,9 @@ class AcknowledgementTable:
         self._change((cursor.ledger, cursor.name), lambda found: msgspec.structs.replace(found, replay_floor=floor))
 
     def mark_delete(self, cursor: CursorRecord, next_position: Position, snapshot: LogSnapshot) -> Position:
-        """Return the first unacknowledged position of a cursor that acknowledges all entries before `next_position`."""
+        """Return the first unacknowledged position of a cursor, if all entries before `next_position` are
+        acknowledged.
+        """
         with self._locked(cursor, snapshot) as acks:
             return self._advanced(acks, next_position, snapshot)
 
@@ -154,7 +156,9 @@ class AcknowledgementTable:
         return acks.advanced(position, snapshot, lambda at: chunks.floor(snapshot, at, now()))
 
     def trim_below(self, cursor: CursorRecord, position: Position, snapshot: LogSnapshot) -> None:
-        """Remove the positions before `position`, the durable `next_position` of the cursor, from the set."""
+        """Remove the positions before `position` from the set. `position` is the durable `next_position` of the
+        cursor.
+        """
         with self._locked(cursor, snapshot) as acks:
             acks.trim_below(position)
 

@@ -1,6 +1,6 @@
 """Individual acknowledgements of one cursor: positions that are acknowledged after its mark-delete position.
 
-They are kept in memory, and written to the cursor's own log (`ledger.cursor.cursor_log`).
+The positions are kept in memory, and written to the cursor's own log (`ledger.cursor.cursor_log`).
 
 Invariants
 - `positions` has all acknowledgements. `pending` has the acknowledgements that are not durable yet. `add` adds to both.
@@ -55,7 +55,7 @@ class CursorPlace:
     delete_ledgers: Callable[[Collection[int]], None] = lambda _: None
     """Deletes the files of the cursor logs with these ids. No record names them."""
     sync_through: SyncThrough | None = None
-    """Makes the bytes of a cursor's log durable in a bucket. Then the file may lack its index file.
+    """Makes the bytes of a cursor's log durable in a bucket. In this case the log may lack its index file.
 
     None if the store uses the local disk.
     """

@@ -250,7 +250,7 @@ class DeliveryTable:
             if cursor.replay_floor is not None and cursor.replay_floor < cursor.next_position:
                 self._acknowledgements.set_replay_floor(cursor, cursor.next_position)
             return DecidedDelivery(0, new.start, dead)
-        # Dead letters stay outstanding until they are acknowledged. A crash before that would otherwise lose them.
+        # Dead letters stay outstanding until they are acknowledged. Otherwise a crash before this would lose them.
         waiting = [*decision.waiting, *decision.dead]
         floor = min(share.range.start for share in due)
         decided = self._store_record(request, cursor, new.end, due, waiting, floor=floor, dead=dead)

@@ -80,7 +80,7 @@ def require_sound_file(path: Path, tables: Sequence[RecordTable], *, behind: boo
     number of commits that is stored beside it.
     """
     require_ours(path)
-    # Read before the metadata, so that a commit of a running broker cannot make the metadata look out of date.
+    # The number is read first. So a commit of a running broker cannot make the metadata look out of date.
     number = None if behind else read_number(number_path(path))
 
     def check(connection: CheckedConnection) -> int:

@@ -8,7 +8,7 @@
 Rules
 - A bar is drawn in a notebook, or on standard error if that is a terminal. Otherwise nothing is printed.
 - The time left assumes that the rest is as fast as the part that is done.
-- A bar of work that raises stays at the place where it stopped.
+- If the work raises an error, the bar stays at the place where it stopped.
 """
 
 from __future__ import annotations

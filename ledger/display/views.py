@@ -22,7 +22,7 @@ class CursorView:
 class LedgerView:
     """Ledger or partition. `described` is None if no broker answered; `problem` says why.
 
-    `cursors` are the first of all `described.cursors`, and `partitions` the first of all `described.partitions`.
+    `cursors` and `partitions` are only the first of all `described.cursors` and `described.partitions`.
     """
 
     name: str

@@ -91,7 +91,6 @@ class PendingRun(Pending[CommittedRun]):
     """Queued run: the verified entries of a batch. The writer adds the marker, the entry that ends a run.
 
     `size` is in bytes and includes the header of each entry in the file. `parts` are set if the staged parts (the files
-    `size` is in bytes and includes the header of each entry in the file. `parts` are set if the staged parts (the files
     of the tasks) become segments (`ledger.log.staging.promotion`). `direct` is set if the parts are data objects in the
     bucket; then the run has no entries here. `batch` is the id of the batch for log lines. It is stored here because
     the caller's thread does not write the run.

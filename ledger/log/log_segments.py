@@ -181,7 +181,7 @@ class LogSegments(Sequence[LogSegment]):
         return self[at] if at < len(self) and self[at].ledger_id == ledger_id else None
 
     def closed_before(self, ms: int, end: int) -> int:
-        """Return how many of the first `end` segments were sealed before `ms`, counted up to the first that was not."""
+        """Return the number of segments at the start that were sealed before `ms`; at most `end`."""
         closed = self._sealed.closed
         return bisect_left(closed, ms, self._first + 1, self._first + 1 + end) - self._first - 1
 

@@ -5,9 +5,9 @@ entry with the log's writer (`ledger.log.writer`). Readers use a snapshot. The w
 the acknowledged end moves.
 
 A run is the output of one batch of a Spark query: entries that become visible together. A staged part is a file with
-the entries of one Spark task, which a run takes into the log. The acknowledged end is the end of the entries that the
-broker has acknowledged. With de-duplication, `append_parts` splits an append into parts that are acknowledged
-separately.
+the entries of one Spark task. The commit of a batch appends its staged parts to the log as a run. The acknowledged end
+is the end of the entries that the broker has acknowledged. With de-duplication, `append_parts` splits an append into
+parts that are acknowledged separately.
 
 Invariants
 - Every queued entry is complete and verified.

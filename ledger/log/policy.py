@@ -58,7 +58,7 @@ POLICIES = {
     _OFFLOAD_WAIT: _OFFLOAD_WAIT,
     _DELETE_PUBLISHED: _DELETE_PUBLISHED,
 }
-"""Policies by name. Each has the broker's setting that contains its default value and its allowed range."""
+"""Policies by name, each with the broker's setting that has its default value and its allowed range."""
 
 # Older names of Pulsar, which have other units. The broker converts their values and stores them under newer names.
 _EARLIER = {"offloadTimeInMinutes": (OFFLOAD_SECONDS, 60), "offloadSizeInMB": (OFFLOAD_BYTES, _MB)}
@@ -117,8 +117,8 @@ class LedgerPolicy:
     def is_due(self, ledger_id: int, age_ms: int) -> bool:
         """Return whether a segment must be sealed because of its age.
 
-        A number that depends on the segment's id adds up to 5 % to `rollover_max_ms`. Reason: segments of many ledgers
-        that were created together are then not sealed at the same time.
+        `rollover_max_ms` is raised by up to 5 %, depending on the segment's id. Reason: segments of many ledgers that
+        were created together are then not sealed at the same time.
         """
         spread = self.rollover_max_ms * _spread(ledger_id) // 20_000
         return 0 < self.rollover_max_ms <= age_ms - spread and self.may_roll_over(age_ms)

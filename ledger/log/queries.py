@@ -206,9 +206,9 @@ Gone = Callable[[], Sequence[SegmentDescription]]
 def reading_left(
     snapshot: LogSnapshot, incarnation: str, reading: ReadProgress, gone: Gone, skipped: PositionSet | None = None
 ) -> LogStatus:
-    """Return the state of the log, and the backlog of the reader `reading` without the `skipped` positions.
+    """Return the state of the log, and how much a reader has not read. `reading` is the progress of the reader.
 
-    Raises DataLoss if the reader is at a position that the log never had.
+    `skipped` positions do not count. Raises DataLoss if the reader is at a position that the log never had.
     """
     if reading.incarnation and reading.incarnation != incarnation:
         reading = ReadProgress(count=reading.count)

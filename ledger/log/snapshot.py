@@ -37,8 +37,8 @@ _LONGER_LOG = "The offset was written when the log was longer: the store was res
 class Cover:
     """Segments of a range.
 
-    The range contains all entries of the segments `[first, end)` of the log. `cut` has the slices of the segments of
-    which the range contains only some entries.
+    The range contains all entries of the segments `[first, end)` of the log. `cut` has a slice of each segment that is
+    only partly in the range.
     """
 
     cut: list[Slice]
@@ -137,7 +137,7 @@ class LogSnapshot:
     def blocks(self, range_: PositionRange, max_block_bytes: int) -> list[SegmentBlock]:
         """Return blocks with the entries of a range, in order.
 
-        A larger block than `max_block_bytes` has only one entry.
+        A block has at most `max_block_bytes`, or one larger entry.
         """
         found: list[SegmentBlock] = []
         for part in self.slices(range_):

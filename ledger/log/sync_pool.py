@@ -5,9 +5,9 @@
 
 The pool performs the syncs of appends. A job is the sync stage of one log (`ledger.log.append_queue`). A job names its
 file and gets the result of the sync. For one job, a thread makes one system call. For several jobs, the kernel syncs
-the files at the same time (`ledger.segment.file_syncs`). Reason: this uses the device as well as a thread for each file
-would, and no threads compete for Python's global interpreter lock. After the syncs and before the acknowledgements, the
-thread checks once that this broker still owns the store.
+the files at the same time (`ledger.segment.file_syncs`). Reason: the device then works on all files at once, as with a
+thread for each file. But no threads compete for Python's global interpreter lock. After the syncs and before the
+acknowledgements, the thread checks once that this broker still owns the store.
 
 Invariants
 - One thread at a time works on a log. The append queue submits its job again only after its sync stage has ended.

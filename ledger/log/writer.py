@@ -353,7 +353,7 @@ class LogWriter:
         """
         request = run.request
         if run.parts or run.direct is not None:
-            # An earlier promotion may have listed its segments although it reported an error. So read it again.
+            # An earlier promotion may have listed its segments in spite of its error. So the list is read again.
             self._require_whole()
         earlier = self.list.committed.get(request.query)
         if earlier is not None and request.batch <= earlier.batch:
@@ -420,9 +420,9 @@ class LogWriter:
         seconds: float,
         copied: int | None = None,
     ) -> CommittedRun:
-        """List promoted segments, which commits their run, and publish them.
+        """List promoted segments and publish them. The listing commits their run.
 
-        `copied` is the number of data objects that were copied; None if the parts are local files.
+        `copied` is the number of data objects that were copied. It is None if the parts are local files.
         """
         request, last = run.request, segments[-1].index
         first, end = Position(segments[0].index.ledger_id, 0), Position(last.ledger_id, last.count)

@@ -23,7 +23,7 @@ from pyspark_ledger.ledger.proto.pulsar_messages_pb2 import KeyValue, MessageMet
 
 _VERSION = struct.Struct(">q")
 DICTIONARY = {b"ledger.encoding": b"dictionary"}
-"""Field metadata of a column that the encoder made a dictionary. Readers get the column of its values."""
+"""Field metadata of a column that the encoder stored as a dictionary. Readers get a column of the values."""
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 

@@ -5,8 +5,8 @@
     compressed    all buffers of the entry by LZ4 or ZSTD
 
 Rules
-- A column that this module makes a dictionary has the field metadata `ledger.encoding: dictionary`. Readers get the
-  column of its values. A column that a user appended as a dictionary has no such metadata, and stays a dictionary.
+- A column that this module stores as a dictionary has the field metadata `ledger.encoding: dictionary`. Readers get a
+  column of the values. A column that a user appended as a dictionary has no such metadata, and stays a dictionary.
 - The encoding is chosen by a sample: the beginning of the first entry of a writer, and later of every 256th entry.
 - A column becomes a dictionary if this makes the sample smaller. Each entry is a stream of its own. So an entry with
   too many distinct values has the column without a dictionary.

@@ -133,7 +133,7 @@ class CursorRecord(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, next_position=max(self.next_position, next_position), replay_floor=floor)
 
     def reset(self, next_position: Position, end: Position) -> CursorRecord:
-        """Move the cursor to any position. The replay floor moves back to it, and never forward."""
+        """Move the cursor to any position. The replay floor moves back to this position, and never forward."""
         self._require_within(next_position, end)
         floor = self.replay_floor
         return msgspec.structs.replace(

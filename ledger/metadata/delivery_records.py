@@ -1,4 +1,4 @@
-"""Delivery records: a record lists the rows that a query's batch delivers, while a checkpoint of Spark may name it.
+"""Delivery records: each lists the rows that a batch of a query delivers. It is kept while a checkpoint may name it.
 
     delivery        (ledger, cursor, record) → the rows of the batch, the outstanding rows, the next batch's position
     delivery_chunk  (ledger, cursor, record, chunk) → a part of a body above 1 MiB, numbered from 0
@@ -10,11 +10,11 @@ Outstanding rows were delivered and not acknowledged. Dead letters are rows that
 another ledger.
 
 Rules
-- A record is durable before its number is returned. Numbers rise, and one checkpoint never gets a number twice.
+- A record is durable before its number is returned. Numbers rise, so two batches of a checkpoint never share a number.
 - Chunks and their footer are written, replaced and deleted in one transaction, and read by one statement. If the
   chunks differ from the footer, the record is damaged: reading raises `Corrupt`.
-- Spark commits the batch of record n before the next batch is chosen. So the records before n are then deleted. Records
-  after n are also deleted, because no checkpoint names them.
+- The batch after record n is chosen only after Spark has committed the batch of record n. Then the records before n are
+  deleted. Records after n are also deleted, because no checkpoint names them.
 - Record -1 has the dead letters that are not written to their ledger yet.
 """
 

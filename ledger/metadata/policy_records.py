@@ -55,7 +55,7 @@ class PolicyRecords(Records):
         check: Callable[[Mapping[str, int]], None],
         ledger: bool,
     ) -> dict[str, int]:
-        """Set and delete values in one transaction, and return the result. `check` raises Refused if it is invalid."""
+        """Set and delete values in one transaction, and return the result. `check` refuses an invalid result."""
 
         def change(c: sqlite3.Connection) -> dict[str, int]:
             if ledger and c.execute("SELECT 1 FROM ledger WHERE name = ?", (scope,)).fetchone() is None:

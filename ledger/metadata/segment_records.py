@@ -101,7 +101,7 @@ class SegmentRecords(Records):
         return {row[0] for row in self._file.read(lambda c: c.execute("SELECT ledger_id FROM segment").fetchall())}
 
     def only_local(self) -> set[int]:
-        """Return the ids of all segments, open or sealed, whose objects are not complete."""
+        """Return the ids of all segments, open or sealed, that are not complete in object storage."""
         rows = self._file.read(lambda c: c.execute("SELECT ledger_id, info FROM segment").fetchall())
         found = ((ledger_id, OffloadAttempt.of(LedgerInfo.FromString(info))) for ledger_id, info in rows)
         return {ledger_id for ledger_id, attempt in found if attempt is None or not attempt.complete}

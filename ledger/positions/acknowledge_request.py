@@ -43,7 +43,7 @@ def acknowledge_batch(ledgers: Integers, entries: Integers, rows: Integers) -> p
 def acknowledge_batches(ledgers: Integers, entries: Integers, rows: Integers) -> Iterator[pa.RecordBatch]:
     """Yield the request of `acknowledge_batch` as several batches of bounded size.
 
-    Reason: an entry needs words up to its highest row number, so few rows may need many words.
+    Reason: an entry with one high row number needs many words.
     """
     if not len(ledgers):
         return

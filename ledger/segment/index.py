@@ -456,7 +456,7 @@ def _sum_checked(raw: bytes, path: Path, offset: int, length: int, what: str) ->
 
 
 def _check_of(offset: int, length: int, timestamp: int, row_end: int) -> int:
-    """Return the same checksum of one row as `_checks`, without arrays."""
+    """Return the checksum of one row, as `_checks` computes it, without arrays."""
     by_offset, by_length, by_timestamp, by_row_end = _MIX_FACTORS
     mixed = (_MIX_START + offset * by_offset) & _U64_MAX
     mixed = ((mixed ^ mixed >> 29) + length * by_length) & _U64_MAX

@@ -129,7 +129,7 @@ def with_counted_rows(
 ) -> pa.Buffer:
     """Return a copy of the frames of consecutive entries with their stamps, for a reader without the segment's index.
 
-    The rows of each entry are those that its metadata state. Its checksum is not checked here.
+    Each entry has the number of rows that its metadata state. The checksum of the entry is not checked here.
     """
     data = bytearray(frames)
     starts, lengths = frame_table(data, ledger_id, first_entry, entries)

@@ -136,14 +136,14 @@ def iter_frames(buffer: Buffer, ledger_id: int, first_entry: int, entries: int) 
 def frame_table(buffer: Buffer, ledger_id: int, first_entry: int, entries: int) -> tuple[Integers, Integers]:
     """Return offsets and lengths of the entries in a block, with the checks of `iter_frames`.
 
-    If all entries have the same length, they are checked without a Python step for each.
+    If all entries have the same length, they are checked without a loop in Python.
     """
     view = memoryview(buffer)
     if entries and len(view) % entries == 0:
         table = _uniform_table(view, first_entry, entries)
         if table is not None:
             return table
-    # `count` is not passed to `fromiter`: it would stop before the generator compares the end of the block.
+    # `count` is not passed to `fromiter`: `fromiter` would stop before the generator compares the end of the block.
     lengths = np.fromiter(
         (len(entry) for _, entry in iter_frames(view, ledger_id, first_entry, entries)), dtype=np.int64
     )

@@ -227,7 +227,7 @@ class Scan:
             self.open_run, self.run_start = None, None
 
     def _is_padded(self, view: memoryview, start: int, at: int, limit: int) -> bool:
-        """Return whether only padding follows in the block. Record as damage what is neither padding nor zeros."""
+        """Return whether only padding follows in the block. Record other bytes except zeros as damage."""
         rest = view[at:limit]
         if rest and not any(rest):
             return False

@@ -25,7 +25,7 @@ from pyspark_ledger.ledger.protocol.actions import AskSchemas, GetSchema, Ledger
 
 
 class ReadableLog(Protocol):
-    """Managed ledger, as these requests need it."""
+    """Part of a managed ledger that these requests use."""
 
     @property
     def name(self) -> str: ...
@@ -37,7 +37,7 @@ class ReadableLog(Protocol):
 
 
 class ReadableCursors(Protocol):
-    """Cursors of a store, as these requests need them."""
+    """Part of a store's cursors that these requests use."""
 
     def acknowledged(self, ledger: str, name: str, start: Position) -> PositionSet | None: ...
 

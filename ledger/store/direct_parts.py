@@ -4,7 +4,7 @@
     commit     HEAD of each object ─▶ small parts joined, and put by the broker ─▶ the log lists all (`ledger.log`)
     sweep      objects that no segment and no later commit needs are recorded as unwanted, and then deleted
 
-A *part* has the rows that one task writes for one ledger.
+A *part* has the rows that one task writes for one ledger. A *run* is the entries of one batch in one ledger.
 
 Ids
 - Segment ids of a batch rise in the order of its tasks. For this, the broker reserves `_TASKS` ids for a batch and a
@@ -63,7 +63,7 @@ _THREADS = 16
 
 
 class _Batch(NamedTuple):
-    """Tasks of a batch that write to one ledger, in a group of `_TASKS` tasks."""
+    """Group of at most `_TASKS` tasks of one batch that write to the same ledger."""
 
     query: str
     batch: int
@@ -203,7 +203,7 @@ class DirectParts:
         self._put_unwanted(name, [key for key in keys if not self._is_listed(name, key)])
 
     def list_unneeded(self, kept: Callable[[], set[uuid.UUID]]) -> None:
-        """Record old objects of no segment as unwanted. `kept` returns the attempts that are still needed."""
+        """Record old objects that belong to no segment as unwanted. `kept` returns the attempts to keep."""
         objects = self._objects
         if objects is None:
             return

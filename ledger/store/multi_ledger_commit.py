@@ -100,7 +100,7 @@ class ManifestCommits:
         return not self._unfinished
 
     def forget_before(self, cutoff_ms: int) -> None:
-        """Delete the manifests of batches that batch writes (no streams) finished before `cutoff_ms`.
+        """Delete the manifests of finished batch writes (writes without a stream) that are older than `cutoff_ms`.
 
         Such a write cannot be repeated, because its staged parts are deleted at the same age.
         """
@@ -114,7 +114,7 @@ class ManifestCommits:
         return {part.part for run in newest.runs for part in run.parts}.intersection(parts)
 
     def needed_objects(self) -> set[uuid.UUID]:
-        """Return the attempts of the data objects that unfinished batches still need."""
+        """Return the attempts (ids of uploads) of the data objects that unfinished batches still need."""
         pending = self._records.pending() if self._unfinished else []
         parts = [part for manifest in pending for run in manifest.runs for part in run.parts]
         return {uuid.UUID(part.object.attempt) for part in parts if part.object is not None}

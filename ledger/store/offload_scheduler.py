@@ -22,7 +22,6 @@ Invariants
 - A sweep never deletes the objects of a running attempt.
 - Before a sweep deletes objects that no record names, it records them as unwanted. A broker that lost the store cannot
   change the records. So it deletes no object of the next broker.
-  change the records. So it deletes no object of its successor.
 - A large message is stored as several *chunks*. If a segment has the first chunk of a message whose last chunk has not
   arrived, this segment and later segments wait. Reason: a new broker finds incomplete messages by a scan of local
   files. A store in a bucket keeps no local file of an offloaded segment.
@@ -379,7 +378,7 @@ class OffloadScheduler:
     def _offloaded(self, run: _Run, ledger_id: int) -> bool:
         """Record an attempt and perform it. Return False if the segment was offloaded already."""
         self._put_waiting()
-        self.direct.put(run.name)  # put the block indexes of earlier segments before that of this segment
+        self.direct.put(run.name)  # block indexes are put in the order of the segments
         log, offloader = self._ledger(run.name), self._offloader()
         attempt = uuid.UUID(self._new_id())
         self._running.add(attempt)

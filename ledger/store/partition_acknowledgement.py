@@ -77,7 +77,7 @@ def _of_segments(batch: pa.RecordBatch, own: Integers) -> pa.RecordBatch:
 def _owners(batches: Sequence[pa.RecordBatch], snapshots: Mapping[str, LogSnapshot], store: Store) -> dict[int, str]:
     """Return the log of each segment of a request, also of segments that retention has deleted.
 
-    The first log stands for an unknown segment, and then refuses its positions.
+    For an unknown segment, the first log is returned, which then refuses the positions.
     """
     segments = {found for batch in batches for found in np.unique(np.asarray(batch.column(0))).tolist()}
     owners = {

@@ -51,7 +51,7 @@ class PartitionTable:
             )
 
     def require_creatable(self, name: str) -> None:
-        """Raise Refused if the name is a missing partition, because partitions are not created one by one."""
+        """Raise Refused for the name of a missing partition. Partitions are not created one by one."""
         if not self._metadata.exists(name):
             self._require_no_partition(name)
 

@@ -52,7 +52,7 @@ from pyspark_ledger.ledger.tiering.sealed_index import entry_traits
 class UnknownSegment(msgspec.Struct, frozen=True):
     """Segment without a record.
 
-    It can be added to `ledger`. Otherwise `ledger` is empty, and `refusal` is the reason.
+    If it can be added, `ledger` is the name of its ledger. Otherwise `ledger` is empty, and `refusal` is the reason.
     """
 
     ledger_id: int

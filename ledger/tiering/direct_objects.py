@@ -33,7 +33,7 @@ class DirectObjects(Protocol):
 
     @property
     def access(self) -> BucketAccess:
-        """The address of the objects, as tasks need it."""
+        """The address of the objects, in the form that tasks use."""
 
     def metadata(self, extra: Mapping[str, str], epoch: int) -> dict[str, str]:
         """Return the user metadata of an object. `epoch` is the epoch of the broker that gives the key to the task."""

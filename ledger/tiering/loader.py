@@ -81,7 +81,7 @@ def made_by(name: str) -> Make:
 
 
 def address_checked_by(name: str) -> Callable[[Settings], None]:
-    """Return a function that checks the bucket's address by calling `name`, which raises Refused if it is invalid."""
+    """Return a function that calls `name` with the bucket's address. Raises Refused if the address is invalid."""
 
     def check(settings: Settings) -> None:
         if settings.managedLedgerOffloadBucket:
@@ -91,12 +91,12 @@ def address_checked_by(name: str) -> Callable[[Settings], None]:
 
 
 def tried_by(name: str) -> Callable[[Settings], None]:
-    """Return a function that tries the bucket's address by calling `name`, which raises the error of a failed trial."""
+    """Return a function that calls `name` to try the bucket's address. Raises the error of a failed trial."""
     return lambda settings: called(name, settings)
 
 
 def called(name: str, given: object) -> Any:
-    """Call `module:function`, named by text, and return its result. Raises Refused if the module is missing."""
+    """Call a function by its name `module:function`, and return the result. Raises Refused if the module is missing."""
     module, _, function = name.partition(":")
     try:
         return getattr(importlib.import_module(module), function)(given)

@@ -102,9 +102,7 @@ class LedgerOffloader(Protocol):
 
     @property
     def direct(self) -> DirectObjects | None:
-        """The data objects of direct segments. None if tasks may not put objects: an offload would change their
-        bytes.
-        """
+        """The data objects of direct segments. None if this offloader changes the bytes that it uploads."""
 
     def offload(
         self,

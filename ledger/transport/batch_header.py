@@ -20,7 +20,7 @@ class BatchHeaderFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc]
     """Factory that reads the header of each call."""
 
     def start_call(self, _info: flight.CallInfo, headers: dict[str, list[str | bytes]]) -> BatchHeader:
-        """Read the header. A header that is no text counts as none."""
+        """Read the header. A header that is no text counts as missing."""
         value = (headers.get(HEADER) or [""])[0]
         return BatchHeader(batch_of_header(value) if isinstance(value, str) else None)
 

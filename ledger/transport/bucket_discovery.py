@@ -9,7 +9,8 @@ The *manifest* names the present broker of a store in a bucket. Each new broker 
 
 Rules
 - A process that can read the bucket can read the secret, and can use the store through its broker.
-- A broker puts its secret before the manifest names it. A client that misses the secret reads the manifest again.
+- A broker puts its secret before the manifest names it. A client that does not find the secret reads the manifest
+  again.
 - No log line, error or `repr` contains a token.
 """
 

@@ -1,8 +1,8 @@
 """Conversion of the project's errors to Flight errors and back. The client raises the class that the broker raised.
 
 Rules for an error of Flight or gRPC itself
-- It becomes `Unavailable` if the connection or the broker process is gone, so that callers can retry. Otherwise it
-  becomes a `LedgerError` with the first line of its text.
+- The error becomes `Unavailable` if the connection or the broker process is gone, so that callers can retry. Otherwise
+  it becomes a `LedgerError` with the first line of its text.
 - The new error also names the address and the requested store, and says what the user can do.
 """
 

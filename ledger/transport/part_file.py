@@ -16,7 +16,7 @@ change.
 Rules
 - The checksum of a part in segment layout covers the frame header, the magic number and the checksum of each entry. So
   it also protects the entries' bytes, and the task does not read them a second time.
-- A large part in segment layout is synced when it is closed, by the task. So the syncs of a batch run in parallel.
+- The task syncs a large part in segment layout when it closes the part. So the syncs of a batch run in parallel.
 """
 
 from __future__ import annotations

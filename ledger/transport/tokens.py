@@ -53,7 +53,7 @@ from pyspark_ledger.ledger.location import require_path
 
 PREFIX = "ledger-task."
 TASK_TOKEN_MS = 24 * 3600 * 1000
-# A token for more ledgers names no ledger and allows all. Reason: every call carries the token, so it must be short.
+# A token for more ledgers than this names no ledger and allows all. Reason: every call carries the token.
 LEDGERS_NAMED_MAX = 16
 May = Literal["read", "write"]
 # The name of a call is its action in the protocol, or the type of its stream.

@@ -10,8 +10,8 @@ taker puts into a slot. The *window* is the number of slots that a broker may us
 
 Rules
 - A broker has no put in flight at or behind `lowest + window`, where `lowest` is its lowest unacknowledged number.
-- A number is acknowledged after all lower numbers, and after a read of the manifest that shows the broker's epoch. The
-  read begins after the put has succeeded.
+- A broker acknowledges numbers in ascending order. Before an acknowledgement it reads the manifest, which must show the
+  broker's epoch. This read begins after the put has succeeded.
 - If a broker finds another broker's object in a slot where it puts, the slot is lost. Then the broker ends.
 - An object is void if an object with a lower number has a higher epoch. Readers ignore void objects.
 - A taker claims the first free slot and the rest of the window.
@@ -40,11 +40,14 @@ class Slot(Enum):
     LOST = auto()
     """The object of another broker."""
     FREE = auto()
-    """No object. It was deleted, or S3 responds with 412 also during a concurrent put. The put is repeated."""
+    """No object: it was deleted, or another put of it is still running, for which S3 also responds with 412.
+
+    The put is repeated.
+    """
 
 
 def slot_content(found: Header | None, mine: Header) -> Slot:
-    """Return the content of a slot for which S3 refused the object with the header `mine`.
+    """Return the content of a slot after S3 refused to put the object with the header `mine`.
 
     `found` is the header of the object that is in the slot, or None.
     """
@@ -84,7 +87,7 @@ def require_epoch(manifest: StoreManifest, epoch: int, where: str) -> None:
 def acknowledged_to(lowest: int, stored_numbers: Iterable[int]) -> int:
     """Return the new lowest unacknowledged number.
 
-    `stored_numbers` have objects that were stored before the read of the manifest began.
+    The objects of `stored_numbers` were stored before the read of the manifest began.
     """
     stored = set(stored_numbers)
     while lowest in stored:
@@ -174,8 +177,8 @@ def first_live(records_from: int, oldest_bytes: Iterable[int], unfinished: int |
 def may_sweep(epoch: int, mine: int, age_ms: int, age_min_ms: int) -> bool:
     """Return whether a broker may delete a snapshot or secret that its manifest does not name.
 
-    `epoch` is the epoch in the object's name, and `mine` the broker's. An object of the same epoch is kept, because a
-    change of the manifest that is in flight may name it. A young object of a lower epoch is kept, because a client of
-    that broker may be reading it.
+    `epoch` is the epoch in the object's name, and `mine` the broker's epoch. An object of the same epoch is kept.
+    Reason: a change of the manifest may be in flight and name the object. A young object of a lower epoch is kept,
+    because a client of an earlier broker may be reading it.
     """
     return epoch < mine and age_ms > age_min_ms

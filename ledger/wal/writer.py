@@ -81,7 +81,7 @@ class WalWriter:
         self._packed: list[Future[WalRange]] = []  # futures of the batches in the packer, in order
         self._pending: dict[int, _Pending] = {}  # unacknowledged objects by their numbers
         self._continued: int | None = (
-            None  # number of the object with the first part of the batch that is packed in part
+            None  # number of the object with the first part of a batch that is not packed completely
         )
         self._checking = self._closing = False
         self._changed = threading.Condition()

@@ -101,7 +101,7 @@ class PrefetchPlanner:
                 self.forget(reading)
 
     def _served(self, blocks: list[SegmentBlock], reading: ReaderId) -> list[SegmentBlock]:
-        """Return the blocks without those that the reader fetches from object storage by itself."""
+        """Return the blocks that the reader does not fetch from object storage by itself."""
         return [
             block
             for block in blocks

@@ -133,7 +133,7 @@ class CursorDistancePolicy(EvictionPolicy):
                     yield span
 
     def _farthest_of(self, cache: RangeCache) -> Iterator[_Candidate]:
-        """Yield for each reader the last range before the next reader, which is the farthest from this reader."""
+        """Yield for each reader the range that is farthest from it: the last range before the next reader."""
         places = cache.readers.next_places.places()
         befores = [(place.ledger_id, place.entry_id) for place in places[1:]]
         for behind, before in zip(places, [*befores, (2**63, 0)], strict=True):

@@ -21,8 +21,8 @@ Rules
 - In `expected-reads`, a range has one count of postponements. Both passes and both reasons raise this count.
 - In `expected-reads-stash`, each pass checks the stash first, then the queue.
 - Here expected reads follow from the entries that each reader has read (`ledger.cache.expected_reads`). PIP-430 counts
-  releases instead. Reason: a task that Spark retries releases its entries twice, and would evict an entry that another
-  reader still needs.
+    releases instead. Reason: a task that Spark retries releases its entries twice. This would cause the eviction of an
+    entry that another reader still needs.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ A reader's backlog is the number of entries that it has not read. A reader with 
 from storage are cached if both conditions are true:
 
 - Its backlog is at least `managedLedgerMinimumBacklogEntriesForCaching`.
-- At least `managedLedgerMinimumBacklogCursorsForCaching` other readers are near it, and at least one. Near means that
+- At least one other reader is near it, and at least `managedLedgerMinimumBacklogCursorsForCaching` readers. Near means
+  that
   the backlogs differ by at most `managedLedgerMaxBacklogBetweenCursorsForCaching` entries.
 """
 

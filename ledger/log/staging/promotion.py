@@ -9,8 +9,8 @@ has synced its part already. So the sync here writes only the pages with stamps.
 Invariants
 - Only the stamps of a part ever change. If a commit is repeated after a crash, it writes all stamps again.
 - The broker locks a part before it writes the stamps, and until the segment is listed. A part that another broker has
-  locked is copied instead. A part whose file has a second name is also copied, because it may be a segment already. So
-  a broker that was suspended and has lost the store never changes a listed segment.
+    locked is copied instead. A part whose file has a second name (a hard link) is also copied, because it may be a
+    segment already. So a broker that was suspended and has lost the store never changes a listed segment.
 - One metadata transaction lists all segments of a batch, in the order of the parts. An earlier crash leaves segment
   files that no record lists. The next start deletes them, and the part keeps its name in the staging directory.
 - The caller deletes the names in the staging directory after the commit.
@@ -75,7 +75,7 @@ class PromotedSegment:
 
 
 class NotPromotableError(OSError):
-    """Error for a part that another process has locked, or whose file has a second name. The part must be copied."""
+    """Error for a part that another process has locked, or that has a second name. The part must be copied instead."""
 
 
 def link_segments(
@@ -83,8 +83,8 @@ def link_segments(
 ) -> list[PromotedSegment]:
     """Stamp, sync and link the parts of a run. On return all of them are durable, and no ledger lists them yet.
 
-    `before` is the stamp of the last entry of the log, with the time of the new entries. The locks of the parts are
-    held until `locks` is closed.
+    `before` has the number of rows up to the last entry of the log, and the time of the new entries. The locks of the
+    parts are held until `locks` is closed.
     """
     segments, entries, row_end = [], iter(run.entries), before.row_end
     for ledger_id, part in zip(ledger_ids, run.parts, strict=True):
@@ -112,8 +112,8 @@ def link_segments(
 def direct_segments(run: DirectRun, place: SegmentPlace, before: BrokerStamp) -> list[PromotedSegment]:
     """Return the segments of a run, and write their sidecars, the index files that a local reader loads.
 
-    `before` is the stamp of the last entry of the log, with the time of the new entries. Raises Corrupt if an object
-    does not have the size that its entries need.
+    `before` has the number of rows up to the last entry of the log, and the time of the new entries. Raises Corrupt if
+    an object does not have the size that its entries need.
     """
     segments, row_end = [], before.row_end
     for part in run.segments:
