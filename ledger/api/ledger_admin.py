@@ -45,7 +45,7 @@ _ACTIVE = ("waiting", "running")
 
 
 class LedgerAdmin:
-    """Calls that administrate one managed ledger. `Ledger` inherits them."""
+    """Administrative calls about one managed ledger. `Ledger` inherits them."""
 
     client: Client
     name: str

@@ -74,8 +74,8 @@ class PartitionedLedger(Ledger):
     def append(self, rows: pa.Table | pa.RecordBatch | Iterable[Mapping[str, object]] | bytes) -> Position:
         """Append rows, or one message, to the next partition in rotation. Return the position after them there.
 
-        If partitions are added while a client appends continuously, the client does not use them. It uses them after it
-        was idle for some seconds.
+        A client that appends continuously does not use partitions that were added meanwhile. It uses them after it was
+        idle for some seconds.
         """
         if not isinstance(rows, (bytes, pa.Table, pa.RecordBatch)):
             rows = listed_rows(rows)

@@ -1,6 +1,6 @@
 """Read-only store: it reads the files of a store without a broker, and changes nothing.
 
-`ledger.api.store` uses the class instead of a client. The class refuses calls that would change the store. It takes no
+`ReadOnlyStore` replaces the client in `ledger.api.store`. It refuses calls that would change the store. It takes no
 lock, and no lease (the right of one query to use a subscription). It does not raise the epoch, a number that each new
 broker raises. So it replaces no broker, and a broker can serve the store at the same time.
 
@@ -10,8 +10,8 @@ Invariants
 - A reader gets only the acknowledged entries of the open segment, even if the broker was killed.
 - Each call reads the last committed state of the metadata. If a broker changes the store during a call, the call is
   repeated.
-- Exception: the directory is the view of a store in a bucket (`ledger.bucket_store.view`). No broker changes the view,
-  so all calls see one state.
+- Exception: all calls see the same state in the view of a store in a bucket (`ledger.bucket_store.view`). Reason: no
+  broker changes the view.
 """
 
 from __future__ import annotations
@@ -257,10 +257,11 @@ class ReadOnlyStore:
         return name
 
     def _acknowledged(self, kept: SegmentRecord) -> LogSegment | None:
-        """Return the open segment up to its acknowledged end, which its sidecar (a small file beside it) has.
+        """Return the open segment up to its acknowledged end. This end is in the sidecar, a small file beside the
+        segment.
 
-        Without a sidecar, return the segment up to the last undamaged entry. Return None if a built directory has no
-        file of the segment, which then has no entry.
+            Without a sidecar, return the segment up to the last undamaged entry. In a directory that was built from a
+            bucket, a segment without entries has no file. Then return None.
         """
         ledger_id = kept.ledger_id
         path = data_path(self._directory, ledger_id)

@@ -157,8 +157,8 @@ class LedgerStore:
         """Create a ledger with options that an append cannot set. Raises AlreadyExists if the name is in use.
 
         With `deduplication`, a message that a producer sends again is stored once. A producer is identified by its
-        name. With `durability="os"`, an append returns before it is synced to the device. A loss of power can then lose
-        the entries of the open segment.
+        name. With `durability="os"`, an append returns before its entry is synced to the device. A loss of power can
+        then lose the entries of the open segment.
         """
         name = canonical_name(name)
         self.client.call("create", CreateLedger(name, deduplication=deduplication, durability=durability))

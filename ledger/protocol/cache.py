@@ -119,7 +119,7 @@ class CacheMetrics(CacheReads, frozen=True):
       memory of the cache, and `local_file_limit_bytes` is their own limit.
     - The other counts cover blocks in memory and local files. `entries` are the cached entries.
     - `expected_reads` is the sum of the expected reads of all cached entries. `non_evictable_bytes` is the size of the
-      ranges that at least one reader has still to read.
+      ranges that at least one reader still has to read.
     - `evictions` counts the passes that evict because the cache is full.
     - `ahead_bytes` were prefetched from object storage. `waited_ms` is the time for which queries were throttled.
     """

@@ -34,7 +34,7 @@ class StagingPlace(msgspec.Struct, frozen=True):
 
 
 class PartRun(msgspec.Struct, frozen=True):
-    """Run of a part in segment layout, for the part's marker: the batch, the run's id, the time of the marker.
+    """Values for the marker of a part in segment layout: the batch, the run's id, the time of the marker.
 
     `block_bytes` is the block size of the part's ledger.
     """

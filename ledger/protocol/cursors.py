@@ -45,7 +45,7 @@ class CursorState(msgspec.Struct, frozen=True):
     entries without rows, such as the marker that closes a committed batch. An estimated backlog includes them.
 
     - `acknowledged_ranges` and `acknowledged_entries` count the whole entries that are acknowledged after
-        `next_position`. `partial_entries` counts the entries that are acknowledged in part.
+      `next_position`. `partial_entries` counts the entries that are acknowledged in part.
     - `cursor_ledger` is the id of the cursor's own log, which stores these acknowledgements. It is -1 if the cursor's
       metadata record stores them.
     - `replay_floor` is the end of the last batch that Spark is known to have committed. No replay starts before it.

@@ -25,7 +25,7 @@ from pyspark_ledger.ledger.protocol.names import Name
 from pyspark_ledger.ledger.settings.setting import NotNegative
 
 DEDUPLICATION_ENABLED = "ledger.deduplicationEnabled"
-"""Property that a ledger with de-duplication has: it stores a message that a producer sends again once."""
+"""Property of a ledger with de-duplication. Such a ledger stores a message once, even if it is sent again."""
 
 
 class TrimReply(msgspec.Struct, frozen=True):
@@ -74,7 +74,7 @@ class ChangePolicy(msgspec.Struct, frozen=True):
 
 
 class Policies(msgspec.Struct, frozen=True):
-    """Policies of a ledger or a namespace: its own (`stated`), those of its namespace, and the effective policies."""
+    """Policies of a ledger or a namespace: its own (`stated`), its namespace's, and the effective policies."""
 
     scope: str
     stated: dict[str, int]

@@ -197,7 +197,7 @@ class _Properties:
 def _require_different(owner: Integers, keys: pa.Array, most: int) -> None:
     """Raise ArrowInvalid if a message states a property twice.
 
-    `batch_decoder` then decodes it and returns the property's last value. Such messages are rare.
+    `batch_decoder` then decodes the message and returns the property's last value. Such messages are rare.
     """
     codes = keys.dictionary_encode().indices.to_numpy()
     for apart in range(1, most):

@@ -202,7 +202,7 @@ def _any_heads(data: npt.NDArray[np.uint8], starts: Integers, counts: Integers) 
 
 
 def _follow(starts: Integers, counts: Integers, after: Callable[[Integers], Integers]) -> Integers:
-    """Return the offsets of `counts` messages of each batch. `after` maps offsets to those of the next messages."""
+    """Return the offsets of `counts` messages of each batch. `after` maps offsets to the next offsets."""
     order = np.argsort(-counts, kind="stable")  # batches with more messages first, so unfinished batches come first
     unfinished = np.searchsorted(-counts[order], -np.arange(int(counts.max())))
     at, steps = starts[order], []

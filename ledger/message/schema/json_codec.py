@@ -1,7 +1,7 @@
 """Decoder of JSON payloads. Pulsar registers an Avro schema for them. `msgspec` parses the JSON.
 
 Rules
-- A payload with a field of another JSON type than the schema's cannot be decoded. A missing field is null, and an
+- If a field has another JSON type than in the schema, the payload cannot be decoded. A missing field is null, and an
   unknown field is ignored. Fields that are not requested are skipped in the text.
 - Bytes are base64, as Java's JSON library Jackson writes them. Times are numbers, as in Avro. An enum is text.
 - If the fast decoder fails, a slow decoder accepts other forms of Pulsar's clients. Jackson writes `"NaN"`, and Python

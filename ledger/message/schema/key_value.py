@@ -73,7 +73,7 @@ def split_inline(payloads: pa.Array) -> tuple[pa.Array, pa.Array, dict[int, str]
 def _part(data: Bytes, starts: Integers, ends: Integers) -> tuple[Integers, Integers, Flags]:
     """Read a key or value at each start.
 
-    Returns its length (-1 for null), the start of its bytes, and whether these end at or before the payload's end.
+    Returns its length (-1 for null), the start of its bytes, and whether the bytes end within the payload.
     """
     inside = starts + 4 <= ends
     at = np.where(inside, starts, 0)

@@ -67,7 +67,8 @@ def _local_date_time(pair: Numbers) -> tuple[Numbers, Flags]:
 class _Layout:
     """Layout of a type of fixed width, with the type of its column.
 
-    `convert` maps the payload's numbers to the column's, and returns which of them the column type can express.
+    `convert` maps the numbers of payloads to numbers of the column. It also returns which of these numbers are valid in
+    the type of the column.
     """
 
     dtype: np.dtype[Any]
