@@ -1,9 +1,11 @@
 """Append latency of one producer, against a bare Flight server that only writes and syncs.
 
-One message of 1 KiB is in flight at a time. The project's append goes through the producer. It is verified, stamped,
-written, synced, and acknowledged after the epoch was read again. The base sends the same bytes on a `DoPut` stream. Its
-server makes one pwrite to a preallocated file and one fdatasync, and answers. Each round measures both for some hundred
-appends and compares the 99th percentiles. The result is the median of these ratios.
+One message of 1 KiB is in flight at a time. Ours is an append through the producer. The broker verifies, writes and
+syncs the message. It acknowledges the message after it has read the store's epoch again. The base sends the same bytes
+to a server that makes one pwrite to a preallocated file and one fdatasync, and answers.
+
+Each round measures some hundred appends of both sides and compares the 99th percentiles. The result is the median of
+these ratios, which are of times.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Acknowledgement from Spark, and reads of a backlog with individually acknowledged ranges.
+"""Acknowledgement from Spark, and reads of a backlog of which a part is already acknowledged.
 
 `ack_rate`: rows per second from a cached frame of positions until the cursor is durable, with
-`pyspark_ledger.acknowledge`. The base only merges the same arrays into bits with numpy, which is an unreachable upper
-bound. The plain write with `option("action", "ack")` is printed too.
+`pyspark_ledger.acknowledge`. The base only merges the same arrays into bits with numpy. No real system can reach it.
+The plain write with `option("action", "ack")` is printed too.
 
 `holes_read`: time per delivered row of a catch-up read of a backlog, half of which is acknowledged at random. The base
-is the same read without acknowledged rows. Cases are by entry and by row; the lower ratio is the result.
+is the same read without acknowledged rows. In one case single rows are acknowledged, in the other whole entries. The
+lower ratio is the result.
 
 `ACKNOWLEDGE_CASES` selects cases.
 """

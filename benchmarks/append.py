@@ -1,12 +1,12 @@
 """Durable appends through client, socket and broker, against the disk alone.
 
-The project builds each entry (metadata, checksum) and sends it with 64 entries in flight. A round ends when all are
-acknowledged. The base has the same bytes in memory and writes them to a preallocated file. It makes one pwrite and one
-fdatasync for each sync of the broker in the same round, with exactly the size of that sync. The base thus profits from
-the broker's group commit, and the ratio shows the cost between caller and disk. Both drop their page cache after each
-round (see `benchmarks.raw_disk`).
+Ours builds each entry (metadata, checksum) and sends it, with 64 entries in flight. A round ends when all are
+acknowledged. The base has the same bytes in memory and writes them to a preallocated file. For each sync of the broker
+in the same round, it makes one pwrite and one fdatasync of exactly as many bytes. So the base, too, profits from the
+broker's group commit, which syncs several appends at once. The ratio shows the cost between caller and disk.
 
-The result is the lowest ratio of three entry sizes.
+Both drop their page cache after each round (see `benchmarks.raw_disk`). The result is the lowest ratio of three entry
+sizes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Reads of cached entries by DoGet, against a bare Flight server that returns the same bytes.
+"""Reads of cached entries that the broker sends (Flight's DoGet), against a bare Flight server that returns the same
+bytes.
 
 Both servers are processes of their own behind Unix sockets. The same loop reads from both: it takes every batch and
 counts its bytes. The base has the broker's batches in memory, and Arrow sends them without Python code. The broker
-additionally finds the blocks of the range in its index, takes each from the cache, counts and wraps it. Entries of
-1 KiB and of 1 MiB are measured, all of them cached. The result is the lower ratio.
+additionally finds the blocks of the range in its index, takes each from the cache, and counts it. All entries are
+cached. The result is the lower ratio of entries of 1 KiB and of 1 MiB.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Latency of a lone append to a store in a bucket, against a bare put and a read of a small object.
 
-A single client appends 1 KiB and waits. The base puts an object of the same size with a condition, and reads the
-manifest. Both numbers are medians of a round; the ratio is of times.
+A single client appends 1 KiB and waits. The base puts an object of the same size with a condition. Then it reads the
+store's manifest, as the broker does. Both numbers are medians of a round. The ratio is of times.
 """
 
 from __future__ import annotations

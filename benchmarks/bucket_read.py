@@ -1,10 +1,12 @@
 """Read of a store in a bucket without its broker, against boto3 alone in the same kind of source.
 
-The store has sealed segments of 64 MiB and a tail of 48 MiB that is only in its log. Its broker has ended, and its disk
-is deleted. Both sides are Python data sources into noop, with the same tasks over the same bytes of the same objects.
-Ours includes the plan: manifest, snapshot and live log, for the columns and again for the end. The base gets prepared
-places, fetches adjacent bytes with one GET, unpacks frames and yields Arrow, without checksums. `BUCKET_ENTRIES` (368)
-sets the number of sealed entries, of 4 MiB each.
+The store has sealed segments of 64 MiB, and 48 MiB that are only in its log. Its broker has ended, and its disk is
+deleted. Both sides are Python data sources into noop, with the same tasks over the same bytes of the same objects.
+Ours includes the plan: it reads manifest, snapshot and log to find the columns, and again to find the end. The base
+gets the places of the entries in advance. It fetches adjacent bytes with one GET, unpacks the entries and yields
+Arrow, without checksums.
+
+`BUCKET_ENTRIES` (368) sets the number of sealed entries, of 4 MiB each.
 """
 
 from __future__ import annotations

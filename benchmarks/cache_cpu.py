@@ -1,8 +1,8 @@
-"""CPU time per cached entry (put, read once, evicted), over a plain LRU of a dictionary and a deque.
+"""CPU time per cached entry (put, read once, evicted), over a plain LRU cache of a dictionary and a deque.
 
-Entries of 1 KiB are requested in blocks of 256 KiB, as readers do. The project's side is the broker's cache with its
-default policy and all metrics, and two readers, one of which reads. The base stores each entry by itself: a dictionary
-by position, and a deque in the order of use. Both hold 16 MiB and see 64 MiB.
+Entries of 1 KiB are requested in blocks of 256 KiB, as readers do. Ours is the broker's cache with its default policy,
+all metrics and two registered readers, one of which reads. The base stores each entry by itself: a dictionary by
+position, and a deque in the order of use. Both caches have 16 MiB, and 64 MiB of entries pass through them.
 """
 
 from __future__ import annotations

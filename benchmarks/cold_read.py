@@ -1,8 +1,8 @@
-"""Read of an offloaded segment of 1 GiB through the read path, against bare ranged GETs of the same ranges.
+"""Read of an offloaded segment of 1 GiB through the broker's code, against bare GETs of the same ranges.
 
-The project opens the segment anew in each round with an empty cache: block index, entry index, then blocks of 4 MiB in
-order. Each block is verified to consist of whole frames of its entries. The base fetches the same windows with the same
-number of threads, and drops them. One SeaweedFS on this host serves both, with one configuration of the client.
+Each round opens the segment anew with an empty cache: block index, entry index, then blocks of 4 MiB in order. Ours
+checks that each block consists of whole entries. The base fetches the same ranges with the same number of threads, and
+drops them. One SeaweedFS serves both, with one configuration of the client.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Rows per second of a read from a bucket without a broker, against boto3 alone in the same kind of source.
 
 Both are Python data sources into noop, over a GiB of Arrow entries of 4 MiB in one object. They have the same number
-of tasks over the same bytes. The base fetches each block with one GET, unpacks frames and yields Arrow, without
-checksums or catalogue. `BUCKET_ENTRIES` (256) sets the number of entries.
+of tasks over the same bytes. The base fetches each block with one GET, unpacks the entries and yields Arrow. It
+verifies no checksums and does not look for the columns. `BUCKET_ENTRIES` (256) sets the number of entries.
 """
 
 from __future__ import annotations

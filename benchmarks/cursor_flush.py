@@ -1,7 +1,7 @@
-"""`dirty_flush`: bytes of a cursor's flush after a thousand acknowledgements in one segment, over the whole state.
+"""Bytes that a cursor writes after a thousand acknowledgements in one segment, over its whole state.
 
 The state has ten million randomly acknowledged ranges in a hundred segments. Both sides are the bytes written to the
-cursor's own log, with ZSTD.
+cursor's own log, compressed with ZSTD. The name of the result is `dirty_flush`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """Latency from the append of a small message to `foreachBatch`, at ten messages per second.
 
 The base is a Python source that reads nothing. Its offset is the number of the last message, read from a file, and its
-task counts up to this number. The ratio thus shows the project's work: append with sync, the request for the end,
-planning and mapping. Both queries trigger without interval, and `foreachBatch` collects the rows.
+task counts up to this number. So the ratio shows the project's work: append with sync, the request for the end,
+planning and reading. Both queries trigger without an interval, and `foreachBatch` collects the rows.
 
-Each side runs for `LATENCY_SECONDS` in turns, seven times. The ratio is of the medians. With `LATENCY_KAFKA=1`, Kafka
-is measured in the same way and only reported. It runs with default settings and with `fetch.max.wait.ms=10`.
+Each side runs for `LATENCY_SECONDS` in turns, seven times. The ratio is of the medians of times. With
+`LATENCY_KAFKA=1`, Kafka is measured in the same way and only reported. It runs with default settings and with
+`fetch.max.wait.ms=10`.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""Processor time of a broker at full load with a scrape a second, against the same load without a scrape.
+"""Processor time of a broker at full load while its metrics are requested once a second, against the same load without.
 
-Both sides use one broker with 100 ledgers, each with a cursor. A separate process scrapes `/metrics` every second, and
-is stopped during the base's rounds. Its own time does not count: a monitor runs elsewhere.
+Both sides use one broker with 100 ledgers, each with a cursor. A separate process requests `/metrics` every second,
+and is stopped during the base's rounds. Its own time does not count, because a monitor runs elsewhere. A round lasts
+some seconds, so that it has some requests.
 
     append        8,192 entries of 64 KiB, 64 in flight, into a new ledger; time of the broker and of the producer
     stream_read   `AvailableNow` over 1 GiB of 120-byte rows into noop; time of the broker, the JVM and its workers
-
-A round lasts some seconds, so that each scraped round has some scrapes.
 
 The ratio is the base's processor time over ours. The result is the lower ratio of the two loads.
 """

@@ -1,8 +1,9 @@
-"""Size and time of saving and recovering ten million ranges of a cursor.
+"""Size and time of saving and recovering ten million acknowledged ranges of a cursor.
 
-`positions_save`: bytes of the state as LongListMap chunks with ZSTD, over the entropy of the set (at least 4 kB). The
-worst of five patterns counts. Entropy is the lower bound of an encoding that knows only the pattern's probabilities. It
-is of order 0 over the entries, or over the lengths of runs if entries are not independent.
+`positions_save`: bytes of the state in Pulsar's format (chunks of a `LongListMap`, compressed with ZSTD), over the
+entropy of the set (at least 4 kB). The worst of five patterns counts. The entropy is the smallest size that an
+encoding can reach if it knows only the probability of each acknowledgement. If the acknowledgements depend on each
+other, it is computed from the lengths of their runs.
 
 `positions_time`: time to save, split into chunks and recover 10 M random ranges. The base is 100 times the time for
 100 k ranges through protobuf's own objects, as Pulsar does.

@@ -1,7 +1,8 @@
-"""Seconds from a seal until its rows are visible in the table, with a running publisher, over an empty Delta commit.
+"""Seconds from the seal of a segment until its rows are visible in the Delta table, over an empty Delta commit.
 
-Each loop appends a few rows, seals them and waits for the commit. The publisher makes a pass every half second. The
-base is one commit without rows to another table on the same disk. The ratio is of times.
+A publisher runs meanwhile, and looks for sealed segments every half second. Each loop appends a few rows, seals the
+segment and waits for the commit. The base is one commit without rows to another table on the same disk. The ratio is
+of times.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Rows per second of the streaming sink on Spark 4.0, against the sink on the Spark of this environment.
 
-Spark 4.0 has no class for a streaming sink of Arrow batches. The sink is a writer of both kinds there, and receives
-Arrow batches, too (`connector.spark_features`). A second sink, only of the streaming kind, receives rows and
-writes nothing. Each worker copies the same ledger by one micro-batch. Needs .venv-spark40
-(`make test-sparks SPARKS=spark40` creates it). The ratio is of speeds: 4.0 over this environment.
+Spark 4.0 has no class for a streaming sink of Arrow batches. There the sink is one class for batch and streaming
+writes, which receives Arrow batches too (`connector.spark_features`). A second sink, only for streaming writes,
+receives rows and writes nothing. Each worker copies the same ledger by one micro-batch.
+
+Needs .venv-spark40 (`make test-sparks SPARKS=spark40` creates it). The ratio is of speeds: 4.0 over this environment.
 """
 
 from __future__ import annotations
