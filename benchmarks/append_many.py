@@ -78,7 +78,7 @@ def one_loop(ledger: ManagedLedger, entry: bytes, folder: Path) -> Loop:
 
 
 def floor_loop(folder: Path, threads: int) -> Loop:
-    """Return a loop that writes 64 KiB to each of 100 files and syncs each, so many times."""
+    """Return a loop that writes 64 KiB to each of 100 files and syncs each, as often as a round of ours."""
     data = os.urandom(SIZE)
 
     def append(fd: int) -> None:

@@ -48,7 +48,7 @@ class BareS3Source(DataSource):
 
 
 class BareMessagesSource(BareS3Source):
-    """The same with messages: a task is a list of `[key, start, end, messages, bytes of a message]`."""
+    """Data source of prepared messages. A task is a list of `[key, start, end, messages, bytes of a message]`."""
 
     @classmethod
     def name(cls) -> str:
@@ -65,7 +65,7 @@ class BareMessagesSource(BareS3Source):
 
 
 class InflatedMessagesSource(BareMessagesSource):
-    """The same, and each batch is decompressed. The decompressed bytes are dropped."""
+    """Data source that decompresses each batch, drops the bytes, and yields prepared messages."""
 
     @classmethod
     def name(cls) -> str:
@@ -78,7 +78,7 @@ class InflatedMessagesSource(BareMessagesSource):
 
 
 class BareStoreSource(BareS3Source):
-    """The same with groups of ranges: a task is a list of groups, and a group is a list of `[key, start, end]`."""
+    """Data source that joins ranges. A task is a list of groups, and a group is a list of `[key, start, end]`."""
 
     @classmethod
     def name(cls) -> str:
@@ -121,7 +121,7 @@ class BareMessagesReader(BareS3Reader):
     """Reader that fetches the ranges and yields prepared messages."""
 
     def rows(self, _: memoryview, *rest: int) -> Iterator[pa.RecordBatch]:
-        """Yield so many messages of one size."""
+        """Yield as many messages as the range has, all of one size."""
         count, size = rest
         values = pa.array([bytes(size)] * min(count, _BATCH_ROWS), pa.binary())
         batch = pa.record_batch([values], names=["value"])
@@ -133,7 +133,7 @@ class InflatedMessagesReader(BareMessagesReader):
     """Reader that fetches the ranges, decompresses their batches, and yields prepared messages."""
 
     def rows(self, data: memoryview, *rest: int) -> Iterator[pa.RecordBatch]:
-        """Decompress all LZ4 batches of a whole block. Yield so many messages of one size."""
+        """Decompress all LZ4 batches of a whole block. Yield as many messages as they have, all of one size."""
         codec = pa.Codec("lz4_raw")
         for entry in entries(data, HEADER_BYTES):
             (size,) = _U32.unpack_from(entry)

@@ -111,7 +111,7 @@ def values(first: int, rows: int, row_bytes: int) -> pa.RecordBatch:
 
 
 def fill(client: Client, ledger: str, rows: int, row_bytes: int) -> None:
-    """Create a ledger of so many rows, in entries of the sink's size."""
+    """Create a ledger of `rows` rows, in entries of the sink's size."""
     name = canonical_name(ledger)
     client.create(CreateLedger(name))
     version = client.register_schema(name, schema_bytes(SCHEMA)).version

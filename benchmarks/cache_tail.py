@@ -57,7 +57,7 @@ class Bench:
         return processor_seconds(os.getpid(), self.broker)
 
     def tailing(self, queries: int) -> Loop:
-        """Return a loop of so many queries over a new ledger: processor seconds for the rows of one query."""
+        """Return a loop of `queries` queries over a new ledger: processor seconds for the rows of one query."""
         rows = BATCH_ENTRIES * entry_rows(ROW_BYTES)
 
         def loop() -> float:

@@ -43,7 +43,7 @@ class Tables:
     entries: int = 0
 
     def fill(self, size: int) -> None:
-        """Append about so many bytes of new rows, and seal them."""
+        """Append about `size` bytes of new rows, and seal them."""
         with self.ledger.client.producer(self.ledger.name) as producer:
             for _ in range(max(size // ENTRY_BYTES, 1)):
                 producer.append(*entry(self.entries, ROW_BYTES, self.version))

@@ -66,7 +66,7 @@ _COLUMNS = pa.schema([("n", pa.int64())])
 
 
 def entry_of(rows: int, run: int | None = None) -> bytes:
-    """Return an entry of so many rows."""
+    """Return an entry of `rows` rows."""
     batch = pa.record_batch([pa.array(np.arange(rows))], schema=_COLUMNS)
     metadata = arrow_metadata("growth", 0, system_clock_ms(), rows, 0, None if run is None else (7, run))
     return b"".join(bytes(part) for part in encode_entry(metadata, encode_rows([batch])))
@@ -81,7 +81,7 @@ class Filling:
         self.store.register_schema(RegisterSchema("log", schema_bytes(_COLUMNS), -1))
 
     def segments(self, count: int, entries: int = MANY) -> None:
-        """Write so many segments, which share the entries."""
+        """Write `count` segments, which share the entries."""
         self.store.policies.change(ChangePolicy("log", values={_ENTRIES_MAX: 1}))
         entry = entry_of(ROWS)
         for _ in range(count):
@@ -89,17 +89,17 @@ class Filling:
         self.store.policies.change(ChangePolicy("log", forget=[_ENTRIES_MAX]))
 
     def ledgers(self, count: int) -> None:
-        """Create so many ledgers besides `log`."""
+        """Create `count` ledgers besides `log`."""
         for number in range(count):
             self.store.create_ledger(CreateLedger(f"ledger-{number}"))
 
     def cursors(self, count: int) -> None:
-        """Create so many cursors at the end."""
+        """Create `count` cursors at the end."""
         for number in range(count):
             self.store.cursors.open(OpenCursor("log", f"cursor-{number}", LATEST))
 
     def holes(self, count: int) -> None:
-        """Acknowledge so many entries out of order, of three times `MANY` entries."""
+        """Acknowledge `count` single entries out of order. The ledger has three times `MANY` entries."""
         first = self.log.append([entry_of(1)] * 3 * MANY).result()
         entries = first.entry_id + 3 * np.arange(count)
         ledgers = np.full(count, first.ledger_id)
@@ -108,7 +108,7 @@ class Filling:
         self.store.cursors.acknowledge("log", "billing", [lines])
 
     def runs(self, count: int) -> None:
-        """Write so many batches of one query, and one batch each of so many queries, which share the entries."""
+        """Write `count` batches of one query, and one batch each of `count` queries. All share the entries."""
         for number in range(count):
             for query, batch in (("query", number), (f"query-{number}", 0)):
                 with PartFile(self.store.open_part(query, batch)) as part:
@@ -127,7 +127,7 @@ class Filling:
 
 
 def made(folder: Path, number: str, count: int) -> Path:
-    """Make a store in `folder` with that count, adopted by this host's directory."""
+    """Make a store in memory that has `count` objects of one kind, and copy it to `folder`. Return the copy."""
     path = folder / f"{number}-{count}"
     with tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
         filling = Filling(Path(memory) / "store")

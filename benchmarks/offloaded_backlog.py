@@ -48,7 +48,7 @@ class OffloadedBacklog:
 
 @contextmanager
 def offloaded_backlog(total_bytes: int, cache_bytes: int = 0) -> Iterator[OffloadedBacklog]:
-    """Yield a backlog of so many bytes in objects. By default, the cache is a tenth of that."""
+    """Yield a backlog of `total_bytes` in objects. By default, the cache is a tenth of it."""
     directory = Path(tempfile.mkdtemp(prefix="backlog-", dir=bench_dir()))
     cache_mb = (cache_bytes or total_bytes // 10) // _MB
     windows_mb = 2

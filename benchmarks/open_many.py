@@ -31,7 +31,7 @@ _OPENED_AT_ONCE = 500
 
 
 def fill(directory: Path, ledgers: int) -> None:
-    """Make a store with so many ledgers of one entry. The last ledgers are left open."""
+    """Make a store with `ledgers` ledgers of one entry. The last ledgers are left open."""
     entry = b"".join(bytes(part) for part in entry_of(b"x" * 100, 1))
     for first in range(0, ledgers, _OPENED_AT_ONCE):
         last = first + _OPENED_AT_ONCE >= ledgers
@@ -49,7 +49,7 @@ def fill(directory: Path, ledgers: int) -> None:
 
 
 def made(folder: Path, ledgers: int) -> Path:
-    """Make a store in `folder` with so many ledgers, adopted by this host's directory."""
+    """Make a store of `ledgers` ledgers in memory, and copy it to `folder`. Return the path of the copy."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
         store = Path(memory) / "store"
         subprocess.run([sys.executable, "-m", "benchmarks.open_many", str(store), str(ledgers)], check=True)

@@ -91,7 +91,7 @@ def rows_read(query: StreamingQuery) -> int:
 
 
 def until_read(queries: Sequence[StreamingQuery], rows: int) -> None:
-    """Wait until each query has read so many rows since its start."""
+    """Wait until each query has read `rows` rows since its start."""
     until = time.monotonic() + _WAIT_SECONDS
     for query in queries:
         while rows_read(query) < rows:
