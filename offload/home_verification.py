@@ -45,10 +45,9 @@ def verify_home(
 ) -> VerifiedHome:
     """Verify the store at `home`, whose uploaded segments are at `segments`.
 
-    `progress` gets the share that is done, and a text.
-
-    With `planned`, verify the objects of a manifest that is not in the bucket yet.
-    Raises NotFound if there is no store or no such ledger, Corrupt for damage, and DataLoss for a missing object.
+    `progress` is called with the finished share and a text. `planned` is a manifest that is not in the bucket yet. If
+    it is given, its objects are verified. Raises NotFound if there is no store or no such ledger, Corrupt for damage,
+    and DataLoss for a missing object.
     """
     with tempfile.TemporaryDirectory(prefix="ledger-verify-") as directory:
         scratch = Path(directory)

@@ -7,8 +7,8 @@ data object.
 
 Invariants
 - Nothing is fetched before the first read.
-- No entry is read before format version and length are verified. Both objects must state the supported version, and the
-  data object must have the length that the block index states.
+- No entry is read before format version and length are verified. Both objects must state the supported version. The
+  length of the data object must equal the length in the block index.
 - If values disagree, Corrupt is raised. It names the object, the offset, and the expected and the found value.
 - A missing object raises DataLoss, because the segment's record refers to it.
 """
@@ -179,7 +179,7 @@ class OffloadedSegmentReader:
             data = self._fetch(lambda: self._store.get_range(source.key, block.offset, HEADER_BYTES))
             where = f"{self._where(source.key)} at {block.offset}"
             header = parse_header(memoryview(data), where)
-            later_offsets = [other.offset for other in index.blocks if other.offset > block.offset]
+            later_offsets = [later.offset for later in index.blocks if later.offset > block.offset]
             end = min(later_offsets, default=index.data_bytes)
             if (header.first_entry, header.block_bytes) != (block.first_entry, end - block.offset):
                 raise Corrupt(

@@ -1,7 +1,7 @@
 """Trial of an offload address: a small object is written, read, listed and deleted before the address is set.
 
 Rules
-- The object's key has another form than the keys of segments. So readers of the address ignore the object.
+- The key of the test object has another form than the keys of segments. So readers ignore the test object.
 - Each request is tried twice, with short time limits, so that a wrong endpoint is reported within seconds.
 - The raised error names the steps that worked and the step that failed. It has the class of the failed step's error.
   Exception: Unavailable becomes Refused, because a client would repeat the call for half a minute.

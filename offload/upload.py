@@ -136,9 +136,10 @@ def _upload_parts(
                 future.cancel()
     ordered = [uploaded[number] for number in sorted(uploaded)]
     retry(lambda: store.complete(upload, ordered))
-    for other in retry(lambda: list(store.uploads(key))):  # an upload is left over if the answer to its start was lost
-        if other.key == key:
-            retry(lambda other=other: store.abort(other))  # type: ignore[misc]
+    # An upload is left over if the answer to its start was lost.
+    for leftover in retry(lambda: list(store.uploads(key))):
+        if leftover.key == key:
+            retry(lambda leftover=leftover: store.abort(leftover))  # type: ignore[misc]
 
 
 def retry(action: Callable[[], T]) -> T:

@@ -69,7 +69,7 @@ written.groupBy("origin").agg(f.count("*"), f.avg("dep_delay")).orderBy("origin"
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **Follow.** A subscription stores the position of its stream. Each run of the stream reads only the new rows. It
+# MAGIC **Follow.** A subscription stores how far its query has read. Each run of the query reads only the new rows, and
 # MAGIC appends the late flights to a second ledger, each once.
 
 # COMMAND ----------
@@ -97,7 +97,7 @@ assert read == february.count()
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **See.** `explain` shows the plan of a read: the columns, and the ranges that each task reads. Nothing is read.
+# MAGIC **See.** `explain` shows the plan of a read: the columns, and the ranges that each task reads. It reads no row.
 
 # COMMAND ----------
 
@@ -106,8 +106,8 @@ explain(spark, "flights")
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC `watch` draws the rows, the lag and the cache hits of a running query. `catch_up` waits for the end of the query
-# MAGIC with a progress bar. In a terminal both are text.
+# MAGIC `watch` draws the rows, the lag (unread rows) and the cache hits of a running query. `catch_up` shows a progress
+# MAGIC bar, and waits for the end of the query. In a terminal both are text.
 
 # COMMAND ----------
 
@@ -122,7 +122,8 @@ assert chart.state == "ended"
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC A notebook shows a ledger as a picture: its segments, and the cursors on them.
+# MAGIC A notebook shows a ledger as a picture. The boxes are its files, the *segments*. A triangle is a *cursor*, the
+# MAGIC position of one reader.
 
 # COMMAND ----------
 

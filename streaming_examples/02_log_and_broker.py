@@ -7,8 +7,8 @@
 # MAGIC # The log and its broker
 # MAGIC
 # MAGIC This notebook uses ledgers without Spark: keys, partitions, compression, de-duplication, retention, times and
-# MAGIC termination. The messages are the 336,776 flights that left New York in 2013. The notebook kills the broker
-# MAGIC twice. At the end Spark reads the ledgers and finds every flight.
+# MAGIC termination. A *broker* is the process that owns the ledgers. The messages are the 336,776 flights that left New
+# MAGIC York in 2013. The notebook kills the broker twice. At the end Spark reads the ledgers and finds every flight.
 # MAGIC
 # MAGIC **Set-up.** All files go to a new folder. `connect` starts the broker of its store.
 
@@ -113,7 +113,7 @@ assert tops == [partition.rows for partition in whole.partitions]
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **Compression.** The producer chooses the compression. Readers see the same messages with each of them.
+# MAGIC **Compression.** The producer chooses the compression. Readers get the same messages with every compression.
 
 # COMMAND ----------
 
@@ -136,7 +136,7 @@ plt.show()
 
 # MAGIC %md
 # MAGIC **Sending again.** After a kill of the broker, a producer does not know which of its last messages are stored.
-# MAGIC This ledger has de-duplication. So the producer comes back under its name and sends every line again. The ledger
+# MAGIC This ledger has de-duplication. So a new producer with the same name sends every line again. The ledger
 # MAGIC recognizes a message by its sequence id, here the number of the line.
 
 # COMMAND ----------
@@ -182,8 +182,9 @@ print(f"sent again: {repeated} were stored, {len(manifest) - repeated} are new, 
 
 # MAGIC %md
 # MAGIC **Retention.** A ledger keeps all messages unless you set a policy. Here the year arrives month by month. The
-# MAGIC cursor `bureau` reads at the end of each quarter. From July on, the log keeps 2 MiB of read messages. From
-# MAGIC October on, it keeps no read message. No policy deletes a message that `bureau` has not read.
+# MAGIC cursor `bureau`, a reader's durable position, moves at the end of each quarter. From July on, the log keeps 2
+# MAGIC MiB of read messages. From October on, it keeps no read message. No policy deletes a message that `bureau` has
+# MAGIC not read.
 
 # COMMAND ----------
 
@@ -284,8 +285,8 @@ print(f"after October: {rows.num_rows:,} messages, the first", rows["value"][0].
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **The end.** A terminated log refuses appends and keeps its messages. A reader that follows it comes to an end.
-# MAGIC The next broker knows the end, the cursor and the policy, too.
+# MAGIC **The end.** A terminated log refuses appends and keeps its messages. A reader that waits for new messages ends.
+# MAGIC The end, the cursor and the policy are durable: a restarted broker has all three.
 
 # COMMAND ----------
 

@@ -70,7 +70,7 @@ assert sum(written.values()) == flights.num_rows
 
 # MAGIC %md
 # MAGIC **Several ledgers, one stream.** A pattern names the ledgers. No batch has more rows than the limit, and each
-# MAGIC ledger gets its share of the limit. Spark's progress has the rows that each batch leaves. `watch` prints them.
+# MAGIC ledger gets its share of the limit. `watch` prints how many unread rows each batch leaves.
 
 # COMMAND ----------
 
@@ -94,8 +94,9 @@ settle(spark)
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **Backlog to zero.** The session acknowledges each batch that Spark has committed, also the last one. The bars
-# MAGIC show the rows that each batch left, by airport.
+# MAGIC **Backlog to zero.** The backlog is the rows that the subscription has not acknowledged. The session
+# MAGIC acknowledges each batch that Spark has committed, also the last batch. The bars show the backlog after each
+# MAGIC batch, by airport.
 
 # COMMAND ----------
 

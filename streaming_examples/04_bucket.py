@@ -6,9 +6,10 @@
 # MAGIC %md
 # MAGIC # A bucket without a broker
 # MAGIC
-# MAGIC The broker offloads sealed segments to object storage, in the format of Apache Pulsar's tiered storage. Spark
-# MAGIC reads the rows directly from the objects: it needs no broker and no Pulsar. The rows are the flights that left
-# MAGIC New York in 2013. The bucket is a directory, so the notebook needs no server.
+# MAGIC A ledger is divided into files, its segments. A *sealed* segment is complete and never changes. The broker
+# MAGIC copies sealed segments to object storage (*offload*), in Apache Pulsar's format. Spark reads the rows directly
+# MAGIC from the objects: it needs no broker and no Pulsar. The rows are the flights that left New York in 2013. The
+# MAGIC bucket is a directory, so the notebook needs no server.
 # MAGIC
 # MAGIC **Set-up.** The notebook uses the active Spark session, or makes a local one. All files go to a new
 # MAGIC folder. On a cluster, `serve` starts a broker that the executors reach.

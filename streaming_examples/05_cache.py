@@ -104,9 +104,9 @@ assert from_objects == entries
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **The source of entries.** Readers map local files: the system's page cache serves them, and the broker's memory
-# MAGIC holds no byte of them. So the limit of the cache counts entries of object storage only. Two readers read one
-# MAGIC log, first from local files, then from object storage.
+# MAGIC **The source of entries.** Readers map local files into their memory, so these files take no memory of the
+# MAGIC broker. The limit of the cache counts only entries from object storage. Two readers read one log, first from
+# MAGIC local files, then from object storage.
 
 # COMMAND ----------
 

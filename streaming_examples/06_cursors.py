@@ -7,8 +7,9 @@
 # MAGIC # Cursors that remember everything
 # MAGIC
 # MAGIC A reader finishes rows in another order than it reads them. It acknowledges a hundred thousand single rows in
-# MAGIC one call, and the notebook kills the broker before each call. No acknowledged row comes back, and no other row
-# MAGIC is lost. The rows are the 336,776 flights that left New York in 2013.
+# MAGIC one call, and the notebook kills the broker before each call. The cursor, the reader's durable position, never
+# MAGIC returns an acknowledged row again, and loses no other row. The rows are the 336,776 flights that left New York
+# MAGIC in 2013.
 # MAGIC
 # MAGIC **Set-up.** All files go to a new folder. `connect` starts the broker of its store. The notebook needs no Spark.
 
@@ -118,8 +119,9 @@ print(f"all {FLIGHT_ROWS:,} flights are acknowledged, each once")
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **Disk space.** The state of a cursor is Pulsar's `PositionInfo`. A large state is stored in chunks with a
-# MAGIC footer. The picture compares three forms of ten million ranges: ranges, words of bits, and words with ZSTD.
+# MAGIC **Disk space.** The state of a cursor is stored as `PositionInfo`, Pulsar's message for it. A large state is
+# MAGIC split into chunks, followed by a footer. The picture compares three forms of ten million acknowledged ranges:
+# MAGIC pairs of numbers, a bitmap, and a bitmap compressed with ZSTD.
 
 # COMMAND ----------
 
@@ -144,8 +146,8 @@ assert sizes["words, ZSTD"] < 7e6
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **A torn file.** A cursor has a ledger file of its own. The notebook cuts a copy of that file in the middle of
-# MAGIC its last state. Recovery of the copy returns the state before, which is whole. The original stays as it was.
+# MAGIC **A torn file.** A cursor stores its states in a file. The notebook cuts a copy of that file in the middle of
+# MAGIC the last state. Recovery of the copy returns the previous state, which is complete. The original file stays.
 
 # COMMAND ----------
 

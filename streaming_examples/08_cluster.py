@@ -10,9 +10,10 @@
 # MAGIC %md
 # MAGIC # A cluster that goes away and comes back
 # MAGIC
-# MAGIC The home of this store is a bucket in S3. Everything acknowledged is in the bucket, and the disk of the host is
-# MAGIC a cache. This notebook writes the flights of January 2013 on three days of work. Each evening the cluster goes
-# MAGIC away: its broker is killed and its disk is deleted. In the morning, a new broker starts on an empty disk.
+# MAGIC A *store* contains ledgers, and a *broker* is the process that serves them. The home of this store is a bucket
+# MAGIC in S3. Everything acknowledged is in the bucket, and the disk of the host is only a cache. This notebook writes
+# MAGIC the flights of January 2013 on three days of work. Each evening the cluster goes away: its broker is killed and
+# MAGIC its disk is deleted. In the morning, a new broker starts on an empty disk.
 # MAGIC
 # MAGIC **Set-up.** The notebook uses the active Spark session, or makes a local one. If you set no `address`, it
 # MAGIC starts an S3 server on this host (SeaweedFS). In Amazon S3, set `address` to an empty prefix of your bucket. The
@@ -57,8 +58,8 @@ folder = mkdtemp(prefix="cluster-")
 # MAGIC %md
 # MAGIC **The S3 server** listens on loopback. Skip this cell in Amazon S3.
 # MAGIC
-# MAGIC `connect` tests a new bucket with hundreds of races of puts. In SeaweedFS, a put that loses a race waits
-# MAGIC for seconds, so the cell creates the store without this test.
+# MAGIC For a new store, `connect` tests the bucket: of several puts of one object at the same time, only one may
+# MAGIC succeed. In SeaweedFS this test takes minutes, so the cell creates the store without it.
 
 
 # COMMAND ----------

@@ -1,1 +1,1 @@
-"""Examples: the demo and the notebooks, each a module for `python -m`. `acts` has the acts of the demo."""
+"""Examples: the notebooks, and the demo (`python -m streaming_examples.demo`), whose parts are in `acts`."""

@@ -10,10 +10,10 @@ Midway the demo kills the broker with SIGKILL, and both applications continue. L
 with its JVM, and restarts it from its checkpoint. At the end every one of the 336,776 flights is counted exactly once,
 and the windows are those that pyarrow computes from the source.
 
-Then the history is offloaded to S3. A query from the beginning and a read of the bucket without a broker find the same
-rows. The history also becomes a Delta table, whose SQL gives the log's numbers, also for an earlier version. Last, a
-month is written to a store in S3, while the broker is killed and its disk is deleted twice. The exit status is 0 only
-if every check holds.
+Then the sealed segments (complete files of the ledger) are copied to S3. A query from the beginning, and a read of the
+bucket without a broker, find the same rows. The segments are also copied to a Delta table. SQL returns the same numbers
+from the table as from the ledger, also for an earlier version. Last, a month is written to a store in S3, while the
+broker is killed and its disk is deleted twice. The exit status is 0 only if every check holds.
 
 All state is in `build/demo/`, which is removed at the start. All processes are stopped at the end, also after Ctrl-C.
 """

@@ -4,8 +4,8 @@
         server.make_bucket("flights")
         open_object_store("s3://flights", server.options)
 
-Rules: the server listens on loopback only, on free ports. It ends by `stop`, or when the process that started it ends.
-Its objects stay in the directory, whose disk must have some free GiB.
+The server listens on loopback only, on free ports. It ends when `stop` is called, or when the process that started it
+ends. Its objects stay in the directory. The disk of the directory needs some free GiB.
 """
 
 from __future__ import annotations
@@ -167,8 +167,8 @@ def free_ports(count: int) -> list[int]:
                 continue
             found.append(port)
     finally:
-        for one in sockets:
-            one.close()
+        for bound in sockets:
+            bound.close()
     return found
 
 

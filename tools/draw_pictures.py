@@ -2,9 +2,9 @@
 
     python -m tools.draw_pictures            writes docs/notebook-*.svg
 
-A picture of a notebook is HTML around drawings. A page cannot include HTML of another file, so the lines of text become
-text of one drawing. The ground is white, because a page does not pass its colours on to a picture. A test compares the
-committed files.
+In a notebook, a picture is HTML around SVG drawings. A page cannot include the HTML of another file, so this module
+puts the drawings and the lines of text into one SVG. Its background is white, because a page does not pass its colours
+to a picture. A test compares the committed files.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def pictures() -> dict[str, str]:
 
 
 def one_drawing(picture: str) -> str:
-    """Return a picture of HTML and drawings as one drawing on a white ground."""
+    """Return a picture of HTML and drawings as one drawing on a white background."""
     parts, y = [], float(_MARGIN)
     for child in ET.fromstring(picture):  # noqa: S314 — the project's own
         if child.tag == f"{{{SVG}}}svg":

@@ -2,7 +2,8 @@
 
     build/features/4.0.5.json     {"spark": "4.0.5", "python": "3.11.7", "features": {"limits of a batch": true, …}}
 
-Each run of `tests/stories` with LEDGER_FEATURES writes such a file. The table stands in the page between two comments.
+If the variable LEDGER_FEATURES is set, a run of `tests/stories` writes such a file. The table is in the page between
+two comments.
 
 Use: python tools/feature_table.py build/features docs/clusters.md     (ends with 1 if the page changed)
 """

@@ -9,7 +9,7 @@ The script is the source. Lines `# COMMAND ----------` divide it into cells.
   in an environment that has the packages, and needs no network there. Databricks runs the line itself.
 - Every other cell becomes code.
 
-A notebook that is made twice is the same to the byte, and has no outputs. A test compares the committed notebooks.
+The same script always becomes the same bytes. A notebook has no outputs. A test compares the committed notebooks.
 """
 
 from __future__ import annotations

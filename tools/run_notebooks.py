@@ -2,8 +2,8 @@
 
     python tools/run_notebooks.py [WHEEL]         the wheel is the one in dist/ unless it is given
 
-Each notebook has a kernel of its own, in an empty directory. The kernel has the wheel and cannot import the checkout:
-a first cell checks that. The notebooks stay as they are: no output is written back.
+Each notebook runs in a new kernel, in an empty directory. The kernel has the wheel and cannot import the checkout. A
+first cell checks this. No output is written into the notebooks.
 """
 
 from __future__ import annotations

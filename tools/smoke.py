@@ -1,7 +1,7 @@
 """First steps of a new user with the installed wheel and nothing else: write rows, read and copy them with Spark.
 
-Run it with the interpreter of a clean environment, from a directory that is not the checkout. Prints one line, or
-fails.
+Run this script with the interpreter of a clean environment, from a directory outside of the checkout. It prints one
+line, or fails.
 """
 
 from __future__ import annotations

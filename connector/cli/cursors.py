@@ -165,7 +165,7 @@ def describe_cursor(
     found: AckedRanges = client.call(
         "cursor.holes", AskAckedRanges(ledger, cursor, PositionRange(state.next_position, LATEST))
     )
-    said = decode_info(found.info, f"the holes of cursor {cursor!r}") if found.info else None
+    info = decode_info(found.info, f"the holes of cursor {cursor!r}") if found.info else None
     shown = {
         "cursor": state.cursor,
         "ledger": state.ledger,
@@ -176,7 +176,7 @@ def describe_cursor(
         "leaseHolder": state.lease_holder,
         "cursorLedger": state.cursor_ledger,
         "stateBytes": len(found.info),
-        **_of_positions(said or DecodedInfo(EARLIEST, PositionSet()), whole=whole),
+        **_of_positions(info or DecodedInfo(EARLIEST, PositionSet()), whole=whole),
     }
     _show(output, shown)
 
@@ -241,8 +241,8 @@ def position_info(
         _show(output, _of_record(entries[0], where, whole=whole))
         return
     state = state_ending_at(len(entries) - 1, lambda number: entries[number], where)
-    said = decode_info(decode_state(state, compression_number(compression), where), where)
-    _show(output, {"parts": max(len(files) - 1, 1), "bytes": len(state), **_of_info(said, whole=whole)})
+    info = decode_info(decode_state(state, compression_number(compression), where), where)
+    _show(output, {"parts": max(len(files) - 1, 1), "bytes": len(state), **_of_info(info, whole=whole)})
 
 
 def _of_record(value: memoryview, where: str, *, whole: bool) -> dict[str, Any]:
@@ -267,24 +267,24 @@ def _of_ledger(file: Path, *, whole: bool) -> dict[str, Any]:
     found = recover_cursor_log(file.parent, int(file.stem), "", fence=False)
     if found is None:
         raise Corrupt(f"{file} contains no whole state of a cursor")
-    said = DecodedInfo(found.mark_delete, found.acknowledged, {}, found.crossing, found.encoding)
-    return {"entries": found.entries, "bytes": found.size_bytes, "deltas": found.deltas, **_of_info(said, whole=whole)}
+    info = DecodedInfo(found.mark_delete, found.acknowledged, {}, found.crossing, found.encoding)
+    return {"entries": found.entries, "bytes": found.size_bytes, "deltas": found.deltas, **_of_info(info, whole=whole)}
 
 
-def _of_info(said: DecodedInfo, *, whole: bool) -> dict[str, Any]:
-    crossing = [f"({lower}..{upper}]" for lower, upper in said.crossing]
+def _of_info(info: DecodedInfo, *, whole: bool) -> dict[str, Any]:
+    crossing = [f"({lower}..{upper}]" for lower, upper in info.crossing]
     return {
-        "markDelete": str(said.mark_delete),
-        **_of_positions(said, whole=whole),
+        "markDelete": str(info.mark_delete),
+        **_of_positions(info, whole=whole),
         **({"overLedgers": crossing} if crossing else {}),
-        "properties": dict(said.properties),
+        "properties": dict(info.properties),
     }
 
 
-def _of_positions(said: DecodedInfo, *, whole: bool) -> dict[str, Any]:
-    positions, most = said.acknowledged, None if whole else _SHOWN
+def _of_positions(info: DecodedInfo, *, whole: bool) -> dict[str, Any]:
+    positions, most = info.acknowledged, None if whole else _SHOWN
     return {
-        "encoding": {"words": "field 6, words of bits", "ranges": "field 3, ranges"}.get(said.encoding, "none"),
+        "encoding": {"words": "field 6, words of bits", "ranges": "field 3, ranges"}.get(info.encoding, "none"),
         "acknowledgedRanges": positions.range_count(),
         "acknowledgedEntries": positions.entry_count(),
         "partialEntries": positions.batch_count(),
@@ -308,8 +308,8 @@ def _rows_left(positions: PositionSet) -> Iterator[str]:
             words = rows.words[int(rows.starts[number]) : int(rows.starts[number + 1])]
             starts, ends = bitset.runs(words)
             runs = zip(starts.tolist(), (ends - 1).tolist(), strict=True)
-            told = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
-            yield f"{ledger_id}:{entry_id} rows {told}"
+            rows_text = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+            yield f"{ledger_id}:{entry_id} rows {rows_text}"
 
 
 def _show(output: Output, shown: dict[str, Any]) -> None:

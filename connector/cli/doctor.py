@@ -87,5 +87,5 @@ def _print(console: Console, findings: list[Diagnosis]) -> None:
         for line in rest:
             console.print(line)
     problems = sum(finding.state == "problem" for finding in findings)
-    said = f"{counted(problems, 'problem')}; interpreter here: {sys.executable}"
-    console.print(said if problems else "nothing is wrong")
+    summary = f"{counted(problems, 'problem')}; interpreter here: {sys.executable}"
+    console.print(summary if problems else "nothing is wrong")

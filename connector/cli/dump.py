@@ -178,7 +178,7 @@ def verify(
     checked: dict[str, int] = {}
     names = [canonical_name(name)] if name else found.names()
     with progress_bar("verify", shown=output is Output.text) as bar:
-        total = sum(found.client.describe(each, lists=False).entries for each in names) if bar.shown else 0
+        total = sum(found.client.describe(name, lists=False).entries for name in names) if bar.shown else 0
         for described in _described(found, names):
             checked[described.name] = 0
 
@@ -216,14 +216,14 @@ def _verified_words(entries: int) -> str:
 
 def _unknown(directory: Path, metadata: Metadata) -> list[str]:
     """Return a line for each segment whose files have no record."""
-    folder, said = directory / "ledgers", []
+    folder, lines = directory / "ledgers", []
     # The directory is read before the records, so that a new file is not reported as a file without a record.
     there = {path.name for path in folder.iterdir()}
     for ledger_id, paths in unknown_files(folder, metadata.ledger_ids(), metadata.unwanted_files.all()).items():
         names = [path.name for path in paths if path.name in there and path.exists()]
         if names:
-            said.append(f"segment {ledger_id} has no record ({', '.join(names)} in {folder}): see ledger repair")
-    return said
+            lines.append(f"segment {ledger_id} has no record ({', '.join(names)} in {folder}): see ledger repair")
+    return lines
 
 
 def _described(store: LedgerStore, names: Iterable[str]) -> Iterator[LedgerDescription]:

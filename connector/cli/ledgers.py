@@ -96,11 +96,11 @@ def reporting(command: Callable[P, None]) -> Callable[P, None]:
     return run
 
 
-def fail(*said: object) -> None:
+def fail(*failures: object) -> None:
     """Print a line for each failure on standard error, and exit with status 1. Without a failure, do nothing."""
-    for failure in said:
+    for failure in failures:
         literal_console(stderr=True).print(str(failure), style="red")
-    if said:
+    if failures:
         raise typer.Exit(1)
 
 
@@ -273,8 +273,8 @@ def append(
         lines = (line.removesuffix(b"\n").removesuffix(b"\r") for line in sys.stdin.buffer)
         for message in map(os.fsencode, messages) if messages else lines:
             end = ledger.append(message)
-    said = "nothing was appended" if end is None else f"appended up to {end}"
-    show(output, {"end": end}, lambda console: console.print(said))
+    result = "nothing was appended" if end is None else f"appended up to {end}"
+    show(output, {"end": end}, lambda console: console.print(result))
 
 
 @app.command()

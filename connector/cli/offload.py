@@ -59,18 +59,18 @@ def offload(
 
 
 def _sentence(found: OffloadStatus) -> str:
-    said = [found.state]
+    parts = [found.state]
     if found.state != "idle":
-        said.append(f"{counted(len(found.done), 'segment')} in this run, {len(found.left)} left")
+        parts.append(f"{counted(len(found.done), 'segment')} in this run, {len(found.left)} left")
     if found.offloaded:
         here = f" ({found.local} of them here, too)" if found.local else ""
-        said.append(f"{counted(found.offloaded, 'segment')} in object storage{here}")
-        said.append(f"all entries before {next_words(found.first_left)} are in object storage")
+        parts.append(f"{counted(found.offloaded, 'segment')} in object storage{here}")
+        parts.append(f"all entries before {next_words(found.first_left)} are in object storage")
     else:
-        said.append("nothing is in object storage yet")
+        parts.append("nothing is in object storage yet")
     if found.swept:
-        said.append(f"{counted(found.swept, 'unreferenced upload')} deleted")
-    return f"{found.name}: {'; '.join(said)}"
+        parts.append(f"{counted(found.swept, 'unreferenced upload')} deleted")
+    return f"{found.name}: {'; '.join(parts)}"
 
 
 def _position(text: str) -> Position | None:

@@ -96,10 +96,10 @@ def publish(
             f"--every is {every!r}, expected a time above 0",
             hint="Give the interval, such as 10s, or leave --every out to publish once",
         )
-    said = _pairs("--conf", conf)
-    if any(target.startswith("s3a://") for target in (table, dead_letters, latest)) and PACKAGES not in said:
-        said |= s3a_settings()
-    spark = local_session("ledger publish", _quiet(said), delta=True)
+    settings = _pairs("--conf", conf)
+    if any(target.startswith("s3a://") for target in (table, dead_letters, latest)) and PACKAGES not in settings:
+        settings |= s3a_settings()
+    spark = local_session("ledger publish", _quiet(settings), delta=True)
     spark.sparkContext.setLogLevel("ERROR")
 
     def tell(found: PublishedSegment) -> None:

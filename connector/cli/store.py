@@ -80,8 +80,8 @@ def stop(
     stopped = stop_broker(Path(directory))
     where = location_text(directory)
     here = " with the cache of this host" if bucket_of(Path(directory)) else ""
-    said = f"the broker of {where} has stopped" if stopped else f"no broker runs for {where}{here}"
-    show(output, {"stopped": stopped}, lambda console: console.print(said))
+    text = f"the broker of {where} has stopped" if stopped else f"no broker runs for {where}{here}"
+    show(output, {"stopped": stopped}, lambda console: console.print(text))
 
 
 def _directory(store: str | None) -> str:

@@ -69,8 +69,8 @@ class Batches:
             return []
         found = [last]
         if last["batchId"] != self._last[0] + 1:
-            found = [value for each in self._query.recentProgress if (value := _json(each)) is not None]
-            found = [each for each in found if _key(each) > self._last]
+            found = [value for progress in self._query.recentProgress if (value := _json(progress)) is not None]
+            found = [batch for batch in found if _key(batch) > self._last]
         self._last = _key(last)
         return found
 

@@ -118,8 +118,8 @@ def probed(command: str, surroundings: SparkEnvironment) -> dict[str, Any] | str
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"it does not run: {error}"
     except (ValueError, IndexError):
-        said = (done.stderr.strip() or done.stdout.strip()).splitlines()
-        return f"it is no Python, or a very old Python; status {done.returncode}: {said[-1] if said else ''}"
+        output = (done.stderr.strip() or done.stdout.strip()).splitlines()
+        return f"it is no Python, or a very old Python; status {done.returncode}: {output[-1] if output else ''}"
     return found
 
 
@@ -253,9 +253,9 @@ def check_python(
         return
     missing = {name: module["error"] for name, module in found["modules"].items() if "error" in module}
     if missing:
-        said = "; ".join(f"{name}: {error}" for name, error in missing.items())
+        reasons = "; ".join(f"{name}: {error}" for name, error in missing.items())
         yield Diagnosis(
-            what, "problem", f"{command} is {found['executable']}, which does not import {said}{_SAYS}", fix
+            what, "problem", f"{command} is {found['executable']}, which does not import {reasons}{_SAYS}", fix
         )
     else:
         yield Diagnosis(

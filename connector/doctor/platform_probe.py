@@ -64,12 +64,12 @@ def probe_process(command: Sequence[str] = ()) -> Diagnosis:
 def _watched(check: str, command: Sequence[str], do: str) -> Diagnosis:
     child = _started(command)
     try:
-        said = _first_line(child)
+        answer = _first_line(child)
         pause(_LOOK_AGAIN_MS)
         status = child.poll()
         if status is not None:
             return Diagnosis(check, "problem", f"a detached process was started and ended with status {status}", do)
-        if said != "True":
+        if answer != "True":
             return Diagnosis(check, "warning", "a detached process runs, without a session of its own", do)
         return Diagnosis(check, "ok", "a detached process starts, and outlives the function that started it")
     finally:

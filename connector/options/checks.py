@@ -80,8 +80,8 @@ def require_sense(values: Values, use: str) -> None:
 def _require_one_of(values: Values, *fields: str) -> None:
     given = [name for name in fields if name in values]
     if len(given) > 1:
-        said = " and ".join(f"{option_name(name)!r} ({_said(values[name])})" for name in given)
-        raise Refused(f"options {said} exclude each other", hint="Give one of them")
+        pairs = " and ".join(f"{option_name(name)!r} ({_value_text(values[name])})" for name in given)
+        raise Refused(f"options {pairs} exclude each other", hint="Give one of them")
 
 
 def _require_order(values: Values, less: str, relation: str, more: str) -> None:
@@ -123,5 +123,5 @@ def _places(values: Values, field: str) -> dict[str, object]:
     return found if isinstance(found, dict) else {}
 
 
-def _said(value: object) -> str:
+def _value_text(value: object) -> str:
     return ",".join(value) if isinstance(value, tuple) else str(value)

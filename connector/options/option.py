@@ -74,9 +74,9 @@ def option(
     If the option is not set, its value is the parsed text `default`. Without `default` the value is `absent`, and
     `otherwise` describes this case in the documentation.
     """
-    said = {"": Option(name, default or otherwise, uses, meaning, parse, shown, chars_max)}
+    declaration = {"": Option(name, default or otherwise, uses, meaning, parse, shown, chars_max)}
     made: Any = {"default_factory": dict} if absent == {} else {"default": parse(default) if default else absent}
-    declared: T = field(**made, metadata=said)
+    declared: T = field(**made, metadata=declaration)
     return declared
 
 
@@ -145,9 +145,9 @@ def size(least: int, most: int) -> Callable[[str], int]:
 
     def parse(value: str) -> int:
         expected = f"a size from {least} to {most} bytes, such as 1048576, 64m or 1g"
-        said = _measured(value).lower()
-        digits = said.rstrip("bkmg")
-        unit = said[len(digits) :]
+        trimmed = _measured(value).lower()
+        digits = trimmed.rstrip("bkmg")
+        unit = trimmed[len(digits) :]
         if not digits.isdecimal() or unit not in units or not least <= int(digits) * units[unit] <= most:
             raise ValueError(expected)
         return int(digits) * units[unit]
@@ -159,9 +159,9 @@ def duration(value: str) -> int:
     """Parse a duration with an optional unit into milliseconds."""
     expected = "a time from 0 to 24 hours, such as 30000, 30s, 5m or 1h"
     units = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
-    said = _measured(value).lower()
-    digits = said.rstrip("smh")
-    unit = said[len(digits) :]
+    trimmed = _measured(value).lower()
+    digits = trimmed.rstrip("smh")
+    unit = trimmed[len(digits) :]
     if not digits.isdecimal() or unit not in units or int(digits) * units[unit] > DAY_MS:
         raise ValueError(expected)
     return int(digits) * units[unit]
@@ -180,8 +180,8 @@ def time(value: Time) -> int:
 
 def _measured(value: str) -> str:
     """Return the text without blanks at its ends. If it is too long, return an empty text, which all parsers refuse."""
-    said = value.strip()
-    return said if len(said) <= _DIGITS_MAX else ""
+    trimmed = value.strip()
+    return trimmed if len(trimmed) <= _DIGITS_MAX else ""
 
 
 def one_of(*known: str) -> Callable[[str], str]:

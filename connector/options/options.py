@@ -128,8 +128,8 @@ def read_options(given: Mapping[str, str], use: Use | None = None) -> LedgerOpti
         try:
             values[option.key] = option.parse(text)
         except ValueError as expected:
-            said = _shown(text) if option.shown else "something else (not shown: it may be a secret)"
-            raise Refused(f"option {option.name!r} is {said}, expected {expected}") from None
+            quoted = _shown(text) if option.shown else "something else (not shown: it may be a secret)"
+            raise Refused(f"option {option.name!r} is {quoted}, expected {expected}") from None
     options = _consistent(values)
     if use is not None:
         require_sense(values, use)

@@ -2,8 +2,9 @@
 # MAGIC %md
 # MAGIC # A ledger on this cluster
 # MAGIC
-# MAGIC A broker starts on the driver's host. Executors write and read through the broker. The store is deleted with the
-# MAGIC cluster. Offload its segments to a bucket before, if you need them.
+# MAGIC A ledger is a durable log of rows. A broker, the process that owns the ledgers, starts on the driver's host.
+# MAGIC Executors write and read through the broker. The store, the directory of the ledgers, is deleted with the
+# MAGIC cluster. To keep the rows, copy them to a bucket before the cluster ends (`ledger offload`).
 
 # COMMAND ----------
 

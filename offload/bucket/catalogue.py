@@ -5,7 +5,7 @@
     gap       a range of entries that the topic had and the bucket does not have
 
 Rules
-- The user metadata of an object state its topic. If they lack the topic, the custom metadata in the index state it.
+- The user metadata of an object state its topic. If it is missing there, the index object states the topic.
 - Objects of one topic are grouped by cluster and by incarnation, the id that changes when a ledger is created again.
 - Objects of older versions of Pulsar state neither cluster nor incarnation. These objects join the topic's other group.
   Exception: they stay a separate group if there are several other groups, or if the other group has an earlier segment.
@@ -73,7 +73,7 @@ class Segment:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """The values that differ between two versions of the data object."""
+        """Values of which at least one changes if the data object is replaced."""
         return self.data_name, self.ledger_id, self.index.data_bytes, self.stored_entries, self.changed_ms
 
     @property
@@ -212,7 +212,7 @@ def _paths_of(wanted: str, names: Mapping[str, str]) -> list[str]:
 def _merge_unstated_cluster(groups: Mapping[tuple[str, str], list[Attempt]]) -> dict[tuple[str, str], list[Attempt]]:
     """Merge the attempts that state no cluster and incarnation into the only other group.
 
-    They stay a group of their own if there are several other groups, or if the other group has an earlier segment.
+    They stay a separate group if there are several other groups, or if the other group has an earlier segment.
     """
     named = {group: attempts for group, attempts in groups.items() if group != _UNSTATED}
     older = groups.get(_UNSTATED, [])

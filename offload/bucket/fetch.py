@@ -1,9 +1,9 @@
-"""Reads of a bucket's segments: the visible entries of a task's part, and the heads of all entries of some segments.
+"""Reads of a bucket's segments: the visible entries of a *part*, the input of one task, and the heads of all entries.
 
-An entry is *visible* if a consumer of Pulsar would get it: markers and entries of aborted transactions are not
-visible. The head of an entry is its offset, length, time, number of rows and transaction (`entry_heads`). The page
-docs/concepts.md explains the words part, marker, chunk, segment and direct segment. A topic is *scanned* if the heads
-of all its entries have been read.
+An entry is *visible* if a consumer of Pulsar would get it: markers and entries of aborted transactions are not visible.
+The head of an entry is its offset, length, time, number of rows and transaction (`entry_heads`). A topic is *scanned*
+if the heads of all its entries have been read. The page docs/concepts.md explains the words marker, chunk, segment and
+direct segment.
 
 Rules of a part
 - The process that uses an entry's rows verifies the entry's checksum. Pulsar's clients may write entries without one.

@@ -37,9 +37,9 @@ _NEGATIVE = 0x80000000
 class ByteRange:
     """Entries `[first, end)` of one block, and their bytes `[offset, end_offset)` in the data object.
 
-    The bytes may begin before entry `first`: `at_entry` is the entry of their first frame. If `header` is set, the
-    bytes begin with the block's header. If `whole` is set, `end` is the end of the block, whose padding is then
-    checked. `stamps` are the real stamps from `at_entry` on, if those in the object are provisional
+    The bytes may begin before entry `first`: their first frame is entry `at_entry`. If `header` is set, the bytes begin
+    with the block's header. If `whole` is set, `end` is the end of the block, whose padding is then checked. `stamps`
+    are the real stamps from `at_entry` on, if those in the object are provisional
     (`ledger.segment.provisional_stamps`).
     """
 

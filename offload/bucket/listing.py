@@ -7,8 +7,8 @@ Rules
 - Objects are found by Pulsar's form of their names, in any folder. Other objects are skipped.
 - Streaming offloads (version 2) are not read. Their segments are listed as missing.
 - An object of a later format version makes its attempt invalid.
-- A *direct segment* has a data object that a task of a sink put before the commit. The object's metadata state this.
-  Without an index object, the segment is skipped: its rows are not committed, or they were committed a moment ago.
+- A *direct segment* has a data object that a Spark task wrote before the commit. The object's metadata state this. If
+  the segment has no index object, it is skipped: its rows are not committed, or they were committed a moment ago.
 - Objects never change. So a repeated listing reads only the indexes of new attempts and of invalid attempts.
 - An index is read as a whole, up to a limit. An unreadable index makes its attempt invalid, and the listing continues.
 """

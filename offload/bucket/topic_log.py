@@ -92,10 +92,9 @@ class BucketLog:
 
     @cached_property
     def _row_gaps(self) -> list[Gap]:
-        """Gaps before direct segments, whose indexes state the rows of the log before them.
-
-        Reason: a data object of a direct segment that has lost its index is taken for a part that was never committed.
-        Found if the rows since the direct segment before are known from heads.
+        """Gaps before direct segments. The index of a direct segment states the number of rows in the log before it.
+        Reason: if a direct segment has lost its index object, its data object looks like a part that was never
+        committed. A gap is found only if the heads since the previous direct segment were read.
         """
         found, before, rows = [], -1, None
         known = [gap.ledger_id for gap in self.topic.gaps]

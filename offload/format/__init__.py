@@ -1,4 +1,3 @@
-"""Object names and index objects of PIP-17 (tiered storage).
-
-Pure encoders and decoders.
+"""Names and index objects of offloaded segments, in Pulsar's format (PIP-17, a Pulsar Improvement Proposal).  The
+modules encode and decode bytes, and send no requests.
 """

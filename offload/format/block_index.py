@@ -9,7 +9,7 @@ The page docs/concepts.md explains the words segment, block, entry and provision
 
 Rules
 - First entry id, part id and offset rise from block to block. The first block has entry 0, offset 0 and part 1.
-- A value that the object has twice is compared. If the two differ, Corrupt is raised. It names the two values.
+- Some values are in the object twice. If two such values differ, Corrupt is raised, which names both.
 - Sizes are compared with the object's size before memory is allocated.
 - The streaming format (version 2) raises Unsupported.
 - The index of a *direct segment*, whose stamps in the data object are provisional, states the real stamps. Its custom

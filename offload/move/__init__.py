@@ -1,4 +1,4 @@
-"""Move of a whole store between a directory and a bucket. docs/decisions/bucket-store.md has the order of all steps.
+"""Move of a whole store between a directory and a bucket. docs/decisions/bucket-store.md has all steps in order.
 
 `into_bucket` moves a store from a directory into a bucket, and `into_directory` moves it back. `segments` copies the
 segments. `records` changes a copy of the records, the rows of the store's metadata. `arrival` puts the manifests and

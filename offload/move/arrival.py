@@ -5,9 +5,9 @@
 Rules
 - The first manifest reserves the prefix. Its nonce, a random id, identifies the move. A later run of the command finds
   it.
-- A run puts log objects one after another. If the bucket already has log objects, the run leaves one number free after
-  the last of them. So a late put of a killed run takes the free number, which the new manifest does not count. Or this
-  run finds the object at one of its own numbers, and fails.
+- A run of the command puts log objects under successive numbers. If the bucket already has log objects of a killed run,
+  this run leaves one number free after them. So a late put of the killed run takes the free number, which the new
+  manifest leaves out. If the late put takes a number of this run instead, this run fails.
 - No manifest names the new objects before `complete`, and no broker serves the store before `end`.
 """
 

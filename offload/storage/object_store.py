@@ -11,7 +11,7 @@ Errors (`ledger.errors`)
 - NotFound: the key, bucket or upload does not exist. AlreadyExists: the condition of a put is not met.
 - Unauthenticated: credentials are missing or refused. Refused: a retry cannot succeed.
 - Corrupt: the object does not have the requested range.
-- Unavailable: a retry may succeed. If a put raises it, the object may have been written or not.
+- Unavailable: a retry may succeed. If a put raises Unavailable, it is unknown whether the object was written.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class ObjectStore(Protocol):
         only_new: bool = False,
         if_match: str = "",
     ) -> str:
-        """Write an object in one request, from bytes or from a rewindable stream, and return its etag.
+        """Write an object in one request, from bytes or from a rewindable stream. Return the etag, an id of its bytes.
 
         Raises AlreadyExists if the condition is not met.
         """

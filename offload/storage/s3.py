@@ -3,8 +3,8 @@
 Rules of objects
 - A process creates its clients at its first call. Connections are neither pickled nor inherited by a fork.
 - boto3 retries requests with growing pauses. This module retries answers whose body breaks off.
-- A conditional put is not retried. Reason: if the answer to a put is lost, the written object fails the condition of a
-  second put.
+- A conditional put is not retried. Reason: if the answer to a put is lost, the object may exist. Then its own existence
+  would make a second put fail.
 - A range has exactly the requested length. A range beyond the object's end raises Corrupt.
 
 Rules of errors
@@ -356,7 +356,8 @@ class S3Store:
     def _requesting(self, what: str) -> Iterator[None]:
         """Convert errors of boto3 to this project's errors. Messages begin with `what`: the operation and the object.
 
-        If credentials are missing or refused, the clients are discarded, so that the next request gets new credentials.
+        If credentials are missing or refused, the boto3 clients are dropped. So the next request searches credentials
+        again.
         """
         try:
             with s3_errors(what):

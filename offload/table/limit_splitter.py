@@ -63,7 +63,7 @@ class LimitSplitter:
         return [file for file in self._snapshot.files if file.may_contain(wanted.incarnation, wanted.range)]
 
     def split(self, wanted: LogRows, rows: int, size_bytes: int) -> LimitSplit:
-        """Return the longest prefix of the wanted rows within the limits, but at least one entry."""
+        """Return the longest prefix of the wanted rows within the limits, and at least one entry."""
         at, split_rows, split_bytes = wanted.range.start, 0, 0
         for files in _overlapping(self.candidate_files(wanted)):
             rest_rows, rest_bytes = rows - split_rows, size_bytes - split_bytes

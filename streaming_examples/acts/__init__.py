@@ -1,1 +1,1 @@
-"""Acts of the demo, the applications that an act starts and kills, and the report of what they did."""
+"""Acts (parts) of the demo, the applications that an act starts and kills, and the report about the results."""

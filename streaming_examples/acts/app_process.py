@@ -1,7 +1,8 @@
 """Spark application in a session of its own, which can be killed as if its machine failed.
 
-Rules: all processes that the application starts (its JVM, its Python workers) are in its session. `kill` sends SIGKILL
-to all of them. When `kill` or `wait` returns, none of them is left.
+A *session* is the operating system's group of processes. All processes that the application starts, such as its JVM and
+its Python workers, are in its session. `kill` sends SIGKILL to all of them. When `kill` or `wait` returns, no process
+of the session runs.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ class AppProcess:
         """Raise RuntimeError with the last lines of the log if the application has ended."""
         status = self._process.poll()
         if status is not None:
-            said = "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-30:])
-            message = f"the application {self.pid} ended with status {status}; the end of {self.log}:\n{said}"
+            output = "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-30:])
+            message = f"the application {self.pid} ended with status {status}; the end of {self.log}:\n{output}"
             raise RuntimeError(message)
 
     def kill(self) -> None:
@@ -63,7 +64,7 @@ class AppProcess:
         return status
 
     def _sweep(self) -> None:
-        """Kill the processes of the session that are left: Spark's Python daemon is in a process group of its own."""
+        """Kill the remaining processes of the session. Reason: Spark's Python daemon is in another process group."""
         until = time.monotonic() + _GONE_SECONDS
         while members := session_members(self.pid):
             for pid in members:

@@ -1,7 +1,7 @@
 """Audit: every flight is in the ledger exactly once, unchanged, and the windows are right.
 
-The audit compares everything with the source, by independent means: it reads the ledger without Spark, and computes the
-windows with pyarrow. A check states what it compared, whether it holds, and the numbers.
+The audit compares the ledger and the daily windows with the source. It does not use Spark: it reads the ledger in
+Python, and computes the windows with pyarrow. A check states its condition, its result, and the numbers.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ def windows_right(files: BatchFiles, flights: pa.Table, weather: pa.Table) -> li
 def nothing_dropped(progress: Path, files: BatchFiles) -> list[Check]:
     """Check by Spark's progress that no row came too late for the watermark.
 
-    The progress of one batch may be missing, because the kill came before Spark reported it. A row that was dropped in
-    that batch is missing in a window, which `windows_right` finds.
+    The progress of one batch may be missing, because the reader was killed before Spark reported it. `windows_right`
+    finds a row that was dropped in that batch.
     """
-    told = _told(progress)
-    dropped = sum(operator["numRowsDroppedByWatermark"] for batch in told for operator in batch["stateOperators"])
-    seen, there = {batch["batchId"] for batch in told}, set(files.ids())
+    batches = _batches(progress)
+    dropped = sum(operator["numRowsDroppedByWatermark"] for batch in batches for operator in batch["stateOperators"])
+    seen, there = {batch["batchId"] for batch in batches}, set(files.ids())
     return [
         Check(
             "no row was dropped by the watermark",
@@ -80,16 +80,16 @@ def nothing_dropped(progress: Path, files: BatchFiles) -> list[Check]:
 
 def went_on(progress: Path) -> list[Check]:
     """Check that the restarted query has the id of the killed query, and resumed at its position."""
-    told = _told(progress)
-    queries, runs = {batch["id"] for batch in told}, list(dict.fromkeys(batch["runId"] for batch in told))
-    first = [next(batch["batchId"] for batch in told if batch["runId"] == run) for run in runs]
-    last = max((batch["batchId"] for batch in told if batch["runId"] == runs[0]), default=-1)
+    batches = _batches(progress)
+    queries, runs = {batch["id"] for batch in batches}, list(dict.fromkeys(batch["runId"] for batch in batches))
+    first = [next(batch["batchId"] for batch in batches if batch["runId"] == run) for run in runs]
+    last = max((batch["batchId"] for batch in batches if batch["runId"] == runs[0]), default=-1)
     held = len(queries) == 1 and len(runs) == 2 and first[1] > first[0] and last <= first[1] <= last + 2
     numbers = f"first run to batch {last}, second from batch {first[-1]}"
     return [Check("the killed query went on from its checkpoint", held, numbers)]
 
 
-def _told(progress: Path) -> list[dict[str, Any]]:
+def _batches(progress: Path) -> list[dict[str, Any]]:
     """Return Spark's progress of each batch. A kill may leave an incomplete last line, which is left out."""
     lines = progress.read_text(encoding="utf-8").split("\n")
     return [json.loads(line) for line in lines if line.endswith("}")]

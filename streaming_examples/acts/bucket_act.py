@@ -1,8 +1,8 @@
 """Act of the demo: the sealed segments go to S3, and Spark reads them from there, with the broker and without it.
 
-Sealed segments are offloaded, and their local copies are deleted. A query from the beginning then reads them from S3,
-and the last rows from the local file. When the rest is offloaded, too, Spark reads the bucket without a broker. Both
-times the number of rows and the sum of their hashes must be those of the source.
+The sealed segments are offloaded (copied to S3), and their local copies are deleted. A query then reads these segments
+from S3, and the last rows from the local file. After the rest is offloaded, too, Spark reads the bucket without a
+broker. For both reads, the number of rows and the sum of their hashes must equal those of the source.
 """
 
 from __future__ import annotations

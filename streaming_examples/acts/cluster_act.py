@@ -2,9 +2,9 @@
 
     files ──streaming sink──▶ ledger `january` of a store in S3 ──cursor `report`──▶ rows, acknowledged every third file
 
-Two times the act loses the cluster in the middle of the stream. It kills the broker with its supervisor, ends the query
-and deletes the broker's disk. Then a broker starts on an empty disk, and the query goes on from its checkpoint. At the
-end the act compares the rows of the ledger with the source. It does the same with the rows that the cursor returned.
+Twice the act loses the cluster in the middle of the stream. It kills the broker and its supervisor, ends the query, and
+deletes the broker's disk. Then a broker starts on an empty disk, and the query continues from its checkpoint. At the
+end the act compares the rows of the ledger, and the rows that the cursor returned, with the source.
 """
 
 from __future__ import annotations
@@ -79,10 +79,8 @@ class ClusterAct:
         stop_broker(self.disk)
 
     def _create(self) -> None:
-        """Create the store as `connect` does, but without the races that test a bucket.
-
-        In SeaweedFS, a put that loses a race waits for seconds, so the test with hundreds of races takes one or two
-        minutes.
+        """Create the store as `connect` does, but without the test of the bucket.  The test sends hundreds of
+        simultaneous puts of one object. In SeaweedFS it takes one or two minutes.
         """
         bucket = open_object_store(self.address)
         found_or_created(bucket, system_clock_ms, RequestLimits(), create=True, window=8, probe=lambda _: None)

@@ -1,8 +1,8 @@
-"""Flights of a day by airport, with the wind there: once as a Spark query, once by pyarrow alone.
+"""Flights of a day by airport, with the wind there, computed in two ways: by a Spark query, and by pyarrow alone.
 
-Both follow the same definition. A day is a day in UTC, of the scheduled departure to the minute. A flight whose hour
-has no weather has an unknown wind. Means leave out unknown values. The pyarrow version verifies the Spark version, so
-it uses nothing of Spark. Spark may sum wind speeds in any order: means of wind agree to `WIND_TOLERANCE`, the rest
+The definition: a day is the UTC day of the scheduled departure. If the weather of a flight's hour is missing, its wind
+is unknown. Means leave out unknown values. The pyarrow version verifies the Spark version, so it uses nothing of Spark.
+Spark may sum wind speeds in any order, so the means of wind agree within `WIND_TOLERANCE`. All other values agree
 exactly.
 """
 

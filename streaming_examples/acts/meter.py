@@ -1,7 +1,7 @@
 """Meter of a ledger and its reader: a thread that samples ten times a second, and records events.
 
-If the broker was just killed, the client waits for its successor: the sample is late, but not lost. Before the ledger
-or the subscription exists there are no rows and no backlog.
+If the broker was just killed, the client waits for the next broker: the sample is late, but not lost. Before the ledger
+or the subscription exists, there are no rows and no backlog.
 """
 
 from __future__ import annotations

@@ -65,11 +65,11 @@ def main(store: str, ledger: str, directory: Path) -> None:
 def _note(query: StreamingQuery, notes: Any, written: int) -> int:
     """Append the progress of the batches after batch `written` to `notes`. Return the newest batch in `notes`."""
     for progress in query.recentProgress:
-        told = json.loads(progress.json)
+        values = json.loads(progress.json)
         # Spark also reports progress while it is idle, with the id of the next batch.
-        if told["batchId"] > written and "addBatch" in told["durationMs"]:
-            written = told["batchId"]
-            notes.write(json.dumps(told, separators=(",", ":")) + "\n")
+        if values["batchId"] > written and "addBatch" in values["durationMs"]:
+            written = values["batchId"]
+            notes.write(json.dumps(values, separators=(",", ":")) + "\n")
             notes.flush()
     return written
 

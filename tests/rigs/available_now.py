@@ -1,6 +1,7 @@
 """Runs of Trigger.AvailableNow until nothing is left, on every release of Spark.
 
-Without admission control, such a run is one micro-batch within the limits. A query then needs several runs.
+Spark 4.0 and 4.1 do not pass the limits of a batch to the source (they have no *admission control*). There, such a run
+is one micro-batch within the limits, and a query needs several runs.
 """
 
 from __future__ import annotations

@@ -25,11 +25,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def halt(pid: int) -> None:
-    """Stop a broker with SIGSTOP. Return when all its threads have stopped: before that, some still answer calls."""
+    """Stop a broker with SIGSTOP. Return when all its threads have stopped, because a running thread still answers."""
     os.kill(pid, signal.SIGSTOP)
     threads = Path(f"/proc/{pid}/task")
     wait_until(
-        lambda: all((one / "stat").read_text().rpartition(")")[2].split()[0] == "T" for one in threads.iterdir()),
+        lambda: all((thread / "stat").read_text().rpartition(")")[2].split()[0] == "T" for thread in threads.iterdir()),
         "all threads of the broker are stopped",
     )
 

@@ -34,7 +34,7 @@ def marker(number: int, run: int, *, commit: bool) -> bytes:
 
 
 def lay_down(entries: Sequence[bytes], block_bytes: int) -> tuple[bytes, list[IndexedBlock]]:
-    """Return the data object of entries, and its blocks."""
+    """Return the bytes of a data object with these entries, and its blocks."""
     data, blocks, first = bytearray(), [], 0
     while first < len(entries):
         left = HEADER_BYTES + sum(FRAME_BYTES + len(entry) for entry in entries[first:])

@@ -1,4 +1,4 @@
-"""Store in a bucket that exists without the races of its creation, and this process as a client of the store."""
+"""Creation of a store in a bucket without the test of the bucket, and this process as a client of the store."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from streaming_examples.s3_server import S3Server
 
 
 def create_store(bucket: str, options: S3Options | None = None) -> None:
-    """Create a store, without the races that test a bucket."""
+    """Create a store without the test of the bucket, which takes minutes in SeaweedFS."""
     place = open_object_store(bucket, options)
     found_or_created(place, system_clock_ms, RequestLimits(), create=True, window=8, probe=lambda _: None)
     place.close()

@@ -1,4 +1,4 @@
-"""Brokers of a store in a bucket, each with a directory of its own, as on hosts of their own."""
+"""Brokers of a store in a bucket. Each has a separate directory, as on a separate host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Authorities and certificates for one test run, made by the product's own authority, and deleted afterwards."""
+"""Certificate authorities and certificates for one test run, made by this project's code, and deleted afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Spark standalone cluster on this machine: a master and two workers, each worker in a network namespace of its own.
+"""Spark standalone cluster on this machine: a master and two workers, each worker in a separate network namespace.
 
 A worker's namespace has its own network and its own, empty, run directory. So it can neither reach the broker's private
 socket nor read its token: to the broker it is another host. A link connects the two workers. Without it, executors that
@@ -43,7 +43,7 @@ class Cluster:
 
 @contextmanager
 def cluster(directory: Path) -> Iterator[Cluster]:
-    """Two workers with a core each, until the block ends."""
+    """Yield a cluster of two workers with one core each, which ends with the block."""
     apart, spaces = os.geteuid() == 0 and shutil.which("ip") is not None, []
     processes: list[subprocess.Popen] = []
     try:
@@ -92,10 +92,10 @@ def _namespace(number: int) -> tuple[str, str, str]:
     return name, ours, theirs
 
 
-def _join(one: tuple[str, str, str], other: tuple[str, str, str]) -> None:
-    """Connect two namespaces by a link: this host does not forward packets between them."""
-    _ip(f"link add eth1 netns {one[0]} type veth peer name eth1 netns {other[0]}")
-    for (name, _, own), (_, _, far) in ((one, other), (other, one)):
+def _join(first: tuple[str, str, str], second: tuple[str, str, str]) -> None:
+    """Connect two namespaces by a link, because this host does not forward packets between them."""
+    _ip(f"link add eth1 netns {first[0]} type veth peer name eth1 netns {second[0]}")
+    for (name, _, own), (_, _, far) in ((first, second), (second, first)):
         _ip(f"-n {name} link set eth1 up")
         _ip(f"-n {name} route add {far}/32 dev eth1 src {own}")
 

@@ -1,6 +1,6 @@
 """Calls of the data source as Spark makes them, without a JVM, with brokers in this process.
 
-Tables of `OptionDrive` state the effects of options.
+A test has a table of `OptionDrive`, one for each option, which states the effect of the option.
 """
 
 from __future__ import annotations
@@ -35,9 +35,8 @@ TLS = ("tlsCertificateFilePath", "tlsKeyFilePath", "tlsTrustCertsFilePath", "aut
 
 @dataclass(frozen=True)
 class OptionDrive:
-    """Effect of an option: `observe` returns `default` without the option, and each of `seen` with that text.
-
-    `also` are options that the effect needs. A name in braces in a text stands for a value of `World.places`.
+    """Effect of an option. Without the option, `observe` returns `default`. `seen` has the result for each text of the
+    option.  `also` are options that the effect needs. A name in braces in a text stands for a value of `World.places`.
     """
 
     observe: Callable[[World, Given], object]

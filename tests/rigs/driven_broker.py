@@ -1,6 +1,5 @@
-"""Broker in this process, made by `ledger.broker.main` from a file of settings, with a clock that the test sets.
-
-Tables of `Drive` state the effects of settings.
+"""Broker in this process, made by `ledger.broker.main` from a file of settings, with a clock that the test sets.  A
+test has a table of `Drive`, one for each setting, which states the effect of the setting.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True)
 class Drive:
-    """Effect of a setting: `observe` returns `default` without the setting, and each of `seen` with that value.
+    """Effect of a setting. Without the setting, `observe` returns `default`. `seen` has the result for each value.
 
     `also` are settings that the effect needs. In a text, `{folder}` is a folder of the test, and `{port}` the port of
     an S3 server that records its requests.
@@ -131,7 +130,8 @@ class DrivenBroker:
         return log
 
     def offloaded(self, entries: int = 1, *, gone: bool = False, payload: bytes = b"x") -> ManagedLedger:
-        """Return such a ledger, offloaded as the settings say. With `gone`, the local copies are deleted."""
+        """Return a new ledger like `filled`, offloaded as the settings say. With `gone`, the local copies are
+        deleted."""
         log = self.filled(entries, payload=payload)
         self.store.offloads.offload(OffloadPrefix(log.name))
         self.store.offloads.round()

@@ -74,8 +74,8 @@ def finish(app: ExplicitApp) -> None:
 def require_once(seen: Path, rows: int) -> int:
     """Check the recorded batches. Return the highest number of batches that had a row.
 
-    Every row was delivered with the counts 0, 1, 2 and so on up to the batch that acknowledged it, and not after that.
-    All runs of a repeated batch had the same rows.
+    A row must be delivered with the counts 0, 1, 2 and so on, up to the batch that acknowledged the row, and never
+    later. All runs of a repeated batch must have the same rows.
     """
     runs: dict[int, list[pa.Table]] = defaultdict(list)
     for path in sorted(seen.glob("*.delivered")):
@@ -84,7 +84,7 @@ def require_once(seen: Path, rows: int) -> int:
     times, gone = np.zeros(rows, dtype=np.int64), np.zeros(rows, dtype=np.bool_)
     for number in sorted(runs):
         first, *others = runs[number]
-        assert all(other.select(["n", "count"]).equals(first.select(["n", "count"])) for other in others), number
+        assert all(rows.select(["n", "count"]).equals(first.select(["n", "count"])) for rows in others), number
         n = first["n"].to_numpy()
         assert (np.diff(n) > 0).all(), f"batch {number} has a row twice"
         assert not gone[n].any(), f"batch {number} has rows that were acknowledged before"

@@ -5,7 +5,7 @@
     committed     the batch is in the log, and Spark has not recorded it
 
 The first process that reaches an armed place renames `<place>.armed` to `<place>.<pid>.reached`. It waits there until
-the test deletes the file or kills the process. So a test knows that a kill met the place.
+the test deletes the file or kills the process. So a test knows that the kill happened at this place.
 """
 
 from __future__ import annotations

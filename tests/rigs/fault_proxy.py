@@ -1,4 +1,4 @@
-"""Proxy before the S3 server with the faults of networks and servers: requests fail, get lost, are cut or delayed.
+"""Proxy in front of the S3 server that simulates faults: requests fail, get lost, are cut off or delayed.
 
     proxy.on("PUT", "partNumber", "lost", times=1)      the request arrives, the answer is lost
 

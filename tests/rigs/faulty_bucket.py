@@ -2,8 +2,8 @@
 
     faults.on("put", "manifest", lost, times=1)     the manifest is put, and the answer is lost
 
-`tests.rigs.fault_proxy` has these faults and more in a proxy before a real S3 server, also for concurrent requests.
-Here a test decides at which request of a thread a fault happens.
+`tests.rigs.fault_proxy` has more faults, in front of a real S3 server and for concurrent requests. With this module, a
+test decides at which request of a thread a fault happens.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Stores of `tests/fixtures/store`: functions that unpack and serve them, and describe their content as JSON."""
+"""Stores that earlier versions wrote (`tests/fixtures/store`): functions that unpack and serve a store, and describe
+its content as JSON."""
 
 from __future__ import annotations
 
@@ -120,21 +121,25 @@ def ledgers(api: LedgerStore) -> dict[str, Ledger]:
     found: dict[str, Ledger] = {}
     for name in api.names():
         ledger = api.ledger(name)
-        parts = [one.name for one in ledger.describe().partitions] if isinstance(ledger, PartitionedLedger) else [name]
+        parts = (
+            [partition.name for partition in ledger.describe().partitions]
+            if isinstance(ledger, PartitionedLedger)
+            else [name]
+        )
         found |= {part: Ledger(api.client, part) for part in parts}
     return found
 
 
-def told_logs(api: LedgerStore, *, stamped: bool = False) -> dict[str, Any]:
+def described_logs(api: LedgerStore, *, stamped: bool = False) -> dict[str, Any]:
     """Return for each log its description, the digests of its entries, its schemas and its cursors.
 
     If `stamped` is not set, the digests leave out the broker's stamps and the markers. Their times differ if a broker
     finishes a commit after a kill.
     """
-    return {name: _told_log(api, ledger, stamped=stamped) for name, ledger in ledgers(api).items()}
+    return {name: _described_log(api, ledger, stamped=stamped) for name, ledger in ledgers(api).items()}
 
 
-def _told_log(api: LedgerStore, ledger: Ledger, *, stamped: bool) -> dict[str, Any]:
+def _described_log(api: LedgerStore, ledger: Ledger, *, stamped: bool) -> dict[str, Any]:
     described = ledger.describe()
     schemas = [
         api.client.call("schema.get", GetSchema(ledger.name, version)).arrow_schema
@@ -144,10 +149,10 @@ def _told_log(api: LedgerStore, ledger: Ledger, *, stamped: bool) -> dict[str, A
         {
             **{name: getattr(described, name) for name in _NAMED},
             "properties": {name: text for name, text in described.properties.items() if not name.startswith("ledger.")},
-            "segments": [(one.ledger_id, one.entries, one.rows) for one in described.segments if one.entries],
+            "segments": [(row.ledger_id, row.entries, row.rows) for row in described.segments if row.entries],
             "bytes": _answered(lambda: _digests(api, ledger.name, stamped=stamped)),
             "schemas": [hashlib.sha256(schema).hexdigest() for schema in schemas],
-            "cursors": {name: _told_cursor(ledger, name) for name in sorted(described.cursors)},
+            "cursors": {name: _described_cursor(ledger, name) for name in sorted(described.cursors)},
         }
     )
 
@@ -168,7 +173,7 @@ def _digests(api: LedgerStore, name: str, *, stamped: bool) -> dict[str, str]:
     return {str(ledger_id): digest.hexdigest() for ledger_id, digest in sorted(found.items())}
 
 
-def _told_cursor(ledger: Ledger, name: str) -> dict[str, Any]:
+def _described_cursor(ledger: Ledger, name: str) -> dict[str, Any]:
     cursor = Cursor(ledger, name)
     state = cursor.state()
     holes = ledger.client.call(
@@ -176,18 +181,18 @@ def _told_cursor(ledger: Ledger, name: str) -> dict[str, Any]:
     ).info
     info = decode_info(holes, f"cursor {name}")
     return {
-        **{one: getattr(state, one) for one in _COUNTED},
+        **{field: getattr(state, field) for field in _COUNTED},
         "mark_delete": info.mark_delete,
-        "acknowledged": short(told_set(info.acknowledged)),
+        "acknowledged": short(described_set(info.acknowledged)),
     }
 
 
-def told_set(positions: PositionSet) -> list[list[int]]:
+def described_set(positions: PositionSet) -> list[list[int]]:
     """Return runs of whole entries as `[ledger, first, end]`, and other entries as `[ledger, entry, -1, words…]`."""
     runs = [
-        [one.ledger_id, int(first), int(end)]
-        for one in positions.runs()
-        for first, end in zip(one.starts, one.ends, strict=True)
+        [run.ledger_id, int(first), int(end)]
+        for run in positions.runs()
+        for first, end in zip(run.starts, run.ends, strict=True)
     ]
     left = [
         [ledger_id, int(entry), -1, *rows.words[rows.starts[at] : rows.starts[at + 1]].tolist()]
@@ -198,34 +203,36 @@ def told_set(positions: PositionSet) -> list[list[int]]:
     return runs + left
 
 
-def told_deliveries(api: LedgerStore, ledger: str, cursor: str) -> dict[str, Any]:
+def described_deliveries(api: LedgerStore, ledger: str, cursor: str) -> dict[str, Any]:
     """Return the newest record of a cursor's batches, and its record of dead letters."""
     newest = api.client.call("delivery.get", AskDelivery(ledger, cursor, 0)).record
     ask = {"newest": newest, "dead letters": -1}
     return {
-        name: _answered(lambda number=number: _told_delivery(api, ledger, cursor, number))
+        name: _answered(lambda number=number: _described_delivery(api, ledger, cursor, number))
         for name, number in ask.items()
     }
 
 
-def _told_delivery(api: LedgerStore, ledger: str, cursor: str, number: int) -> dict[str, Any]:
+def _described_delivery(api: LedgerStore, ledger: str, cursor: str, number: int) -> dict[str, Any]:
     found = api.client.call("delivery.get", AskDelivery(ledger, cursor, number))
-    shares = [[one.count, one.range, one.at_ms, _told_skip(one.skip)] for one in found.shares]
+    shares = [[share.count, share.range, share.at_ms, _described_skip(share.skip)] for share in found.shares]
     return {"record": found.record, "position": found.position, "shares": shares}
 
 
-def _told_skip(skip: bytes) -> Any:
+def _described_skip(skip: bytes) -> Any:
     if len(skip) > _SKIP_MAX:
         return {"bytes": len(skip), "sha256": hashlib.sha256(skip).hexdigest()}
-    return told_set(decode_info(skip, "a share").acknowledged) if skip else []
+    return described_set(decode_info(skip, "a share").acknowledged) if skip else []
 
 
-def told_sequences(api: LedgerStore, ledger: str, producers: Iterable[str]) -> dict[str, int]:
+def described_sequences(api: LedgerStore, ledger: str, producers: Iterable[str]) -> dict[str, int]:
     """Return the last sequence id of each producer."""
-    return {one: api.client.call("producer.last", AskSequence(ledger, one)).sequence_id for one in producers}
+    return {
+        producer: api.client.call("producer.last", AskSequence(ledger, producer)).sequence_id for producer in producers
+    }
 
 
-def told_rows(**options: str) -> Any:
+def described_rows(**options: str) -> Any:
     """Return the rows of a bounded read in the order of the log. It is planned and run as by Spark."""
 
     def read() -> Any:
@@ -264,30 +271,32 @@ def _plain(value: Any) -> Any:
     return json.loads(msgspec.json.encode(value, enc_hook=repr, order="sorted"))
 
 
-def told_live(api: LedgerStore, folder: Path) -> dict[str, Any]:
+def described_live(api: LedgerStore, folder: Path) -> dict[str, Any]:
     """Return the description of a store by its broker."""
     path = api.client.hello().store_path
     names = list(ledgers(api))
     policies = {name: api.ledger(name).policy() for name in api.names()}
-    changed = {one.name: one.value for one in api.client.call("settings", Empty()).settings if one.changed}
+    changed = {
+        setting.name: setting.value for setting in api.client.call("settings", Empty()).settings if setting.changed
+    }
     return _plain(
         {
             "names": api.names(),
-            "logs": told_logs(api),
-            "rows": {name: told_rows(path=name, store=path) for name in names if name not in _UNREAD},
+            "logs": described_logs(api),
+            "rows": {name: described_rows(path=name, store=path) for name in names if name not in _UNREAD},
             "policies": {name: [policy.stated, policy.inherited] for name, policy in policies.items()},
             "settings": changed,
-            "deliveries": {name: told_deliveries(api, name, "s") for name in ("delivered", "large")},
-            "sequences": told_sequences(api, "once", ("first", "second", "third")),
-            "history": told_rows(path="published", store=path, history=str(folder / "table")),
+            "deliveries": {name: described_deliveries(api, name, "s") for name in ("delivered", "large")},
+            "sequences": described_sequences(api, "once", ("first", "second", "third")),
+            "history": described_rows(path="published", store=path, history=str(folder / "table")),
         }
     )
 
 
-def told_read_only(store: Path) -> dict[str, Any]:
+def described_read_only(store: Path) -> dict[str, Any]:
     """Return the description of a store that is read without a broker."""
     api = open_read_only(store)
-    logs = told_logs(api, stamped=True)
+    logs = described_logs(api, stamped=True)
     rows = {
         name: _answered(lambda ledger=ledger: short(_without_metadata(ledger.read()).to_pylist()))
         for name, ledger in ledgers(api).items()
@@ -301,14 +310,14 @@ def _without_metadata(rows: pa.Table) -> pa.Table:
     return rows.select([name for name in rows.column_names if name not in METADATA.names])
 
 
-def told_bucket(folder: Path) -> dict[str, Any]:
+def described_bucket(folder: Path) -> dict[str, Any]:
     """Return the rows of all ledgers in the bucket, read from its objects alone."""
     where = {"offload": str(folder / "bucket")}
     given = {"both": {}, "archive": {}, "secret": {"cryptoKeys": f"file:{folder / 'secret.pem'}"}}
-    return {name: told_rows(path=name, **where, **more) for name, more in given.items()}
+    return {name: described_rows(path=name, **where, **more) for name, more in given.items()}
 
 
-def told_table(folder: Path) -> Any:
+def described_table(folder: Path) -> Any:
     """Return the rows of the published table, read by the library `deltalake`."""
     rows = DeltaTable(str(folder / "table")).to_pyarrow_table().to_pylist()
     return _plain(sorted(rows, key=_place))

@@ -1,7 +1,7 @@
 """Small store with every kind of file, and its answers, for tests that damage its files.
 
-The files are those that a kill of the broker leaves: with a write-ahead log, an open segment and a cursor's own log.
-The objects of the store are in a directory beside it.
+The store has the files that a kill of the broker leaves. Among them are a write-ahead log, an open segment and the log
+of a cursor. The objects of its offloaded segments are in a directory beside the store.
 """
 
 from __future__ import annotations

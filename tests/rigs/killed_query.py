@@ -1,8 +1,8 @@
 """Query of large rows whose processes are killed between stage and commit, in rounds.
 
-Each round arms a place and appends one batch to `in`. A process stops at the place, and tells its id. Then SIGKILL ends
-one of these: the executor, its Python worker, the broker, or all processes of Spark. Rounds: LEDGER_FAULT_ROUNDS, by
-default one for each of `KILLS`.
+Each round arms a place of `fault_points`, and appends one batch to the ledger `in`. A process stops at the place and
+writes its id to a file. Then SIGKILL ends one of these: the executor, its Python worker, the broker, or all processes
+of Spark. The variable LEDGER_FAULT_ROUNDS is the number of rounds, by default one for each of `KILLS`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ SECONDS = 300 + 120 * ROUNDS  # a driver that starts again on a busy machine tak
 
 
 class KilledQuery:
-    """Process group of the query, which a test kills and starts again. `directory` has its checkpoint and its log."""
+    """Process group of the query, which a test kills and starts again. `directory` has the query's checkpoint and
+    log."""
 
     def __init__(self, store: str, directory: Path) -> None:
         self.store = store

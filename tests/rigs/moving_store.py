@@ -1,4 +1,4 @@
-"""A store with something of everything, in a directory, and what must be the same of it after a move."""
+"""Store in a directory with every kind of content, and the content that must be equal after a move."""
 
 from __future__ import annotations
 
@@ -25,10 +25,9 @@ STAGED = [b"staged one", b"staged two"]
 
 
 def filled(directory: Path) -> OffloadRig:
-    """A store at `directory / "store"` with something of everything.
-
-    It has sealed and open segments, one of them only in another bucket, and a cursor with holes. It also has a
-    partitioned ledger, a committed batch, a staged part, a producer, a schema, and a policy.
+    """Make a store at `directory / "store"` with every kind of content.  It has sealed and open segments, one of them
+    only in another bucket, and a cursor with single acknowledgements. It also has a partitioned ledger, a committed
+    batch, a staged part, a producer, a schema, and a policy.
     """
     rig = OffloadRig(directory / "store", (directory / "elsewhere").as_uri())
     rig.now = system_clock_ms() - 6 * HOUR
@@ -56,7 +55,7 @@ def filled(directory: Path) -> OffloadRig:
 
 
 def reserved(store_id: str, address: str, options: S3Options | None = None) -> None:
-    """Reserve a place without the probe. Thousands of racing puts are tried in their own test."""
+    """Reserve a place without the test of the bucket, because another test covers its thousands of puts."""
     place = open_object_store(address, options or S3Options())
     reserve(place, store_id, Move("arriving", "/a/directory", "a host"), REQUESTS, 8, probe=lambda _: None)
     place.close()
@@ -69,7 +68,7 @@ def killed(rig: OffloadRig) -> Path:
 
 
 def state(store: Store) -> dict[str, Any]:
-    """Everything that a move keeps."""
+    """Return the content of a store that a move must not change."""
     found: dict[str, Any] = {"id": store.store_id, "ledgers": store.names()}
     for name in store.log_names():
         log, batch = store.ledger(name), store.ledger(name).committed_batch("q")
@@ -93,12 +92,12 @@ def state(store: Store) -> dict[str, Any]:
 
 
 def staged(directory: Path) -> list[bytes]:
-    """The bytes of all staged parts."""
+    """Return the bytes of all staged parts."""
     return [path.read_bytes() for path in sorted((directory / "staging").rglob("*.part"))]
 
 
 def sends_again(store: Store) -> bool:
-    """Whether a message of a producer is stored once more when the producer sends it again."""
+    """Return whether a message is stored a second time if its producer sends it again."""
     before = len(state(store)["public/default/persistent/once"][2])
     store.ledger("once").append([entry(b"first", producer_name="producer", sequence_id=7)]).result(30)
     return len(state(store)["public/default/persistent/once"][2]) > before

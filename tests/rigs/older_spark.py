@@ -23,7 +23,8 @@ class Killed(Exception):  # the end of a run, not an error
 
 
 class OlderSpark:
-    """Query on a Spark release without admission control. `read_rows` are the rows of committed batches, in order."""
+    """Query on a Spark release that passes no limits to the source. `read_rows` are the rows of committed batches, in
+    order."""
 
     def __init__(self, make_reader: Callable[[], LedgerStreamReader]) -> None:
         self.make_reader = make_reader

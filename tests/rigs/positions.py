@@ -12,7 +12,8 @@ from pyspark_ledger.ledger.positions.position_set import PositionSet
 
 
 def left_after(entries: Integers, sizes: Integers, owner: Integers, rows: Integers) -> BatchRows:
-    """Return the rest of `entries` (ascending) of `sizes` rows without row `rows[i]` of entry `entries[owner[i]]`."""
+    """Return the remaining rows of `entries` (ascending, of `sizes` rows) without row `rows[i]` of
+    `entries[owner[i]]`."""
     pieces = [bitset.of_ranges(np.array([0]), np.array([size])) for size in sizes.tolist()]
     for at, row in zip(owner.tolist(), rows.tolist(), strict=True):
         pieces[at][row >> 6] &= ~(np.uint64(1) << np.uint64(row & 63))

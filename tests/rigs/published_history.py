@@ -55,18 +55,18 @@ def publish_sealed(
 ) -> list[int]:
     """Publish the sealed segments that are not published, oldest first. Return their ids."""
     ledger: Ledger = connect(store).ledger(name)
-    told = ledger.describe()
-    newest = published_up_to(table, told.name, told.incarnation)
+    described = ledger.describe()
+    newest = published_up_to(table, described.name, described.incarnation)
     done = []
-    for segment in [one for one in told.segments if one.close_ms and one.ledger_id > newest][:most]:
+    for segment in [row for row in described.segments if row.close_ms and row.ledger_id > newest][:most]:
         rows = _segment_rows(store, name, segment.ledger_id, segment.entries)
-        publish(table, rows, segment.ledger_id, name=told.name, incarnation=told.incarnation, after=after)
+        publish(table, rows, segment.ledger_id, name=described.name, incarnation=described.incarnation, after=after)
         done.append(segment.ledger_id)
     return done
 
 
 def trim(store: Path, name: str = "orders") -> None:
-    """Delete the sealed segments. Then keep all others: retention in the background would race with the test."""
+    """Delete the sealed segments. Then switch retention off, so that it deletes no later segment during the test."""
     client = connect(store).client
     for keep in (0, -1):
         values = {"retentionTimeInMinutes": keep, "retentionSizeInMB": keep}

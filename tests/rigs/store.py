@@ -41,7 +41,7 @@ def store(store_path: Path) -> Iterator[Store]:
 
 
 class Stores:
-    """Successive stores in one directory. The earlier ones are left open, as by a killed broker."""
+    """Successive openings of one store. Earlier openings are never closed, as after a kill of their broker."""
 
     def __init__(self, path: Path, **shape: Any) -> None:
         self.path = path

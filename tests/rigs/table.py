@@ -31,10 +31,10 @@ def published(
     """Return rows of a published table at positions (ledger, entry, row)."""
     count = len(places)
     times = [BEGAN_MS + place[0] * 1000 + place[1] for place in places] if times_ms is None else times_ms
-    publish = pa.array([one * 1000 for one in times], pa.timestamp("us", tz="UTC"))
+    publish = pa.array([time_ms * 1000 for time_ms in times], pa.timestamp("us", tz="UTC"))
     tenant, namespace, domain, local = name.split("/", 3)
     ids = [dict(zip(("ledgerId", "entryId", "batchIndex"), place, strict=True)) for place in places]
-    days = [dt.datetime.fromtimestamp(one / 1000, dt.UTC).date() for one in times]
+    days = [dt.datetime.fromtimestamp(time_ms / 1000, dt.UTC).date() for time_ms in times]
     return pa.table(
         {
             "__position": pa.array(ids, PLACE),

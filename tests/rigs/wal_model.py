@@ -1,10 +1,11 @@
 """Model of brokers, a network and a bucket, whose decisions are the real functions of `ledger.wal`.
 
-A state is an immutable value. `steps` yields every state that one step of one actor leads to. A broker sends a put,
-looks, collects, crashes or takes over. The network delivers a request now, late or twice, with its answer or without.
+A state is an immutable value. `steps` yields every state that one step leads to. In a step, a broker sends a put, looks
+(reads the manifest before it acknowledges), deletes old objects, crashes or takes over. Or the network delivers a
+request now, late or twice, with its answer or without.
 
-`Decisions` has the decisions as functions. A test replaces one by a wrong function, and checks that the model finds the
-loss.
+`Decisions` has the brokers' decisions as functions. A test replaces a decision by a wrong function, and checks that the
+model finds the loss.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Object(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """Snapshot object: the epoch in its name, the first number that it lacks, and its entries."""
+    """Snapshot object: the epoch in its name, the number of the first log object after it, and its entries."""
 
     epoch: int
     first: int
@@ -242,13 +243,13 @@ class Model:
         yield from self._sweep(state, index, broker)
 
     def _sweep(self, state: State, index: int, broker: Broker) -> Iterator[State]:
-        """List the snapshots that no name keeps, then delete them one after another. Any step may come late."""
+        """List the snapshots that the manifest does not name, then delete one after another. Any step may come late."""
         if broker.to_sweep:
             left = state._replace(snapshots=state.snapshots - {broker.to_sweep[0]})
             yield put_broker(left, index, broker._replace(to_sweep=broker.to_sweep[1:]))
         elif broker.sweeps:
             found = sorted(state.snapshots - {broker.named})
-            gone = tuple(each for each in found if self.decisions.may_sweep(each.epoch, broker.epoch, 1, 0))
+            gone = tuple(snapshot for snapshot in found if self.decisions.may_sweep(snapshot.epoch, broker.epoch, 1, 0))
             yield put_broker(state, index, broker._replace(sweeps=broker.sweeps - 1, to_sweep=gone))
 
     def _look(self, state: State, index: int, broker: Broker, slots: Slots) -> Iterator[State]:

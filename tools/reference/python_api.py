@@ -2,7 +2,7 @@
 
 - The public names are those of `pyspark_ledger.__all__`, the members of its classes, and the classes that calls return.
 - A member is public if its name has no leading underscore. A class of results has a table of its fields instead.
-- A signature is that of the source, so a default is the expression that the source has.
+- A signature is copied from the source code, so a default is shown as the expression in the code.
 """
 
 from __future__ import annotations

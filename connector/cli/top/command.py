@@ -146,7 +146,11 @@ class _LiveView:
         elif key == "escape":
             self._choice = replace(self._choice, text="")
         elif key in "+-":
-            others = [each for each in _INTERVALS if (each > self._interval) == (key == "+") and each != self._interval]
+            others = [
+                seconds
+                for seconds in _INTERVALS
+                if (seconds > self._interval) == (key == "+") and seconds != self._interval
+            ]
             self._interval = (min if key == "+" else max)(others, default=self._interval)
         else:
             self._choice = self._choice.pressed(key)

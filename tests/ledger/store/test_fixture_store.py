@@ -65,23 +65,23 @@ def test_a_store_of_an_earlier_version_is_what_it_was(name: str, tmp_path: Path)
     kinds = {path.suffix if path.stem.isdecimal() or path.suffix == ".part" else path.name
              for path in (folder / name).rglob("*") if path.is_file()}  # fmt: skip
     assert kinds >= KINDS | ({"metadata.sqlite-wal"} if name == "killed" else set())
-    require_same(fixture.told_read_only(folder / name), EXPECTED[name]["read-only"], f"{name}, read-only")
+    require_same(fixture.described_read_only(folder / name), EXPECTED[name]["read-only"], f"{name}, read-only")
     arguments = ("--take-over", "--config", str(folder / "broker.toml"))
     with fixture.served(folder, name, *arguments) as (api, broker):
-        require_same(fixture.told_live(api, folder), EXPECTED[name]["live"], f"{name}, by a broker")
+        require_same(fixture.described_live(api, folder), EXPECTED[name]["live"], f"{name}, by a broker")
         fixture.leave(api, broker)
     with fixture.served(folder, name, "--config", str(folder / "broker.toml")) as (api, broker):
         assert len(list((folder / name / "ledgers").glob("*.torn"))) == (name == "killed")
-        require_same(fixture.told_logs(api), EXPECTED[name]["live"]["logs"], f"{name}, by the next broker")
+        require_same(fixture.described_logs(api), EXPECTED[name]["live"]["logs"], f"{name}, by the next broker")
         goes_on(api, folder)
         fixture.leave(api, broker)
-    assert fixture.told_read_only(folder / name)["rows"][ORDERS][-1]["id"] == 100
+    assert fixture.described_read_only(folder / name)["rows"][ORDERS][-1]["id"] == 100
 
 
 def test_bucket_and_table_of_an_earlier_version_are_what_they_were(tmp_path: Path) -> None:
     folder = fixture.unpacked(tmp_path)
-    require_same(fixture.told_bucket(folder), EXPECTED["bucket"], "bucket")
-    require_same(fixture.told_table(folder), EXPECTED["table"], "table")
+    require_same(fixture.described_bucket(folder), EXPECTED["bucket"], "bucket")
+    require_same(fixture.described_table(folder), EXPECTED["table"], "table")
 
 
 def test_a_difference_is_seen() -> None:
