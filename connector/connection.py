@@ -15,7 +15,7 @@ Rules of `log_default_store`
 - The line is printed once for each driver and store. The driver is the parent of the processes in which Spark runs
   data sources.
 - A file records that the line was printed. Reason: Spark starts a process for nearly every read and write, and shows
-  its standard error.
+  the standard error of each process to the user.
 - If the file cannot be written, the line is printed again.
 - Files of drivers that have ended are removed when the next file is written.
 
@@ -52,7 +52,7 @@ _log = logging.getLogger(__name__)
 _Answer = TypeVar("_Answer")
 DRIVER_DEADLINE_MS = 30_000
 _PAUSE_MS = 100
-# Time for which the client itself retries, before the broker of a directory is looked up or started again.
+# Time for which the client retries. After this time the broker of a directory is looked up or started again.
 _CLIENT_MS = 3_000
 
 
@@ -130,7 +130,7 @@ def _record_printed(store: str) -> bool:
 
 
 def _driver_pid() -> int:
-    """Return this process, or its nearest ancestor that is neither a Spark worker nor a daemon of workers."""
+    """Return the id of the driver: this process, or its nearest ancestor that is not a Python process of Spark."""
     pid = os.getpid()
     with suppress(OSError):  # the process belongs to another user, or has just ended
         while any(name.startswith(_WORKER_VARIABLE) for name in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")):

@@ -3,8 +3,8 @@
     file:/run/secrets/orders.pem                                  one key for every key name
     {"orders": "file:/run/secrets/orders.pem", "old": "env:OLD"}  several keys by name
 
-Only references are pickled and shown. If the option's value is not a reference, it may be a key that a user pasted by
-mistake. So an error never quotes the value.
+Plans and logs contain only references, never a key. If the option's value is not a reference, it may be a key that a
+user pasted by mistake. So an error never quotes the value.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ EXAMPLES = {
     "store move": "ledger store move ledger-store s3://lake/ledgers",
     "serve": "ledger serve --web http://127.0.0.1:8080",
 }
-"""Example of each command, in an order in which they can be run. The help of a command ends with its example."""
+"""Example of each command. You can run the examples in this order. The help of a command ends with its example."""
 
 
 def _add_examples(commands: Iterable[CommandInfo], group: str = "") -> None:

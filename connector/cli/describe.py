@@ -129,7 +129,7 @@ def _segment_table(segments: list[SegmentDescription], time: Callable[[int], str
 
 
 def _show_cache(console: Console, metrics: CacheMetrics, name: str) -> None:
-    """Print the figures of a ledger, or of each of its partitions, and of all ledgers. Then print the readers."""
+    """Print the cache's figures for a ledger (or each partition), then for all ledgers. Then print the readers."""
     parts = [part for part in metrics.ledgers if part.name == name or part.name.startswith(f"{name}-partition-")]
     table = Table("cache", *[part.name.rsplit("/", 1)[-1] for part in parts], "all ledgers")
     for title, field in (
@@ -147,7 +147,7 @@ def _show_cache(console: Console, metrics: CacheMetrics, name: str) -> None:
         ("entries inserted", "inserted"),
         ("entries evicted", "evicted"),
         ("bytes in memory", "size_bytes"),
-        ("bytes of counted local files", "local_file_bytes"),
+        ("bytes of recently used local files", "local_file_bytes"),
         ("expected reads", "expected_reads"),
         ("bytes with expected reads", "non_evictable_bytes"),
     ):

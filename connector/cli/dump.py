@@ -215,7 +215,7 @@ def _verified_words(entries: int) -> str:
 
 
 def _unknown(directory: Path, metadata: Metadata) -> list[str]:
-    """Return a line for each segment whose files have no record."""
+    """Return a line for each segment that has files and no record in the metadata."""
     folder, lines = directory / "ledgers", []
     # The directory is read before the records, so that a new file is not reported as a file without a record.
     there = {path.name for path in folder.iterdir()}
@@ -254,7 +254,7 @@ def _verify(
 
 
 def _sealed_here(records: Metadata, name: str) -> dict[int, SegmentRecord | None]:
-    """Return the records of the listed segments, None for an open segment and for one only in object storage."""
+    """Return the record of each listed segment. None for an open segment, and for a segment only in object storage."""
     rows = [(record, record.listed()) for record in records.segments.of(name)]
     return {
         record.ledger_id: record if listed.timestamp and not _is_remote(listed) else None for record, listed in rows
@@ -291,8 +291,7 @@ def _verify_part(
 
 
 def _index(path: Path, ledger_id: int, entries: int) -> EntryIndex | None:
-    """Return the index in the sidecar of a sealed segment. With an index, entries are verified without parsing each
-    one.
+    """Return the index in the sidecar, a small file beside a sealed segment, which speeds up the verification.
 
     Returns None if the sidecar is missing or damaged, because the broker can rebuild it.
     """

@@ -67,7 +67,7 @@ class Output(StrEnum):
 
 
 class Durability(StrEnum):
-    """Moment at which an append is acknowledged."""
+    """Guarantee that an append has when the broker acknowledges it."""
 
     fsync = "fsync"
     os = "os"
@@ -371,7 +371,7 @@ def cursor_label(state: CursorState, described: LedgerDescription) -> str:
 
 
 def position_of(client: Client, name: str, option: str, text: str) -> Position:
-    """Return the position that an argument names: earliest, latest, SEGMENT:ENTRY, or a time."""
+    """Return the position that a command's argument names: earliest, latest, SEGMENT:ENTRY, or a time."""
     named = {"earliest": EARLIEST, "latest": LATEST}
     if text in named:
         return named[text]

@@ -1,7 +1,7 @@
-"""Wait for the end of a query, with a bar of the backlog that the query has read.
+"""Wait for the end of a query, with a progress bar. The *backlog* is the rows that the query has not read yet.
 
 Rules
-- The whole length of the bar is the number of rows that the query has read, plus the backlog after its last batch.
+- The bar shows the share of read rows. All rows are the rows that the query has read, plus its present backlog.
 - Spark counts no rows while a batch runs. Until the first batch ends, the bar counts the tasks of this batch.
 - A failed query raises its exception, like Spark's `awaitTermination`.
 """

@@ -20,9 +20,9 @@ _TEXT_WIDTH = 40
 
 @dataclass(frozen=True, slots=True)
 class _Panel:
-    """Line of the chart. `value` is the number of a sample, `words` is its text.
+    """Curve of one figure. `value` returns the number of a sample, `words` returns the text of the number.
 
-    `top` is the number at the upper edge. If it is None, the edge is the largest number of the samples, at least 1.
+    `top` is the number at the upper edge. None means the largest number of the samples, at least 1.
     """
 
     title: str
@@ -104,7 +104,7 @@ _Points = list[tuple[float, float]]
 def _parts(
     panel: _Panel, samples: Sequence[QuerySample], x: float, width: float, top: float, bottom: float
 ) -> list[_Points]:
-    """Return the points of the line. An unknown value divides the line."""
+    """Return the points of the curve, in a list for each part. An unknown value ends a part."""
     values = [panel.value(sample) for sample in samples]
     highest = _top(panel, values)
     span = max(samples[-1].at_ms - samples[0].at_ms, 1) if samples else 1

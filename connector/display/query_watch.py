@@ -126,7 +126,7 @@ class QueryWatch:
         return "ended" if self._query.exception() is None else "failed"
 
     def _take_sample(self) -> list[dict[str, Any]]:
-        """Add a sample. Return the batches that finished since the last sample."""
+        """Measure the query. Return the batches that finished since the last measurement."""
         batches, now_ms = self._batches.new(), self._clock()
         if batches:
             self._last = batches[-1]

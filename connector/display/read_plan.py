@@ -124,8 +124,8 @@ def explain(options: Mapping[str, str]) -> ReadPlan:
 def planned_parts(number: int, task: Task, named: str) -> list[PlannedPart]:
     """Return the parts of a task. A task of the option `table`, which reads tables about the store, has no parts.
 
-    `named` is the ledger of the read, or empty if the read has several ledgers. Reason for this argument: a task of a
-    published table does not name its ledger.
+    `named` is the ledger of the read, or empty if the read has several ledgers. It is needed for a task of a published
+    table, which does not name its ledger.
     """
     if isinstance(task, LedgerTask):
         return [PlannedPart(number, part.ledger, "log", part.range) for part in task.ranges]

@@ -1,11 +1,9 @@
 """Measurements of a running query: rows, lag and cache, from Spark's progress and from the broker.
 
 Rules
-- Nothing in the query is changed. Spark reports its progress after each batch. Between batches the broker is asked for
-  the lag.
 - The *lag* is the number of rows that the query has not read yet.
-- If this process cannot reach the broker, the lag stays that of the last batch.
-- No broker is started.
+- The query is not changed. Spark reports the lag after each batch. Between batches, this module asks the broker for the
+  lag, and starts no broker. If this process cannot reach the broker, it uses the lag of the last batch.
 """
 
 from __future__ import annotations
@@ -56,7 +54,7 @@ def query_title(query: StreamingQuery) -> str:
 
 
 class Batches:
-    """Finished batches of one run of a query, each returned once."""
+    """Iterator over the finished batches of one run of a query. It returns each batch once."""
 
     def __init__(self, query: StreamingQuery) -> None:
         self._query = query
@@ -114,7 +112,7 @@ class LiveLag:
         self._clients: dict[str, Client] = {}
 
     def of(self, progress: Mapping[str, Any]) -> QueryLag | None:
-        """Return the present lag behind the batch of a progress; None if it is unknown. Never raises LedgerError."""
+        """Return the number of rows after the batch of a progress; None if unknown. Never raises LedgerError."""
         lags = []
         for source in progress.get("sources", []):
             origin = parse_source_identity(source_report(source))

@@ -79,7 +79,7 @@ class SparkEnvironment:
 
 
 def examine(surroundings: SparkEnvironment, store: str | None = None) -> Iterator[Diagnosis]:
-    """Run all checks, in the order in which Spark would fail. The store is checked only if `store` is given."""
+    """Run all checks, in the order in which Spark uses the checked things. Checks a store only if `store` is given."""
     yield check_java(surroundings)
     yield from check_spark(surroundings)
     probes: dict[str, dict[str, Any] | str] = {}
@@ -265,7 +265,7 @@ def check_python(
 
 
 def _check_start(found: dict[str, Any] | str, surroundings: SparkEnvironment) -> Iterator[Diagnosis]:
-    """Check the time until a worker connects. An interpreter that fails its imports is left out."""
+    """Check the time until a worker connects. Does nothing if the interpreter fails to import the modules."""
     if isinstance(found, str) or any("error" in module for module in found["modules"].values()):
         return  # reported already
     start = timed_start(found["executable"], surroundings.directory, _workers_environ(surroundings))
@@ -273,7 +273,7 @@ def _check_start(found: dict[str, Any] | str, surroundings: SparkEnvironment) ->
 
 
 def _check_origins(what: str, found: dict[str, Any], surroundings: SparkEnvironment) -> Diagnosis:
-    """Check that this project's packages exist, are not shadowed by other modules, and have the driver's version."""
+    """Check that this package exists, is not hidden by another module of its name, and has the driver's version."""
     check, face = f"modules of {what}", found["origins"]["pyspark_ledger"]
     if not face:
         do = "Install pyspark-ledger there, the same version on every host (or ship it: spark.submit.pyFiles)"

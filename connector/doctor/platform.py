@@ -64,7 +64,7 @@ class PlatformReport:
 
 @dataclass(frozen=True, slots=True)
 class PlatformQuestion:
-    """Arguments of a report. `location` is the store, `bucket` is empty or `s3://bucket/prefix`."""
+    """Arguments of `probe_platform`. `location` is the store, `bucket` is empty or `s3://bucket/prefix`."""
 
     environ: Mapping[str, str]
     location: str
@@ -107,7 +107,7 @@ def _tried(call: Callable[[], str], otherwise: str) -> str:
 
 
 def _of_driver(question: PlatformQuestion) -> Iterator[Diagnosis]:
-    """Run the checks that need no session."""
+    """Run the checks of the driver's host, which need no session."""
     yield probe_process()
     run = run_directory_path()
     do = "Nothing to do: the broker of a directory then listens at a port on loopback, and requires the store's token"

@@ -38,7 +38,7 @@ _BYTES = b"probe"
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Call to try. If the call raises or hangs, the diagnosis has this state and this advice."""
+    """Call that a check tries. If it fails or hangs, the diagnosis has the state `failed` and the advice `do`."""
 
     check: str
     attempt: Callable[[], Diagnosis]
@@ -46,7 +46,7 @@ class Probe:
     do: str
 
     def diagnose(self, seconds: float = SECONDS) -> Diagnosis:
-        """Return the attempt's diagnosis. Raises nothing."""
+        """Make the call, and return the diagnosis. Raises nothing."""
         try:
             return within(seconds, self.attempt)
         except Exception as error:  # noqa: BLE001  # a platform may refuse in any way
@@ -134,7 +134,7 @@ def _exchange(listener: socket.socket, address: str) -> None:
 
 @contextmanager
 def _connected(listener: socket.socket, address: str) -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Both ends of a connection to a bound socket."""
+    """Both ends of a connection to a listening socket."""
     listener.settimeout(SECONDS)
     listener.listen(1)
     with socket.socket(listener.family, listener.type) as client:
@@ -189,7 +189,7 @@ def probe_descriptor() -> Diagnosis:
 
 
 def _passed(listener: socket.socket, name: str, fd: int) -> bytes:
-    """Return what the receiver of a descriptor reads from its file; empty if no descriptor arrives."""
+    """Send a file's descriptor through a socket. Return the bytes that the receiver reads; empty if none arrive."""
     with _connected(listener, name) as (client, server):
         socket.send_fds(client, [_BYTES], [fd])
         _, descriptors, _, _ = socket.recv_fds(server, len(_BYTES), 1)

@@ -16,7 +16,7 @@ NAME = "ledger_platform_probe"
 
 
 class ProbeReader(DataSourceReader):
-    """Reader of one row: the errors of the import in the planner and in a task. A text is empty without an error."""
+    """Reader of one row with two texts: the error of the import in the planner, and in a task. Empty: no error."""
 
     def partitions(self) -> list[InputPartition]:
         return [InputPartition(imported(CREDENTIALS_MODULE).get("error", ""))]

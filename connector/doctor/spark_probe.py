@@ -108,7 +108,7 @@ def _has_context() -> bool:
 
 
 def _active_session() -> SparkSession | None:
-    """Return the active session of this thread. Called by the caller's thread, because another thread has none."""
+    """Return the active session of this thread. Called on the user's thread, because other threads have none."""
     from pyspark.sql import SparkSession
 
     return SparkSession.getActiveSession()

@@ -36,7 +36,7 @@ def release_line(version: str) -> tuple[int, int]:
 
 
 def is_tested(version: str) -> bool:
-    """Return whether a version is tested, or lies between two tested patches of its release line."""
+    """Return whether a version is tested, or lies between two tested patches of its release line, such as 4.0."""
     patches = [numbers(patch) for patch in SPARK.get(release_line(version), ())]
     return bool(patches) and patches[0] <= numbers(version) <= patches[-1]
 

@@ -1,4 +1,4 @@
-"""Option `history`: a table to which a ledger is published, and the access to its bucket.
+"""Option `history`: the Delta table to which a ledger is published, and the access to the table's bucket.
 
 Rules
 - The options for access to the table's bucket are the same as for the bucket of option `offload`.

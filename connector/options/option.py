@@ -53,7 +53,7 @@ class Option:
 
     @property
     def key(self) -> str:
-        """Name of the option's field in `LedgerOptions`."""
+        """Name of the field of `LedgerOptions` that has the option's value."""
         return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in self.name)
 
 
@@ -71,8 +71,8 @@ def option(
 ) -> T:
     """Declare an option as a field of a dataclass. The option's name is derived from the field's, or is `name`.
 
-    If the option is not set, its value is the parsed text `default`. Without `default` the value is `absent`, and
-    `otherwise` describes this case in the documentation.
+    If the user does not set the option, its value is the parsed text `default`. Without a `default`, the value is
+    `absent`, and the documentation shows the text `otherwise` as the default.
     """
     declaration = {"": Option(name, default or otherwise, uses, meaning, parse, shown, chars_max)}
     made: Any = {"default_factory": dict} if absent == {} else {"default": parse(default) if default else absent}

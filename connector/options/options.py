@@ -51,7 +51,7 @@ class LedgerOptions(AddressOptions, ReadOptions, WriteOptions):
     """Access of tasks to buckets, in a read through the broker and in a write; None if `directReads` is `off`."""
 
     def refuse_access(self, use: str) -> None:
-        """Raise Refused for an option of access to a bucket, in a `use` that accesses none."""
+        """Raise Refused if an option for access to a bucket is set. `use` is a use that accesses no bucket."""
         given = "" if self.direct is None else self.direct.given_access()
         if given:
             raise Refused(f"option {given!r} has no meaning for {use}, which accesses no bucket", hint="Leave it out")
@@ -59,7 +59,7 @@ class LedgerOptions(AddressOptions, ReadOptions, WriteOptions):
     def require_acknowledger(self) -> None:
         """Raise Refused for `ackMode` = `explicit` without a subscription.
 
-        Raises Refused also for an option of `explicit` in another `ackMode`.
+        Raises Refused also if an option needs `ackMode` = `explicit`, and another `ackMode` is set.
         """
         explicit = self.ack_mode == "explicit"
         if explicit and self.subscription is None:

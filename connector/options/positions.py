@@ -63,7 +63,7 @@ def parse_timestamps(text: str) -> dict[str, int]:
 
 
 def parse_position(value: object) -> Position:
-    """Return one position. Raises ValueError, without a message, for an invalid value."""
+    """Parse one position. Raises ValueError without a message for an invalid value."""
     if not isinstance(value, str):
         raise ValueError  # noqa: TRY004 — callers handle a value of a wrong type like any other invalid value
     if value.strip().lower() in _NAMED:

@@ -9,8 +9,8 @@ Rules
 - Each Delta commit of the view, and of the published table, names the last segment in the table.
 - Rows are read from the published table, never from the log. So the user may add a view later. If an update of the view
   is killed, the next update completes it.
-- A MERGE covers one log. Its Delta transaction consists of the log's incarnation and the newest segment. Delta skips a
-  MERGE that arrives after a newer MERGE, so a deleted key does not reappear.
+- A MERGE covers one log. Its Delta transaction (application and version) is the log's incarnation and the newest
+  segment. Delta skips a MERGE that arrives after a newer MERGE. So a deleted key does not reappear.
 - A row is replaced only by a row with a later position. Rows without a key are ignored.
 - A tombstone deletes its key. By default, a tombstone is a row whose other columns are all null. The user may give a
   condition for tombstones instead.

@@ -1,4 +1,4 @@
-"""Progress bar of one pass of a publisher. A pass publishes all segments that are sealed and not in the table yet.
+"""Progress bar of one *pass* of a publisher, which publishes all segments that are sealed and not in the table yet.
 
 The bar counts the bytes of these segments, in all logs of the publisher (a ledger, or the partitions of a ledger).
 """
@@ -14,7 +14,7 @@ from pyspark_ledger.ledger.names import short_name
 
 
 class PassProgress:
-    """Bar of one pass. Until the table was read, all segments of a log count as unpublished."""
+    """Bar of one pass. Before the publisher reads the table, all segments of a log count as unpublished."""
 
     def __init__(self, bar: ProgressBar, logs: Iterable[SealedLog]) -> None:
         self._bar = bar

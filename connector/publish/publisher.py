@@ -278,7 +278,7 @@ class Publisher:
         return self._last_segment_in(log, changes)
 
     def _load_changes(self, log: SealedLog) -> list[TableChange]:
-        """Return the table's commits back to this log's newest segment, and back to the first unreviewed commit."""
+        """Return the newest commits of the table, back to this log's newest segment and the first unreviewed commit."""
         recent = self.table.recent()
         reaches_log = find_newest_segment(recent, log.name) is not None and covers_unreviewed_commits(recent)
         return recent if reaches_log or any(change.version == 0 for change in recent) else self.table.history()
@@ -385,7 +385,7 @@ _CLOCK = "rate-micro-batch"  # a source with one batch for each trigger, and a s
 
 
 class _Pass:
-    """Function that Spark calls for each trigger. The first call creates a publisher.
+    """Function that Spark calls for each trigger. The first call in a process creates a publisher.
 
     Spark pickles the function, so it contains only the arguments of the publisher.
     """

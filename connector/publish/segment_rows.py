@@ -11,7 +11,7 @@ Rules
 - `__incarnation` distinguishes a log from a deleted log of the same topic.
 - The publish date is in UTC, independent of the session's time zone.
 - A column of a type that Delta does not support is refused before any write. The error names the column.
-- An undecodable row has a *rescue text*: JSON with reason, position and payload (option `rescuedDataColumn`).
+- A row that cannot be decoded has a *rescue text*: JSON with reason, position and payload (option `rescuedDataColumn`).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The page docs/concepts.md explains the words segment and log.
 
 Rules
-- One DELETE, with the publisher's user metadata, deletes the rows of all segments before the log's start.
+- One DELETE, marked as a commit of the publisher, deletes the rows of all segments before the log's start.
 - A ledger with policy `deleteAfterPublish` is refused, because every row would be deleted from the log and then from
   the table.
 """

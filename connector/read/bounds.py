@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Bound of a read in one ledger: a position or a time. `option` is the option that set it; empty: the default."""
+    """Bound of a read in one ledger: a position or a time. `option` is the option that sets it, empty for a default."""
 
     position: Position | None = None
     timestamp_ms: int | None = None
@@ -49,7 +49,7 @@ UNBOUNDED = Bound()
 
 
 class ReadBounds:
-    """Start and end bounds of a read. A stream starts at the latest position by default. It may end at a later time."""
+    """Start and end bounds of a read. By default, a stream starts at the latest position."""
 
     def __init__(self, options: LedgerOptions, *, stream: bool) -> None:
         self._stream = stream
@@ -74,7 +74,7 @@ class ReadBounds:
         )
 
     def initial_progress(self, names: Iterable[str]) -> dict[str, ReadProgress]:
-        """Return the progress for the first status request of a read, by ledger.
+        """Return the positions and times that the first status request of a read asks for, by ledger.
 
         The request is for these ledgers and for each ledger that an option names. The broker answers with the state of
         each ledger, and with the positions of its bounds.
@@ -87,7 +87,7 @@ class ReadBounds:
         return {name: self._initial_progress(name) for name in {*names, *(name for place in places for name in place)}}
 
     def _initial_progress(self, log: str) -> ReadProgress:
-        """Return the progress that asks the broker for the bounds of a ledger.
+        """Return the part of a status request that asks the broker for the bounds of one ledger.
 
         A start that is the position of an entry needs no question: `start_position` uses it directly.
         """
@@ -162,7 +162,7 @@ def _require_within(bound: Bound, log: LogStatus) -> None:
 
 
 class IgnoredStart:
-    """Logger of an ignored start option, at most once per run of a query."""
+    """Logger of a start option that has no effect. Logs at most once per run of a query."""
 
     def __init__(self, options: LedgerOptions) -> None:
         self._options = options

@@ -80,7 +80,7 @@ class DataLossRange:
 
     @classmethod
     def of_missing_file(cls, ledger: str, left: PositionRange, error: LedgerError) -> DataLossRange:
-        """Return the loss of a missing segment file: the rest of the segment, from the reader's position on."""
+        """Return the loss if a segment's file is missing: the rest of the segment, from the reader's position on."""
         after = Position(left.start.ledger_id + 1, 0)
         return cls(ledger, "missing file", PositionRange(left.start, min(after, left.end)), detail=error.message)
 

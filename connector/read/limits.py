@@ -119,7 +119,7 @@ def share_limits(
 ) -> list[tuple[_Part, int, int]]:
     """Return the part that `take` selects from each source within its share of the limits, with rows and bytes.
 
-    If a source does not use its whole share, the sources after it share the rest.
+    If a source uses less than its share, the later sources share the rest.
     """
     rows, size, parts = limits.rows_max, limits.bytes_max, []
     for number, source in enumerate(sources):
@@ -143,7 +143,7 @@ def fair_shares(needs: Sequence[int], budget: int) -> list[int]:
 
 
 def _fair_parts(queue: Sequence[LedgerBacklog], limits: Limits, ask: AskLimitedRanges) -> dict[str, SplitPart]:
-    """Return the part of each ledger within its fair share. The ledger with the oldest entry also gets its head."""
+    """Return the part of each ledger within its fair share. The ledger with the oldest entry gets at least its head."""
     oldest = queue[0]
     rows = fair_shares(
         [log.rows - (log.head_rows if log is oldest else 0) for log in queue],

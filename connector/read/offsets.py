@@ -60,7 +60,7 @@ class LedgerRange:
 
 @dataclass(frozen=True, slots=True)
 class HistoryPin:
-    """Version of a published table, and the last segment of each ledger in this version.
+    """Version of a published table that a batch reads, and the last segment of each ledger in this version.
 
     Version -1 means that the batch does not read the table.
     """

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class Task(Protocol):
-    """Part of a read that one executor reads."""
+    """Part of a read: the input of one task on an executor."""
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows. Called on an executor, on an unpickled copy of the task."""
@@ -57,7 +57,7 @@ class BatchPlanner(Protocol):
         ...
 
     def findings(self) -> Any:
-        """Return results, such as a listing, for the process that plans the read; or None."""
+        """Return results, such as a listing, that save work in the process that plans the read; or None."""
         return None
 
 
@@ -80,7 +80,7 @@ class StreamPlanner(Protocol):
         ...
 
     def pin_end(self) -> None:
-        """Pin the current end for Trigger.AvailableNow. Later entries belong to the next run."""
+        """Let the run end at the present end of the log (Trigger.AvailableNow). Later entries are for the next run."""
         ...
 
     def acknowledge(self, end: StreamOffset) -> None:

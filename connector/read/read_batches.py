@@ -49,7 +49,7 @@ class ReadBatches:
         return batch
 
     def ending_at(self, end: Mapping[str, Any]) -> BatchId | None:
-        """Return the id of the batch that ended at `end`, None for a batch of an earlier run."""
+        """Return the id of the batch that ends at `end`. None if an earlier run has read the batch."""
         return self._ends.get(_text(end))
 
 

@@ -67,7 +67,7 @@ class ArrowRows:
         return join_batches(self.each(entries), self._target)
 
     def of_topic(self, topic: Topic) -> ArrowRows:
-        """Return a converter for another ledger of the read. Both share the cache of column conversions."""
+        """Return a converter for another ledger of the read, with the same cache of column conversions."""
         other = copy(self)
         other._topic = topic  # noqa: SLF001 — an object of this class
         return other
@@ -130,7 +130,7 @@ class ArrowRows:
         return column_texts(self._topic.text, batch.select(added), lambda number: place(position, row + number))
 
     def _undecodable(self, position: Position, entry: ParsedEntry, reason: str) -> pa.RecordBatch:
-        """Return a single row for an undecodable entry. Its rescue column has the payload."""
+        """Return one row for an entry that cannot be decoded, with the payload in the rescue column."""
         text = payload_text(self._topic.text, str(position), reason, bytes(entry.payload))
         columns = [*(pa.nulls(1, field.type) for field in self._fit.target), rescue_column(1, {0: text})]
         if self._metadata:

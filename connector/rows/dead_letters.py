@@ -13,8 +13,8 @@ A row with too many redeliveries is written with these columns:
 Rules for payloads that cannot be decoded (`DeadLetters`)
 - A micro-batch writes each dead letter once. The dead letter ledger has de-duplication. The producer name is a hash of
   query, batch and task range, and the sequence id is the position of the payload.
-- So a repeated or parallel attempt of a task writes no dead letter twice. If the user changes the query between two
-  attempts, a dead letter may be written twice, but none is lost.
+- So a repeated or parallel attempt of a task writes no dead letter twice. Exception: the user changes the query between
+  two attempts. No dead letter is lost.
 - A task completes after its dead letters are durable. If the broker restarts, the task sends unacknowledged dead
   letters again.
 - Damage of the ledger does not become a dead letter. It always fails the read.
@@ -83,7 +83,7 @@ def prepare_dead_letters(client: Client, name: str) -> None:
 
 
 class DeadLetters:
-    """Writer of one task's dead letters. `part` encodes the ranges of the task, which are equal in every attempt."""
+    """Writer of one task's dead letters. `part` identifies the task's ranges, which are equal in every attempt."""
 
     def __init__(self, client: Client, ledger: str, shape: RowShape, part: bytes) -> None:
         self._client = client

@@ -60,7 +60,7 @@ class PulsarRows:
 
 
 def _version_of(entry: ParsedEntry) -> int:
-    """Return the schema version of an entry's messages. Returns an invalid number if the version is damaged."""
+    """Return the schema version of an entry's messages. If it is damaged, return a number that no schema has."""
     try:
         version = schema_version_of(entry.metadata, "")
     except Corrupt:

@@ -104,7 +104,7 @@ def rescue_column(count: int, texts: Mapping[int, str]) -> pa.Array:
 
 @dataclass(frozen=True, slots=True)
 class MessageSlice:
-    """Messages to decode. Message `i` has index `index[i]` in the entry at `positions[owner[i]]`.
+    """Messages to decode together. Message `i` has index `index[i]` in the entry at `positions[owner[i]]`.
 
     `versions` are the schema versions, -1 for none. They are empty if they are not needed. `rescued` maps the number of
     an undecodable message to the reason and the payload.

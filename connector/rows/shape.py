@@ -136,7 +136,7 @@ class RowShape:
         return self.with_types_of(user_schema, ledger)
 
     def with_types_of(self, user_schema: StructType, ledger: str) -> RowShape:
-        """Return this shape with the types of a schema. Raises Refused if the schema has other columns."""
+        """Return this shape with the column types of a schema. Raises Refused if the schema has other columns."""
         require_same_schema(user_schema, self.spark_schema(ledger), ledger, self.row_columns)
         wider, fields = arrow_schema(nullable_type(user_schema)), list(self.schema)
         fields[: self.row_columns] = list(wider)[: self.row_columns]

@@ -56,7 +56,7 @@ class RowText(NamedTuple):
 
 
 class RowMessage(NamedTuple):
-    """Message of a row. A value of None makes it a tombstone of its key."""
+    """Message of a row. None as value means a tombstone, which says that the key was deleted."""
 
     value: bytes | None
     key: str | None

@@ -126,7 +126,7 @@ def serve_session(
 
 
 def _left(spark: SparkSession, leave: Callable[[], object]) -> None:
-    """Send the last acknowledgements, and restore the default store. Called before the broker stops."""
+    """Wait for the last acknowledgements, and restore the default store. Called before the broker stops."""
     from pyspark_ledger.connector.session.commit_listener import is_installed, settle
 
     with suppress(Exception):  # the session may have stopped already

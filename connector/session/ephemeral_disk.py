@@ -17,7 +17,7 @@ _OF_KINDS = {"tmpfs": "memory", "ramfs": "memory", "overlay": "the layer of a co
 
 
 def dies_with_its_machine(path: Path, mounts: str) -> str:
-    """Return the kind of disk if it is deleted with the cluster, else empty. `mounts` is the text of /proc/mounts.
+    """Return what kind of disk it is if it is deleted with the cluster, else empty. `mounts` has /proc/mounts.
 
     This is a guess from the path and the file system: it may cause a warning, never a refusal.
     """

@@ -1,7 +1,7 @@
 """Figures of ledgers in Spark's progress, for people and for Prometheus: lag, cache, and the end reason of a batch.
 
 Rules
-- Only the fields of `connector.read.progress` are shown. Sources of other formats are ignored.
+- The figures are the fields of `connector.read.progress`. Sources of other formats are ignored.
 - A query without a name is shown by its id.
 - The gauges of a query are removed when the query ends. Reason: a gauge that keeps its last value would look like a
   lag.

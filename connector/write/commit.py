@@ -82,7 +82,7 @@ def is_repetition(ask: Ask, target: SinkTarget, query: str, batch: int) -> bool:
 
 
 def is_repeated_task(ask: Ask, target: SinkTarget, query: str, batch: int) -> bool:
-    """Return whether a streaming batch is a repetition. Asks the broker only if the batch may be one."""
+    """Return whether a streaming batch is a repetition. Asks the broker only if this is possible."""
     key = target.store_id, query
     last = _staged.get(key)
     if last is not None and batch > last:
@@ -159,7 +159,7 @@ def stage_rows(
 
 
 def _sums(parts: Sequence[StagedPart]) -> dict[str, Figure]:
-    """Return the number, entries, rows and bytes of parts, and those that tasks put into a bucket by themselves."""
+    """Return the number, entries, rows and bytes of parts, and of the parts that tasks put into a bucket themselves."""
     direct = [part.length for part in parts if part.object is not None]
     return {
         "parts": len(parts),

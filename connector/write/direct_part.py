@@ -58,7 +58,7 @@ class DirectPart:
             self._begin(self._upload)
 
     def rest(self) -> None:
-        """Free the memory of a part that has not begun its upload, by sending it to the broker."""
+        """Send a part that has not begun its upload to the broker, to free its memory."""
         if self._upload is not None and not self._upload.is_begun:
             self._hand_over(self._upload)
         if self._staged is not None:

@@ -89,7 +89,7 @@ def by_partition(rows: pa.RecordBatch, partitions: int, turn: int) -> Iterator[t
 
 
 def grouped(rows: pa.RecordBatch, codes: Codes) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield each code with its rows, in their order. `codes[i]` is the code of row `i`.
+    """Yield each code with the rows that have it, in their order. `codes[i]` is the code of row `i`.
 
     If all rows have the same code, they are not copied.
     """

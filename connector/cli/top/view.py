@@ -19,7 +19,7 @@ from pyspark_ledger.ledger.protocol.metrics import BrokerMetrics, CursorMetrics,
 
 
 class Rates(msgspec.Struct, frozen=True):
-    """Rows and bytes appended, and bytes read, per second."""
+    """Appended rows, appended bytes and read bytes, each per second."""
 
     in_rows: float
     in_bytes: float
@@ -76,7 +76,7 @@ CURSOR_ORDERS: dict[str, Callable[[CursorLine], float]] = {
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Choice of the user: table, order, direction, filter and selected line."""
+    """Choice of the user: the shown table, its order, filter and selected line."""
 
     table: Table = "ledgers"
     order: int = 0
@@ -91,7 +91,7 @@ class Choice:
         return names[self.order % len(names)]
 
     def pressed(self, key: str) -> Choice:
-        """Return the choice after a key. A key without meaning changes nothing."""
+        """Return the choice after the user has pressed a key. An unknown key changes nothing."""
         other: Table = "cursors" if self.table == "ledgers" else "ledgers"
         changes = {
             "\t": lambda: Choice(table=other, text=self.text),

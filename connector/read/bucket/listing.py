@@ -1,4 +1,4 @@
-"""The listing of a bucket, `spark.read.format("ledger").option("offload", "s3://bucket").load()`.
+"""Listing of a bucket as a DataFrame, `spark.read.format("ledger").option("offload", "s3://bucket").load()`.
 
 The listing has one row for each upload of a segment (*attempt*). The driver creates the rows when Spark plans the read.
 """

@@ -60,7 +60,7 @@ _PEEK_BYTES = 256 * 1024
 
 
 def first_entry_columns(store: ObjectStore, block: ByteRange) -> pa.Schema | None:
-    """Return the columns of a block's first entry with rows: empty for a message, None if no entry has rows."""
+    """Return the columns of a block's first entry with rows. Empty: the entry has messages. None: no entry has rows."""
     where = f"{store.address}/{block.data_name}"
     first_bytes = memoryview(store.get_range(block.data_name, block.offset, min(_PEEK_BYTES, block.size_bytes))).cast(
         "B"
@@ -162,13 +162,13 @@ class BucketRead:
         return self._logs
 
     def refresh(self, *, for_columns: bool = False) -> None:
-        """Drop the listing and, with `for_columns`, the topic's columns. Heads and columns of objects are kept."""
+        """Forget the listing and, with `for_columns`, the topic's columns, so that later objects are found."""
         self._topics = self._logs = None
         if for_columns:
             self.__dict__.pop("columns", None)
 
     def with_options(self, options: LedgerOptions) -> BucketRead:
-        """Return this read with other options and the same findings and entry heads."""
+        """Return a read with other options that shares this read's listing, columns and entry heads."""
         read = BucketRead(options, findings=self.findings())
         read._heads, read._logs = self._heads, self.logs
         return read

@@ -78,11 +78,11 @@ class Deliveries:
         self.explicit = read.options.ack_mode == "explicit"
 
     def newest(self) -> Delivery:
-        """Return the newest delivery record. A query without a checkpoint continues after this record."""
+        """Return the newest delivery record. A query without a checkpoint continues after it."""
         return self._get(0)
 
     def due(self, delivery: int) -> Due:
-        """Return the rows that the batch after a record would redeliver without a limit."""
+        """Return the rows that are due for redelivery in the batch after a record, regardless of the batch limits."""
         due: Due = self._ask(
             "delivery.due", AskDue(self._ledger, self._subscription, delivery, *self._redelivery_policy())
         )

@@ -1,12 +1,14 @@
 """Prefetch requests: the driver sends the ranges of the next batch to the broker before the tasks read them.
 
-The broker can throttle a leading query, so that queries close behind share one read of object storage. Then its answer
-has a wait time. The driver waits, because waiting tasks would occupy cores of executors. The broker limits the sum of
-the waits (`managedLedgerCachePacingPercent`). `pacing` = `false` switches throttling off.
+Several queries may read the same old entries. Then the broker can let the first query wait for the next one, and both
+share one read of object storage. In this case the broker's answer has a wait time. The driver waits before it starts
+the tasks, because waiting tasks would occupy cores of executors. The setting `managedLedgerCachePacingPercent` limits
+the waiting. The option `pacing` = `false` switches it off.
 
 Rules
 - If a prefetch request fails, the error is logged, and the batch continues.
-- Ranges with a small backlog (`WORTH_BYTES`) are not requested. Reason: they are in memory, or quickly read.
+- If a query has few unread bytes (`WORTH_BYTES`), it sends no request. Reason: such bytes are in memory, or quickly
+  read.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from pyspark_ledger.ledger.errors import LedgerError
 from pyspark_ledger.ledger.position import PositionRange
 from pyspark_ledger.ledger.protocol.reads import PrefetchRange, PrefetchReply, PrefetchRequest
 
-WORTH_BYTES = 1024 * 1024  # smallest backlog of a request; for a single ledger a sixteenth of this
+WORTH_BYTES = 1024 * 1024  # fewest unread bytes of a request over all its ledgers; one ledger needs a sixteenth
 _log = logging.getLogger(__name__)
 
 
@@ -35,9 +37,8 @@ class PrefetchClient:
         self._direct = direct
 
     def prefetch(self, ranges: Mapping[str, tuple[PositionRange, int]]) -> None:
-        """Request the ranges of the next batch by ledger, each with the bytes of the ledger's backlog.
-
-        Blocks for the wait times that the broker answers with, if the query is throttled.
+        """Request the ranges of the next batch by ledger, each with the ledger's number of unread bytes.  If the
+        broker's answer has a wait time, waits and asks again.
         """
         requested = [
             PrefetchRange(name, range_, left)

@@ -68,7 +68,7 @@ _POSITIONS_ONLY = ReadProgress(count=False)
 
 @dataclass(frozen=True, slots=True)
 class FoundLedgers:
-    """Existing ledgers of a read: incarnations by name. `columns` is None for messages, which may have `schemas`."""
+    """Existing ledgers of a read, with their incarnations. `columns` is None for messages, which may have `schemas`."""
 
     incarnations: Mapping[str, str]
     columns: pa.Schema | None
@@ -159,9 +159,9 @@ class LedgerRead:
         *,
         of: Sequence[str] | None = None,
     ) -> LogStatuses:
-        """Return the statuses of ledgers (`of`; default: all), with the backlog of each read in `progress`.
+        """Return the statuses of the ledgers `of` (default: all), with the unread part of each.
 
-        `otherwise` is the progress of ledgers that are not in `progress`.
+        `progress` has the position from which each ledger is unread, `otherwise` is the position of the other ledgers.
         """
         request = AskLogStatuses(self.names() if of is None else list(of), dict(progress), otherwise)
         statuses: LogStatuses = self.connection.call(lambda client: client.call("survey", request))
@@ -305,7 +305,7 @@ def bounded_ranges(read: LedgerRead) -> list[SizedRange]:
 
 
 def measure_ranges(read: LedgerRead, progress: Mapping[str, ReadProgress], *, strict: bool) -> list[SizedRange]:
-    """Return the unread ranges of `progress` with sizes. If entries are lost: raise DataLoss if `strict`, else log."""
+    """Return the unread ranges with sizes. If entries are lost, raise DataLoss with `strict`, else log a warning."""
     statuses = read.statuses(progress, of=list(progress))
     for name, current in progress.items():
         unread = PositionRange(current.position or EARLIEST, current.until or LATEST)

@@ -72,7 +72,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LogStates:
-    """Statuses of a query's ledgers at one trigger: backlogs, changed start positions and deleted ledgers."""
+    """States of a query's ledgers at one trigger: unread entries, changed start positions and deleted ledgers."""
 
     statuses: LogStatuses
     backlogs: list[LedgerBacklog]
@@ -213,7 +213,7 @@ class LedgerStream(StreamPlanner):
         return with_added_columns(report, self.read)
 
     def pin_end(self) -> None:
-        """Fix the ends of the run for Trigger.AvailableNow. Ledgers that are created later are not read.
+        """Let the run end at the present end of each ledger (Trigger.AvailableNow). Later ledgers are not read.
 
         The run delivers each row at most once: rows that it has delivered are redelivered in a later run.
         """
@@ -296,7 +296,7 @@ class LedgerStream(StreamPlanner):
         }
 
     def _decide(self, start: StreamOffset, states: LogStates, limits: RedeliveryLimits) -> dict[str, LedgerOffset]:
-        """Let the broker choose the rows of the batch in each ledger, and return the ends. Needs a subscription."""
+        """Let the broker choose the rows of the batch in each ledger (`ackMode` = `explicit`). Return the ends."""
         ends = {}
         for name, log in states.logs.items():
             if name not in self._parts and not self._explicit:
@@ -343,7 +343,7 @@ class LedgerStream(StreamPlanner):
         return existing
 
     def _measure(self, ranges: list[LedgerRange]) -> list[SizedRange]:
-        """Return the sizes of ranges that another process planned, without entries lost since then."""
+        """Return the sizes of ranges that another process has planned. Entries lost since then are left out."""
         progress = {log.ledger: ReadProgress(log.range.start, log.incarnation, until=log.range.end) for log in ranges}
         statuses = self.read.statuses(progress, of=list(progress))
         logs = {log.name: log for log in statuses.logs}
@@ -397,7 +397,7 @@ class LedgerStream(StreamPlanner):
 
 
 def _delivered(start: StreamOffset, states: LogStates, name: str) -> int:
-    """Return the delivery record at the start of a ledger; 0 if there is none, or for a new incarnation."""
+    """Return the number of the delivery record at a ledger's start; 0 without one, or for a new incarnation."""
     at = start.ledgers.get(name)
     return at.delivery if at is not None and at.incarnation == states.logs[name].incarnation else 0
 

@@ -4,7 +4,8 @@ Rules
 - Spark pickles a task. So a task has no connection and no other state of a process. If the broker requires a token, the
   task has a separate token, which only allows reads, and expires.
 - A task connects to the broker at its address and checks the store id. It never starts a broker.
-- If the broker of a store in a bucket moves, a task that can read the bucket follows it (`connector.task_client`).
+- If the broker of a store in a bucket moves to another address, a task that can read the bucket finds the new address
+  (`connector.task_client`).
 - If task and broker run on the same host, the task maps the blocks into its memory. Otherwise the broker sends them
   over Arrow Flight. A block is a part of a segment file that contains whole entries.
 - A task fetches blocks from a bucket by itself if it can, and if no other reader expects them (`direct`).

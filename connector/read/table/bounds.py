@@ -50,7 +50,7 @@ class TableBounds(ReadBounds):
         return PositionRange(begin, max(begin, stop))
 
     def end_position(self, log: LogStatus, table: HistoryTable) -> Position:
-        """Return the end of a ledger in this read; never LATEST."""
+        """Return the end of a ledger in this read, as the position of an entry."""
         end = self.end(log.name).timestamp_ms
         return log.stop if end is None else _time_position(log, end, log.stop, table)
 

@@ -54,7 +54,7 @@ class LogIncarnation(Protocol):
 
 
 class RowsRead(Protocol):
-    """Read of ledgers or of a bucket, combined with the read of a table."""
+    """Read of the ledgers, or of their bucket, that continues a read of a table."""
 
     @property
     def options(self) -> LedgerOptions: ...
@@ -152,7 +152,7 @@ class HistoryRead:
         return HistoryTable(snapshot, {name: ledger for name, ledger in newest.items() if ledger >= 0}, incarnations)
 
     def newest_for_start(self, logs: Sequence[LogStatus]) -> HistoryTable:
-        """Return the newest version for a read that starts. `logs` are statuses from BEGINNING.
+        """Return the newest version for a read that starts. `logs` are the ledgers' statuses from their beginning.
 
         Raises Refused if the table has rows, but none of these ledgers, and a ledger is trimmed. Then the table belongs
         to other ledgers.

@@ -186,5 +186,5 @@ def _time_position(read: BucketRead, topic: _Topic, table: HistoryTable, timesta
 
 
 def _clip_to_bucket(topic: _Topic, rest: PositionRange) -> PositionRange:
-    """Clip `rest` to the end of the bucket. Entries after that are not offloaded yet and are not data loss."""
+    """Return the part of `rest` before the end of the bucket. Later entries are not offloaded yet, and are not lost."""
     return PositionRange(rest.start, max(min(rest.end, topic.log.end), rest.start))

@@ -47,7 +47,7 @@ class _Trimmed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _LogPlan:
-    """Positions of one ledger in a batch: start of the batch, end of the table, and end of the read."""
+    """Positions of one ledger in a batch: the start of the batch, the end of the table, and the end of the read."""
 
     log: LogStatus
     begin: Position
