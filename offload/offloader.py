@@ -8,8 +8,8 @@ and direct segment.
 
     offload   data object, whole or in parts ─▶ entry index ─▶ block index ─▶ comparison with the segment
     read      block index once, then ranges of the data object (`offload.reader`)
-    direct    entry index ─▶ block index; a task of a sink has put the data object delete    block index, then
-    unfinished uploads, the data object and the entry index
+    direct    entry index ─▶ block index; a Spark task has written the data object
+    delete    block index, then unfinished uploads, the data object and the entry index
 
 Rules
 - The block index is written last. If it exists, the data object is complete.

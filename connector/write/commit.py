@@ -159,7 +159,7 @@ def stage_rows(
 
 
 def _sums(parts: Sequence[StagedPart]) -> dict[str, Figure]:
-    """Return the number, entries, rows and bytes of parts, and of the parts that tasks put into a bucket themselves."""
+    """Return the number, entries, rows and bytes of parts, and of those that tasks put into a bucket."""
     direct = [part.length for part in parts if part.object is not None]
     return {
         "parts": len(parts),

@@ -79,8 +79,9 @@ class ClusterAct:
         stop_broker(self.disk)
 
     def _create(self) -> None:
-        """Create the store as `connect` does, but without the test of the bucket.  The test sends hundreds of
-        simultaneous puts of one object. In SeaweedFS it takes one or two minutes.
+        """Create the store as `connect` does, but without the test of the bucket.
+
+        The test sends hundreds of simultaneous puts of one object. In SeaweedFS it takes one or two minutes.
         """
         bucket = open_object_store(self.address)
         found_or_created(bucket, system_clock_ms, RequestLimits(), create=True, window=8, probe=lambda _: None)

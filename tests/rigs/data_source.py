@@ -35,8 +35,9 @@ TLS = ("tlsCertificateFilePath", "tlsKeyFilePath", "tlsTrustCertsFilePath", "aut
 
 @dataclass(frozen=True)
 class OptionDrive:
-    """Effect of an option. Without the option, `observe` returns `default`. `seen` has the result for each text of the
-    option.  `also` are options that the effect needs. A name in braces in a text stands for a value of `World.places`.
+    """Effect of an option. Without the option, `observe` returns `default`. `seen` has the result for each text.
+
+    `also` are options that the effect needs. A name in braces in a text stands for a value of `World.places`.
     """
 
     observe: Callable[[World, Given], object]

@@ -1,5 +1,6 @@
-"""Broker in this process, made by `ledger.broker.main` from a file of settings, with a clock that the test sets.  A
-test has a table of `Drive`, one for each setting, which states the effect of the setting.
+"""Broker in this process, made by `ledger.broker.main` from a file of settings, with a clock that the test sets.
+
+A test has a table of `Drive`, one for each setting, which states the effect of the setting.
 """
 
 from __future__ import annotations

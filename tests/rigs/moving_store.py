@@ -25,9 +25,10 @@ STAGED = [b"staged one", b"staged two"]
 
 
 def filled(directory: Path) -> OffloadRig:
-    """Make a store at `directory / "store"` with every kind of content.  It has sealed and open segments, one of them
-    only in another bucket, and a cursor with single acknowledgements. It also has a partitioned ledger, a committed
-    batch, a staged part, a producer, a schema, and a policy.
+    """Make a store at `directory / "store"` with every kind of content.
+
+    It has sealed and open segments, one of them only in another bucket, and a cursor with single acknowledgements. It
+    also has a partitioned ledger, a committed batch, a staged part, a producer, a schema, and a policy.
     """
     rig = OffloadRig(directory / "store", (directory / "elsewhere").as_uri())
     rig.now = system_clock_ms() - 6 * HOUR

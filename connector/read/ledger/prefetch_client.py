@@ -37,8 +37,9 @@ class PrefetchClient:
         self._direct = direct
 
     def prefetch(self, ranges: Mapping[str, tuple[PositionRange, int]]) -> None:
-        """Request the ranges of the next batch by ledger, each with the ledger's number of unread bytes.  If the
-        broker's answer has a wait time, waits and asks again.
+        """Request the ranges of the next batch by ledger, each with the ledger's number of unread bytes.
+
+        If the broker's answer has a wait time, waits and asks again.
         """
         requested = [
             PrefetchRange(name, range_, left)
