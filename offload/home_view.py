@@ -1,7 +1,7 @@
-"""View of a store in a bucket, for reads without the store's broker.
+"""View of a store in a bucket: a local copy of its state, for reads without the store's broker.
 
-Records and open segments are in a temporary directory, sealed segments in the bucket. The page docs/concepts.md
-explains the words segment, sidecar, record and data object.
+The records (the store's metadata) and the open segments are in a temporary directory. The sealed segments are read from
+the bucket. The page docs/concepts.md explains the words segment, sidecar, record and data object.
 
 Rules
 - A view shows the state of the store at the time when the view was opened (`ledger.bucket_store.view`). A view changes
@@ -132,7 +132,7 @@ def open_home_view(address: str, options: S3Options | None = None) -> HomeView:
 
 
 def is_present(address: str, options: S3Options, store_id: str, end: int) -> bool:
-    """Return whether an earlier view, with this end of the log, has the present state of the store."""
+    """Return whether an earlier view still shows the present state. `end` is the end of the log in that view."""
     bucket = open_object_store(address, options)
     try:
         return not has_grown(bucket, store_id, end, READER_LIMITS)

@@ -63,7 +63,7 @@ def build_index(ledger: LocalSegment, entry_index: EntryIndex, extra: Mapping[st
 
 
 def split_into_parts(index: BlockIndex) -> list[FilePart]:
-    """Return the upload parts of the data object: whole blocks, merged up to S3's minimum part size."""
+    """Return the upload parts of the data object: whole blocks, joined until a part has S3's minimum size."""
     bounds = [0]
     for block in index.blocks:
         if block.offset - bounds[-1] >= PART_BYTES_MIN:

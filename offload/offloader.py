@@ -165,7 +165,7 @@ class ObjectStoreOffloader:
         return reader_of(self.store_of(driver), ObjectKey(attempt, ledger_id), self.windows, direct)
 
     def stored_object(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> StoredObject | None:
-        """Return the data object; None in a directory, or with a transform."""
+        """Return the data object, for direct reads by tasks. None in a directory, or if segments are transformed."""
         properties = driver.properties
         if self._transform is not None or "bucket" not in properties:
             return None
@@ -211,7 +211,7 @@ class ObjectStoreOffloader:
             store.close()
 
     def store_of(self, driver: Driver) -> ObjectStore:
-        """Return the store in which a driver has put its objects."""
+        """Return the object store that a segment's record names."""
         properties = driver.properties
         if driver.name == DIRECTORY_DRIVER and "address" in properties:
             return self._store_at(properties["address"], self._options)
@@ -246,7 +246,7 @@ def _address_of(driver: Driver) -> str:
 
 
 def s3_options_of(settings: Settings) -> S3Options:
-    """Return the options of S3 access that the settings state for offloading."""
+    """Return the options of S3 access from the broker's settings for offloads."""
     style = settings.managedLedgerOffloadPathStyle
     return S3Options(
         endpoint=settings.managedLedgerOffloadServiceEndpoint,
@@ -315,7 +315,7 @@ def _put_block_index(store: ObjectStore, key: ObjectKey, index: BlockIndex, extr
 
 
 def _require_checksums(ledger: LocalSegment, entry_index: EntryIndex, *, summed: bool) -> None:
-    """Verify the checksum of every entry if `summed` is set. Transformed entries have no checksum to verify."""
+    """Verify the checksum of every entry if `summed` is set. Checksums of transformed entries are not verified."""
     if summed:
         verify_segment(
             ledger.path,

@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 
 class LearnedBlock:
-    """Offsets and lengths of the entries in the scanned part of one block."""
+    """Offsets and lengths of the entries in that part of a block which was scanned already."""
 
     def __init__(self, block: IndexedBlock, block_bytes: int) -> None:
         self.first_entry = block.first_entry
@@ -190,7 +190,7 @@ class OffloadedSegmentReader:
         return self._blocks[block.part_id]
 
     def _scan_step(self, block: LearnedBlock) -> None:
-        """Scan the frames in the next piece of a block. Raises Corrupt or DataLoss if the next entry is missing."""
+        """Find the frames in the next piece of a block. Raises Corrupt or DataLoss if the next entry is missing."""
         index, source = self._open()
         length = min(_STEP_BYTES, block.end - block.next)
         view = memoryview(self._fetch(lambda: self._windows.read(source, block.next, length))) if length else b""

@@ -1,4 +1,5 @@
-"""Blocks of a store in a bucket, with their places in objects. A plan gives the places to a task, which fetches them.
+"""Blocks of a store in a bucket, with their places in objects. A task gets the places from its plan, and fetches the
+blocks.
 
 A *block* is a number of consecutive frames of one segment. A frame is an entry with its length and id. The bytes of a
 block are in the data object of an uploaded segment, or in one or more objects of the write-ahead log. The page

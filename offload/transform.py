@@ -33,7 +33,7 @@ Transform = Callable[[memoryview], Buffer]
 
 @contextmanager
 def transformed(ledger: LocalSegment, transform: Transform) -> Iterator[LocalSegment]:
-    """Yield a copy of the segment with every entry transformed. The copy is deleted when the context ends."""
+    """Yield a copy of the segment in which every entry is transformed. It is deleted when the context ends."""
     path = ledger.path.with_suffix(".transformed")
     path.unlink(missing_ok=True)
     try:

@@ -40,7 +40,7 @@ class FilePart(NamedTuple):
 
 
 class BufferStream(io.RawIOBase):
-    """Stream over bytes in memory or in a mapping. `read` returns views of the bytes, and copies nothing."""
+    """Stream over bytes in memory or in a mapped file. `read` returns views of the bytes, and copies nothing."""
 
     def __init__(self, data: memoryview) -> None:
         super().__init__()

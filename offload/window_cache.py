@@ -30,7 +30,7 @@ _ENDS_MAX = 64
 
 @dataclass
 class WindowedObject:
-    """Object that is read through the cache. `size` is its length in bytes, `ends` are the ends of the last reads."""
+    """Object that is read through the cache. `size` is its length in bytes, `ends` are the ends of recent reads."""
 
     store: ObjectStore
     key: str

@@ -35,7 +35,7 @@ class EveryReadOptions:
         time,
         READS,
         "End before the first entry that the broker stored at or after this time. The forms are those of "
-        "`startingTimestamp`. Excludes `endingPosition`.",
+        "`startingTimestamp`. Cannot be combined with `endingPosition`.",
     )
     fail_on_data_loss: bool = option(
         flag,
@@ -62,7 +62,7 @@ class ReadOptions(EveryReadOptions):
         READS,
         "Start at the first entry that the broker stored at or after this time: milliseconds since 1970, or ISO 8601 "
         "with a zone, such as `2026-11-22T10:15:00Z` or `2026-11-22 10:15:00.123+01:00`. If all entries are older, "
-        "start at the end. Excludes `startingPosition`.",
+        "start at the end. Cannot be combined with `startingPosition`.",
     )
     starting_positions: Mapping[str, Position] = option(
         parse_positions,
@@ -84,8 +84,8 @@ class ReadOptions(EveryReadOptions):
     ending_position: Position | None = option(
         position,
         READS,
-        "End of the read: `latest` (batch reads only), the end when Spark plans the read, or, for one ledger, "
-        "`SEGMENT:ENTRY`, exclusive. A stream delivers no row from this position on.",
+        "End of the read: `latest`, or for one ledger a position `SEGMENT:ENTRY`. The read ends before this position. "
+        "`latest` is the end of the ledger when Spark plans the read, and only for batch reads.",
         otherwise="latest (batch), none (stream)",
     )
     table: str | None = option(
@@ -152,7 +152,8 @@ class ReadOptions(EveryReadOptions):
         ledger,
         ("stream read",),
         "Write each undecodable payload once to this ledger, with reason and position, instead of "
-        "failing. The query creates a missing ledger, with de-duplication. Excludes `rescuedDataColumn`.",
+        "failing. The query creates a missing ledger, with de-duplication. Cannot be combined with "
+        "`rescuedDataColumn`.",
         absent="",
     )
     ack_mode: str = option(

@@ -102,7 +102,7 @@ class Gap(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TopicSegments:
-    """Topic of the bucket. `path` is its name in Pulsar's spelling. Segments and gaps are ordered by ledger id."""
+    """Topic of the bucket. `path` is its name in Pulsar's spelling. Segments and gaps are ordered by segment id."""
 
     path: str
     cluster: str
@@ -227,13 +227,13 @@ def _merge_unstated_cluster(groups: Mapping[tuple[str, str], list[Attempt]]) -> 
 def _attempts_by_record(
     name: str, topicless: Sequence[Attempt], records: Sequence[PulsarRecord]
 ) -> Iterator[tuple[list[Attempt], PulsarRecord]]:
-    """Yield each record of this topic or its partitions, with the attempts of its segments.
+    """Yield each record of this topic or its partitions, with the uploads (attempts) of its segments.
 
-    `topicless` are the attempts that state no topic.
+    `topicless` are the attempts whose objects state no topic.
     """
     wanted = spellings(name)[0]
     for record in records:
-        # A single record without a topic is taken as the record of the wanted topic.
+        # If the only record states no topic, it counts as the record of the wanted topic.
         ledger = spellings(record.topic)[0] if record.topic else wanted if len(records) == 1 else ""
         part = partition_of(ledger) if ledger else None
         attempts = _attempts_of(record, topicless)

@@ -50,7 +50,7 @@ def _empty() -> Integers:
 
 @dataclass(slots=True)
 class EntryHeads:
-    """Heads of all entries of one segment. `outcomes` has the ends of transactions: True for a commit."""
+    """Heads of all entries of one segment. `outcomes` states how each transaction ended: True for a commit."""
 
     ledger_id: int
     offsets: Integers = field(default_factory=_empty)

@@ -92,7 +92,7 @@ def _read_range(
 
 
 def _next_stamp(before: BrokerStamp, frame: StreamedFrame, where: str) -> BrokerStamp:
-    """Return the real stamp of an entry of a direct segment. Raises Corrupt if its stamp is not provisional."""
+    """Return the real stamp of an entry of a direct segment. Raises Corrupt unless the stored stamp is provisional."""
     place = f"{where} at {frame.offset}: entry {frame.entry_id}"
     require_provisional(frame.entry, place)
     return before._replace(row_end=before.row_end + rows_of(frame.entry, place))
@@ -123,7 +123,7 @@ def _visible_entry(
 
 
 def _assemble(store: ObjectStore, chunks: tuple[Chunk, ...], last: ParsedEntry, opener: Opener | None) -> ParsedEntry:
-    """Return the message of the chunks. If the last chunk could not be decrypted, return that chunk."""
+    """Join the chunks of a message, and return the message. If the last chunk is still encrypted, return this chunk."""
     if last.metadata.encryption_keys:
         return last
     assembler = ChunkAssembler()

@@ -68,7 +68,7 @@ class StreamedFrame(NamedTuple):
 
 
 class _Pieces:
-    """Buffer over the fetched pieces. `view` is the current buffer, and `base` is its offset in the object."""
+    """Buffer over the fetched pieces of an object. `view` is the present buffer, `base` its offset in the object."""
 
     def __init__(self, pieces: Iterable[Buffer], offset: int, where: str) -> None:
         self._pieces = iter(pieces)

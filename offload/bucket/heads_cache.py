@@ -54,5 +54,5 @@ class HeadsCache:
 
 
 def _weight(heads: EntryHeads) -> int:
-    """Return the number of entries. Entries of transactions and chunks, which are Python objects, count tenfold."""
+    """Return the size of heads as a number of entries. Entries of transactions and chunks count tenfold."""
     return len(heads) + 10 * (len(heads.transactional) + len(heads.outcomes) + len(heads.chunks))

@@ -52,7 +52,7 @@ class _Listed:
 
 
 class BucketListing:
-    """Repeatable listing of all offloaded objects below a store's address."""
+    """Listing of all offloaded objects below a store's address, which can be repeated to find later objects."""
 
     def __init__(self, store: ObjectStore) -> None:
         self.store = store

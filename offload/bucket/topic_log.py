@@ -1,5 +1,4 @@
-"""Log of one topic in a bucket, for the planning of reads: its positions, and the division of a range among tasks.
-Pure functions.
+"""Log of one topic in a bucket, for the planning of reads: its positions, and the split of a range into tasks.
 
 The head of an entry is its offset, length, time, number of rows and transaction (`entry_heads`). A log is *scanned* if
 the heads of all its entries have been read. A *part* is the input of one task. The page docs/concepts.md explains the
@@ -56,7 +55,7 @@ class BucketLog:
 
     @cached_property
     def visibility(self) -> Visibility:
-        """The entries that transactions hide, and the complete chunked messages. Empty if the log was not scanned."""
+        """Entries of aborted transactions, and complete chunked messages. Empty if the log was not scanned."""
         return (
             visibility_of(self.heads[segment.ledger_id] for segment in self.topic.segments)
             if self.scanned
@@ -270,7 +269,7 @@ def segment_ranges(segment: Segment) -> list[ByteRange]:
 
 
 def _narrow(byte_range: ByteRange, first: int, end: int) -> ByteRange:
-    """Return the entries `[first, end)` of a block without heads. The reader scans the block from its start."""
+    """Return the range of the entries `[first, end)` of a block without heads, which is scanned from its start."""
     return replace(byte_range, first=first, end=end, whole=end == byte_range.end)
 
 
@@ -298,7 +297,7 @@ def _split_block(
 
 
 def _pieces(size: int, target_bytes: int) -> int:
-    """Return the number of ranges of about `target_bytes`. It is rounded, because a remainder would be a small task."""
+    """Return the number of ranges of about `target_bytes`, rounded, so that no small task remains."""
     return max(1, round(size / target_bytes))
 
 

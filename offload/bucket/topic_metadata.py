@@ -7,8 +7,8 @@ The page docs/concepts.md explains the words segment and attempt. The file is of
     metadata record                the raw value of /managed-ledgers/… in Pulsar's metadata store, plain or compressed
 
 Rules
-- The file determines which segments a topic has, not the listing of the bucket. A metadata record also determines the
-  valid offload attempt of each segment, which is one of its uploads.
+- This file, and not the listing of the bucket, determines which segments a topic has. If a segment was uploaded several
+  times, a metadata record also determines the valid upload.
 - A metadata record is not ordered. Parsed segments are ordered by ledger id.
 - The last segment is open and was never offloaded.
 """

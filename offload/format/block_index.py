@@ -68,7 +68,7 @@ class BlockStamps(NamedTuple):
         return " ".join(map(str, (self.time_ms, *self.rows))).encode()
 
     def of_block(self, number: int) -> RealStamps:
-        """Return the stamps of the entries from the start of a block on."""
+        """Return the stamps of the entries from a block's first entry on."""
         return RealStamps(self.time_ms, self.rows[number])
 
 

@@ -36,7 +36,7 @@ _ZEROS = bytes(92)
 
 
 class StreamedSegment(NamedTuple):
-    """Segment in the data object. `info` is the segment's record at the time of the offload."""
+    """Segment in the data object. `info` is Pulsar's record of the segment at the time of the offload."""
 
     ledger_id: int
     info: ManagedLedgerInfo.LedgerInfo

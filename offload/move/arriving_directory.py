@@ -56,7 +56,7 @@ class ArrivingDirectory:
                 raise Refused(f"{self.path} is not empty, it has {used[0]}", hint="Choose an empty or new directory")
 
     def note(self) -> MovedStore | None:
-        """Return the origin of the store. None if no move has begun, or if the move has ended."""
+        """Return the note with the bucket that the store comes from. None before and after a move."""
         try:
             return msgspec.json.decode((self.path / _NOTE).read_bytes(), type=MovedStore)
         except FileNotFoundError:
@@ -67,7 +67,7 @@ class ArrivingDirectory:
             ) from None
 
     def write_note(self, note: MovedStore) -> None:
-        """Write the origin of the store. Durable on return."""
+        """Write the note with the bucket that the store comes from. The note is durable on return."""
         disk.replace_file(self.path / _NOTE, msgspec.json.encode(note))
 
     @property

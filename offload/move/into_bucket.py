@@ -106,7 +106,7 @@ class IntoBucket:
     probe: Callable[[Bucket], None] = probe_bucket
 
     def run(self, *, convert: bool = False) -> MoveSummary:
-        """Do all steps that no earlier run has done."""
+        """Do all steps of the move that no earlier run of the command has done."""
         _require_here(self.source, self.bucket.address)
         lock = StoreLock.acquire(self.source)
         try:

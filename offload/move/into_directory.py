@@ -95,7 +95,7 @@ class IntoDirectory:
     progress: Progress = lambda *_: None
 
     def run(self) -> MoveSummary:
-        """Do all steps that no earlier run has done."""
+        """Do all steps of the move that no earlier run of the command has done."""
         found = self._manifest()
         directory = ArrivingDirectory(self.target)
         try:
@@ -193,7 +193,7 @@ class IntoDirectory:
         return Move(state, str(self.target), machine_id())
 
     def _built(self, found: FoundManifest, directory: ArrivingDirectory) -> tuple[FoundManifest, VerifiedStore]:
-        """Take the store over, and build records and files of the log. Verify them."""
+        """Take the store over, build its records and the files of its log, and verify both."""
         if found.manifest.snapshot is None:
             raise Corrupt(f"the manifest of {self.bucket.address} names no snapshot")
         requests = self.limits.requests

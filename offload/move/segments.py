@@ -1,4 +1,4 @@
-"""Upload of the segments of a store that moves into a bucket. Each run of the command computes the same names.
+"""Upload of the segments of a store that moves into a bucket. Each run of the command gives an object the same name.
 
     sealed segment with a local file                 is uploaded, as in an offload
     offloaded segment without a local file           its objects are copied unchanged, and keep their names

@@ -8,7 +8,7 @@ from typing import NamedTuple
 class MoveSummary(NamedTuple):
     """Moved store: its new place, and the numbers of ledgers, copied segments and verified entries.
 
-    All numbers are 0 if earlier runs had done all steps except the last.
+    All numbers are 0 if this run of the command did only the last step.
     """
 
     place: str

@@ -222,7 +222,7 @@ class DirectoryStore:
 
     @contextmanager
     def _scratch(self) -> Iterator[Path]:
-        """Yield the path of a scratch file. If the file was not renamed, it is deleted at the end of the context."""
+        """Yield the path of a scratch file. It is deleted at the end of the context, unless the caller renamed it."""
         disk.make_directory(self._uploads)
         scratch = self._uploads / f".{new_id()}"
         try:
@@ -322,7 +322,7 @@ def _is_object(name: str) -> bool:
 
 
 def _require_gone(error: OSError) -> None:
-    """Ignore the error if its path does not exist any more. Otherwise raise Refused, so that no object is skipped."""
+    """Ignore an error of a listing if its path was deleted meanwhile. Otherwise raise Refused, to skip no object."""
     if not isinstance(error, FileNotFoundError):
         raise Refused(
             f"{error.filename} cannot be listed: {error.strerror}",

@@ -57,7 +57,7 @@ class RangePrefetcher:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def pieces(self, number: int) -> Iterator[Buffer]:
-        """Yield the pieces of range `number`. Drops all earlier ranges, so the numbers of calls must not decrease."""
+        """Yield the pieces of range `number`. Drops all earlier ranges, so a caller must ask for ranges in order."""
         while True:
             self._submit_fetches()
             if not self._fetches or self._fetches[0][0] > number:

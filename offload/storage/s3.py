@@ -379,7 +379,7 @@ class S3Store:
         return f"s3://{self._address.bucket}/{self._address.key(key)}"
 
     def _retry_body(self, fetch: Callable[[], T]) -> T:
-        """Return the result of `fetch`. Retries it if the body of an answer breaks off, because boto3 does not."""
+        """Return the result of `fetch`. Retries `fetch` if an answer breaks off in its body, because boto3 does not."""
         for attempt in range(self._options.attempts - 1):
             try:
                 return fetch()
@@ -398,14 +398,14 @@ class S3Store:
 
 
 def _note_start(request: Any, **_: Any) -> None:
-    """Record the start time of a request or of its retry. boto3 passes the context to `_count_request`."""
+    """Record the start time of a request or of its retry in boto3's context, which `_count_request` gets."""
     request.context[_STARTED] = perf_counter()
 
 
 def _count_request(
     event_name: str, context: Mapping[str, Any], parsed_response: Mapping[str, Any] | None = None, **_: Any
 ) -> None:
-    """Count a request or its retry, with the seconds until the head of the answer.
+    """Count a request or its retry, with the seconds until the answer begins.
 
     A request without an answer counts as failed.
     """

@@ -71,7 +71,7 @@ class S3Options:
             raise Refused(f"credential provider is {self.credential_provider!r}, expected module:function")
 
     def completed(self, stated: Mapping[str, Any]) -> S3Options:
-        """Return these options. For each option that is not set, take the value in `stated`."""
+        """Return these options, completed by the options of `stated` that are not set here."""
         absent = ("", None)
         added = {name: value for name, value in stated.items() if value not in absent}
         return replace(self, **{name: value for name, value in added.items() if getattr(self, name) in absent})
@@ -105,7 +105,7 @@ class S3Options:
         return {name: value for name, value in options.items() if value}
 
     def located(self, address: str) -> S3Options:
-        """Return the options with the endpoint and the region that this process finds in its environment and files."""
+        """Return the options with endpoint and region, from the environment and the AWS files if they are not set."""
         session = self.session(address)
         return replace(self, endpoint=self._endpoint(session), region=self.region or session.region_name or "")
 
@@ -133,7 +133,7 @@ class S3Options:
 
     @property
     def _addressing_style(self) -> str:
-        """boto3's addressing style. `auto`, the default, is path style if boto3's environment has an endpoint."""
+        """Addressing style of boto3, which puts the bucket's name into the path or into the host name of a request."""
         if self.path_style is None and not self.endpoint:
             return "auto"
         return "path" if self.uses_path_style else "virtual"

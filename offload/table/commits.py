@@ -26,7 +26,7 @@ _COMMIT_BYTES_MOST = 512 * 1024 * 1024
 
 
 class TableCommits:
-    """Commits of a table up to one version. Each commit is read once."""
+    """Commits of a table up to the opened version. Each commit is read once."""
 
     def __init__(self, address: TableAddress, version: int) -> None:
         self._address = address

@@ -1,10 +1,11 @@
-"""Data file of a table, with the positions and incarnations that its rows may have according to Delta's log.
+"""Data file of a table, with bounds of the positions and incarnations of its rows from the statistics in Delta's log.
 
 An incarnation is the id of a log, which changes when a ledger is deleted and created again under the same name. The
 page docs/concepts.md explains the words segment, entry and position.
 
 Rules
-- The bounds of a column are its smallest and its largest value in the file. They are inclusive and never too narrow.
+- The bounds of a column are its smallest and its largest value in the file. No row is outside of the bounds, but the
+  bounds may be wider than the rows.
 - A file without statistics may contain any row.
 - Delta truncates statistics of texts at 32 characters, so a bound may be a prefix of the value.
 """
@@ -66,7 +67,7 @@ class TableFile:
 def bounds(
     low_ledger: int, low_entry: int | None, high_ledger: int, high_entry: int | None
 ) -> tuple[Position, Position]:
-    """Return the first and last possible position for the minima and maxima of ledger ids and entry ids.
+    """Return the first and the last position that a row of the file may have.
 
     Entry ids are ignored if the file has rows of several segments, because entry ids start at 0 in each segment.
     """

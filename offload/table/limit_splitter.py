@@ -1,4 +1,4 @@
-"""Split of a log's published rows at a limit of rows and bytes. The split point is between two entries.
+"""Split of a log's published rows at a limit of rows and bytes: the first part goes into one batch of a stream.
 
 The page docs/concepts.md explains the words log, entry and position.
 
@@ -59,7 +59,7 @@ class LimitSplitter:
         self._entries_by_files: dict[tuple[str, ...], _Entries] = {}
 
     def candidate_files(self, wanted: LogRows) -> list[TableFile]:
-        """Return the files that may contain a wanted row, ordered by their first possible position."""
+        """Return the files that may contain a wanted row, ordered by the first position that their rows may have."""
         return [file for file in self._snapshot.files if file.may_contain(wanted.incarnation, wanted.range)]
 
     def split(self, wanted: LogRows, rows: int, size_bytes: int) -> LimitSplit:
@@ -156,7 +156,7 @@ def _overlapping(files: Sequence[TableFile]) -> Iterator[list[TableFile]]:
 
 
 def _is_fully_stated(file: TableFile, wanted: LogRows) -> bool:
-    """Return whether all rows of the file are wanted and Delta's log states their number."""
+    """Return whether all rows of the file are wanted, and Delta's log states the number of rows."""
     return (
         file.rows >= 0 and not file.live_rows and file.belongs_to(wanted.incarnation) and file.is_within(wanted.range)
     )

@@ -144,7 +144,7 @@ def within(ledgers: Integers, entries: Integers, range_: PositionRange) -> Mask:
 
 
 class _Wanted:
-    """Filter of one file's rows, and the columns that the filter reads."""
+    """Filter that selects the wanted rows of a file, and the columns that the filter reads."""
 
     def __init__(self, file: TableFile, wanted: LogRows) -> None:
         self._wanted = wanted
@@ -210,7 +210,7 @@ def _may_hold(group: Any, range_: PositionRange) -> bool:
 
 
 def _add_partition_columns(batch: pa.RecordBatch, file: TableFile, target: pa.Schema, where: str) -> pa.RecordBatch:
-    """Return the batch with those partition columns that are in `target`."""
+    """Add the partition columns of `target` to a batch, because a data file does not contain them."""
     for name, value in file.values:
         if name in target.names and name not in batch.schema.names:
             field = target.field(name)

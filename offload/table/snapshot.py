@@ -141,7 +141,7 @@ class _Bound:
 
 
 class _Statistics:
-    """Minima or maxima of all files. A value is None if Delta's log does not state it."""
+    """Minima or maxima of the files' columns. A value is None if Delta's log does not state it."""
 
     def __init__(self, actions: pa.Table, side: str) -> None:
         found = actions.column(side).combine_chunks() if side in actions.column_names else None
