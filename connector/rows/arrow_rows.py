@@ -98,7 +98,7 @@ class ArrowRows:
             row += batch.num_rows
         if row != stated:
             raise Corrupt(f"{where} holds {row} rows, its metadata state {stated}")
-        return batches if self._selection is None else list(self._selection.taken(position, batches))
+        return batches if self._selection is None else list(self._selection.select(position, batches))
 
     def _is_wanted(self, column: str) -> bool:
         return column in self._wanted or (self._rescues_columns and column not in self._known)

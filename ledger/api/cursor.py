@@ -96,7 +96,7 @@ class Cursor:
         asked = AskAckedRanges(self.ledger.name, self.name, PositionRange(wanted[0], wanted[-1].next()))
         selection = RowSelection(self.ledger.client.call("cursor.holes", asked).info)
         first = self.state(precise=False).next_position
-        done = {position for position in wanted if position < first or selection.passes_over(position)}
+        done = {position for position in wanted if position < first or selection.skips(position)}
         batches = [
             batch
             for position in wanted

@@ -155,9 +155,11 @@ class ReadOnlyStore:
             sync_through=_refuse_sync if built else None,
             read_only=True,
         )
-        held = AcknowledgementTable(self._metadata, place, settings)
-        self.cursors = CursorTable(self._metadata, system_clock_ms, lambda name: self.ledger(name).snapshot, held)
-        many = BatchStatus(self, system_clock_ms)
+        acknowledgements = AcknowledgementTable(self._metadata, place, settings)
+        self.cursors = CursorTable(
+            self._metadata, system_clock_ms, lambda name: self.ledger(name).snapshot, acknowledgements
+        )
+        batch_status = BatchStatus(self, system_clock_ms)
         self._answers: dict[str, Callable[[Any], msgspec.Struct]] = {
             "list": lambda _: LedgerNames(without_partitions(self._metadata.names())),
             "partitions": self._partitions,
@@ -169,10 +171,10 @@ class ReadOnlyStore:
             "schema.get": self.get_schema,
             "cursor.describe": self.cursors.describe,
             "cursor.holes": self.cursors.acked_ranges,
-            "survey": many.survey,
-            "quotas": many.quotas,
-            "split.many": many.split,
-            "schema.many": many.schemas,
+            "survey": batch_status.statuses,
+            "quotas": batch_status.limit,
+            "split.many": batch_status.split,
+            "schema.many": batch_status.schemas,
         }
 
     def __repr__(self) -> str:

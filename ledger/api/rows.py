@@ -72,19 +72,19 @@ class OpenedRows:
         if self.columns is None:
             topic = Topic.of(self._name)
             rows = message_rows(topic, WholeMessages(topic.text, self._entries_before).of(entries))
-            yield from rows if selection is None else map(selection.taken_of_placed, rows)
+            yield from rows if selection is None else map(selection.select_placed, rows)
             return
         fit = ColumnFit(self.columns)
         for position, entry in entries:
             batches = _rows(entry, fit, self._where(position))
-            yield from batches if selection is None else selection.taken(position, batches)
+            yield from batches if selection is None else selection.select(position, batches)
 
     def _entries(self, blocks: Iterator[FrameBlock]) -> Iterator[Entry]:
         """Yield the entries of blocks. An entry without a selected row is left out."""
         for block in blocks:
             for entry_id, frame in iter_frames(block.frames, block.ledger_id, block.first_entry, block.entries):
                 position = Position(block.ledger_id, entry_id)
-                if self._selection is None or not self._selection.passes_over(position):
+                if self._selection is None or not self._selection.skips(position):
                     yield position, parse_entry(frame, self._where(position))
 
     def _entries_before(self, position: Position) -> Iterator[Entry]:

@@ -110,7 +110,7 @@ class Actions:
 
     def table(self) -> dict[str, Callable[[Any], msgspec.Struct]]:
         """Return the handler of each action of the protocol. The server itself handles `hello` and `shutdown`."""
-        store, durable, survey = self._store, self._store.cursors, BatchStatus(self._store, system_clock_ms)
+        store, durable, batch_status = self._store, self._store.cursors, BatchStatus(self._store, system_clock_ms)
         return {
             "create": self._create,
             "describe": lambda request: store.describe(request.name, lists=request.lists),
@@ -137,12 +137,12 @@ class Actions:
             "locate": self._locate,
             "split": self._split,
             "seek": lambda request: reads.PositionReply(store.ledger(request.name).seek_time(request.timestamp_ms)),
-            "survey": survey.survey,
-            "quotas": survey.quotas,
-            "split.many": survey.split,
-            "locate.many": lambda request: survey.locate(request, self._locate),
+            "survey": batch_status.statuses,
+            "quotas": batch_status.limit,
+            "split.many": batch_status.split,
+            "locate.many": lambda request: batch_status.locate(request, self._locate),
             "locate.stored": self._locate_stored,
-            "schema.many": survey.schemas,
+            "schema.many": batch_status.schemas,
             "cursor.open": durable.open,
             "cursor.describe": durable.describe,
             "cursor.mark_delete": self._mark_delete,
@@ -153,7 +153,7 @@ class Actions:
             "delivery.next": self._next_delivery,
             "delivery.due": store.deliveries.due,
             "delivery.get": store.deliveries.get,
-            "delivery.bury": _acknowledging(self._bury),
+            "delivery.bury": _acknowledging(self._ack_dead_letters),
             "cursor.delete": _acknowledging(self._delete_cursor),
             "lease.acquire": self._acquire_lease,
             "lease.release": _acknowledging(self._release_lease),
@@ -220,9 +220,9 @@ class Actions:
             places = self._source.share(blocks, reading_of(request))
             return reads.Places(mapped=bool(places), blocks=places, more=True)
         if len(local) < len(blocks):
-            self._source.hand_out(local, reading_of(request))
+            self._source.count_local(local, reading_of(request))
             return reads.Places(True, [_place(block) for block in local], more=True)
-        self._source.hand_out(blocks, reading_of(request))
+        self._source.count_local(blocks, reading_of(request))
         return reads.Places(True, [_place(block) for block in blocks])
 
     def _locate_stored(self, request: reads.LocateRanges) -> reads.StoredPlaces:
@@ -317,7 +317,7 @@ class Actions:
             self._source.again(canonical_name(request.ledger), request.cursor, redelivered)
         return decided
 
-    def _bury(self, request: cursors.AckDeadLetters) -> None:
+    def _ack_dead_letters(self, request: cursors.AckDeadLetters) -> None:
         self._store.deliveries.ack_dead_letters(request)
         ledger = canonical_name(request.ledger)
         self._source.commit(ledger, request.cursor, self._store.cursors.next_position(ledger, request.cursor))

@@ -40,7 +40,7 @@ class ConcurrencyLimit:
         self.running = 0
 
     @contextmanager
-    def one(self) -> Iterator[None]:
+    def counted(self) -> Iterator[None]:
         """Count one call or reader during the context. Raises Unavailable at the limit."""
         with self._lock:
             most = self._most()

@@ -121,7 +121,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
                 raise Unsupported(f"this broker has no action {action.type[:80]!r}", hint="Upgrade the broker")
             request = self._decoded(action.body, ACTIONS[action.type][0], f"action {action.type!r}")
             require_allowed(context, system_clock_ms, action.type, request)
-            room = nullcontext() if action.type in _ALWAYS else self._admission.requests.one()
+            room = nullcontext() if action.type in _ALWAYS else self._admission.requests.counted()
             with room, self._calls.timed(action.type), timed_step(action.type, ledger=_ledger_of(request)) as figures:
                 answer = self._answer(action.type, request)
                 figures["repeated"] = getattr(answer, "repeated", None)
@@ -148,7 +148,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
             command = self._decoded(descriptor.command, PutCommand, "a write")
             require_allowed(context, system_clock_ms, type(command).__name__, command)
             step = type(command).__struct_config__.tag
-            with self._admission.requests.one(), timed_step(str(step), ledger=_ledger_of(command)):
+            with self._admission.requests.counted(), timed_step(str(step), ledger=_ledger_of(command)):
                 if isinstance(command, AppendCommand):
                     self._append(
                         command, _MetadataReplies(writer), (entries_of(batch) for batch in self._batches(reader))
@@ -165,7 +165,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
     def append(self, command: AppendCommand, replies: Replies, sent: Iterator[list[memoryview]]) -> None:
         """Serve an append stream that a producer on this host sends over the local socket. Raises the log's errors."""
         try:
-            with self._activity.call(), self._admission.requests.one():
+            with self._activity.call(), self._admission.requests.counted():
                 self._append(command, replies, self._allowed(sent))
         except LedgerError as error:
             self._calls.count_error(error)
@@ -225,7 +225,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
             raise Refused(f"a request has {size} bytes, setting 'maxMessageSize' allows {most}")
 
     def _blocks(self, request: ReadRequest, blocks: list[SegmentBlock]) -> Iterator[pa.RecordBatch]:
-        with self._activity.call(), _errors_crossing(self._calls), self._admission.readers.one():
+        with self._activity.call(), _errors_crossing(self._calls), self._admission.readers.counted():
             reading = reading_of(request)
             self._source.begins(blocks, reading)
             for group in self._groups(blocks):
@@ -282,7 +282,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         self._store.require_ours()
         require_incarnation(self._store.ledger(command.ledger), command.incarnation)
         if command.action == "nack":
-            given = self._store.deliveries.give_back(command.ledger, command.cursor, batches)
+            given = self._store.deliveries.nack(command.ledger, command.cursor, batches)
             self._source.again(self._store.ledger(command.ledger).name, command.cursor, given)
             state = self._store.cursors.describe(NameCursor(command.ledger, command.cursor, precise=False))
         else:

@@ -240,12 +240,12 @@ class LedgerReaders:
             self.leave(name, now_ms)
         return gone
 
-    def expected(self, ledger_id: int, first: int, end: int, *, but: str = "") -> int:
-        """Count the readers, except `but`, that still have to read one of the entries `[first, end)`."""
+    def expected(self, ledger_id: int, first: int, end: int, *, except_for: str = "") -> int:
+        """Count the readers, except `except_for`, that still have to read one of the entries `[first, end)`."""
         count = self._positions.at_or_before(Position(ledger_id, end - 1))
         for reader in self._serving.values():
             count += _has_to_read(reader, ledger_id, first, end) - (reader.position < Position(ledger_id, end))
-        excepted = self._readers.get(but)
+        excepted = self._readers.get(except_for)
         if excepted is not None:
             count -= _has_to_read(excepted, ledger_id, first, end)
         return count

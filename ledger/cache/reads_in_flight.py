@@ -109,15 +109,15 @@ class ReadPermits:
         return len(self._waiting)
 
     @contextmanager
-    def one(self, size: int) -> Iterator[None]:
+    def held(self, size: int) -> Iterator[None]:
         """Hold a permit for a read of `size` bytes within the context."""
-        self.take(size)
+        self.acquire(size)
         try:
             yield
         finally:
-            self.give_back(size)
+            self.release(size)
 
-    def take(self, size: int) -> None:
+    def acquire(self, size: int) -> None:
         """Wait for a permit for `size` bytes. Raises Unavailable after the time-out, or if too many reads wait."""
         ticket = object()
         with self._changed:
@@ -144,7 +144,7 @@ class ReadPermits:
                 self._waiting.remove(ticket)
                 self._changed.notify_all()
 
-    def give_back(self, size: int) -> None:
+    def release(self, size: int) -> None:
         with self._changed:
             self._used -= size
             self._changed.notify_all()

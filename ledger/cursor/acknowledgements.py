@@ -29,7 +29,7 @@ import pyarrow as pa
 from pyspark_ledger.ledger.cursor.cursor_acknowledgements import Acknowledgements, CursorPlace
 from pyspark_ledger.ledger.cursor.cursor_log import CursorLogForm
 from pyspark_ledger.ledger.errors import Corrupt, DataLoss, Fenced, LedgerError, NotFound, Refused, Unavailable
-from pyspark_ledger.ledger.log.acknowledged_positions import entry_sizes, positions_given
+from pyspark_ledger.ledger.log.acknowledged_positions import entry_sizes, requested_positions
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot
 from pyspark_ledger.ledger.log.unfinished_chunks import ChunkTable
 from pyspark_ledger.ledger.message.compression import NAMES, NONE
@@ -113,7 +113,7 @@ class AcknowledgementTable:
 
     def require_positions(self, batches: Iterable[pa.RecordBatch], snapshot: LogSnapshot) -> PositionSet:
         """Return the positions in a client's request. Raises Refused if a position is not in the log."""
-        return positions_given(batches, snapshot, cache(lambda: self.trimmed_off(snapshot.name)))
+        return requested_positions(batches, snapshot, cache(lambda: self.trimmed_off(snapshot.name)))
 
     def trimmed_off(self, log: str) -> list[SegmentDescription]:
         """Return the trimmed segments of a ledger. All their entries count as acknowledged."""

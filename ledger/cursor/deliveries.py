@@ -81,7 +81,7 @@ class DeliveryTable:
         self._snapshot_of = snapshot_of
         self._acknowledgements = acknowledgements
         self._lock = threading.Lock()
-        self._given_back: dict[tuple[str, str], PositionSet] = {}
+        self._nacked: dict[tuple[str, str], PositionSet] = {}
         self._redelivered_rows: dict[tuple[str, str], tuple[int, PositionSet]] = {}
         self._counts: dict[tuple[str, str], tuple[int, int]] = {}
         self._explicit_cursors: set[tuple[str, str]] = set()
@@ -151,7 +151,7 @@ class DeliveryTable:
             )
         return Delivery(found.record, found.position, found.shares)
 
-    def give_back(self, ledger: str, name: str, batches: Iterable[pa.RecordBatch]) -> PositionSet:
+    def nack(self, ledger: str, name: str, batches: Iterable[pa.RecordBatch]) -> PositionSet:
         """Negatively acknowledge rows, and return them as a set. The next batch redelivers the rows.
 
         Rows that are not outstanding are ignored. Raises Refused if no batch was delivered with `explicit`.
@@ -161,7 +161,7 @@ class DeliveryTable:
         nacked = self._acknowledgements.require_positions(batches, snapshot)
         with self._lock:
             cursor = self._cursor(snapshot.name, name)
-            self._given_back.setdefault((cursor.ledger, cursor.name), PositionSet()).update(nacked)
+            self._nacked.setdefault((cursor.ledger, cursor.name), PositionSet()).update(nacked)
         return nacked
 
     def require_explicit(self, ledger: str, name: str) -> None:
@@ -183,7 +183,7 @@ class DeliveryTable:
         with self._lock:
             # The records are deleted first. Without a record a reader continues at the cursor, also after a crash.
             self._records.forget(ledger, cursor)
-            self._given_back.pop((ledger, cursor), None)
+            self._nacked.pop((ledger, cursor), None)
             self._redelivered_rows.pop((ledger, cursor), None)
             yield
 
@@ -237,9 +237,9 @@ class DeliveryTable:
         budget = BatchBudget(request.back_rows, request.back_bytes, request.back_first)
         decision = self._decision(request, cursor, previous, acknowledged, snapshot, budget)
         self._redelivered_rows[key] = request.after, self._nacked_rows(key, request.after)
-        self._given_back.pop(key, None)
-        if decision.given_back:
-            self._given_back[key] = decision.given_back
+        self._nacked.pop(key, None)
+        if decision.nacked:
+            self._nacked[key] = decision.nacked
         dead = self._dead_letter_record(cursor, decision.dead)
         due = decision.due
         fresh = PositionRange(max(new.start, cursor.next_position), new.end)
@@ -282,7 +282,7 @@ class DeliveryTable:
 
         If this batch was decided before, the result includes the rows of that decision.
         """
-        nacked = self._given_back.get(key, PositionSet()).copy()
+        nacked = self._nacked.get(key, PositionSet()).copy()
         previous, rows = self._redelivered_rows.get(key, (-1, nacked))
         if previous == after:
             nacked.update(rows)

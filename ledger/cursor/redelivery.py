@@ -39,13 +39,13 @@ class RedeliveryDecision(NamedTuple):
     """Decision about all outstanding deliveries.
 
     The batch redelivers `due`. Deliveries in `waiting` stay outstanding. The rows of `dead` become dead letters.
-    `given_back` are negatively acknowledged rows that are not redelivered yet.
+    `nacked` are negatively acknowledged rows that are not redelivered yet.
     """
 
     due: list[DeliveredRange]
     waiting: list[DeliveredRange]
     dead: list[DeliveredRange]
-    given_back: PositionSet
+    nacked: PositionSet
 
 
 class RedeliveryPolicy(NamedTuple):
@@ -127,7 +127,7 @@ def decide(
     outstanding: Iterable[DeliveredRange],
     acknowledged: PositionSet,
     next_position: Position,
-    given_back: PositionSet,
+    nacked: PositionSet,
     snapshot: LogSnapshot,
     now_ms: int,
     policy: RedeliveryPolicy,
@@ -148,20 +148,20 @@ def decide(
             continue
         is_dead = 0 <= policy.max_redeliveries <= share.count
         if share.at_ms >= policy.before_ms:
-            decision.given_back.update(given_back.within(rest))
+            decision.nacked.update(nacked.within(rest))
         elif now_ms - share.at_ms >= policy.timeout_ms:
             prefix = rest if is_dead else budget.take(rest, skipped, snapshot)
             _redeliver(decision, share, prefix, skipped, now_ms, is_dead=is_dead)
             rest = PositionRange(prefix.end, rest.end)
         else:
-            nacked = given_back.within(rest)
-            kept = complement(nacked, rest, snapshot) if nacked else PositionSet()
+            nacked_here = nacked.within(rest)
+            kept = complement(nacked_here, rest, snapshot) if nacked_here else PositionSet()
             kept.update(skipped)
-            if nacked and has_rows_left(rest, kept, snapshot):
+            if nacked_here and has_rows_left(rest, kept, snapshot):
                 prefix = rest if is_dead else budget.take(rest, kept, snapshot)
                 _redeliver(decision, share, prefix, kept, now_ms, is_dead=is_dead)
-                skipped.update(nacked.within(prefix))
-                decision.given_back.update(nacked.within(PositionRange(prefix.end, rest.end)))
+                skipped.update(nacked_here.within(prefix))
+                decision.nacked.update(nacked_here.within(PositionRange(prefix.end, rest.end)))
         if rest and has_rows_left(rest, skipped, snapshot):
             decision.waiting.append(
                 DeliveredRange(share.count, rest, encode_skipped(skipped.within(rest)), share.at_ms)

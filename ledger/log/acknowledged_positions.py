@@ -51,7 +51,7 @@ class _Request(NamedTuple):
     words: Words
 
 
-def positions_given(batches: Iterable[pa.RecordBatch], snapshot: LogSnapshot, gone: Gone) -> PositionSet:
+def requested_positions(batches: Iterable[pa.RecordBatch], snapshot: LogSnapshot, gone: Gone) -> PositionSet:
     """Return the set of positions that the batches acknowledge. Raises Refused if any line is invalid."""
     positions = PositionSet()
     for batch in batches:

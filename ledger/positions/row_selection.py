@@ -31,11 +31,11 @@ class RowSelection:
     def __bool__(self) -> bool:
         return bool(self._entries)
 
-    def passes_over(self, position: Position) -> bool:
+    def skips(self, position: Position) -> bool:
         flags = self._entries.get(position.ledger_id)
         return flags is not None and position.entry_id < len(flags) and bool(flags[position.entry_id])
 
-    def taken(self, position: Position, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def select(self, position: Position, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the delivered rows of an entry. `batches` are all rows of the entry."""
         words = self._skip.rows(position.ledger_id).of(position.entry_id)
         row = 0
@@ -45,7 +45,7 @@ class RowSelection:
             yield batch if kept is None else batch.filter(pa.array(kept))
             row += count
 
-    def taken_of_placed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def select_placed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the delivered rows of a batch whose last column is `__position`."""
         column = batch.column(batch.num_columns - 1)
         ledgers, entries, rows = (np.asarray(column.field(name)) for name in ("ledgerId", "entryId", "batchIndex"))

@@ -162,7 +162,7 @@ UNLIMITED = 2**62
 
 
 class DeliveredRange(msgspec.Struct, frozen=True, array_like=True):
-    """Rows that are delivered together: the rows of `range` without those in `skip`, an encoded PositionInfo.
+    """Rows that are delivered together: the rows of `range` without the rows in `skip`, an encoded PositionInfo.
 
     An empty `skip` excludes no row. `count` is the number of earlier deliveries of the rows. `at_ms` is the time of the
     last earlier delivery by the broker's clock.

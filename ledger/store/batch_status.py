@@ -59,7 +59,7 @@ class BatchStatus:
         self._store = store
         self._clock = clock
 
-    def survey(self, request: reads.AskLogStatuses) -> reads.LogStatuses:
+    def statuses(self, request: reads.AskLogStatuses) -> reads.LogStatuses:
         """Return the state of the logs of each ledger, and the names of missing ledgers."""
         logs: list[reads.LogStatus] = []
         missing: list[str] = []
@@ -70,7 +70,7 @@ class BatchStatus:
                 missing.append(canonical_name(name))
         return reads.LogStatuses(self._clock(), logs, missing)
 
-    def quotas(self, request: reads.AskLimitedRanges) -> reads.SplitParts:
+    def limit(self, request: reads.AskLimitedRanges) -> reads.SplitParts:
         """Return the longest prefix of each range within its limits of rows and bytes."""
         return reads.SplitParts([self._prefix(limited) for limited in request.quotas])
 

@@ -80,7 +80,7 @@ from pyspark_ledger.ledger.store.multi_ledger_commit import ManifestCommits
 from pyspark_ledger.ledger.store.offload_scheduler import OffloadScheduler
 from pyspark_ledger.ledger.store.partitions import PartitionTable
 from pyspark_ledger.ledger.store.policies import PolicyService
-from pyspark_ledger.ledger.tiering.loader import OffloaderChoice, nothing_chosen
+from pyspark_ledger.ledger.tiering.loader import OffloaderChoice, no_offloader
 from pyspark_ledger.ledger.transport.moved_store import require_not_moved
 
 _DRAINING_THREADS = 16
@@ -258,7 +258,7 @@ class Store:
             lock.release()
             raise
         try:
-            return cls(path, lock, metadata, settings, clock, offloader or nothing_chosen(), watch, durability)
+            return cls(path, lock, metadata, settings, clock, offloader or no_offloader(), watch, durability)
         except BaseException:
             metadata.close()
             lock.release()

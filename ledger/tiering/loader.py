@@ -65,7 +65,7 @@ def _offloading(settings: Settings) -> dict[str, object]:
     return {name: value for name, value in asdict(settings).items() if _NAMED in name.lower()}
 
 
-def nothing_chosen() -> OffloaderChoice:
+def no_offloader() -> OffloaderChoice:
     """Return a choice without an offloader, for a process that opens a store without a broker."""
     return OffloaderChoice(lambda _: NoOffloader(), Settings())
 

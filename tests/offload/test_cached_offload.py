@@ -64,7 +64,7 @@ class CachedLog:
     def map_tail(self, reader: str) -> int:
         """Map another log in local files, as a reader on this host does. Return its bytes."""
         blocks = self.rig.store.ledger("tail").blocks(PositionRange(EARLIEST, LATEST), 300)
-        self.reads.hand_out(blocks, ReaderId(TAIL, reader))
+        self.reads.count_local(blocks, ReaderId(TAIL, reader))
         return sum(block.length for block in blocks)
 
 

@@ -145,7 +145,7 @@ def _messages(client: Client, task: LedgerTask, selection: RowSelection) -> Iter
             placed = entry_rows(topic, source.shape.with_places()).batches(whole)
             yield from (
                 batch.select(range(batch.num_columns - 1))
-                for batch in map(selection.taken_of_placed, placed)
+                for batch in map(selection.select_placed, placed)
                 if batch.num_rows
             )
         else:
@@ -194,7 +194,7 @@ def _entries(
                 ledger_id = block.ledger_id
                 for entry_id, frame in iter_frames(block.frames, ledger_id, block.first_entry, block.entries):
                     position = Position(ledger_id, entry_id)
-                    if not (selection and selection.passes_over(position)):
+                    if not (selection and selection.skips(position)):
                         yield position, parse_entry(frame, f"entry {position} of {request.name}")
                 next_position = block.end
         except (DataLoss, NotFound) as error:

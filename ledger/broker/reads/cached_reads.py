@@ -1,6 +1,6 @@
 """Read path of the broker: serves blocks from the cache or from storage, registers readers, and counts reads.
 
-    hand_out    counts blocks of local files, whose locations a reader on this host gets
+    count_local counts blocks of local files, whose locations a reader on this host gets
     share       copies blocks into shared memory, and returns their locations to a reader on this host
     read        returns the frames (entries with headers) of a block that is sent to a reader
     direct      counts blocks in object storage that a reader fetches by itself
@@ -110,7 +110,7 @@ class CachedReads:
             settings.managedLedgerMaxReadsInFlightPermitsAcquireQueueSize,
         )
 
-    def hand_out(self, blocks: Sequence[SegmentBlock], reading: ReaderId) -> None:
+    def count_local(self, blocks: Sequence[SegmentBlock], reading: ReaderId) -> None:
         """Count blocks of local files whose locations a reader on this host gets. The reader maps the files itself."""
         self._refresh(reading.ledger)
         self._register_leased(reading.ledger)
@@ -180,7 +180,7 @@ class CachedReads:
                 reading, Position(block.ledger_id, block.first_entry + block.entries)
             )
             return frames
-        with self.cache.permits.one(block.length) if self._account(block, reading) else nullcontext():
+        with self.cache.permits.held(block.length) if self._account(block, reading) else nullcontext():
             return read_block(block)
 
     def begins(self, blocks: list[SegmentBlock], reading: ReaderId) -> None:

@@ -148,7 +148,7 @@ class _Fetched:
     def frames(self, first: int, end: int) -> pa.Buffer:
         """Return the frames of entries `[first, end)`."""
         block = self._block
-        with self._cache.permits.one(block.length * (end - first) // block.entries):
+        with self._cache.permits.held(block.length * (end - first) // block.entries):
             return self._source.read_with(lambda: _local(block, first, end), first, end - first, alone=self._alone)
 
     def load(self, first: int, end: int) -> CachedBlock:

@@ -233,7 +233,7 @@ class QueuePolicy(EvictionPolicy):
 
 def expects_others(wanted: WantedRead) -> bool:
     """Return whether another reader than the requesting reader still has to read an entry of the read."""
-    return wanted.readers.expected(wanted.ledger_id, wanted.first, wanted.end, but=wanted.reader) > 0
+    return wanted.readers.expected(wanted.ledger_id, wanted.first, wanted.end, except_for=wanted.reader) > 0
 
 
 def require_positive(size: int) -> None:

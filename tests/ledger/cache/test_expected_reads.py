@@ -35,8 +35,8 @@ def test_each_reader_before_an_entry_is_expected_to_read_it() -> None:
     readers = following("a", "b")
     readers.follow("ahead", at(50), LATER)
     assert [readers.expected(1, first, first + 10) for first in (0, 40, 45, 50)] == [2, 2, 3, 3]
-    assert readers.expected(1, 0, 10, but="a") == 1
-    assert readers.expected(1, 0, 10, but="nobody") == 2
+    assert readers.expected(1, 0, 10, except_for="a") == 1
+    assert readers.expected(1, 0, 10, except_for="nobody") == 2
 
 
 def test_a_task_that_is_retried_settles_once() -> None:

@@ -13,28 +13,28 @@ from tests.rigs.deadline import wait_until
 
 def test_a_limit_of_nothing_is_none() -> None:
     permits = ReadPermits(0)
-    permits.take(10**12)
-    permits.take(10**12)
+    permits.acquire(10**12)
+    permits.acquire(10**12)
     assert permits.used == 2 * 10**12
 
 
 def test_reads_wait_in_the_order_in_which_they_came() -> None:
     permits, order = ReadPermits(100, 60_000, 3), list[int]()
-    permits.take(60)
+    permits.acquire(60)
     threads = []
     for number, size in enumerate((90, 10, 10)):  # the small ones would fit, and do not pass the large one
 
         def read(number: int = number, size: int = size) -> None:
-            permits.take(size)
+            permits.acquire(size)
             order.append(number)
 
         threads.append(threading.Thread(target=read))
         threads[-1].start()
         wait_until(lambda number=number: permits.waiting == number + 1)  # type: ignore[misc]
-    permits.give_back(60)
+    permits.release(60)
     wait_until(lambda: len(order) == 2)
     assert order == [0, 1]
-    permits.give_back(90)
+    permits.release(90)
     for thread in threads:
         thread.join(60)
     assert order == [0, 1, 2]
@@ -43,21 +43,21 @@ def test_reads_wait_in_the_order_in_which_they_came() -> None:
 
 def test_what_is_larger_than_all_there_is_goes_alone() -> None:
     permits = ReadPermits(100, waiting_max=1)
-    permits.take(1000)
+    permits.acquire(1000)
     with pytest.raises(Unavailable, match="waited 0 ms, while 1000 of at most 100 bytes were in flight"):
-        permits.take(1)
-    permits.give_back(1000)
-    permits.take(100)
+        permits.acquire(1)
+    permits.release(1000)
+    permits.acquire(100)
 
 
 def test_too_many_waiting_are_refused_and_a_timeout_leaves_no_trace() -> None:
     permits = ReadPermits(100)
-    permits.take(100)
+    permits.acquire(100)
     with pytest.raises(Unavailable, match=r"0 reads wait for storage, .* allows 0"):
-        permits.take(1)
+        permits.acquire(1)
     permits.waiting_max = 1
     with pytest.raises(Unavailable, match="waited 0 ms"):
-        permits.take(1)
+        permits.acquire(1)
     assert (permits.used, permits.waiting) == (100, 0)
     permits.change(200, 0, 1)
-    permits.take(100)
+    permits.acquire(100)

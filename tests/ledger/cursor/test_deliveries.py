@@ -89,7 +89,7 @@ class DeliveryRig(LogRig):
         self.store.cursors.acknowledge("log", "c", self.batches(rows))
 
     def nack(self, *rows: Row) -> None:
-        self.store.deliveries.give_back("log", "c", self.batches(rows))
+        self.store.deliveries.nack("log", "c", self.batches(rows))
 
     @staticmethod
     def batches(rows: tuple[Row, ...]) -> list[pa.RecordBatch]:
@@ -220,11 +220,11 @@ def test_a_cursor_that_is_not_read_explicitly_gives_nothing_back(rig: DeliveryRi
             Refused, match=r"no row of .*log' was delivered to subscription 'c' with ackMode 'explicit'"
         ):
             rig.nack((0, 1, 1))
-        assert (rig.backlog(), rig.store.deliveries._given_back) == (before, {})
+        assert (rig.backlog(), rig.store.deliveries._nacked) == (before, {})
         assert rig.take(Position(ledger + 1, 0), explicit=False), "a batch with a record, because of its hole"
         rig.crash()
     with pytest.raises(NotFound, match="has no cursor 'd'"):
-        rig.store.deliveries.give_back("log", "d", rig.batches(((0, 1, 1),)))
+        rig.store.deliveries.nack("log", "d", rig.batches(((0, 1, 1),)))
 
 
 @pytest.mark.parametrize("dies", [False, True])

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_ledger.ledger.log.acknowledged_positions import entry_sizes, positions_given
+from pyspark_ledger.ledger.log.acknowledged_positions import entry_sizes, requested_positions
 from pyspark_ledger.ledger.log.queries import head_left, measure_left, prefix_left
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot
 from pyspark_ledger.ledger.position import Position, PositionRange
@@ -29,7 +29,7 @@ def skipped_of(snapshot: LogSnapshot, seed: int) -> tuple[PositionSet, dict[Posi
             lines += [(segment.ledger_id, number, row) for row in gone.tolist()]
             left[Position(segment.ledger_id, number)] = size - len(gone)
     arrays = np.array(lines, dtype=np.int64).reshape(-1, 3).T
-    return positions_given([acknowledge_batch(*arrays)], snapshot, list), left
+    return requested_positions([acknowledge_batch(*arrays)], snapshot, list), left
 
 
 @given(snapshots.shapes, st.integers(0, 2**32), st.integers(0, 40), st.integers(0, 12))

@@ -182,7 +182,7 @@ def second_read(broker: DrivenBroker) -> object:
     with broker.patch.context() as patch:
         patch.setattr(permits._changed, "wait_for", lambda _, seconds: waited.append(seconds))
         try:
-            with permits.one(700_000), permits.one(700_000):
+            with permits.held(700_000), permits.held(700_000):
                 return "read"
         except Unavailable as refused:
             return waited or refused.message[:25]

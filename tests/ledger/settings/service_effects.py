@@ -79,7 +79,7 @@ def waited(broker: DrivenBroker) -> object:
 
 
 def second_call(broker: DrivenBroker) -> object:
-    with broker.admission.requests.one():
+    with broker.admission.requests.counted():
         return named(lambda: broker.client.call("list", Empty()))
 
 
@@ -87,7 +87,7 @@ def second_reader(broker: DrivenBroker) -> object:
     log = broker.log()
     log.append([entry(b"x")]).result(60)
     request = ReadRequest(log.name, PositionRange(EARLIEST, LATEST))
-    with broker.admission.readers.one():
+    with broker.admission.readers.counted():
         return named(lambda: list(broker.client.read_blocks(request, mapping=False)))
 
 

@@ -98,7 +98,7 @@ def test_nack_that_one_partition_cannot_do_is_not_done_by_the_others(rig: LogRig
     assert len(parts_of(rig.store, back, left[:2])) == 2
     with pytest.raises(Refused, match=f"no row of '{logs[2]}' was delivered"):
         parts_of(rig.store, back, left)
-    assert not rig.store.deliveries._given_back
+    assert not rig.store.deliveries._nacked
 
 
 def test_what_is_of_no_partition_is_refused(rig: LogRig) -> None:
