@@ -106,7 +106,7 @@ class Demo:
             self.spark.sparkContext.setLogLevel("ERROR")
 
     def write_first_part(self) -> None:
-        """Write the flights up to some day in June as one batch: all of them become visible at once, or none."""
+        """Write the flights of the first months as one batch: all of them become visible at once, or none."""
         self.say(f"writing the first {BATCH_ROWS:,} flights as one batch")
         with self.timed(f"batch write of {BATCH_ROWS:,} rows"):
             write_batch(self.spark, self.feed.batch, self.store, LEDGER)
@@ -120,7 +120,7 @@ class Demo:
         return reader
 
     def stream_the_rest(self) -> None:
-        """Write the other flights by the sink, file by file. Before two of the files, kill the broker or the reader."""
+        """Write the other flights by the sink, file by file. In between, kill the broker once and the reader once."""
         self.wait("the reader's first rows", lambda: (self.meter.backlog or BATCH_ROWS) < BATCH_ROWS)
         self.sink = start_sink(self.spark, self.feed, self.store, LEDGER, self.directory / "sink-checkpoint")
         self.stack.callback(self.sink.stop)

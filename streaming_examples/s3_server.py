@@ -87,7 +87,7 @@ class S3Server:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return the same as environment variables."""
+        """Return endpoint, region and credentials of the server as environment variables."""
         return {
             "AWS_ACCESS_KEY_ID": ACCESS_KEY,
             "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
@@ -130,7 +130,7 @@ class S3Server:
             time.sleep(0.05)
 
     def _answers(self) -> bool:
-        """Return whether an object can be put. The port opens before the server's parts are connected to each other."""
+        """Return whether an object can be put. An open port is not enough: the server's parts connect later."""
         try:
             urlopen(self.endpoint, timeout=1)  # noqa: S310 — of loopback
         except HTTPError as refused:

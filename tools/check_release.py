@@ -1,6 +1,6 @@
-"""Check that a checkout may be published as a tag: version and changelog agree, and the tree is that of the tag.
+"""Check that a checkout may be published as the release of a tag: version and changelog agree, and no file was changed.
 
-Prints one line for each refusal and ends with status 1, or prints one line. Nothing is changed.
+Prints a line for each reason against the release, and ends with status 1. Without a reason, prints one line.
 
 Use: python tools/check_release.py v0.1.0        (`make release-check TAG=v0.1.0` builds and tries the packages, too)
 """

@@ -1,4 +1,4 @@
-"""Hook of mkdocs: files of the repository outside of `docs/` that belong to the site, and links to them.
+"""Hook of mkdocs, which builds the site: adds files from outside of `docs/` to the site, and corrects links to them.
 
 - The pages `ROOT_PAGES`, and each file that a page links, are in the site at their path in the repository.
 - A link names a path in the repository. The hook changes it into the path in the site, where `docs/` is the top.

@@ -2,9 +2,9 @@
 
     python = make_environment(Path("dist/pyspark_ledger-….whl"), directory)
 
-The wheel is installed into a new environment in `directory`. All other packages are those of the environment that runs
-this module. A line in a `.pth` file adds their directory. Python reads no `.pth` file of a directory added in this way,
-so the editable install of the checkout has no effect.
+The wheel is installed into a new environment in `directory`. All other packages come from the environment that runs
+this module: a line in a `.pth` file adds its directory. Python ignores `.pth` files in a directory that was added in
+this way. So the editable install of the checkout has no effect.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ _GONE_SECONDS = 15.0
 
 
 class AppProcess:
-    """Run of `python -m <module> <arguments>`; its output goes to `log`."""
+    """Process that runs `python -m <module> <arguments>`. Its output goes to the file `log`."""
 
     def __init__(self, module: str, arguments: Sequence[str], log: Path) -> None:
         self.log = log

@@ -21,7 +21,7 @@ FLIGHT_KEY = ["time_hour", "carrier", "flight"]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Condition that has to hold."""
+    """Condition that must hold, and its result."""
 
     what: str
     held: bool
@@ -29,8 +29,8 @@ class Check:
 
 
 def exactly_once(found: pa.Table, source: pa.Table) -> list[Check]:
-    """Check that `found` has the same rows as `source`, each as often, with equal values in all columns."""
-    # The columns of `found` are parts of the mapped log and begin at any byte. Arrow's joins need aligned columns.
+    """Check that `found` and `source` have the same rows, each the same number of times."""
+    # The columns of `found` are views of mapped files, at any address. Arrow's joins need aligned columns.
     found = found.combine_chunks()
     counts = found.group_by(FLIGHT_KEY).aggregate([([], "count_all")])["count_all"]
     distinct = len(counts)
@@ -79,7 +79,7 @@ def nothing_dropped(progress: Path, files: BatchFiles) -> list[Check]:
 
 
 def went_on(progress: Path) -> list[Check]:
-    """Check that the restarted query has the id of the killed query, and resumed at its position."""
+    """Check that the restarted query has the id of the killed query, and continued at its position."""
     batches = _batches(progress)
     queries, runs = {batch["id"] for batch in batches}, list(dict.fromkeys(batch["runId"] for batch in batches))
     first = [next(batch["batchId"] for batch in batches if batch["runId"] == run) for run in runs]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class BatchFiles:
-    """Directory of such files. An instance is a function for `foreachBatch`."""
+    """Directory with a file for each micro-batch. An instance is the function that `foreachBatch` calls."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -37,7 +37,7 @@ class BatchFiles:
         return sorted(int(path.stem.removeprefix("batch-")) for path in self.directory.glob("batch-*.parquet"))
 
     def newest(self, key: list[str]) -> pa.Table:
-        """Return the newest row of each key: in update mode a later batch replaces earlier rows."""
+        """Return the newest row of each key. In Spark's output mode `update`, a later batch has the newer rows."""
         tables = []
         for batch in self.ids():
             rows = pq.read_table(self.directory / f"batch-{batch:06}.parquet")

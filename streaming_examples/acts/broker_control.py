@@ -22,7 +22,7 @@ _LEAVE_SECONDS = 10.0
 
 
 def kill_broker(client: Client) -> tuple[int, int, float]:
-    """Kill the broker. Return its process id, that of the broker that answers next, and the seconds until then."""
+    """Kill the broker. Return the process ids of this broker and of the next one, and the seconds between them."""
     before = client.hello().pid
     began = time.monotonic()
     os.kill(before, signal.SIGKILL)

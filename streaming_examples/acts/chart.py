@@ -1,4 +1,4 @@
-"""Picture of the demo: above the rows written and read per second, below the subscription's backlog, with the kills."""
+"""Picture of the demo: the rows written and read per second, the subscription's backlog, and the times of the kills."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _EVENT = "tab:red"
 
 
 def rates(samples: Sequence[Sample]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the middle of each bin in seconds, and its rows written and rows acknowledged per second."""
+    """Return for each interval its middle in seconds, and the rows written and acknowledged per second."""
     seconds = np.array([sample.seconds for sample in samples])
     written = np.array([sample.rows for sample in samples], float)
     read = np.array([0 if sample.backlog is None else sample.rows - sample.backlog for sample in samples], float)
@@ -51,7 +51,7 @@ def draw(samples: Sequence[Sample], events: Sequence[Event], path: Path) -> None
 
 
 def _rates(axis: Axes, samples: Sequence[Sample]) -> None:
-    """Draw both rates. The batch write is far above the rest: the axis ends below it, and a text gives its rate."""
+    """Draw both rates. The rate of the batch write is far above the axis, so a text states it."""
     middles, written, read = (values / scale for values, scale in zip(rates(samples), (1, 1e3, 1e3), strict=True))
     axis.step(middles, written, where="mid", label="written", color="tab:blue")
     axis.step(middles, read, where="mid", label="read and acknowledged", color="tab:orange")

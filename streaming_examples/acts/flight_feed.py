@@ -1,8 +1,8 @@
 """Flights for the two writes of the demo: a first part for one batch, and the rest in files that appear one by one.
 
-The files are prepared in another folder and moved into the folder that the stream watches. So the stream sees only
-complete files. Rows and files are in the order of time, and one file is one micro-batch. So no row is later than one
-file's span of time.
+The files are written to another folder, and moved into the folder that the stream watches. So the stream sees only
+complete files. Rows and files are ordered by time, and one file is one micro-batch. So a row arrives late by at most
+the time that one file covers.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class FlightFeed:
 
 
 def write_batch(spark: SparkSession, rows: pa.Table, store: Path, ledger: str) -> None:
-    """Write one batch. An entry has at most 512 KiB, less than a month of flights: a limited read ends at an entry."""
+    """Write one batch. An entry has at most 512 KiB, because a read with a row limit ends at the end of an entry."""
     frame = spark.createDataFrame(rows)
     writer = frame.write.format("ledger").option("store", str(store)).option("entryBytes", "512k")
     writer.mode("append").save(ledger)

@@ -35,7 +35,7 @@ class Event:
 
 
 class Meter:
-    """Meter that samples until it is stopped. `rows` and `backlog` are those of the last sample."""
+    """Meter that takes samples until it is stopped. `rows` and `backlog` are the figures of the last sample."""
 
     def __init__(self, client: Client, ledger: str, subscription: str) -> None:
         self.samples: list[Sample] = []

@@ -16,7 +16,7 @@ from streaming_examples.acts.meter import Meter
 def write_report(
     checks: Sequence[Check], timings: Sequence[tuple[str, float]], meter: Meter, directory: Path, console: Console
 ) -> None:
-    """Print the report and write it to files. The last line has the number of checks that held."""
+    """Print the report and write it to files. The last line has the number of checks that passed."""
     draw(meter.samples, meter.events, directory / "picture.png")
     failed = [check for check in checks if not check.held]
     backlogs = [sample.backlog for sample in meter.samples if sample.backlog is not None]

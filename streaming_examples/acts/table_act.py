@@ -1,7 +1,7 @@
 """Act of the demo: sealed segments become a Delta table, which answers the same SQL as the log.
 
-Each segment is one version of the table. The act queries the newest version, and the version before the last segment.
-The first answer equals that of the whole log. The second equals that of the log without the last segment.
+Each segment is one version of the table. The act runs the same SQL on two versions. The newest version must answer like
+the whole log. The version before it must answer like the log without the last segment.
 """
 
 from __future__ import annotations

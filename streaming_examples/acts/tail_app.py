@@ -2,9 +2,10 @@
 
     python -m streaming_examples.acts.tail_app STORE LEDGER DIRECTORY
 
-`DIRECTORY` gets `checkpoint/`, `windows/` (see `batch_files`) and `progress.jsonl`: one line of Spark's own progress
-per micro-batch. The demo reads this file to find rows that the watermark dropped, also after a kill of this process.
-The application runs until a file `DIRECTORY/stop` appears, or it is killed. To recover, start it again.
+The application writes `checkpoint/`, `windows/` (see `batch_files`) and `progress.jsonl` in `DIRECTORY`. The last file
+has a line with Spark's progress for each micro-batch. The demo reads it to find rows that the watermark dropped, also
+after a kill of this process. The application runs until a file `DIRECTORY/stop` appears. If it was killed, start it
+again.
 """
 
 from __future__ import annotations

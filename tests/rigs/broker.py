@@ -105,7 +105,7 @@ class BrokerRig:
                 os.waitpid(pid, 0)
 
     def _ours(self) -> list[int]:
-        """Return every broker and supervisor of this store. Supervisors are first, so that they start no broker."""
+        """Return every supervisor and broker of this store, supervisors first: a killed supervisor starts no broker."""
         mine = str(self.store).encode()
         found = []
         for folder in Path("/proc").iterdir():

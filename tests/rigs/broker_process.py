@@ -26,7 +26,7 @@ def store(store_path: Path) -> Iterator[Path]:
         return
     with suppress(LedgerError):
         connect_store(store_path, start=False, deadline_ms=1_000).call("shutdown", Empty(), deadline_ms=0)
-    kill_all(store_path)  # a broker that shuts down would wait for streams that are still open in this process
+    kill_all(store_path)  # A broker waits for open streams when it shuts down, so they are closed first.
 
 
 @pytest.fixture

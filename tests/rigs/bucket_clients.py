@@ -1,4 +1,4 @@
-"""Creation of a store in a bucket without the test of the bucket, and this process as a client of the store."""
+"""Set-up for clients of a store in a bucket: creation of the store without the test of the bucket, and credentials."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def create_store(bucket: str, options: S3Options | None = None) -> None:
 
 
 def be_client(server: S3Server, cache: Path, patch: pytest.MonkeyPatch) -> None:
-    """Give this process the credentials of the server and a cache of its own."""
+    """Set the environment variables of this process: the credentials of the server, and a separate cache."""
     for name, value in server.environment.items():
         patch.setenv(name, value)
     patch.setenv("LEDGER_CACHE", str(cache))
@@ -34,7 +34,7 @@ def be_client(server: S3Server, cache: Path, patch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def directory(bucket: str, s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The cache of a store in a bucket. Its broker is started by this process, which has the credentials."""
+    """Return the cache directory of a store in a bucket. This process starts the broker, as it has the credentials."""
     be_client(s3_server, tmp_path / "cache", monkeypatch)
     create_store(bucket)
     connect(bucket)

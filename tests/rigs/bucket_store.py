@@ -34,7 +34,7 @@ SMALL = CollectorLimits(snapshot_bytes=1, objects_max=1_000, live_bytes=1 << 40,
 
 
 class _Target(OffloaderChoice):
-    """Choice of one offloader."""
+    """Object with which a broker finds its offloader. It always returns the same offloader."""
 
     def __init__(self, offloader: Any, settings: Settings) -> None:
         super().__init__(lambda _: offloader, settings)
@@ -44,7 +44,7 @@ class _Target(OffloaderChoice):
 
 
 class BucketRig:
-    """Hosts of one store. `host` opens the store there, as a new broker that takes over."""
+    """Hosts with brokers of one store. `host` opens the store on a new host, whose broker takes the store over."""
 
     def __init__(
         self,

@@ -80,7 +80,7 @@ def block(
 
 
 def insert(cache: EntryCache, name: str, cached: CachedBlock) -> list[CachedRange]:
-    """Cache a block as a read of storage does. Return its spans that are still cached."""
+    """Cache a block as a read of storage does. Return the ranges of the block that are still cached."""
     with cache.still():
         return cache._put(cache.ledger(name), cached)
 
@@ -94,7 +94,7 @@ def put_one(
     expected: int = 0,
     accessed: bool = False,
 ) -> CachedRange:
-    """Cache one entry of `size` bytes with `expected` readers of its own that will read it. Return its span."""
+    """Cache one entry of `size` bytes that `expected` readers will read. Return its cached range."""
     (span,) = cache.put(block(entry, entry + 1, size=size), now_ms)
     if expected:
         span.readers = LedgerReaders()
@@ -105,7 +105,7 @@ def put_one(
 
 
 def removing(spans: list[CachedRange], policy: EvictionPolicy | None = None) -> Remove:
-    """Return a `remove` that appends each removed span to `spans`, and informs the policy as the cache does."""
+    """Return a function that removes a range: it appends the range to `spans`, and informs the policy."""
 
     def remove(span: CachedRange) -> int:
         spans.append(span)

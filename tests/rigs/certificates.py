@@ -50,7 +50,7 @@ def certificates() -> dict[str, str]:
 
 
 def tls(*names: str) -> dict[str, str | int]:
-    """Return settings of a broker on loopback with TLS. The values are formats for the result of `certificates`."""
+    """Return settings of a broker on loopback with TLS. Names in braces stand for the results of `certificates`."""
     files = {
         "bindAddress": "grpc+tls://localhost:0",
         "tlsCertificateFilePath": "{one}",

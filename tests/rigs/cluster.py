@@ -29,9 +29,10 @@ _HEAP = "256m"
 
 @dataclass(frozen=True)
 class Cluster:
-    """Addresses for a driver. `host` is where workers reach the driver.
+    """Addresses of a cluster. `host` is the address at which workers reach the driver.
 
-    `elsewhere` begins a command that runs on the first worker's host. `elsewhere_address` is that host's address.
+    `elsewhere` is the start of a command that runs on the first worker's host. `elsewhere_address` is that host's
+    address.
     """
 
     master: str

@@ -1,6 +1,6 @@
 """Servers of credentials on loopback: an OIDC issuer, whose tokens SeaweedFS's STS accepts, and a container endpoint.
 
-SeaweedFS verifies the tokens' signatures and issues session credentials, which its S3 verifies in each request.
+SeaweedFS verifies the tokens' signatures and issues session credentials. Its S3 service verifies these in each request.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def given(*places: tuple[int, ...]) -> list[pa.RecordBatch]:
 
 
 class CursorRig(LogRig):
-    """Log with the entries 0:0 … 4:3, and a cursor at its start. A segment has four entries, an entry five rows."""
+    """Log with five segments of four entries (0:0 to 4:3), each with five rows; and a cursor at the log's start."""
 
     def __init__(self, path: Path, **settings: int) -> None:
         super().__init__(path, **settings)

@@ -157,7 +157,7 @@ class World:
 
 
 def said(call: Callable[[], object]) -> object:
-    """Return the result of a call, or the kind of its error."""
+    """Return the result of a call, or the class of its error."""
     try:
         return call()
     except LedgerError as error:

@@ -57,7 +57,7 @@ def begin(
 
 
 def stage(opened: BucketStore, batch: int, payloads: Sequence[bytes], *, query: str = "q") -> StagedPart:
-    """Stage a small part with the broker, in frames."""
+    """Stage a small part through the broker, as frames of a segment."""
     with PartFile(opened.store.open_part(query, batch)) as part:
         for value in payloads:
             part.write([entry(value, run=batch)], 1)

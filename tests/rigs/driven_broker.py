@@ -99,7 +99,7 @@ class DrivenBroker:
         self.now_ms += milliseconds
 
     def again(self) -> DrivenBroker:
-        """Close this broker. Return a new one of the same store, with the same settings and wall-clock time."""
+        """Close this broker. Return a new broker of the same store, with the same settings and the same time."""
         self.close()
         return DrivenBroker(self.folder, self._given, self.patch, self.wall_ms)
 

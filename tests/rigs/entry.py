@@ -35,7 +35,7 @@ def chunk(payload: bytes, number: int, count: int, uuid: str, total: int, produc
 
 
 def parsed(block: SegmentBlock | FrameBlock) -> Iterator[tuple[str, ParsedEntry]]:
-    """Yield the positions and entries of a block of a log or of a client. An error names the file of a log's block."""
+    """Yield the positions and entries of a block. An error names the block's file if the block is from a log."""
     of_log = isinstance(block, SegmentBlock)
     frames, file = (read_block(block), f" of {block.path}") if of_log else (block.frames, "")
     for entry_id, frame in iter_frames(frames, block.ledger_id, block.first_entry, block.entries):

@@ -92,7 +92,7 @@ def batch_of_all(orders: Ledger) -> pa.Table:
 
 
 def given_up(stream: LedgerStreamReader, here: dict[str, Any], batches: int = 4) -> dict[str, Any]:
-    """Read this many batches without an acknowledgement. Return the offset after them."""
+    """Read `batches` batches without an acknowledgement. Return the offset after the last one."""
     for _ in range(batches):
         here = text(stream.latestOffset(here, ALL) or here)
     return here

@@ -39,7 +39,7 @@ def reach(points: Path, place: str) -> None:
 
 
 class FaultPoints:
-    """Test's side of the places, in a directory of its own."""
+    """Directory of the places, with which a test arms a place and releases a stopped process."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

@@ -12,7 +12,7 @@ from nbclient import NotebookClient
 
 
 def run_cells(directory: Path, *cells: str, timeout: int = 120) -> list[list[dict[str, Any]]]:
-    """Execute cells in a new kernel. Return the outputs of each cell after all cells; updates replace their picture."""
+    """Execute cells in a new kernel. Return each cell's outputs at the end; an updated picture replaces the earlier."""
     kernel = AsyncKernelManager()
     kernel.kernel_spec.argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])

@@ -1,7 +1,7 @@
 """Query that copies `in` to `out`, each row with a text of 100 KB, so that the parts of its tasks become segments.
 
-`python -m tests.rigs.large_rows_app STORE CHECKPOINT POINTS` runs until it is killed. A task that fails is repeated.
-The executor is another process than the driver, and Spark replaces an executor that is killed.
+`python -m tests.rigs.large_rows_app STORE CHECKPOINT POINTS` runs until it is killed. Spark repeats a failed task. The
+executor is another process than the driver, and Spark replaces an executor that is killed.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ MINUTE = 60_000
 
 
 class LogRig:
-    """Store and its clock, `now` in ms. No timer runs: the test calls each round."""
+    """Store and its clock, `now` in ms. No background task runs by itself: the test calls it."""
 
     def __init__(self, path: Path, **settings: int) -> None:
         self.path = path

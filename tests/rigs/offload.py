@@ -33,7 +33,7 @@ BLOCK = 512
 
 
 class _Choice(OffloaderChoice):
-    """Choice of the rig's present offloader."""
+    """Object with which the store finds its offloader: the present offloader of the rig."""
 
     def __init__(self, rig: OffloadRig) -> None:
         super().__init__(lambda _: rig.offloader, rig.settings)
@@ -47,7 +47,7 @@ class _Choice(OffloaderChoice):
 
 
 class OffloadRig:
-    """Store and its clock, `now` in ms. `copies` is its offloader. No timer runs: the test calls each round."""
+    """Store and its clock, `now` in ms. `copies` is its offloader. The test itself calls each background task."""
 
     def __init__(self, path: Path, address: str, options: S3Options | None = None, **rest: Any) -> None:
         self.path = path

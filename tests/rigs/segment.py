@@ -1,4 +1,5 @@
-"""Set-up for tests of segments: entries with their rows and their run in three bytes, and a writer of small blocks."""
+"""Set-up for tests of segments: tiny entries whose payload is three bytes (rows and run), and a writer of small
+blocks."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ def entry(payload: bytes, *, rows: int = 1, txn: int = 0, closes: bool = False) 
 
 
 def describe(view: memoryview) -> EntryTraits:
-    """Return the three bytes of `entry` after its checksum, which is verified, and its stamp, if it has one."""
+    """Verify the checksum of `entry`, and return its three bytes. A stamp before the entry is skipped."""
     data = bytes(view)
     stamp = None
     if data[:2] == b"\x0e\x02":
@@ -59,7 +60,7 @@ def _varint(body: bytes, at: int) -> tuple[int, int]:
 
 
 class SegmentRig:
-    """Segment 7 with blocks of 256 bytes in a directory of its own. `written` has the original entries."""
+    """Segment 7 with blocks of 256 bytes, in a new directory. `written` has the entries without stamps."""
 
     entry = staticmethod(entry)
     describe = staticmethod(describe)
@@ -76,7 +77,7 @@ class SegmentRig:
         self.written: list[bytes] = []
 
     def write(self, *entries: bytes) -> None:
-        """Write entries, and leave the acknowledged end before them."""
+        """Write entries that are not acknowledged: the acknowledged end stays before them."""
         stamped = []
         for data in entries:
             self.stamp = BrokerStamp(self.stamp.timestamp_ms + 1, self.stamp.row_end + data[10])

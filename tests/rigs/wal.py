@@ -35,7 +35,7 @@ class WalRig:
     def take_over(
         self, *, window: int = 4, limits: RequestLimits = LIMITS, before: Callable[[str], None] = lambda _: None
     ) -> tuple[WalWriter, list[bytes]]:
-        """Take over as a new broker. Return its writer and the log's texts. `before` is called before each step."""
+        """Take the store over as a new broker. Return its writer, and the log's texts. Calls `before` at each step."""
         taking = TakeOver(self.through, uuid.uuid4(), limits, system_clock_ms)
         before("look")
         found = read_manifest(self.through, limits)
@@ -55,7 +55,7 @@ class WalRig:
         return [text_of(batch.parts) for batch in WalReader(self.bucket, self.store_id, scan, LIMITS).batches()]
 
     def collect(self, writer: WalWriter) -> None:
-        """Raise the first live number to the end of the log, and delete the objects below, as a collector does."""
+        """Mark all objects of the log as unneeded, and delete them, as the broker's clean-up does."""
         found = read_manifest(self.bucket, LIMITS)
         after = replace(found.manifest, revision=found.manifest.revision + 1, first=writer.end)
         replace_manifest(self.bucket, found, after, LIMITS)

@@ -48,16 +48,16 @@ class Snapshot(NamedTuple):
 
 
 class Look(NamedTuple):
-    """Look of a broker: the numbers that it may acknowledge, and the manifest after it was read."""
+    """Look of a broker: the numbers that it may acknowledge, and the manifest that it has read (None: not yet)."""
 
     stored: frozenset[int]
     manifest: StoreManifest | None = None
 
 
 class Broker(NamedTuple):
-    """State of a broker. `view` has the entries that it serves, `acknowledged` those that it acknowledged.
+    """State of a broker. `view` has the entries that it serves, `acknowledged` the entries that it has acknowledged.
 
-    `named` is the snapshot that the broker knows to be in the manifest. `unnamed` is its new snapshot before that.
+    `named` is the snapshot that the manifest names, as far as the broker knows. `unnamed` is its newer snapshot.
     """
 
     name: str
@@ -127,7 +127,7 @@ class Model:
     states: int = 0
 
     def explore(self, first: State, most: int = 1_500_000) -> str:
-        """Return the first problem that any interleaving leads to, empty if there is none."""
+        """Try every order of steps. Return the first problem that is found; empty if there is none."""
         seen, waiting = {first}, [first]
         while waiting:
             state = waiting.pop()

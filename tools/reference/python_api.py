@@ -1,6 +1,6 @@
 """Reference of the Python API, printed as `docs/api.md` from signatures and docstrings.
 
-- The public names are those of `pyspark_ledger.__all__`, the members of its classes, and the classes that calls return.
+- Public are the names in `pyspark_ledger.__all__`, the members of its classes, and the classes of returned values.
 - A member is public if its name has no leading underscore. A class of results has a table of its fields instead.
 - A signature is copied from the source code, so a default is shown as the expression in the code.
 """
@@ -73,7 +73,7 @@ RESULTS: tuple[type, ...] = (
     ReadPlan,
     PlannedPart,
 )
-# Classes whose members the page shows as those of a derived class.
+# Base classes whose members the page shows in a derived class.
 PARTS: Mapping[type, type] = {pyspark_ledger.Ledger: LedgerAdmin}
 CONSTANTS = {"EARLIEST": position, "LATEST": position, "__version__": version}
 
@@ -220,7 +220,7 @@ def _text(documented: object) -> str:
 
 
 def _linked(text: str) -> str:
-    """Return a docstring as Markdown, in which a page of `docs/` is a link."""
+    """Return a docstring as Markdown, with a link for each named page of `docs/`."""
     return re.sub(r"docs/([a-z-]+\.md)", r"[\1](\1)", text.strip())
 
 
