@@ -149,7 +149,7 @@ def _show_cache(console: Console, metrics: CacheMetrics, name: str) -> None:
         ("bytes in memory", "size_bytes"),
         ("bytes of recently used local files", "local_file_bytes"),
         ("expected reads", "expected_reads"),
-        ("bytes with expected reads", "non_evictable_bytes"),
+        ("bytes that a reader still needs", "non_evictable_bytes"),
     ):
         table.add_row(title, *[f"{getattr(part, field):,}" for part in [*parts, metrics]])
     console.print(table)
@@ -157,8 +157,8 @@ def _show_cache(console: Console, metrics: CacheMetrics, name: str) -> None:
         f"policy {metrics.policy}, {metrics.size_bytes:,} of {metrics.limit_bytes:,} bytes of memory in use, "
         f"{metrics.lingering_bytes:,} evicted and still referenced by readers, "
         f"{metrics.inflight_read_bytes:,} being read from storage; "
-        f"{metrics.local_file_bytes:,} of {metrics.local_file_limit_bytes:,} bytes of local files counted; "
-        f"{counted(metrics.evictions, 'eviction')} by size in {metrics.eviction_nanos / 1e6:,.1f} ms, "
+        f"{metrics.local_file_bytes:,} of {metrics.local_file_limit_bytes:,} bytes of recently used local files; "
+        f"{counted(metrics.evictions, 'eviction')} at the limit in {metrics.eviction_nanos / 1e6:,.1f} ms, "
         f"{counted(metrics.requeues, 'postponed eviction')}"
     )
     if any(part.readers for part in parts):

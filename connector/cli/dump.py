@@ -142,7 +142,7 @@ def record(
     store: StoreOption = None,
     output: OutputOption = Output.text,
 ) -> None:
-    """Print a store's record in the form of Pulsar's metadata store. No broker is needed."""
+    """Print the metadata of a ledger or cursor, as Pulsar would store them. No broker is needed."""
     path = Path(store_location(store)) / "metadata.sqlite"
     records, canonical = Metadata(MetadataView(path, TABLES), system_clock_ms), canonical_name(name)
     found = records.ledger(canonical)

@@ -260,7 +260,7 @@ def append(
     """Append messages, or the rows of CSV and JSON lines, and print the position after the last."""
     columns, rows = KeyedColumns(key_column, properties_column), bool(files or written)
     if rows and messages:
-        raise Refused(f"{counted(len(messages), 'message')} and rows were given", hint="Append one or the other")
+        raise Refused(f"{counted(len(messages), 'message')} and rows were given", hint="Append messages, or rows")
     if columns and not rows:
         raise Refused("a column is named, but no rows are given", hint="Name a --file, or the --format of the input")
     texts = _texts(files or [], written) if rows else []

@@ -35,7 +35,7 @@ class Addressing:
         return f"ledgers like {self.pattern!r}" if self.pattern else ", ".join(self.names)
 
     def matching(self, names: Iterable[str]) -> list[str]:
-        """Return the selected names. `names` are the ledgers of a store; partitions are under their common name."""
+        """Return the selected names out of `names`, in which a partitioned ledger has one name for all partitions."""
         return [name for name in names if self._selects(name)]
 
     def addresses(self, log: str) -> bool:

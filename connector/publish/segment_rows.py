@@ -34,7 +34,9 @@ _DATE = "date_from_unix_date(cast(unix_micros(__publishTime) div 86400000000 as 
 _UNSUPPORTED_TYPES = frozenset(
     {"VariantType", "DayTimeIntervalType", "YearMonthIntervalType", "CalendarIntervalType", "TimeType"}
 )
-_UNSUPPORTED_NESTED_TYPES = frozenset({"NullType"})  # at the top level, such a column becomes text
+_UNSUPPORTED_NESTED_TYPES = frozenset(
+    {"NullType"}
+)  # Delta has no column without a type. Only a top-level column becomes text instead; inside of a struct it is refused.
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ Rules
 - Keys are sorted. The lag is the backlog after this batch, in the state of the ledger when the batch was planned.
 - `lagMs` is the age of the oldest unread entry by the broker's clock; 0 without a backlog.
 - `reads` counts the data of all readers since the last report: mapped ranges, sent blocks, and direct reads.
-  `cacheHitRate` is the share of entries not read from storage. The same bytes by source are `memoryBytes`,
-  `pageCacheBytes`, `localFileBytes` and `objectStorageBytes` (`ledger.protocol.cache.ReadSources`).
+  `cacheHitRate` is the share of entries that were not read from storage. `memoryBytes`, `pageCacheBytes`,
+  `localFileBytes` and `objectStorageBytes` are the bytes by their source (`ledger.protocol.cache.ReadSources`).
 - `batch.id` is the id of the batch in logs (`connector.read.read_batches`).
 - `cache` is the broker's cache of all ledgers: counters since the last report, and current sizes.
 - If there are more than `LEDGERS_MAX` ledgers, the report lists the ledgers with the largest lag. `ledgersInAll` has
@@ -82,7 +82,7 @@ class SourceIdentity:
 
 @dataclass(frozen=True, slots=True)
 class LedgerLag:
-    """Lag of one ledger behind a batch. `left` is the status of a read from the batch's end; None without a backlog."""
+    """Unread entries of one ledger after a batch. `left` is the ledger's status from the batch's end; None: no backlog."""
 
     log: LogStatus
     left: LogStatus | None

@@ -29,7 +29,7 @@ _INVALID_VERSION = 2**63 - 1
 
 
 class PulsarRows:
-    """Converter of parsed entries to record batches with exactly the shape's schema."""
+    """Converter of parsed entries to record batches. Their schema is exactly that of the read (`RowShape`)."""
 
     def __init__(self, topic: Topic, shape: RowShape) -> None:
         self._topic = topic

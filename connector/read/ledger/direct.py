@@ -5,11 +5,12 @@ A *block* is a part of a segment with whole entries. The broker decides for each
 this block through the broker. In its metrics the broker counts the fetched blocks as read from object storage.
 
 Rules
-- The task reads the credentials on its own host: by the references of the query, or with boto3's chain.
+- The task finds the credentials on its own host: the query's options name their place, else boto3 searches for them.
 - A process tries the bucket once, by a read of a few bytes. If the bucket fails, the process reads through the broker
   for a while, and then tries again (`connector.bucket_switch`).
 - If an object was deleted after the broker's reply, the rest of that part is read through the broker.
-- The broker has counted the blocks of a part that is then read through it. So these entries count twice.
+- The broker counts a block when it allows the direct read. If the task then reads the block through the broker, the
+  block counts twice.
 """
 
 from __future__ import annotations

@@ -159,9 +159,9 @@ class LedgerRead:
         *,
         of: Sequence[str] | None = None,
     ) -> LogStatuses:
-        """Return the statuses of the ledgers `of` (default: all), with the unread part of each.
+        """Return the statuses of the ledgers `of` (default: all), with the number of unread entries of each.
 
-        `progress` has the position from which each ledger is unread, `otherwise` is the position of the other ledgers.
+        `progress` has the first unread position of some ledgers. `otherwise` is that of all other ledgers.
         """
         request = AskLogStatuses(self.names() if of is None else list(of), dict(progress), otherwise)
         statuses: LogStatuses = self.connection.call(lambda client: client.call("survey", request))
@@ -204,6 +204,7 @@ class LedgerRead:
 
     def source_of(self, source: ReadSource, ranges: Sequence[LedgerRange]) -> ReadSource:
         """Return the source of a task over `ranges`: with direct reads only if the bucket has the start of the ranges.
+
         Reason: a task without direct reads saves the call that asks where its blocks are.
         """
         access = self.options.direct

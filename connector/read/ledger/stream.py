@@ -12,7 +12,7 @@ Invariants
 - A ledger that is found while the query runs is read from its beginning. Trigger.AvailableNow reads only the ledgers
   that existed at its start.
 - A query acknowledges only entries of batches that Spark has committed. When Spark plans the next batch, all entries
-  before its start are committed. A commit also states the end of its batch.
+  before its start are committed. When Spark reports a commit, it passes the end of the committed batch.
 - Lost entries raise DataLoss. With `failOnDataLoss` false they are logged and reported once. They are never skipped
   silently.
 """
@@ -329,7 +329,7 @@ class LedgerStream(StreamPlanner):
         return start.advanced(ends, starts, states.deleted)
 
     def _existing(self, offsets: dict[str, LedgerOffset]) -> dict[str, LedgerOffset]:
-        """Return the offsets whose ledger was not created again since. Report the other offsets as data loss."""
+        """Return the offsets of ledgers that were not created again meanwhile. Report the others as data loss."""
         if not offsets:
             return {}
         require_subscription(offsets, self.subscriptions.name)
