@@ -1,7 +1,7 @@
 """Commands on a whole store: `ledger serve` and `stop` for its broker, `ledger repair` for its metadata, `store move`.
 
-If the metadata lost the record of a segment, `repair` adds the segment to its ledger again. The command can also
-accept metadata that lack commits. The page docs/concepts.md explains the words segment and record.
+If the metadata lost the record of a segment, `repair` adds the segment to its ledger again. The command can also accept
+metadata whose newest changes are lost. The page docs/concepts.md explains the words segment and record.
 
 Rules of `repair`
 - Without `--yes` the command changes nothing.
@@ -96,9 +96,9 @@ def repair(
     ledgers: Annotated[
         list[int] | None, typer.Argument(help="Ids of segments; default: all that can be added.")
     ] = None,
-    ledger: Annotated[str, typer.Option(help="The ledger of segments whose files name no ledger.")] = "",
+    ledger: Annotated[str, typer.Option(help="The ledger for segments whose files do not name their ledger.")] = "",
     accept_metadata: Annotated[
-        bool, typer.Option("--accept-metadata", help="Accept metadata that lack commits.")
+        bool, typer.Option("--accept-metadata", help="Accept metadata whose newest changes are lost.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Repair the store; without it, only report.")] = False,
     store: StoreOption = None,

@@ -300,7 +300,7 @@ def check_discovery(found: dict[str, Any] | str, surroundings: SparkEnvironment)
     if isinstance(found, str):
         do = f"Unset PYSPARK_DRIVER_PYTHON or set it to {sys.executable}. {by_hand}"
         what = f"Spark looks for sources with {surroundings.lookup_python}: {found}"
-        yield Diagnosis(check, "problem", f"{what}; it finds none", do)
+        yield Diagnosis(check, "problem", f"{what}; Spark finds no source", do)
         return
     broken = {name: error for name, error in found["discovery"].items() if error}
     for name, error in broken.items():

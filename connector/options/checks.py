@@ -40,7 +40,8 @@ def require_consistent(values: Values) -> None:
         both = sorted(_places(values, f"{edge}_positions").keys() & _places(values, f"{edge}_timestamps").keys())
         if both:
             raise Refused(
-                f"ledger {both[0]} is in '{edge}Positions' and in '{edge}Timestamps'", hint="Leave it in one of them"
+                f"ledger {both[0]} is in '{edge}Positions' and in '{edge}Timestamps'",
+                hint="Name the ledger in only one of the two options",
             )
     _require_one_of(values, "rescued_data_column", "dead_letter_ledger")
     if "dead_letter_ledger" in values and values.get("ack_mode") == "explicit":

@@ -69,7 +69,9 @@ FOREIGN_NAMES: tuple[ForeignName, ...] = (
         f"Use 'endingPosition' (latest or 3:17), or by ledger 'endingPositions', such as {_PLACES}",
     ),
     ForeignName("subscribe", Origin.KAFKA, "Use 'ledgers', such as orders,clicks; load() names a single ledger"),
-    ForeignName("subscribePattern", Origin.KAFKA, "Use 'ledgersPattern', such as orders-.*; it is matched as a whole"),
+    ForeignName(
+        "subscribePattern", Origin.KAFKA, "Use 'ledgersPattern', such as orders-.*; it must match the whole name"
+    ),
     ForeignName("assign", Origin.KAFKA, "Use 'ledgers', such as orders-partition-0; a partition is a ledger"),
     ForeignName(
         "startingOffsetsByTimestamp",
@@ -88,7 +90,9 @@ FOREIGN_NAMES: tuple[ForeignName, ...] = (
     ),
     ForeignName("maxOffsetsPerTrigger", Origin.KAFKA, "Use 'maxRowsPerTrigger', such as 10000"),
     ForeignName("minOffsetsPerTrigger", Origin.KAFKA, "Use 'minRowsPerTrigger', such as 1000"),
-    ForeignName("minPartitions", Origin.KAFKA, "Use 'targetPartitionBytes', such as 16m; less gives more partitions"),
+    ForeignName(
+        "minPartitions", Origin.KAFKA, "Use 'targetPartitionBytes', such as 16m; a smaller size gives more partitions"
+    ),
     ForeignName(
         "maxRecordsPerPartition",
         Origin.KAFKA,
@@ -131,9 +135,7 @@ FOREIGN_NAMES: tuple[ForeignName, ...] = (
     ),
     ForeignName("admin.url", Origin.PULSAR, _ONE_ADDRESS),
     ForeignName("topics", Origin.PULSAR, "Use 'ledgers', such as orders,clicks"),
-    ForeignName(
-        "topicsPattern", Origin.PULSAR, "Use 'ledgersPattern', such as orders-.*; it has no persistent:// in front"
-    ),
+    ForeignName("topicsPattern", Origin.PULSAR, "Use 'ledgersPattern', such as orders-.*; leave out persistent://"),
     ForeignName(
         "startingTime",
         Origin.PULSAR,

@@ -229,7 +229,7 @@ class ReadOptions(EveryReadOptions):
     pacing: bool = option(
         flag,
         ("stream read",),
-        "If a query reads old entries from object storage, let it wait for queries close behind it, so that one "
-        "download serves all. The waits take at most a fifth of the query's time.",
+        "If a query reads old entries from object storage, let it wait for other queries of the same entries, so that "
+        "one download serves all. The waits take at most a fifth of the query's time.",
         default="true",
     )

@@ -194,7 +194,7 @@ class Publisher:
             except LostRace as lost:
                 _log.info("%s", lost)
                 newest = self._last_published(log)
-                # Counts the conflicts in a row. A segment that another publisher has committed meanwhile is progress.
+                # Count successive conflicts. Start again at 0 if another publisher has committed a segment meanwhile.
                 up_to, lost_races = newest, 0 if newest > up_to else lost_races + 1
                 if lost_races > _RACES_MAX:
                     raise

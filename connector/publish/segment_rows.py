@@ -34,9 +34,7 @@ _DATE = "date_from_unix_date(cast(unix_micros(__publishTime) div 86400000000 as 
 _UNSUPPORTED_TYPES = frozenset(
     {"VariantType", "DayTimeIntervalType", "YearMonthIntervalType", "CalendarIntervalType", "TimeType"}
 )
-_UNSUPPORTED_NESTED_TYPES = frozenset(
-    {"NullType"}
-)  # Delta has no column without a type. Only a top-level column becomes text instead; inside of a struct it is refused.
+_UNSUPPORTED_NESTED_TYPES = frozenset({"NullType"})  # outside of a struct or list, such a column becomes text
 
 
 @dataclass(frozen=True, slots=True)

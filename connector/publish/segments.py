@@ -17,8 +17,8 @@ Rules
 Rules of `part_rows`
 - A part is the input of one task.
 - Spark plans a data source in a separate process. That process cannot use the scan of this process, which has read all
-  entries to find transactions. So this process plans the parts, and creates a data source class that contains them. -
-  Each segment registers its data source under the same name, and the session keeps only the last one. A DataFrame keeps
+  entries to find transactions. So this process plans the parts, and creates a data source class that contains them.
+- Each segment registers its data source under the same name, and the session keeps only the last one. A DataFrame keeps
   the data source with which it was created.
 """
 

@@ -156,7 +156,7 @@ class StreamOffset:
     ) -> StreamOffset:
         """Return the end of a batch that starts at this offset and reads to the offsets in `ends`.
 
-        `start_positions` are the starts of ledgers that this offset does not have, or has at another position.
+        `start_positions` are the starts of ledgers that are not in this offset, or that start at another position.
         `deleted` are ledgers to remove.
         """
         ledgers = {name: at for name, at in {**self.ledgers, **ends}.items() if name not in deleted}

@@ -82,7 +82,7 @@ class SourceIdentity:
 
 @dataclass(frozen=True, slots=True)
 class LedgerLag:
-    """Unread entries of one ledger after a batch. `left` is the ledger's status from the batch's end; None: no backlog."""
+    """Unread entries of one ledger after a batch. `left` is the ledger's status from there; None: no backlog."""
 
     log: LogStatus
     left: LogStatus | None

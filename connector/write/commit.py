@@ -114,7 +114,7 @@ class PartMessage(WriterCommitMessage):
 
 
 def run_of(query: str, batch: int) -> RunId:
-    """Return the id of the run for a query's batch. It is equal in every process. Both of its numbers are unsigned 64 bits."""
+    """Return the id of the run for a query's batch. It is equal in every process. Both numbers are unsigned 64 bits."""
     return RunId(int.from_bytes(hashlib.blake2b(query.encode(), digest_size=8).digest(), "big"), batch)
 
 

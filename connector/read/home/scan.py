@@ -72,7 +72,7 @@ class HomeConnection(DriverConnection):
 class HomePlan:
     """Plan for one state of the store: the ranges of each task, with their blocks.
 
-    `end` is the first number of the log that had no object.
+    `end` is the end of the log in this state: the number that the next log object will have.
     """
 
     store_id: str
