@@ -64,7 +64,7 @@ class PartitionedLedger(Ledger):
         self.client.call("partitions.extend", ChangePartitions(self.name, partitions))
 
     def seal(self, older_than_ms: int = 0) -> bool:
-        """Seal the open segment of each partition if it has an entry and is at least `older_than_ms` old.
+        """Seal the open segment (file) of each partition if it has an entry and is at least `older_than_ms` old.
 
         Returns whether a segment was sealed.
         """

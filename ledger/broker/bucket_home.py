@@ -1,5 +1,7 @@
 """Broker of a store in a bucket: opens the store, writes the broker's address to it, and ends when the log ends.
 
+The *manifest* is the object of the bucket that names the store's broker, its address and the changed settings.
+
     the earlier broker …                       this broker …
     ran on this host and has ended             takes the store over at once
     has no address in the manifest             takes the store over at once

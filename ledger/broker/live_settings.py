@@ -1,7 +1,7 @@
 """Settings of a running broker: the values of its configuration file, and changes that a client made at run time.
 
     <store>/settings.json       {"name": number or text}: the changed settings only; each change rewrites the file
-    manifest of a bucket        the same, as its field "settings"
+    manifest of a bucket        the same, as its field "settings"; the manifest is the object that names the broker
 
 Rules
 - A changed value overrides the configuration file. The broker checks both in the same way.

@@ -59,8 +59,8 @@ if TYPE_CHECKING:
     from pyspark_ledger.ledger.broker.web.server import WebServer
 
 _CANNOT_START = 2
-# Names and not imports, because this package must not depend on the modules of object storage. It depends only on the
-# interface `ledger.tiering.offloader`.
+# Names of functions instead of imports. Reason: this package depends only on the interface `ledger.tiering.offloader`,
+# not on the modules of object storage.
 _OFFLOADER = "pyspark_ledger.offload.offloader:offloader_of"
 _ADDRESS = "pyspark_ledger.offload.storage.address:require_address"
 _BUCKET = "pyspark_ledger.offload.home_bucket:home_bucket"
@@ -114,10 +114,10 @@ def main(arguments: list[str] | None = None) -> int:
 def _opened(
     options: argparse.Namespace,
 ) -> tuple[Store, CachedReads, LiveSettings, Listening | None, WebAddress | None, BucketHome | None]:
-    """Open the store. Return it with its cache, the settings, the addresses for calls and for HTTP, and `BucketHome`.
+    """Open the store. Return it with its cache, settings, the addresses for calls and for HTTP, and its bucket.
 
-    Both addresses are checked before the store is opened. Reason: the opening raises the store's epoch, which ends an
-    earlier broker. The address for calls is None if the broker listens only at its private socket. The `BucketHome` is
+    Both addresses are checked before the store is opened. Reason: the opening ends an earlier broker of the
+    store. The address for calls is None if the broker listens only at its private socket. The bucket (`BucketHome`) is
     None for a local store.
     """
     settings = Settings.load(options.config) if options.config else Settings()

@@ -6,7 +6,7 @@ Rules
 - A collection also opens listed ledgers that nobody has used since the start, because they may have a backlog. It does
   this for at most `_OPENING_SECONDS`, so that a collection is short. The next collection opens more ledgers.
 - If a ledger cannot be opened, the metrics contain its error. The broker tries again after `_RETRY_SECONDS`.
-- A collection reads no segment file of an open ledger. It estimates backlogs from the counts of the segments.
+- A collection reads no file of an open ledger. It estimates backlogs from the counts of its segments (files).
 """
 
 from __future__ import annotations

@@ -2,14 +2,16 @@
 
 The broker takes the store over from an earlier broker (`ledger.wal.take_over`), and builds a local directory from the
 bucket. Then it opens the directory as it opens a local store. The collector deletes old objects of the write-ahead log.
+The *manifest* is the object that names the owner of the store. The *epoch* in it is a number that each new broker
+raises. A *claim* is an empty object that the new broker puts where a late put of the earlier broker could end up.
 
     manifest ─▶ epoch + 1 ─▶ snapshot and log ─▶ directory ─▶ claims ─▶ write-ahead log ─▶ Store ─▶ collector
 
 Rules
 - The broker takes the lock of the directory before it empties the directory.
 - If the write-ahead log fails, `on_lost` is called once with the error. Then the broker must exit.
-- `close` seals no segment. Reason: every acknowledged entry is in the bucket, so the next broker continues the open
-  segments.
+- `close` seals no segment (file of a ledger). Reason: every acknowledged entry is in the bucket, so the next broker
+  continues the open segments.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ objects must not be deleted.
 Invariants
 - A file is recorded before its bytes are appended to the log. The recorded number is at most the number of the object
   that will contain the bytes.
-- A file is forgotten when the log's bytes of the file are not needed any more. A segment's bytes are needed until the
-  segment is uploaded or removed from the metadata. A staged part (a file with rows of one Spark task) is needed until
-  it is deleted.
+- A file is forgotten when the log's bytes of the file are not needed any more. The bytes of a segment (a file of a
+  ledger) are needed until the segment is uploaded or removed from the metadata. A staged part (a file with rows of one
+  Spark task) is needed until it is deleted.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
     "LSNP"  bytes of the SQLite file (u64)  the SQLite file, ZSTD
 
-Integers are big-endian. The manifest states size and CRC32C of the object.
+Integers are big-endian. The manifest, the object that names the store's broker, has the size and the CRC32C of
+the snapshot.
 
 Invariants
 - A snapshot is complete in the bucket before a manifest names it. It never changes.

@@ -1,11 +1,12 @@
 """Verification of a store in its bucket: manifest, snapshot, log objects, and the files that a broker builds from them.
 
-Only log objects that the store still needs are verified, because the broker's collector may delete the others.
+The *manifest* is the object that names the store's broker and its newest *snapshot*, a copy of the metadata. Only log
+objects that the store still needs are verified, because the broker's collector may delete the others.
 
     manifest ─▶ snapshot ─▶ every log object ─▶ a scratch directory, as a broker builds it ─▶ records, segments, cursors
 
 Rules
-- The verification changes nothing in the bucket and raises no epoch. So a broker may serve the store at the same time.
+- The verification changes nothing in the bucket. So a broker may serve the store at the same time.
 - The scratch directory gets the files of all segments that are not uploaded. Each file is compared with its record.
 - If the collector deletes objects that were not read yet, the verification begins again (`view`).
 - The first damage raises Corrupt. The error names the object or the segment, the place, the expected and the found

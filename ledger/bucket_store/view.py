@@ -1,11 +1,12 @@
 """View of a store in its bucket: a directory like the one that a new broker would build now.
 
-A process that is not the store's broker uses the view to read or to verify the store.
+A process that is not the store's broker uses the view to read or to verify the store. The *manifest* is the object that
+names the store's broker and its newest *snapshot*, a copy of the metadata.
 
     manifest ─▶ snapshot, log up to its end ─▶ directory ─▶ manifest again, to check that the end was reached
 
 Rules
-- The view changes nothing in the bucket and raises no epoch. So a broker may serve the store at the same time.
+- The view changes nothing in the bucket. So a broker may serve the store at the same time.
 - The view contains all entries that were acknowledged before the call: all log objects up to the first missing number.
 - The *first live number* in the manifest is the number of the oldest log object that is still needed. The collector
   deletes objects below it, but first puts a manifest with the higher number.

@@ -20,7 +20,7 @@ NOTHING_AHEAD = 2**63
 
 
 class BlockStorage(Protocol):
-    """Storage of a block's bytes outside its segment file."""
+    """Storage of a block's bytes outside its segment (the file of the ledger)."""
 
     @property
     def frames(self) -> pa.Buffer:

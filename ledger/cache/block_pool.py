@@ -28,7 +28,7 @@ from pyspark_ledger.ledger.clock import Clock
 
 
 class BlockPool:
-    """Pool of blocks of one kind. `remove` removes a range from its range cache, and then calls `removed`."""
+    """Pool of blocks of one kind. `remove` removes a range from the cache of its ledger, and then calls `removed`."""
 
     def __init__(self, policy: EvictionPolicy, clock: Clock, evictions: EvictionCounts, remove: Remove) -> None:
         self.policy = policy

@@ -175,7 +175,7 @@ class EntryCache:
             ledger.counts.evicted += before - ledger.cache.entries
 
     def forget(self, ledger_ids: Collection[int]) -> None:
-        """Remove the entries of deleted segments."""
+        """Remove the entries of deleted segments (files of ledgers)."""
         for ledger in self.ledgers():
             for ledger_id in {span.ledger_id for span in ledger.cache} & set(ledger_ids):
                 whole = PositionRange(Position(ledger_id, 0), Position(ledger_id + 1, 0))

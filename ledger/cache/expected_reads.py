@@ -108,7 +108,7 @@ class Reader:
 
 
 def entry_number(position: Position) -> int:
-    """Return the number of entries before a position, in a log of one segment."""
+    """Return the number of entries before a position, in a log of one segment (file)."""
     return position.entry_id
 
 

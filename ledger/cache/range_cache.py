@@ -109,7 +109,7 @@ class RangeCache:
         return added
 
     def get(self, ledger_id: int, first: int, end: int) -> RangeHit:
-        """Return entries `[first, end)` of a segment. Marks their ranges as accessed."""
+        """Return entries `[first, end)` of a segment (file). Marks their ranges as accessed."""
         exact = self._spans.get((ledger_id, first))
         if exact is not None and exact.end >= end:
             exact.accessed = True

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True, eq=False)
 class PendingRead(Generic[T]):
-    """Entries `[first, end)` of a segment in flight from storage."""
+    """Read in flight of entries `[first, end)` of a segment (a file of the ledger)."""
 
     ledger_id: int
     first: int

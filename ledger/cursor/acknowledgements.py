@@ -116,7 +116,7 @@ class AcknowledgementTable:
         return requested_positions(batches, snapshot, cache(lambda: self.trimmed_off(snapshot.name)))
 
     def trimmed_off(self, log: str) -> list[SegmentDescription]:
-        """Return the trimmed segments of a ledger. All their entries count as acknowledged."""
+        """Return the trimmed (deleted) segments of a ledger. All their entries count as acknowledged."""
         return self._metadata.segments.trimmed(log)
 
     def acknowledge_positions(

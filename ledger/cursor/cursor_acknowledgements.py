@@ -123,8 +123,8 @@ class Acknowledgements:
     ) -> Position:
         """Return the first unacknowledged position from `position` on.
 
-        Entries without rows and the gaps between segments are skipped. The result does not pass the first chunk of an
-        unfinished message. `floor` maps a position to this chunk.
+        Entries without rows and the gaps between segments (files) are skipped. The result does not pass the first chunk
+        of an unfinished message. `floor` maps a position to this chunk.
         """
         at, segments = position, snapshot.segments
         for number in range(segments.at(position.ledger_id), len(segments)):

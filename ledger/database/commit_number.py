@@ -12,8 +12,8 @@ Invariants
 - The number is written after the commit is on the device, and before the call returns. After a loss of power the number
   may be lower than the number of commits in the metadata. If it is higher, commits are lost.
 - The number is written through a mapping and not synced. So it costs no system call, and no sync waits for it.
-- A new owner of the store creates a new file in the transaction that raises the epoch, and renames the file into place.
-  So a broker that has lost the store writes to a file without a name.
+- A new owner of the store creates a new file in the transaction that records the new owner, and renames the file into
+  place. So a broker that has lost the store writes to a file without a name.
 - If one place is damaged, the other is used. If both are damaged, the file is `Corrupt`. A missing file is `Corrupt`,
   unless no broker has ever opened the store.
 """

@@ -4,7 +4,8 @@
     0                       8
 
 The epoch rises with each start of a broker. The epoch in the metadata decides which broker owns the store. This file
-makes the check cheap: it needs no query. A new owner writes the file after the metadata and before it reads a segment.
+makes the check cheap: it needs no query. A new owner writes the file after the metadata and before it reads a file of a
+ledger.
 
 Invariants
 - The file is written in place. So a broker that has it open can read the epoch of a later broker.

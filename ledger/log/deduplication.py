@@ -5,8 +5,8 @@
 
 As in Pulsar, a producer has a name and numbers its messages in ascending order. The number is the *sequence id*. An
 entry is a duplicate if its sequence ids are not above the highest id of its producer that the log knows. A duplicate is
-acknowledged and not written. The known ids are as durable as the log: when a segment is sealed, they are saved in the
-metadata. After a crash, recovery finds later ids in the entries of the open segment.
+acknowledged and not written. The known ids are as durable as the log: when a segment (file) is sealed, they are saved
+in the metadata. After a crash, recovery finds later ids in the entries of the open segment.
 
 Invariants
 - Each append in flight has a *claim*, which contains its sequence ids. A caller holds `lock` while it queues an append

@@ -3,8 +3,8 @@
     disk      a sync of the segment file, a sync of the metadata file
     bucket    an object of the write-ahead log, which has both (`ledger.bucket_store`)
 
-All ledgers of a store use the same place. If the place is a bucket, the next broker builds the files of open segments
-from the bucket, and appends to these segments.
+A segment is a file of a ledger. All ledgers of a store use the same place. If the place is a bucket, the next broker
+builds the files of open segments from the bucket, and appends to these segments.
 """
 
 from __future__ import annotations

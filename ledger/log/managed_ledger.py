@@ -433,7 +433,7 @@ class ManagedLedger:
 
 
 def _require_marker(request: CommitRun, part: OpenedPart) -> None:
-    """Raise Refused if a part in segment layout does not end with the marker of this run."""
+    """Raise Refused if a part in segment layout does not end with the marker (last entry) of this run."""
     if part.marker is None:
         return
     where = f"the last entry of {part.part.part}"

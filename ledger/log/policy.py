@@ -1,4 +1,4 @@
-"""Policy of a managed ledger: block size, rollover, retention and offload.
+"""Policy of a managed ledger: block size, rollover, retention and offload of its segments (files).
 
 Rules
 - Each value comes from the first of these places that sets it: the ledger's policy, its namespace's policy, the

@@ -18,7 +18,7 @@ from pyspark_ledger.ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
 def insert_ledger(
     c: sqlite3.Connection, name: str, incarnation: str, properties: Mapping[str, str], *, exist_ok: bool
 ) -> bool:
-    """Insert the record of a ledger without segments. Return False if it exists and `exist_ok` is set.
+    """Insert the record of a ledger without segments (files). Return False if it exists and `exist_ok` is set.
 
     Raises Refused if another ledger's name differs only in case, or if the name has a hidden character.
     """

@@ -4,7 +4,7 @@ Rules
 - Neither this module nor SQLite changes a file (`ledger.database.file_checks`). A change is refused.
 - The whole file is checked when it is opened, and each record when it is read. A file of an earlier format is read from
   a migrated copy in memory.
-- Metadata that lack commits (for example a restored copy) are refused, unless `behind` is set.
+- Metadata without their newest transactions (for example a restored copy) are refused, unless `behind` is set.
 """
 
 from __future__ import annotations

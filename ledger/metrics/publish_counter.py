@@ -1,4 +1,4 @@
-"""Counter of the segments of a log that publishers have committed to Delta tables, and of failed publications."""
+"""Counter of a log's segments (files) that publishers have committed to Delta tables, and of failed publications."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Set of entries of one ledger, as half-open ranges of each segment.
+"""Set of entries of one ledger, as half-open ranges of each segment (file).
 
 Invariant: the ranges of a segment are sorted, disjoint, never adjacent and never empty.
 

@@ -1,4 +1,4 @@
-"""Unacknowledged rows of the partly acknowledged entries of one segment.
+"""Unacknowledged rows of the partly acknowledged entries of one segment (a file of a ledger).
 
 Each entry has a bit set of rows, which Pulsar calls `deleteSet`. The bit sets of all entries are stored in one array of
 64-bit words:

@@ -1,4 +1,4 @@
-"""Bytes of a segment file. They equal the data object of an offload by Pulsar (PIP-17, version 1).
+"""Bytes of a segment, a file of a ledger. They equal the data object of an offload by Pulsar (PIP-17, version 1).
 
     file     block block … block      each is block_bytes long, except the last, which ends with its last entry
 

@@ -1,6 +1,7 @@
 """Real stamps for the entries of a direct segment, whose data object has provisional stamps.
 
-A stamp stands before each entry: the time at which the broker stored the entry, and its row number. A *direct segment*
+A stamp stands before each entry: the time at which the broker stored the entry, and its row number. A marker is the
+last entry of a batch in a ledger. A *direct segment*
 is a segment whose data object was put into the bucket by a Spark task. The object cannot be changed after the commit.
 So its stamps are *provisional* (`ledger.message.entry`): they have the time of staging and no row number. A *wide*
 stamp has the same length and the real numbers.
@@ -65,7 +66,7 @@ class DirectLayout:
 def direct_index(
     ledger_id: int, stamps: RealStamps, block_bytes: int, entry_bytes: Integers, rows: Integers
 ) -> DirectLayout:
-    """Return the index of a direct segment from the lengths and rows of its entries, with the marker at the end.
+    """Return the index of a direct segment from the lengths and rows of its entries. The last entry is a marker.
 
     A length excludes the frame header and the stamp. Raises Refused if an entry does not fit into a block. Also raises
     Refused if the first entry of a log has no row, because a wide stamp cannot state this.

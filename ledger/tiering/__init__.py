@@ -1,4 +1,4 @@
 """Interface of the offloader, which copies sealed segments to object storage (PIP-17), and the selection of segments.
 
-The package `offload` implements the interface. The broker loads it by its name.
+A segment is a file of a ledger. The package `offload` implements the interface. The broker loads it by its name.
 """

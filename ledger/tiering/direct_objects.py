@@ -1,7 +1,9 @@
 """Interface to the data objects of direct segments, which tasks of a sink put into the bucket of the store.
 
 The package `offload` implements the interface. A *direct segment* is a segment whose data object was put before its
-commit (`ledger.metadata.offload_records`). A key has the id of an attempt and the id of the segment.
+commit (`ledger.metadata.offload_records`). A key has the id of an attempt (one upload) and the id of the segment. A
+*run* is the entries of one batch in one ledger, and the *marker* its last entry. The *epoch* of a broker is a number
+that rises with each broker of the store.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sealed segment as its records describe it, for an offload without an open ledger, and for a verification."""
+"""Sealed segment (file) as its records describe it, for an offload without an open ledger, and for a verification."""
 
 from __future__ import annotations
 

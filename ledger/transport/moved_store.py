@@ -23,7 +23,7 @@ METADATA, MOVED_METADATA, _NOTE = "metadata.sqlite", "metadata.moved.sqlite", "m
 
 
 class MovedStore(msgspec.Struct, frozen=True):
-    """New address of a store, and the nonce of the manifest there."""
+    """New address of a store, and the nonce (random id) of its manifest there."""
 
     address: str
     store_id: str

@@ -1,6 +1,7 @@
 """Bucket of a store: the few requests that the write-ahead log needs, and the names of its objects.
 
-`pyspark_ledger.offload.storage` implements the interface. This package does not import the implementation.
+`pyspark_ledger.offload.storage` implements the interface. This package does not import the implementation. The *epoch*
+in the name of an object is a number that each new broker of the store raises.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Decisions about log objects: which puts are allowed, acknowledged, ignored by readers, and deleted. Pure.
+"""Decisions about objects of the log: which puts are allowed, acknowledged, ignored by readers, and deleted. Pure.
 
 A *slot* is the place of one number in the log. A slot is free, or has one object until the collector deletes the
 object. A *taker* is a broker that takes the store over from an earlier broker. A *claim* is an empty object that a
-taker puts into a slot. The *window* is the number of slots that a broker may use at the same time.
+taker puts into a slot. The *window* is the number of slots that a broker may use at the same time. The *manifest* is
+the object that names the owner of the store. The *epoch* in it is a number that each new owner raises.
 
     acknowledged │ stored, not acknowledged │ in flight │ free
     ─────────────┼──────────────────────────┼───────────┼──────

@@ -1,4 +1,4 @@
-"""Time at which the next log object is due. Pure.
+"""Time at which the next object of the write-ahead log is due. Pure.
 
 Rules
 - A full object is due at once.

@@ -1,4 +1,4 @@
-"""Bytes of a log object: header, directory of parts, payloads, checksum of the whole object.
+"""Bytes of an object of the write-ahead log: header, directory of parts, payloads, checksum of the whole object.
 
     0       4        6       8          24        32        40       56          64        68            72
     +-------+--------+-------+----------+---------+---------+--------+-----------+---------+-------------+
@@ -12,7 +12,8 @@
     | CRC32C of all bytes before (u32)                                                                   |
     +----------------------------------------------------------------------------------------------------+
 
-Integers are big-endian. `ledger.database.changed_rows` defines the payload of a part of kind `records`.
+Integers are big-endian. The epoch is a number that each new broker of the store raises. The nonce is the random id of
+the broker that wrote the object. `ledger.database.changed_rows` defines the payload of a part of kind `records`.
 
 Invariants
 - If any bit is damaged, the decoder raises `Corrupt`. The message names the object, the place, the expected and the

@@ -9,6 +9,8 @@ Invariants
 - `crc32c` is the last member. It is the checksum of all bytes before the comma in front of this member. If any bit is
   damaged, `decode_manifest` raises `Corrupt`.
 - Each put that replaces the manifest has the etag of the old manifest as its condition, and raises `revision` by one.
+- Each new broker raises `epoch`. `first` is the number of the oldest log object that is still needed. `window` is the
+  number of log objects that may be unacknowledged at the same time.
 - `epoch`, `first` and `window` never fall. `window` changes only together with `epoch`.
 - `nonce` is the random id of a broker. If the response to a put was lost, the broker recognizes its own put by `nonce`
   and `revision`.

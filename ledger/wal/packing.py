@@ -1,4 +1,4 @@
-"""Packing of batches into log objects, in the order of the batches. Pure.
+"""Packing of batches into objects of the write-ahead log, in the order of the batches. Pure.
 
 A *batch* is a group of changes that becomes visible in one step. It contains rows of the metadata (`records`) or bytes
 of files (`bytes`).

@@ -1,7 +1,8 @@
 """Reader of the write-ahead log of a store in a bucket. docs/decisions/bucket-store.md describes the log.
 
 The log consists of numbered objects. The *first live number* is the number of the oldest object that is still needed.
-The manifest, the object that describes the store, contains this number. The log ends at the first missing number. A
+The manifest, the object that describes the store, contains this number. Each object also has the *epoch* of its broker,
+a number that each new broker of the store raises. The log ends at the first missing number. A
 *batch* is a group of changes that becomes visible in one step. A *part* is a piece of a batch in one object.
 
 Rules
@@ -43,7 +44,7 @@ class Batch(NamedTuple):
 
 
 class WalReader:
-    """Reader of the log, for one pass. `scan` contains the next number and the highest epoch so far."""
+    """Reader of the log, for one pass. `scan` contains the number of the next object, and the highest epoch so far."""
 
     def __init__(self, bucket: Bucket, store_id: str, scan: LogScan, limits: RequestLimits) -> None:
         self.scan = scan

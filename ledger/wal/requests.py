@@ -36,7 +36,10 @@ T = TypeVar("T")
 
 
 class FoundManifest(NamedTuple):
-    """Manifest of a bucket, and its etag. A put that replaces the manifest has this etag as its condition."""
+    """Manifest, the object that names the owner of the store, and its etag.
+
+    A put that replaces the manifest has this etag as its condition.
+    """
 
     manifest: StoreManifest
     etag: str
@@ -64,7 +67,7 @@ READER_LIMITS = RequestLimits(deadline_ms=60_000, refused_ms=1_000)
 def store_object(
     bucket: Bucket, header: Header, data: bytes, limits: RequestLimits, is_over: Callable[[], bool] = lambda: False
 ) -> Slot:
-    """Put a log object, and repeat the put until its result is known. Return whose object is in the slot.
+    """Put a log object, and repeat the put until its result is known. Return whose object has the number.
 
     Raises the last error after the deadline or if `is_over` returns True.
     """

@@ -1,7 +1,8 @@
 """Writer of the write-ahead log: packs batches into objects, puts several objects at once, acknowledges in order.
 
 A *batch* is a group of changes that becomes visible in one step. The *manifest* is the object that names the owner of
-the store. The *window* is the number of objects that may be unacknowledged at the same time.
+the store. The *epoch* in it is a number that each new owner raises. The *window* is the number of objects that may be
+unacknowledged at the same time.
 
     append ──▶ waiting ──▶ pack thread ──▶ put threads, up to `window` ──▶ read of the manifest ──▶ futures, in order
                  │              an object is due: see `ledger.wal.flush`

@@ -3,6 +3,9 @@
     objects ─▶ ids above all ids of the log? ─ yes ─▶ list (commit) ─▶ index objects
                               └─ no ─▶ copies under new ids, within the bucket ─┘
 
+The last entry of a run is its marker. An *attempt* is the id of one upload. An *index object* has the positions of the
+entries in a data object.
+
 A task puts its object under a key with a segment id, which the broker has reserved. The ids of a log rise. So an object
 keeps its id only if its log has listed no higher id since the reservation. Otherwise the object is copied.
 """

@@ -4,7 +4,8 @@
 
 A *staged part* is the file that one Spark task wrote for one ledger. A *stamp* before each entry has the time at which
 the broker stored the entry, and its row number. The *sidecar* is the index file `<id>.index` beside a segment. The task
-has synced its part already. So the sync here writes only the pages with stamps.
+has synced its part already. So the sync here writes only the pages with stamps. A *marker* is the last entry of a
+batch in a ledger.
 
 Invariants
 - Only the stamps of a part ever change. If a commit is repeated after a crash, it writes all stamps again.
