@@ -67,7 +67,9 @@ def is_gone(identity: str) -> bool:
 
 
 def run_directory() -> Path:
-    """Return a short, private directory for sockets, and create it if it is missing.
+    """Return a private directory for sockets, and create it if it is missing.
+
+    Its path is short, because the kernel limits the path of a socket to 107 bytes.
 
     Raises Refused if another user owns the directory or has access to it.
     """

@@ -259,11 +259,11 @@ class ReadOnlyStore:
         return name
 
     def _acknowledged(self, kept: SegmentRecord) -> LogSegment | None:
-        """Return the open segment up to its acknowledged end. This end is in the sidecar, a small file beside the
-        segment.
+        """Return the open segment up to its acknowledged end.
 
-            Without a sidecar, return the segment up to the last undamaged entry. In a directory that was built from a
-            bucket, a segment without entries has no file. Then return None.
+        This end is in the sidecar, a small file beside the segment. Without a sidecar, return the segment up to the
+        last undamaged entry. In a directory that was built from a bucket, a segment without entries has no file. Then
+        return None.
         """
         ledger_id = kept.ledger_id
         path = data_path(self._directory, ledger_id)

@@ -5,7 +5,8 @@ for each connection.
 
 Invariants
 - The broker refuses connections of other users.
-- Each broker process has a new socket name. The name in a broker's `Welcome` therefore never leads to another broker.
+- Each broker process has a new socket name. A client gets the name with the broker's first reply. So the
+  name never leads to another broker.
 - If the broker has too few descriptors or threads, a producer waits or gets an error. The listener stays open.
 """
 

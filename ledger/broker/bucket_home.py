@@ -69,8 +69,9 @@ def settings_of(settings: Settings, address: str) -> Settings:
 
 
 def only_target(address: str, endpoint: str) -> Callable[[Settings], None]:
-    """Return a check of the target of offloads. It refuses any target but the bucket of the store at its S3
-    endpoint.
+    """Return a check of the target of offloads.
+
+    It refuses any target but the bucket of the store at its S3 endpoint.
     """
 
     def check(settings: Settings) -> None:

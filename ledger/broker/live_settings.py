@@ -86,14 +86,16 @@ class LiveSettings:
         self._keep = keep
 
     def before_change(self, check: Callable[[Settings], object]) -> None:
-        """Call `check` with the new settings before each change. If `check` raises an error, the change raises it
-        too.
+        """Call `check` with the new settings before each change.
+
+        If `check` raises an error, the change raises it too.
         """
         self._checks.append(check)
 
     def on_trial(self, trial: Callable[[Settings], object]) -> None:
-        """Call `trial` with the new settings before a change that has `trial` set. The change raises the error of
-        `trial`.
+        """Call `trial` with the new settings before a change that has `trial` set.
+
+        The change raises the error of `trial`.
         """
         self._trials.append(trial)
 

@@ -87,8 +87,9 @@ def _host(address: str) -> str:
 
 
 def _files(folder: Path, host: str, clock: Clock) -> EphemeralCertificates:
-    """Return the files of an earlier broker, or new files. The token is written last, so its file proves that all
-    exist.
+    """Return the files of an earlier broker, or new files.
+
+    The token is written last, so its file proves that all exist.
     """
     disk.make_directory(folder)
     files = EphemeralCertificates(folder, host)

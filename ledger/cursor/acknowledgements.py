@@ -143,9 +143,7 @@ class AcknowledgementTable:
         self._change((cursor.ledger, cursor.name), lambda found: msgspec.structs.replace(found, replay_floor=floor))
 
     def mark_delete(self, cursor: CursorRecord, next_position: Position, snapshot: LogSnapshot) -> Position:
-        """Return the first unacknowledged position of a cursor, if all entries before `next_position` are
-        acknowledged.
-        """
+        """Return the first unacknowledged position of a cursor from `next_position` on. Changes nothing."""
         with self._locked(cursor, snapshot) as acks:
             return self._advanced(acks, next_position, snapshot)
 
@@ -156,8 +154,9 @@ class AcknowledgementTable:
         return acks.advanced(position, snapshot, lambda at: chunks.floor(snapshot, at, now()))
 
     def trim_below(self, cursor: CursorRecord, position: Position, snapshot: LogSnapshot) -> None:
-        """Remove the positions before `position` from the set. `position` is the durable `next_position` of the
-        cursor.
+        """Remove the positions before `position` from the set.
+
+        `position` is the durable `next_position` of the cursor.
         """
         with self._locked(cursor, snapshot) as acks:
             acks.trim_below(position)

@@ -259,8 +259,9 @@ class CursorTable:
         return self.acknowledgements.state(cursor, snapshot)
 
     def _current_if_sound(self, cursor: CursorRecord) -> CursorRecord:
-        """Return the current cursor, for estimates. If the cursor's log is damaged, return the cursor in the
-        metadata.
+        """Return the current cursor, for estimates.
+
+        If the cursor's log is damaged, return the cursor in the metadata.
         """
         try:
             return self._current(cursor, self._snapshot_of(cursor.ledger)).cursor

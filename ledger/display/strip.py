@@ -49,8 +49,9 @@ _GAP = 2.0
 
 @dataclass(frozen=True, slots=True)
 class DrawnPart:
-    """Consecutive segments from `first` to `last`. `place` is the place of most entries, `counts` the segments by
-    place.
+    """Consecutive segments from `first` to `last`.
+
+    `place` is the place of most entries, `counts` the segments by place.
     """
 
     place: Place

@@ -325,7 +325,7 @@ class ManagedLedger:
 
     @property
     def lacks_indexes(self) -> bool:
-        """Whether a direct segment lacks its index objects in the bucket."""
+        """Whether a direct segment (`ledger.log.changes`) lacks its index objects in the bucket."""
         return self._writer.list.lacks_indexes
 
     def lacking_indexes(self) -> list[tuple[LocalSegment, OffloadAttempt]]:

@@ -243,6 +243,7 @@ def reading_left(
 
 def _offloaded_id(snapshot: LogSnapshot) -> int:
     """Return the id of the last segment before the first segment that is not offloaded; -1 if there is none.
+
     Bisects.
     """
     segments = snapshot.segments

@@ -12,7 +12,8 @@ Invariants
 - A seal writes entries, sizes, rows and the newest committed batches to the metadata in one transaction. An empty
   segment is removed from the list instead.
 - An *offload* copies a sealed segment to object storage. An *attempt* is one upload of a segment. A *direct segment* is
-  a segment whose data object a Spark task has put, and which has no local file.
+  a segment whose data object a Spark task has put, and which has no local file. Its *index objects* state where the
+  entries are in the data object.
 """
 
 from __future__ import annotations

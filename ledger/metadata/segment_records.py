@@ -177,8 +177,9 @@ def take_all_segments(c: sqlite3.Connection, names: Sequence[str]) -> set[int]:
 
 
 def split_lists(c: sqlite3.Connection, *, first_format: bool) -> None:
-    """Move each `LedgerInfo` from the ledger's record to the segment's row. Before format 3, it was in the ledger's
-    record.
+    """Move each `LedgerInfo` from the ledger's record to the segment's row.
+
+    Before format 3, it was in the ledger's record.
 
     A store of the first format does not record deleted local copies as unwanted. So these records are added.
     """

@@ -184,8 +184,9 @@ class LedgerEnd(msgspec.Struct, frozen=True):
 
 
 class AskEnd(msgspec.Struct, frozen=True):
-    """Request for the end of a log. With `wait_ms` the broker answers when the end is after `since`, or after this
-    time.
+    """Request for the end of a log.
+
+    With `wait_ms` the broker answers when the end is after `since`, or after this time.
 
     An *incarnation* is the id of one creation of the ledger: it changes if the ledger is deleted and created again. If
     the ledger now has another incarnation, the broker ignores `since`. The reply then has the present incarnation.
@@ -225,8 +226,9 @@ class GetSchema(msgspec.Struct, frozen=True):
 
 
 class SchemaOfMany(msgspec.Struct, frozen=True):
-    """Registered schema, and the ledgers that have it as their newest schema. Version -1: these ledgers have no
-    schema.
+    """Registered schema, and the ledgers that have it as their newest schema.
+
+    Version -1: these ledgers have no schema.
     """
 
     version: int

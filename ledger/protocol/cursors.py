@@ -69,8 +69,9 @@ class CursorState(msgspec.Struct, frozen=True):
 
 
 class NameCursor(CursorRequest, frozen=True):
-    """Request about a cursor. Without `precise` the broker reads no file, and estimates the backlog's rows and
-    bytes.
+    """Request about a cursor.
+
+    Without `precise` the broker reads no file, and estimates the backlog's rows and bytes.
     """
 
     precise: bool = True
@@ -234,8 +235,9 @@ class DecidedDelivery(msgspec.Struct, frozen=True):
 
 
 class AskDelivery(CursorRequest, frozen=True):
-    """Request for a delivery record. Its number: -1 for the dead letters, 0 for the newest record without its
-    ranges.
+    """Request for a delivery record.
+
+    Its number: -1 for the dead letters, 0 for the newest record without its ranges.
     """
 
     record: Int64

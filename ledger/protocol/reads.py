@@ -269,8 +269,9 @@ class RangeParts(msgspec.Struct, frozen=True):
 
 
 class LocateRanges(msgspec.Struct, frozen=True):
-    """Request for the locations of the blocks of many ranges. `token` is the token of a `ReadRequest`, for all
-    ranges.
+    """Request for the locations of the blocks of many ranges.
+
+    `token` is the token of a `ReadRequest`, for all ranges.
     """
 
     requests: Annotated[list[ReadRequest], msgspec.Meta(max_length=SURVEY_MAX)]
@@ -300,8 +301,9 @@ class StoredPlace(msgspec.Struct, frozen=True):
 
 
 class StoredPart(msgspec.Struct, frozen=True):
-    """Part of a range. The client fetches its blocks from the bucket. A part without blocks is read through the
-    broker.
+    """Part of a range.
+
+    The client fetches its blocks from the bucket. A part without blocks is read through the broker.
     """
 
     range: PositionRange

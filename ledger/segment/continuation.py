@@ -19,8 +19,9 @@ from pyspark_ledger.ledger.segment.writer import SegmentWriter, SyncThrough
 
 
 def continue_segment(recovered: RecoveredSegment, *, owner: str, sync_through: SyncThrough) -> SegmentWriter:
-    """Return the writer of a recovered segment that has no sidecar yet. `owner` is the id of this creation of the
-    ledger.
+    """Return the writer of a recovered segment that has no sidecar yet.
+
+    `owner` is the id of this creation of the ledger.
     """
     index, path = recovered.index, recovered.path
     fd = disk.open_file(path, writable=True)

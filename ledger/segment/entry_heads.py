@@ -95,10 +95,10 @@ def _is_wide(data: memoryview, frame: int) -> bool:
 
 
 def _same_widths(timestamps: Integers, row_ends: Integers, *, wide: bool) -> Iterator[tuple[int, int, tuple[int, int]]]:
-    """Yield ranges of rows whose stamps have the same layout: start, end, and the two lengths of time and index in
-    bytes.
+    """Yield ranges of rows whose stamps have the same layout.
 
-    The stamps before the first row of a log have no index. Their index has 0 bytes.
+    A result has the start, the end, and the lengths of time and index in bytes. The stamps before the first row of a
+    log have no index. Their index has 0 bytes.
     """
     if not len(timestamps):
         return

@@ -2,7 +2,7 @@
 
 An *attempt* is one upload of a segment, named by a UUID. A *run* is the offload of several segments of one ledger. A
 *sweep* deletes the objects of attempts that did not complete. A *direct segment* is a segment whose data object a Spark
-task put into the bucket itself.
+task put into the bucket itself. An *index object* states where the entries of a segment are in its data object.
 
     prepare       record a new attempt; list the objects of an earlier attempt as unwanted; a sweep deletes them
     offload       write the objects, the index object last
@@ -378,7 +378,7 @@ class OffloadScheduler:
     def _offloaded(self, run: _Run, ledger_id: int) -> bool:
         """Record an attempt and perform it. Return False if the segment was offloaded already."""
         self._put_waiting()
-        self.direct.put(run.name)  # block indexes are put in the order of the segments
+        self.direct.put(run.name)  # index objects are put in the order of the segments
         log, offloader = self._ledger(run.name), self._offloader()
         attempt = uuid.UUID(self._new_id())
         self._running.add(attempt)

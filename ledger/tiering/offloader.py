@@ -1,7 +1,8 @@
 """Interface to object storage (PIP-17). The package `offload` implements it, and the store calls it.
 
 A *frame* is an entry with its length and id. A *data object* has the bytes of a segment. A *direct segment* is a
-segment whose data object a Spark task has put.
+segment whose data object a Spark task has put. An *index object* states where the entries of a segment are in its data
+object.
 
     offload(ledger, attempt, extra metadata)       copies a sealed segment, completely or not at all
     put_indexes(ledger, attempt, extra metadata)   puts the index objects of a direct segment

@@ -32,7 +32,8 @@ class FlushSchedule:
         return self._flushed_ms + self._interval_ms
 
     def flushed(self, now_ms: int, files: int) -> None:
-        """Record that an object was packed, with bytes of this number of files. All metadata records count as one
-        file.
+        """Record that an object was packed, with bytes of this number of files.
+
+        All metadata records count as one file.
         """
         self._flushed_ms, self._files = now_ms, files

@@ -55,7 +55,8 @@ class LogScan:
     """State of one reader: the next number, the highest epoch so far, and the parts of an incomplete batch.
 
     A scan can start at the first live number, the oldest object that is still needed, without an earlier epoch. Reason:
-    this object is never void. Void objects are only in a claimed window, and the first live number is never in one.
+    this object is never void. Only numbers that a new broker claims have void objects, and the first live
+    number is never one of them.
     """
 
     def __init__(self, first: int, epoch: int = 0, held_max: int = HELD_BYTES_MAX) -> None:

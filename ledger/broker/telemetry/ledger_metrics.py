@@ -185,9 +185,7 @@ def _reads(cached: LedgerCache) -> ReadSources:
 
 
 def _unpublished(ledger: ManagedLedger, snapshot: LogSnapshot, now_ms: int) -> Unpublished | None:
-    """Return the rows, bytes and segments after the newest segment that is in all tables; None for a log without a
-    table.
-    """
+    """Return the rows, bytes and segments that are not in all tables yet. None for a log without a table."""
     properties = ledger.properties
     if not is_published(properties):
         return None

@@ -108,7 +108,7 @@ class RemovalQueue:
 
 @dataclass(frozen=True, slots=True)
 class CacheLimits:
-    """Limits of one pool of the cache. `size` is the pool's limit, `local_file_size` the limit of the pool of files."""
+    """Limits of one pool of the cache. `size` is the pool's limit in bytes, `local_file_size` the files' limit."""
 
     size: int
     local_file_size: int
@@ -173,7 +173,7 @@ class EvictionPolicy(ABC):
 
     @property
     def requeues(self) -> int:
-        """The number of postponements of ranges since the start."""
+        """The number of requeued ranges since the start."""
         return 0
 
     def expire(self, now_ms: int, remove: Remove) -> int:  # noqa: ARG002 — by default no range is evicted by age

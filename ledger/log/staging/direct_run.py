@@ -3,8 +3,8 @@
     objects ─▶ ids above all ids of the log? ─ yes ─▶ list (commit) ─▶ index objects
                               └─ no ─▶ copies under new ids, within the bucket ─┘
 
-The last entry of a run is its marker. An *attempt* is the id of one upload. An *index object* has the positions of the
-entries in a data object.
+The last entry of a run is its marker. An *attempt* is the id of one upload. An *index object* states where
+the entries are in the data object.
 
 A task puts its object under a key with a segment id, which the broker has reserved. The ids of a log rise. So an object
 keeps its id only if its log has listed no higher id since the reservation. Otherwise the object is copied.
@@ -23,8 +23,9 @@ from pyspark_ledger.ledger.segment.index import Integers
 
 @dataclass(frozen=True, slots=True)
 class StagedObject:
-    """Data object that becomes a segment. `lengths` and `rows` have a number for each entry, and for the marker at the
-    end.
+    """Data object that becomes a segment.
+
+    `lengths` and `rows` have a number for each entry, and for the marker at the end.
 
     `reserved` is set if this broker has reserved the id for this batch and ledger.
     """

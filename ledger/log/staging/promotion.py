@@ -50,7 +50,7 @@ from pyspark_ledger.ledger.segment.writer import data_path, index_path
 
 
 class SegmentPlace(NamedTuple):
-    """Directory of the segments, and the values that a sidecar states: the store's id, the ledger's incarnation."""
+    """Directory of the segments, and the values that a sidecar states: store id, id of this creation of the ledger."""
 
     directory: Path
     store_id: str
