@@ -1,5 +1,4 @@
-"""Durability of a store in a bucket: the broker appends to the write-ahead log in the bucket, instead of a sync to
-disk.
+"""Durability of a store in a bucket: an append to the write-ahead log in the bucket replaces a sync to disk.
 
     sync job  ─▶ unsynced bytes of the segment ─▶ one batch ─▶ acknowledged ─▶ end of the job
     records   ─▶ changed rows of a transaction ─▶ one batch ─▶ acknowledged ─▶ COMMIT

@@ -3,8 +3,7 @@
 A *rollover* seals the open segment: the segment never changes again, and the next append creates a new segment. A
 *trim* deletes segments that the policies of retention do not keep. An *attempt* is one upload of a sealed segment to
 object storage. A *direct segment* is a segment whose data object a Spark task has put into the bucket. Its *index
-objects* state where the entries are in the data object. *Termination*
-closes the log for appends for good.
+objects* state where the entries are in the data object. *Termination* closes the log for appends for good.
 
 Invariants
 - Each change runs in the write stage (`ledger.log.append_queue`) while no append waits for its sync.
