@@ -12,9 +12,22 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.types import BinaryType, LongType, StructType
 
-from pyspark_ledger.ledger.api.store import LedgerStore
+from pyspark_ledger.connector.options.options import read_options
+from pyspark_ledger.connector.write.commit import commit_parts, stage_rows
+from pyspark_ledger.connector.write.target import prepare_target
+from pyspark_ledger.ledger.api.store import LedgerStore, connect
+from pyspark_ledger.ledger.client.client import Client
+from pyspark_ledger.ledger.client.connect import stop_broker
+from pyspark_ledger.ledger.clock import system_clock_ms
+from pyspark_ledger.ledger.message.entry import is_marker, parse_entry
+from pyspark_ledger.ledger.names import canonical_name
+from pyspark_ledger.ledger.position import EARLIEST, PositionRange
+from pyspark_ledger.ledger.protocol.reads import ReadRequest
+from pyspark_ledger.ledger.segment.reader import iter_frames
 from pyspark_ledger.offload.bucket.catalogue import Catalogue
 from pyspark_ledger.offload.bucket.frames import stream_frames
 from pyspark_ledger.offload.bucket.listing import read_catalogue
@@ -23,6 +36,8 @@ from pyspark_ledger.offload.storage.factory import open_object_store
 from pyspark_ledger.offload.storage.object_store import ObjectStore
 from streaming_examples.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
 from tests.ledger.message.test_fixtures_pulsar import ROOT as FIXTURES
+from tests.rigs.bucket_clients import be_client, serve_direct_store
+from tests.rigs.deadline import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 PULSAR = ROOT / "build" / "pulsar"
@@ -108,6 +123,67 @@ def test_pulsar_assembles_the_chunks_of_large_messages(classpath: str, store: Le
         ledger.offload(seal=True)
     keys, _ = as_read_here(objects := open_object_store("s3://large", s3_server.options), read_catalogue(objects))
     assert sorted(as_pulsar_reads(classpath, s3_server, "large", keys, "messages")) == sorted(wanted)
+
+
+def test_pulsar_reads_the_objects_of_a_direct_sink(
+    classpath: str, bucket: str, s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pulsar's offloader takes no prefix, so the objects are copied to a bucket of their own."""
+    be_client(s3_server, tmp_path / "cache", monkeypatch)
+    directory, began_ms = serve_direct_store(bucket, tmp_path, MIB), system_clock_ms()
+    options = read_options({"path": "rows", "store": bucket, "entryBytes": "1m"}, "stream write")
+    sink = prepare_target(options, StructType().add("id", LongType()).add("note", BinaryType()))
+    rows = [{"id": number, "note": os.urandom(MIB)} for number in range(9)]
+    # The second task has a small part, which the broker puts as an object.
+    parts = [rows[:6], [{"id": 100, "note": b"small"}], rows[6:]]
+    batches = [pa.RecordBatch.from_pylist(part) for part in parts]
+    messages = [stage_rows(sink, "1", "q", 0, iter([batch]), task) for task, batch in enumerate(batches)]
+    commit_parts(sink, "1", messages, 0)
+    source, ended_ms = open_object_store(f"{bucket}/segments"), system_clock_ms()
+    wait_until(lambda: len(list(source.objects())) == 3 * len(parts), "data and index objects are put")
+    client = connect(bucket).client
+    wanted = as_the_broker_reads(client, "rows")
+    assert connect(bucket).ledger("rows").read().to_pylist() == [row for part in parts for row in part]
+    client.close()
+    stop_broker(directory)
+    s3_server.make_bucket("direct")
+    objects = open_object_store("s3://direct", s3_server.options)
+    for found in source.objects():
+        objects.put(found.key, bytes(source.get(found.key, found.size).data), source.head(found.key).metadata)
+    keys, lines = as_read_here(objects, read_catalogue(objects))
+    assert len(keys) == len(parts)
+    assert as_pulsar_reads(classpath, s3_server, "direct", keys) == lines
+    heads, entries, stamps = [], [], []
+    for line in as_pulsar_reads(classpath, s3_server, "direct", keys, "metadata"):
+        *place, values = line.split()
+        if values == "true":
+            heads.append(place)
+            continue
+        *producer, time_ms, index, digest = values.split(":")
+        entries.append([*place, *producer, digest])
+        stamps.append((began_ms <= int(time_ms) <= ended_ms, index))
+    assert entries == wanted
+    assert set(stamps) == {(True, "-1")}, "the time of the task, and no number of a row"
+    assert heads == [
+        [ledger_id, str(len(of_ledger) - 1), str(sum(map(int, of_ledger)))]
+        for ledger_id in dict.fromkeys(line.split()[0] for line in lines)
+        if (of_ledger := [line.split()[2] for line in lines if line.split()[0] == ledger_id])
+    ]
+
+
+def as_the_broker_reads(client: Client, name: str) -> list[list[str]]:
+    """Place, messages, publish time, producer, sequence, properties and sha256 of the payload of each entry."""
+    found = []
+    request = ReadRequest(canonical_name(name), PositionRange(EARLIEST, client.end(name).end))
+    for block in client.read_blocks(request, mapping=False):
+        for entry_id, frame in iter_frames(block.frames, block.ledger_id, block.first_entry, block.entries):
+            _, metadata, payload = parse_entry(frame, f"entry {block.ledger_id}:{entry_id}")
+            messages = 0 if is_marker(metadata) else metadata.num_messages_in_batch
+            properties = ",".join(f"{pair.key}={pair.value}" for pair in metadata.properties)
+            values = (block.ledger_id, entry_id, messages, metadata.publish_time)
+            producer = (metadata.producer_name, str(metadata.sequence_id), properties)
+            found.append([*map(str, values), *producer, hashlib.sha256(payload).hexdigest()])
+    return found
 
 
 def test_pulsars_reader_agrees_with_ours_on_what_pulsar_wrote(classpath: str, s3_server: S3Server) -> None:

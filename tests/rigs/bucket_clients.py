@@ -9,7 +9,7 @@ import pytest
 
 from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.bucket_store.creation import found_or_created
-from pyspark_ledger.ledger.client.connect import stop_broker
+from pyspark_ledger.ledger.client.connect import serve_store, stop_broker
 from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.location import bucket_directory
 from pyspark_ledger.ledger.wal.requests import RequestLimits
@@ -23,6 +23,19 @@ def create_store(bucket: str, options: S3Options | None = None) -> None:
     place = open_object_store(bucket, options)
     found_or_created(place, system_clock_ms, RequestLimits(), create=True, window=8, probe=lambda _: None)
     place.close()
+
+
+def serve_direct_store(bucket: str, folder: Path, part_bytes: int, **settings: str) -> Path:
+    """Create a store, and serve it. Tasks put parts of at least `part_bytes` into the bucket by themselves.
+
+    `folder` gets the configuration of the broker. Return the directory of the broker.
+    """
+    lines = [f"stagedPartPromotionMinBytes = {part_bytes}", *(f'{name} = "{text}"' for name, text in settings.items())]
+    config = folder / "broker.toml"
+    config.write_text("\n".join(lines), encoding="utf-8")
+    create_store(bucket)
+    serve_store(bucket_directory(bucket), ["--config", str(config)])
+    return bucket_directory(bucket)
 
 
 def be_client(server: S3Server, cache: Path, patch: pytest.MonkeyPatch) -> None:

@@ -17,14 +17,14 @@ from typer.testing import CliRunner
 
 from pyspark_ledger.connector.cli.app import app
 from pyspark_ledger.ledger.api.store import connect
-from pyspark_ledger.ledger.client.connect import serve_store, stop_broker
+from pyspark_ledger.ledger.client.connect import stop_broker
 from pyspark_ledger.ledger.location import bucket_directory
 from pyspark_ledger.offload.format.object_names import ObjectKey
 from pyspark_ledger.offload.index_objects import DIRECT_EPOCH
 from pyspark_ledger.offload.storage.factory import open_object_store
 from pyspark_ledger.offload.storage.object_store import ObjectStore
 from streaming_examples.s3_server import S3Server
-from tests.rigs.bucket_clients import be_client, create_store
+from tests.rigs.bucket_clients import be_client, serve_direct_store
 from tests.rigs.deadline import wait_until
 from tests.rigs.killed_query import SECONDS, KilledQuery
 from tests.rigs.large_rows_app import PART_BYTES
@@ -40,15 +40,12 @@ pytestmark = [
 @pytest.fixture
 def running(bucket: str, s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[KilledQuery]:
     be_client(s3_server, tmp_path / "cache", monkeypatch)
-    config = tmp_path / "broker.toml"
-    config.write_text(f"stagedPartPromotionMinBytes = {PART_BYTES}\n", encoding="utf-8")
-    create_store(bucket)
-    serve_store(bucket_directory(bucket), ["--config", str(config)])
+    directory = serve_direct_store(bucket, tmp_path, PART_BYTES)
     connect(bucket).ledger("in").append(pa.table({"n": pa.array([], pa.int64())}))
     query = KilledQuery(bucket, tmp_path)
     yield query
     query.kill()
-    stop_broker(bucket_directory(bucket))
+    stop_broker(directory)
 
 
 def test_kills_lose_and_repeat_no_row_of_a_direct_sink(running: KilledQuery, bucket: str) -> None:

@@ -5,9 +5,11 @@ import java.io.InputStreamReader;
 import java.security.MessageDigest;
 import java.util.HashMap;
 import java.util.HexFormat;
+import java.util.List;
 import java.util.Map;
 import java.util.Properties;
 import java.util.UUID;
+import java.util.stream.Collectors;
 import org.apache.bookkeeper.client.api.LedgerEntries;
 import org.apache.bookkeeper.client.api.LedgerEntry;
 import org.apache.bookkeeper.client.api.ReadHandle;
@@ -15,6 +17,7 @@ import org.apache.bookkeeper.common.util.OrderedScheduler;
 import org.apache.bookkeeper.mledger.LedgerOffloader;
 import org.apache.bookkeeper.mledger.LedgerOffloaderStatsDisable;
 import org.apache.bookkeeper.mledger.offload.jcloud.JCloudLedgerOffloaderFactory;
+import org.apache.pulsar.common.api.proto.BrokerEntryMetadata;
 import org.apache.pulsar.common.api.proto.MessageMetadata;
 import org.apache.pulsar.common.compression.CompressionCodecProvider;
 import org.apache.pulsar.common.policies.data.OffloadPoliciesImpl;
@@ -26,6 +29,11 @@ import org.apache.pulsar.common.protocol.Commands;
  *   ReadOffloaded ENDPOINT BUCKET entries UUID:LEDGER …       a line for each entry: ledger entry length sha256
  *   ReadOffloaded ENDPOINT BUCKET messages UUID:LEDGER …      a line for each message that is not in a batch, chunks
  *                                                             assembled: ledger entry length sha256 of its value
+ *   ReadOffloaded ENDPOINT BUCKET metadata UUID:LEDGER …      for each ledger a line: ledger last-entry length closed;
+ *                                                             then for each entry: ledger entry messages (0: a marker)
+ *                                                             and, with colons: publish time, producer, sequence,
+ *                                                             properties, broker's time and index (-1: none), sha256
+ *                                                             of the payload
  *   ReadOffloaded ENDPOINT BUCKET ROUNDS UUID:LEDGER …        a line for each round: nanoseconds entries bytes;
  *                                                             each begins when a line comes in
  *
@@ -46,7 +54,7 @@ public final class ReadOffloaded {
         OrderedScheduler scheduler = OrderedScheduler.newSchedulerBuilder().numThreads(2).name("offload").build();
         LedgerOffloader offloader = new JCloudLedgerOffloaderFactory().create(
                 OffloadPoliciesImpl.create(said), new HashMap<>(), scheduler, LedgerOffloaderStatsDisable.INSTANCE);
-        String shown = args[2].equals("entries") || args[2].equals("messages") ? args[2] : "";
+        String shown = List.of("entries", "messages", "metadata").contains(args[2]) ? args[2] : "";
         boolean isShown = !shown.isEmpty();
         int rounds = isShown ? 1 : Integer.parseInt(args[2]);
         BufferedReader wanted = new BufferedReader(new InputStreamReader(System.in));
@@ -74,6 +82,9 @@ public final class ReadOffloaded {
         Map<String, String> driver = offloader.getOffloadDriverMetadata();
         try (ReadHandle handle = offloader.readOffloaded(ledger, attempt, driver).get()) {
             long last = handle.getLastAddConfirmed();
+            if (shown.equals("metadata")) {
+                System.out.println(ledger + " " + last + " " + handle.getLength() + " " + handle.isClosed());
+            }
             for (long first = 0; first <= last; first += ENTRIES_AT_ONCE) {
                 long until = Math.min(first + ENTRIES_AT_ONCE - 1, last);
                 try (LedgerEntries some = handle.readAsync(first, until).get()) {
@@ -84,6 +95,8 @@ public final class ReadOffloaded {
                             show(entry, Unpooled.wrappedBuffer(entry.getEntryNioBuffer()));
                         } else if (shown.equals("messages")) {
                             showMessage(entry);
+                        } else if (shown.equals("metadata")) {
+                            showMetadata(entry);
                         }
                     }
                 }
@@ -117,11 +130,31 @@ public final class ReadOffloaded {
                 .decode(data, metadata.getUncompressedSize()));
     }
 
+    /** Parses the broker's and the producer's metadata with Pulsar's code. */
+    private static void showMetadata(LedgerEntry entry) throws Exception {
+        ByteBuf data = Unpooled.copiedBuffer(entry.getEntryNioBuffer());
+        BrokerEntryMetadata stamp = Commands.parseBrokerEntryMetadataIfExist(data);
+        MessageMetadata metadata = Commands.parseMessageMetadata(data);
+        System.out.println(entry.getLedgerId() + " " + entry.getEntryId() + " "
+                + (metadata.hasMarkerType() ? 0 : metadata.getNumMessagesInBatch()) + " " + metadata.getPublishTime()
+                + ":" + metadata.getProducerName() + ":" + metadata.getSequenceId() + ":" + properties(metadata)
+                + ":" + stamp.getBrokerTimestamp() + ":" + (stamp.hasIndex() ? stamp.getIndex() : -1)
+                + ":" + sha256(data));
+    }
+
+    private static String properties(MessageMetadata metadata) {
+        return metadata.getPropertiesList().stream().map(pair -> pair.getKey() + "=" + pair.getValue())
+                .collect(Collectors.joining(","));
+    }
+
     private static void show(LedgerEntry entry, ByteBuf data) throws Exception {
-        int length = data.readableBytes();
+        System.out.println(entry.getLedgerId() + " " + entry.getEntryId() + " " + data.readableBytes() + " "
+                + sha256(data));
+    }
+
+    private static String sha256(ByteBuf data) throws Exception {
         MessageDigest digest = MessageDigest.getInstance("SHA-256");
         digest.update(data.nioBuffer());
-        System.out.println(entry.getLedgerId() + " " + entry.getEntryId() + " " + length + " "
-                + HexFormat.of().formatHex(digest.digest()));
+        return HexFormat.of().formatHex(digest.digest());
     }
 }

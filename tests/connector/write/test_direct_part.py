@@ -20,12 +20,12 @@ from pyspark_ledger.connector.write.commit import PartMessage, commit_parts, sta
 from pyspark_ledger.connector.write.target import SinkTarget, prepare_target
 from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.broker.telemetry.openmetrics import exposition
-from pyspark_ledger.ledger.client.connect import serve_store, stop_broker
+from pyspark_ledger.ledger.client.connect import stop_broker
 from pyspark_ledger.ledger.location import bucket_directory
 from pyspark_ledger.ledger.logs.steps import FIELDS, STEPS
 from pyspark_ledger.ledger.protocol.metrics import AskMetrics, BrokerMetrics, PartCounts
 from streaming_examples.s3_server import S3Server
-from tests.rigs.bucket_clients import be_client, create_store
+from tests.rigs.bucket_clients import be_client, serve_direct_store
 
 PART_BYTES, LARGE = 64 * 1024, 10_000
 """A part of `LARGE` rows exceeds the size from which a task puts its part into the bucket."""
@@ -34,12 +34,9 @@ PART_BYTES, LARGE = 64 * 1024, 10_000
 @pytest.fixture
 def store(bucket: str, s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     be_client(s3_server, tmp_path / "cache", monkeypatch)
-    config = tmp_path / "broker.toml"
-    config.write_text(f'stagedPartPromotionMinBytes = {PART_BYTES}\nlogFormat = "json"\n', encoding="utf-8")
-    create_store(bucket)
-    serve_store(bucket_directory(bucket), ["--config", str(config)])
+    directory = serve_direct_store(bucket, tmp_path, PART_BYTES, logFormat="json")
     yield bucket
-    stop_broker(bucket_directory(bucket))
+    stop_broker(directory)
 
 
 def target(store: str, **options: str) -> SinkTarget:
