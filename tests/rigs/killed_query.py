@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -89,8 +90,9 @@ class KilledQuery:
         assert batches == [list(range(start, start + BATCH_ROWS)) for start in range(0, rows, BATCH_ROWS)]
 
     def kill(self) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        """Kill the driver, the executor and the Python workers. Workers are in process groups of their own."""
+        while running := [pid for pid in _statuses() if self._is_ours(pid)]:
+            _kill_all(running)
         self._process.wait()
         self.points.release()
 
@@ -102,20 +104,24 @@ class KilledQuery:
             stopped = self.points.reached(place)
         except AssertionError as never:
             raise AssertionError(f"{never}\n{self.output()[-3000:]}") from None
-        assert is_alive(stopped)
+        assert self._is_ours(stopped), "the process belongs to the running query"
         return stopped
+
+    def _is_ours(self, pid: int) -> bool:
+        """Return whether a process runs and belongs to the present driver, whose descendants are in its session."""
+        state, _, _, session = _statuses().get(pid, "ZZZZ")
+        return state not in "ZX" and session == str(self._process.pid)
 
     def _kill(self, victim: str, stopped: int, broker: Path) -> None:
         if victim == "broker":
-            killed = broker_process.kill_broker(broker)
-        elif victim == "driver":
-            killed = self._process.pid
+            broker_process.kill_broker(broker)
+        elif victim == "worker":
+            _kill_all([stopped])
+        elif victim == "executor":
+            _kill_all(below(executor_of(stopped)))
+        else:
             self.kill()
             self._process = self._start()
-        else:
-            killed = stopped if victim == "worker" else executor_of(stopped)
-            os.kill(killed, signal.SIGKILL)
-        wait_until(lambda: not is_alive(killed), f"the {victim} is gone")
         self.points.release()
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -127,19 +133,36 @@ def executor_of(worker: int) -> int:
     """Return the id of the executor, the JVM above a Python worker."""
     pid = worker
     while b"CoarseGrainedExecutorBackend" not in Path(f"/proc/{pid}/cmdline").read_bytes():
-        pid = int(_status(pid)[1])
+        pid = int(_statuses()[pid][1])
         assert pid > 1, f"process {worker} belongs to no executor"
     return pid
 
 
+def below(pid: int) -> list[int]:
+    """Return the ids of a process and of its descendants."""
+    found, statuses = [pid], _statuses()
+    for parent in found:
+        found += [child for child, fields in statuses.items() if fields[1] == str(parent)]
+    return found
+
+
 def is_alive(pid: int) -> bool:
     """Return whether a process runs. A killed process whose parent has not waited for it does not run."""
-    try:
-        return _status(pid)[0] not in "ZX"
-    except OSError:
-        return False
+    return _statuses().get(pid, "Z")[0] not in "ZX"
 
 
-def _status(pid: int) -> list[str]:
-    """Return the state of a process, the id of its parent, and the fields behind them."""
-    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+def _kill_all(pids: Sequence[int]) -> None:
+    """Kill processes, and wait until they are gone."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not any(map(is_alive, pids)), f"processes {pids} are gone")
+
+
+def _statuses() -> dict[int, list[str]]:
+    """Return state, parent, group and session of each process."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # the process has ended meanwhile
+            found[int(path.parent.name)] = path.read_text(encoding="utf-8").rpartition(")")[2].split()[:4]
+    return found
