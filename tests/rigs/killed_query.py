@@ -109,7 +109,7 @@ class KilledQuery:
 
     def _is_ours(self, pid: int) -> bool:
         """Return whether a process runs and belongs to the present driver, whose descendants are in its session."""
-        state, _, _, session = _statuses().get(pid, "ZZZZ")
+        state, _, _, session = _statuses().get(pid, ["Z", "", "", ""])
         return state not in "ZX" and session == str(self._process.pid)
 
     def _kill(self, victim: str, stopped: int, broker: Path) -> None:

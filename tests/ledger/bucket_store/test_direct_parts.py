@@ -77,6 +77,28 @@ def test_a_repeated_commit_changes_nothing_and_deletes_no_listed_object(rig: Buc
     assert payloads(opened) == numbered(9)
 
 
+def test_a_committed_batch_that_runs_again_with_other_rows_changes_nothing(rig: BucketRig, opened: BucketStore) -> None:
+    first = put(opened, 1, 0, numbered(9))
+    opened.store.commit(request(1, [first]))
+    again = [put(opened, 1, task, [b"other rows"] * 5) for task in range(3)]
+    repeated = opened.store.commit(request(1, [*again, stage(opened, 1, [b"a small part"])]))
+    assert (repeated.repeated, repeated.entries) == (True, 9)
+    assert payloads(opened) == numbered(9)
+    opened.store.commit(request(2, [put(opened, 2, 0, numbered(3, 9))]))
+    opened.store.offloads.sweep()
+    assert payloads(opened) == numbered(12)
+    assert objects(rig) == set(segments(opened)), "the objects of the second run are deleted"
+
+
+def test_a_batch_that_runs_again_for_other_ledgers_changes_nothing(rig: BucketRig, opened: BucketStore) -> None:
+    log(opened, "other")
+    opened.store.commits.commit(CommitRuns("q", 1, 7, 1, [of_ledger("log", put(opened, 1, 0, numbered(9)))]))
+    moved = put(opened, 1, 0, [b"other rows"], ledger="other")
+    assert opened.store.commits.commit(CommitRuns("q", 1, 7, 1, [of_ledger("other", moved)])).repeated
+    assert payloads(opened) == numbered(9)
+    assert payloads(opened, "other") == []
+
+
 def test_small_parts_between_large_ones_are_joined_in_order(rig: BucketRig, opened: BucketStore) -> None:
     parts = [
         stage(opened, 1, numbered(3)),
@@ -121,7 +143,7 @@ def test_another_query_commits_first(rig: BucketRig, opened: BucketStore) -> Non
 
 def test_attempts_that_lost_and_earlier_batches_are_deleted_after_a_commit(rig: BucketRig, opened: BucketStore) -> None:
     put(opened, 1, 0, [b"an earlier run of the batch failed"])
-    lost, won = put(opened, 2, 0, numbered(9)), put(opened, 2, 0, numbered(9))
+    lost, won = put(opened, 2, 0, [b"rows of a lost attempt"]), put(opened, 2, 0, numbered(9))
     opened.store.commit(request(2, [won]))
     opened.store.offloads.sweep()
     assert payloads(opened) == numbered(9)
@@ -180,8 +202,10 @@ def test_a_store_without_promotion_gives_no_keys(rig: BucketRig) -> None:
 
 def test_a_thousand_parts_are_listed_in_order(rig: BucketRig, opened: BucketStore) -> None:
     parts = [put(opened, 1, task, [b"%d" % task]) for task in range(1_000)]
-    opened.store.commit(request(1, parts))
-    assert segments(opened) == ids(*parts)
+    committed = opened.store.commit(request(1, parts))
+    assert (committed.entries, committed.rows) == (1_000, 1_000)
+    assert segments(opened) == ids(*parts), "no object is copied"
+    assert payloads(opened) == numbered(1_000)
 
 
 def test_an_old_object_is_refused(rig: BucketRig, opened: BucketStore) -> None:
