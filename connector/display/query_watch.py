@@ -70,7 +70,7 @@ class QueryWatch:
         self._thread = threading.Thread(target=self._run, name="ledger-watch", daemon=True)
 
     def start(self) -> QueryWatch:
-        """Start the thread, once."""
+        """Start the watch. Call this method only once."""
         self._thread.start()
         return self
 

@@ -86,7 +86,7 @@ _INDEXED = "40"  # the number of columns with statistics: Delta's default of 32,
 
 @dataclass(frozen=True, slots=True)
 class PublishedSegment:
-    """Segment that a pass published. `rows` is -1 if rows were not counted."""
+    """Segment whose rows were added to the table. `rows` is -1 if rows were not counted."""
 
     ledger: str
     segment: int

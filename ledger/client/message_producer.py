@@ -150,7 +150,7 @@ class MessageProducer:
 
     @property
     def name(self) -> str:
-        """Producer name of every entry."""
+        """Name of the producer. Each entry states it."""
         return self._envelope.producer
 
     @property
@@ -261,7 +261,7 @@ class MessageProducer:
     def flush(self) -> None:
         """Send the open batch, and wait until all messages sent so far are durable.
 
-        Raises the error that ended the stream.
+        Raises the error that ended the connection to the broker.
         """
         self._pipeline.require_own_process()
         with self._changed:
@@ -271,7 +271,7 @@ class MessageProducer:
     def close(self) -> None:
         """Send the open batch, wait until all messages are durable, and end the stream.
 
-        Raises the error that ended the stream.
+        Raises the error that ended the connection to the broker.
         """
         self._pipeline.require_own_process()
         with self._changed:

@@ -109,7 +109,7 @@ Label `decision` of `ledger_ml_cache_decision_entries_total` has these values:
 | `time` | evicted because of their age |
 | `unneeded` | evicted because memory was needed, and no reader needs them |
 | `replaced` | evicted by the policy when other entries were cached |
-| `no room` | cached and evicted at once, because the policy evicts none of the other entries for them |
+| `no room` | cached and evicted at once, because the policy keeps all other entries |
 """
 _LAST = """
 ## Read next
