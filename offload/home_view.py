@@ -98,7 +98,7 @@ class HomeView(ReadOnlyStore):
         self._bucket.close()
 
     def _load_index(self, segment: LogSegment) -> None:
-        """Fetch the entry index of an uploaded segment, which has the bytes of a sidecar, into the directory.
+        """Fetch the entry index of an uploaded segment, and store it in the directory as the segment's sidecar.
 
         A segment without this object, or with a damaged one, is read as any other uploaded segment.
         """

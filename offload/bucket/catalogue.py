@@ -5,10 +5,10 @@
     gap       a range of entries that the topic had and the bucket does not have
 
 Rules
-- The user metadata of an object state its topic. If it is missing there, the index object states the topic.
+- The user metadata of an object state its topic. If the topic is missing there, the index object states it.
 - Objects of one topic are grouped by cluster and by incarnation, the id that changes when a ledger is created again.
-- Objects of older versions of Pulsar state neither cluster nor incarnation. These objects join the topic's other group.
-  Exception: they stay a separate group if there are several other groups, or if the other group has an earlier segment.
+- Objects of older versions of Pulsar state neither cluster nor incarnation. If the topic has exactly one other group,
+  and their segments are earlier, they join this group. Otherwise they are a separate group.
 - An attempt is valid if its index is readable and its data object is at least as long as the index states.
 - Valid attempts of one segment must agree in last entry id and length. The attempt with the most entries is read.
 - A missing segment is a gap only if later segments of the topic exist, because the last segments may still be uploaded.
@@ -39,8 +39,8 @@ class Attempt:
     """Upload of a segment. `fault` is the reason why the attempt is invalid. `damaged` is set if bytes are corrupt.
 
     `topic` is the ledger in Pulsar's spelling, or empty if no object states it. `data_bytes` is -1 if the data object
-    is missing. `object_name` is the name of the data object if it differs from the name of `key`. `entries` is the
-    number of entries if it is known without a readable index, else -1.
+    is missing. `object_name` is the name of the data object, if this name cannot be derived from `key`. `entries` is
+    the number of entries if it is known without a readable index, else -1.
     """
 
     key: ObjectKey

@@ -5,7 +5,8 @@ consecutive whole frames of one block. The page docs/concepts.md explains the wo
 provisional stamp.
 
 Rules
-- An entry is a view of its piece. Only an entry that crosses the end of a piece is copied.
+- The bytes of an entry are a view of the fetched piece, not a copy. Exception: an entry that crosses the end of a
+  piece.
 - Header, lengths, entry ids and padding are checked. Damage raises Corrupt with object, offset, the expected and the
   found value.
 - Padding in place of an entry raises DataLoss, because the writer of the object left out entries.

@@ -5,8 +5,8 @@ the heads of all its entries have been read. A *part* is the input of one task. 
 words segment, block, chunk and frame.
 
 Rules
-- A segment with heads is divided at any entry, a segment without heads only between blocks. In both cases a part
-  delivers exactly its entries.
+- A segment with heads is divided at any entry, a segment without heads only between blocks. Either way, a part returns
+  exactly the entries of its range.
 - The log starts at its first stored entry and ends after its last stored entry. Exception: it ends before the first
   entry of an open transaction, whose commit or abort is not in the bucket.
 - Parts depend only on the range and on immutable objects. So a repeated batch has the same parts.
@@ -91,7 +91,8 @@ class BucketLog:
 
     @cached_property
     def _row_gaps(self) -> list[Gap]:
-        """Gaps before direct segments. The index of a direct segment states the number of rows in the log before it.
+        """Gaps before direct segments. The index of a direct segment states the number of rows before it in the log.
+
         Reason: if a direct segment has lost its index object, its data object looks like a part that was never
         committed. A gap is found only if the heads since the previous direct segment were read.
         """

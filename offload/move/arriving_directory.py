@@ -38,7 +38,7 @@ class ArrivingDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.built = path / _BUILT
-        """Directory in which a builder builds the store."""
+        """Directory in which the store's records and files are built from the log."""
 
     def require_free(self, address: str) -> None:
         """Raise Refused if the directory has files, except those of an earlier run of the same move."""
@@ -81,7 +81,7 @@ class ArrivingDirectory:
         return self.path / "ledgers"
 
     def settle(self, ledger_ids: Collection[int]) -> None:
-        """Move the built files to their places, delete files of other segments, and sync everything."""
+        """Move the built files to their places, delete files of other segments, and fsync everything."""
         shutil.rmtree(self.path / "staging", ignore_errors=True)
         for name in _FOLDERS:
             for file in [found for found in (self.built / name).rglob("*") if found.is_file()]:

@@ -141,7 +141,7 @@ def covers_unreviewed_commits(changes: Sequence[TableChange]) -> bool:
 
 
 def _reviewed_version(changes: Sequence[TableChange]) -> int:
-    """Return the last version that a publisher has reviewed. Earlier releases reviewed up to their own commit."""
+    """Return the last reviewed version. A commit of an earlier release states none, and counts as reviewed itself."""
     reviewed = NO_SEGMENT
     for change in changes:
         publication = change.publication
