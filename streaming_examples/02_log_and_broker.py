@@ -195,8 +195,8 @@ policies = {
     6: {"retentionTimeInMinutes": -1, "retentionSizeInMB": 2},
     9: {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0},
 }
-seen = []  # (month, bytes of the log, rows that bureau has not read): before bureau reads, and after the trim
-last, published = {}, {}  # of each month's last message: its position, and the time at which the broker stored it
+seen = []  # tuples (month, bytes of the log, unread rows), before `bureau` reads and after old messages are deleted
+last, published = {}, {}  # position and time of the last message of each month
 months = [lines.filter(pc.equal(month_of, month)) for month in range(1, 13)]
 
 for month, flights_then in enumerate(months, 1):

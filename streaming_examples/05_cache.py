@@ -185,7 +185,7 @@ def reads_per_entry(policy: str) -> float:
     """Return how often six readers of the log read an entry from object storage, on average."""
     change("cacheEvictionPolicy", policy)
     change("managedLedgerCacheSizeMB", 0)
-    while counted().size_bytes:  # a block counts until its readers release it
+    while counted().size_bytes:  # a cached block is counted until its readers release it
         time.sleep(0.1)
     change("managedLedgerCacheSizeMB", CACHE_MB)
     start, places = counted().object_misses, [0] * 6

@@ -118,7 +118,7 @@ class DrivenBroker:
     # Ledgers that show the effects of settings.
 
     def log(self, entries: int = 0, **shape: Any) -> ManagedLedger:
-        """Return a new ledger with at most `entries` entries in a segment. 0: the settings have the limit."""
+        """Return a new ledger with at most `entries` entries in a segment. 0: the limit in the settings."""
         name = f"log{next(_numbers)}"
         return self.store.create_ledger(CreateLedger(name, max_entries_per_ledger=entries, **shape))
 

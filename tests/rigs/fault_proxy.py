@@ -8,9 +8,9 @@ Faults
 - `twice`: the request arrives twice, and the answer is that of the first.
 - `stop`: this request and all later ones wait until the test sets `released`. `reached` is set.
 - `lost`: the request arrives, and the connection breaks instead of an answer.
-- `cut`: half of the body.
-- `slow`: a tenth of a second before the answer. `late`: a second.
-- `hang`: no answer until the client gives up.
+- `cut`: the client gets half of the answer's body.
+- `slow`: the answer comes a tenth of a second later. `late`: a second later.
+- `hang`: no answer comes until the client gives up.
 - `before`, `after`: hold a request just before it arrives or just after, and set `reached`. The connection breaks when
   the test sets `released`.
 """

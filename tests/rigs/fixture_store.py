@@ -42,14 +42,13 @@ from pyspark_ledger.ledger.transport.discovery import BrokerRecord
 ROOT = Path(__file__).resolve().parents[2]
 FIXTURE = ROOT / "tests" / "fixtures" / "store"
 ARCHIVE, EXPECTED = FIXTURE / "stores.tar.xz", FIXTURE / "expected.json"
-# Address of the bucket in the records: a broker finds the bucket in its working directory, also of a copied store.
+# Address of the bucket in the stores: a folder of the broker's working directory, so that a test can copy the store.
 BUCKET = "/proc/self/cwd/bucket"
-LISTED_MAX = 30  # rows, or lines of a set; a longer list is described by its length and its digest
+LISTED_MAX = 30  # longest list that is described by its elements; a longer list by its length and its digest
 _START_S = 60
-_SKIP_MAX = 1024  # bytes of a share's set; a larger set is described by its length and its digest
-_UNREAD = {
-    "public/default/persistent/large"
-}  # a ledger with thousands of rows: only the bytes of its entries are compared
+_SKIP_MAX = 1024  # largest set of skipped rows, in bytes, that is described by its elements
+# Ledger with thousands of rows, of which only the bytes of the entries are compared.
+_UNREAD = {"public/default/persistent/large"}
 _NAMED = ("name", "incarnation", "start", "end", "entries", "size_bytes", "rows", "schema_version", "terminated")
 _COUNTED = (
     "next_position", "backlog_entries", "backlog_rows", "backlog_bytes", "replay_floor", "acknowledged_ranges",
@@ -58,10 +57,10 @@ _COUNTED = (
 
 
 def unpacked(folder: Path) -> Path:
-    """Unpack the archive: `closed`, `killed`, `bucket`, `table` and a key of messages. Return the folder."""
+    """Unpack the archive with the stores `closed` and `killed`, a bucket, a table and a private key. Return the folder."""
     with tarfile.open(ARCHIVE) as archive:
         for member in archive.getmembers():
-            member.mtime = time.time()  # as after a copy: old staged parts would be deleted
+            member.mtime = time.time()  # as after a copy, because a broker deletes old staged parts
             archive.extract(member, folder, filter="tar")
     return folder
 
@@ -74,7 +73,7 @@ def expected() -> dict[str, Any]:
 
 @contextmanager
 def served(folder: Path, name: str, *arguments: str) -> Iterator[tuple[LedgerStore, subprocess.Popen[bytes]]]:
-    """Yield the store `folder/name` and its broker. It has its own run directory: copies share the store id."""
+    """Yield the store `folder/name` and its broker, which has a separate run directory, because copies share an id."""
     path = folder / name
     command = [
         sys.executable,

@@ -1,4 +1,4 @@
-"""Small store with every kind of file, and its answers, for tests that damage its files.
+"""Small store with every kind of file, and its answers to all reads, for tests that damage a file.
 
 The store has the files that a kill of the broker leaves. Among them are a write-ahead log, an open segment and the log
 of a cursor. The objects of its offloaded segments are in a directory beside the store.
