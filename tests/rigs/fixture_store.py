@@ -47,6 +47,7 @@ BUCKET = "/proc/self/cwd/bucket"
 LISTED_MAX = 30  # longest list that is described by its elements; a longer list by its length and its digest
 _START_S = 60
 _SKIP_MAX = 1024  # largest set of skipped rows, in bytes, that is described by its elements
+
 # Ledger with thousands of rows, of which only the bytes of the entries are compared.
 _UNREAD = {"public/default/persistent/large"}
 _NAMED = ("name", "incarnation", "start", "end", "entries", "size_bytes", "rows", "schema_version", "terminated")
@@ -57,7 +58,7 @@ _COUNTED = (
 
 
 def unpacked(folder: Path) -> Path:
-    """Unpack the archive with the stores `closed` and `killed`, a bucket, a table and a private key. Return the folder."""
+    """Unpack the archive: the stores `closed` and `killed`, a bucket, a table, a private key. Return the folder."""
     with tarfile.open(ARCHIVE) as archive:
         for member in archive.getmembers():
             member.mtime = time.time()  # as after a copy, because a broker deletes old staged parts
