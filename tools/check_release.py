@@ -55,7 +55,7 @@ def _changelog_refusals(changelog: str, version: str) -> Iterator[str]:
 def _tree_refusals(root: Path, tag: str) -> Iterator[str]:
     changed = _git(root, "status", "--porcelain").splitlines()
     if changed:
-        yield f"the tree is not that of the commit: {', '.join(line[3:] for line in changed[:3])}; commit or remove it"
+        yield f"files differ from the commit: {', '.join(line[3:] for line in changed[:3])}; commit or remove them"
     head, tagged = _git(root, "rev-parse", "HEAD"), _git(root, "rev-list", "-n", "1", f"refs/tags/{tag}", "--")
     if not tagged:
         yield f"there is no tag {tag}; make it: git tag {tag}"

@@ -79,7 +79,7 @@ _RESCUED = msgspec.json.Decoder(RescuedPayload)
 
 
 def parse_payload_text(text: str) -> RescuedPayload:
-    """Parse the text of `payload_text`."""
+    """Return the parts of a rescue text that `payload_text` made."""
     return _RESCUED.decode(text)
 
 

@@ -36,7 +36,7 @@ class Visibility:
 
 
 def visibility_of(heads: Iterable[EntryHeads]) -> Visibility:
-    """Return the visibility of a whole log. `heads` must be in the order of segments."""
+    """Return the visibility of a whole log. `heads` describe the entries of each segment, in the order of segments."""
     log = list(heads)
     outcomes = {run: committed for segment in log for run, committed in segment.outcomes}
     visibility = Visibility()

@@ -85,7 +85,7 @@ def test_a_tree_that_is_not_what_the_tag_names(checkout: Path) -> None:
     (checkout / "ledger/version.py").write_text('__version__ = "1.2.3"\n# more\n', encoding="utf-8")
     status, (line,) = checked(checkout, "v1.2.3")
     assert status == 1
-    assert "the tree is not that of the commit: ledger/version.py, left.txt; commit" in line
+    assert "files differ from the commit: ledger/version.py, left.txt; commit" in line
     commit(checkout, {})
     status, (line,) = checked(checkout, "v1.2.3")
     assert (status, "tag v1.2.3 names commit" in line) == (1, True)

@@ -84,7 +84,7 @@ def kill_broker(store_path: Path, timeout_s: float = 30.0) -> int:
     """Kill the broker of a store. Its supervisor starts another. Return the process id of the killed broker.
 
     The id is in the record that the broker writes. Just after a kill, the record still names the killed broker. Then
-    this waits for the record of the next broker.
+    the function waits for the record of the next broker.
     """
     for _ in range(int(timeout_s / 0.05)):
         pid = int(msgspec.json.decode((store_path / "broker.json").read_bytes())["pid"])

@@ -83,7 +83,7 @@ def state(store: Store) -> dict[str, Any]:
         found[name] = (
             log.incarnation,
             log.properties,
-            [(position, bytes(one.payload)) for block in blocks for position, one in parsed(block)],
+            [(position, bytes(entry.payload)) for block in blocks for position, entry in parsed(block)],
             cursors,
             batch and (batch.batch, batch.first, batch.end),
             store.get_schema(GetSchema(name)),
