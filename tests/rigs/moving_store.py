@@ -83,7 +83,7 @@ def state(store: Store) -> dict[str, Any]:
         found[name] = (
             log.incarnation,
             log.properties,
-            [(position, bytes(entry.payload)) for block in blocks for position, entry in parsed(block)],
+            [(position, bytes(stored.payload)) for block in blocks for position, stored in parsed(block)],
             cursors,
             batch and (batch.batch, batch.first, batch.end),
             store.get_schema(GetSchema(name)),
