@@ -34,8 +34,8 @@ class WriteOptions:
         _action,
         ("batch write",),
         "Acknowledge rows instead of writing them. `ack` acknowledges, for `subscription`, the rows at the positions "
-        "in column `__position` or `__messageId`. `nack` redelivers rows at once that were delivered with `ackMode` = "
-        "`explicit`.",
+        "in column `__position` or `__messageId`. `nack` is for rows that were delivered with `ackMode` = "
+        "`explicit`: they are redelivered at once.",
     )
     entry_bytes: int = option(
         size(1024, 64 * MIB),

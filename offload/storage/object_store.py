@@ -160,7 +160,7 @@ class ObjectStore(Protocol):
 
 
 def require_key(key: str) -> str:
-    """Return the key. Raises Refused if a store could take the key for another key."""
+    """Return the key. Raises Refused for a key that a store could read as another key, such as `a//b`."""
     if not key or len(key.encode()) > KEY_BYTES_MAX or any(part in ("", ".", "..") for part in key.split("/")):
         raise Refused(
             f"object key {key[:80]!r} is invalid: expected 1 to {KEY_BYTES_MAX} bytes, no part empty, '.' or '..'"

@@ -121,6 +121,6 @@ def require_stream(options: LedgerOptions) -> None:
     if options.history is not None:
         raise Unsupported(
             "a stream with option 'history' continues in the log, and with 'offload' it has no broker to read the log",
-            hint="Stream from the ledger's store, without 'offload'. Or read table and bucket in a batch, and stream "
-            "only the bucket from a startingPosition after that",
+            hint="Stream from the ledger's store, without 'offload'. Or read table and bucket in a batch. Then stream "
+            "only the bucket, with startingPosition at the end of that batch",
         )
