@@ -88,7 +88,7 @@ def verify_built(directory: Path, objects: int) -> VerifiedStore:
                 entries[name] += listed.entries if listed.timestamp else _open_entries(directory, row, store_id)
     for ledger_id in sorted(records.cursors.ledger_ids()):
         if recover_cursor_log(directory / "ledgers", ledger_id, store_id, fence=False, built=True) is None:
-            raise Corrupt(f"ledger {ledger_id} of a cursor was built from the log and has no complete state")
+            raise Corrupt(f"log {ledger_id} of a cursor was built from the bucket and has no complete state")
     return VerifiedStore(objects, entries, uploaded, records)
 
 

@@ -8,9 +8,9 @@ Rules
 - A reader waits only before a read of storage. The cache keeps the last `span` bytes before the end of this read. The
   reader waits for readers further behind, if they can come near enough in its remaining waiting time.
 - The total waiting time of a reader is at most the share `part` of its reading time. The reading time is the time since
-  the reader's start, without its waits, plus the estimated time for the rest. The estimate uses the reader's *own
-  speed*: the speed of its last batches without waits. The speed of one batch is not enough, because other readers may
-  slow the next batch to half of this speed.
+  the reader's start, without its waits, plus the estimated time for the rest of its range. The estimate uses the
+  reader's *own speed*: the speed of its last batches without waits. The speed of one batch is not enough, because other
+  readers may slow the next batch to half of this speed.
 - A reader does not wait for a reader that has stopped in the last seconds, or whose own speed is lower.
 
 Pure: the clock and the positions are arguments. A position is the number of bytes of all earlier entries.

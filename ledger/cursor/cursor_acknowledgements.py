@@ -154,7 +154,7 @@ class Acknowledgements:
             try:
                 self._log.flush(mark_delete, self.positions, self.pending)
             except (OSError, LedgerError) as error:
-                _log.warning("ledger %d of a cursor failed and is replaced: %s", self.ledger_id, error)
+                _log.warning("log %d of a cursor cannot be written, a new log replaces it: %s", self.ledger_id, error)
                 is_new = True
         else:
             is_new = True

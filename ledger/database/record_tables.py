@@ -227,7 +227,7 @@ def require_sound(connection: sqlite3.Connection, path: Path, tables: Iterable[R
         if table.counted and accounts.get(table.name) != found:
             stated = accounts.get(table.name, "nothing")
             raise Corrupt(
-                f"{path}: table {table.name!r} has (records, digest) {found}, its account states {stated}",
+                f"{path}: table {table.name!r} has (records, digest) {found}, table 'account' states {stated}",
                 hint=RESTORE,
             )
         if not table.counted and len(sums) != 1:

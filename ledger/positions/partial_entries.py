@@ -9,7 +9,7 @@ Each entry has a bit set of rows, which Pulsar calls `deleteSet`. The bit sets o
 Invariants
 - A set bit is a row that is *not* acknowledged. Rows after the last word are acknowledged.
 - Every entry has an unacknowledged row. An entry whose rows are all acknowledged belongs to the set of whole entries.
-- An acknowledgement intersects the set of unacknowledged rows with the unacknowledged rows of the request. So a
+- After an acknowledgement, a row is unacknowledged only if it was so before and the request leaves it so. So a
   repeated acknowledgement changes nothing, and the order of acknowledgements has no effect.
 - A `BatchRows` is immutable.
 """
@@ -59,7 +59,7 @@ class BatchRows(NamedTuple):
 
     @classmethod
     def of_pieces(cls, entries: Integers, pieces: list[Words]) -> BatchRows:
-        """Return the rows given by the words of each entry. Entries may be in any order.
+        """Return the rows from the bit sets of some entries, in any order. `pieces` are the words of each entry.
 
         The rows of an entry that is listed several times are intersected.
         """
@@ -164,7 +164,7 @@ NO_ROWS = BatchRows(np.zeros(0, np.int64), np.zeros(1, np.int64), bitset.NO_WORD
 
 
 def _full(sizes: Integers) -> tuple[Integers, Words]:
-    """Return words with a set bit for every row of entries of these sizes, after the starts of the entries' words.
+    """Return the starts of the entries' words, and the words. Entry `i` has a set bit for each of its `sizes[i]` rows.
 
     An entry without rows has one word of 0.
     """

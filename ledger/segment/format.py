@@ -12,7 +12,7 @@
              | length u32| entry id i64 | entry (length) |
              +-----------+--------------+----------------+
 
-    padding  FE DC DE AD FE DC …        starts with FE; the end of the block may cut the last four bytes
+    padding  FE DC DE AD FE DC …        four bytes, repeated to the end of the block, which may cut the last four
 
 All integers are big-endian. A frame is an entry with its length and its id.
 

@@ -10,8 +10,7 @@ from storage are cached if both conditions are true:
 
 - Its backlog is at least `managedLedgerMinimumBacklogEntriesForCaching`.
 - At least one other reader is near it, and at least `managedLedgerMinimumBacklogCursorsForCaching` readers. Near means
-  that
-  the backlogs differ by at most `managedLedgerMaxBacklogBetweenCursorsForCaching` entries.
+  that the backlogs differ by at most `managedLedgerMaxBacklogBetweenCursorsForCaching` entries.
 """
 
 from __future__ import annotations
