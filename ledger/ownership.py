@@ -97,9 +97,7 @@ def run_directory_path() -> Path:
 def require_private(store: Path) -> None:
     """Raise Refused if another user owns a file of the store or can write to it.
 
-    Then make the store's directory private.
-
-    The broker calls this before it reads any file of the store.
+    Otherwise, make the store's directory private. The broker calls this before it reads any file of the store.
     """
     for path in [store, *sorted(store.iterdir())]:
         status = path.lstat()

@@ -132,8 +132,8 @@ class MetadataFile:
         """Open an existing file.
 
         Raises NotFound for a missing file and Unsupported for another format. Raises Corrupt for a damaged file, a file
-        of another program, and, unless `behind` is set, a file that lacks commits. `migrated` completes the records of
-        an earlier format, within the transaction of the migration.
+        of another program, and, unless `behind` is set, a file without the newest commits. `migrated` completes the
+        records of an earlier format, within the transaction of the migration.
         """
         if not path.exists():
             raise NotFound(f"{path} is missing", hint="Restore it from a copy. The store cannot be read without it")

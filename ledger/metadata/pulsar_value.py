@@ -4,7 +4,7 @@
     compressed:  4778  size u32  Managed…InfoMetadata (compression, uncompressed size)  compressed message …
 
 Rules
-- A protobuf message never starts with 47 78, because no wire type 7 exists. So the two forms cannot be confused.
+- A protobuf message never starts with 47 78, because protobuf has no wire type 7. So the two forms cannot be confused.
   Pulsar parses a damaged compressed value a second time as a plain message, which always fails. Here the first fault
   is reported.
 - The uncompressed size is checked before decompression.

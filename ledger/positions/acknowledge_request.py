@@ -1,8 +1,8 @@
 """Request of a client that acknowledges positions, as Arrow record batches.
 
     ledger_id int64 · entry_id int64 · rows large_binary     one line for each entry. In `rows`, bit `n` is set if row
-                                                             `n` is acknowledged, in little-endian words. Null means
-                                                             the whole entry
+                                                             `n` is acknowledged, in little-endian words of
+                                                             64 bits. Null means the whole entry
 
 `ledger_id` is the id of a segment, which Pulsar calls a ledger. A request may list an entry more than once: the
 receiver then acknowledges the rows of all its lines. The order of the lines has no meaning.

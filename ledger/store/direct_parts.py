@@ -4,7 +4,8 @@
     commit     HEAD of each object ─▶ small parts joined, and put by the broker ─▶ the log lists all (`ledger.log`)
     sweep      objects that no segment and no later commit needs are recorded as unwanted, and then deleted
 
-A *part* has the rows that one task writes for one ledger. A *run* is the entries of one batch in one ledger.
+A *part* has the rows that one task writes for one ledger. A *run* is the entries of one batch in one ledger. An *index
+object* states where the entries of a segment are in its data object.
 
 Ids
 - Segment ids of a batch rise in the order of its tasks. For this, the broker reserves `_TASKS` ids for a batch and a
@@ -172,7 +173,8 @@ class DirectParts:
             if is_object:
                 segments += [self._segment(part, reserved) for part in some]
             else:
-                # Each of these small parts has an id between the ids of its neighbours, which becomes free.
+                # The joined object gets the next id after the previous object, or the id before the first object. This id
+                # is free, because the small parts had no object.
                 first = next(part.object.ledger_id for part in parts if part.object is not None)
                 key = DirectKey(uuid.UUID(self._new_id()), segments[-1].ledger_id + 1 if segments else first - 1)
                 if reservations:

@@ -1,6 +1,7 @@
 """Sealed segment in object storage: the broker's reader of its objects, created at the first read.
 
-An *attempt* is one upload of the segment. A *direct segment* is a segment whose data object a Spark task has put.
+An *attempt* is one upload of the segment. A *direct segment* is a segment whose data object a Spark task has put. The
+object has placeholders for the stamps: the time and the row number before each entry.
 
 Invariants
 - All readers of an attempt share one handle, and so its prefetched data.
@@ -49,7 +50,7 @@ class OffloadedSegment:
         self._opened_by: LedgerOffloader | None = None
 
     def uses_index(self, index: Callable[[], EntryIndex]) -> None:
-        """Use an index for reads of a direct segment, so that they need no index object."""
+        """Find the entries of a direct segment with this index, without an object in the bucket that has the index."""
         if self._direct is not None:
             self._direct = replace(self._direct, index=index)
 
@@ -63,7 +64,7 @@ class OffloadedSegment:
         return not self.attempt.local_deleted and not self.preferred
 
     def stamps_from(self, entry: int) -> RealStamps | None:
-        """Return the real stamps of the entries from `entry` on, or None if the object has real stamps."""
+        """Return the stamps that replace the placeholders from `entry` on. None if the object has real stamps."""
         if self._direct is None or not entry:
             return None if self._direct is None else self._direct.stamps
         stamps, index = self._direct.stamps, self._direct.index
