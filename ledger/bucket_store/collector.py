@@ -226,9 +226,9 @@ class Collector:
             self._files.carried(name, number)
 
     def _live_from(self, size: int) -> int:
-        """Return the end of the log at an earlier round, since which at most `live_bytes` were appended.
+        """Return the end of the log at the oldest round after which at most `live_bytes` were appended.
 
-        It is the oldest such round. If there is none, it is the newest round.
+        If there is no such round, return the end of the log at the newest round.
         """
         while len(self._marks) > 1 and size - self._marks[0].size > self._limits.live_bytes:
             self._marks.popleft()

@@ -23,7 +23,7 @@ from pyspark_ledger.ledger.errors import Corrupt
 PUT: Literal["put"] = "put"
 DELETE: Literal["delete"] = "delete"
 Value = Any
-"""int, float, str, bytes or None: the types of SQLite, which msgpack keeps apart."""
+"""int, float, str, bytes or None: the types of SQLite. Decoded values have the same types."""
 
 
 class ChangedRow(NamedTuple):

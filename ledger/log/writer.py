@@ -92,7 +92,7 @@ class LogWriter:
         return self._open
 
     def put(self, item: Item, *, here: bool = False) -> None:
-        """Queue an item. The result is set on its future."""
+        """Queue an item. The result is set on its future. With `here` the calling thread may write it."""
         self._queue.put(item, here=here)
 
     def close(self) -> None:
@@ -113,9 +113,9 @@ class LogWriter:
     def give_up(self, error: LedgerError) -> None:
         """Seal the open segment at its last acknowledged entry. No group is in flight, and no group follows.
 
-        Never raises.
-        In a store in a bucket the segment stays open, and the next broker appends to it. Reason: the caller may be the
-        thread that acknowledges objects of the bucket's log. A seal would wait for this thread for ever.
+        Never raises. In a store in a bucket the segment stays open, and the next broker appends to it. Reason: the
+        caller may be the thread that acknowledges objects of the bucket's log. A seal would wait for this thread for
+        ever.
         """
         self.given_up = error
         if self._open is not None:
@@ -572,7 +572,7 @@ def _retry_once(group: list[PendingAppend], name: str, error: BaseException) -> 
 
 
 def _still_valid(group: list[PendingAppend], name: str) -> list[PendingAppend]:
-    """Return the appends whose sequence claim is valid. Fail the other appends with `Unavailable`."""
+    """Return the appends whose sequence ids are still valid. Fail the other appends with `Unavailable`."""
     invalidated = [item for item in group if item.claim is not None and not item.claim.valid]
     if not invalidated:
         return group

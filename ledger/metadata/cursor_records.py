@@ -1,6 +1,7 @@
 """Durable cursors: the acknowledged positions of a named reader of a managed ledger, its lease, and its metadata row.
 
-An *entry* is one append. A *segment* is one file of a ledger. A position is before an entry of a segment.
+An *entry* is one append. A *segment* is one file of a ledger. A position is the place before an entry: a segment id and
+an entry id.
 
     table cursor  ledger, name, version, ManagedCursorInfo, replay floor, lease
                   columns for look-ups: the name in lower case, and the first position that the cursor needs

@@ -173,8 +173,8 @@ class DirectParts:
             if is_object:
                 segments += [self._segment(part, reserved) for part in some]
             else:
-                # The joined object gets the next id after the previous object, or the id before the first object. This id
-                # is free, because the small parts had no object.
+                # The joined object gets the id after the previous object, or the id before the first object. This id is
+                # free, because the small parts had no object.
                 first = next(part.object.ledger_id for part in parts if part.object is not None)
                 key = DirectKey(uuid.UUID(self._new_id()), segments[-1].ledger_id + 1 if segments else first - 1)
                 if reservations:

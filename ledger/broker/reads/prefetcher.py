@@ -154,7 +154,7 @@ class BrokerPrefetcher:
                 self._threads -= 1
 
     def _claim(self) -> tuple[ReaderId, SegmentBlock] | None:
-        """Return the next block to fetch. Without one, reduce the number of threads and return None."""
+        """Return the next block to fetch. If there is none, count the calling thread as ended and return None."""
         with self._lock:
             job = self._next()
             if job is None:

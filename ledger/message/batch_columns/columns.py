@@ -1,8 +1,8 @@
 """Messages of many batches as Arrow columns, without a Python object for each message.
 
 Rules
-- `columns_of` decodes the batches of the usual form: groups of even batches, and batches that the scanner marks as
-  sound. It also returns which entries it decoded.
+- `columns_of` decodes the batches of the usual form: groups of *even* batches (`even_batches`), and batches that
+  the scanner marks as sound. It also returns which entries it decoded.
 - The caller gives all other entries to `ledger.message.batch_decoder`, which decodes or refuses them. So this module
   raises no error.
 - Arrow slices all values, keys and properties out of the decompressed batches with one call for each column.
