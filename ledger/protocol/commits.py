@@ -2,7 +2,8 @@
 
 A task of a query writes its rows to a *staged part*, a file that no reader sees. A commit appends the parts of a batch
 to a ledger as one *run*, which has entries with a common transaction id. Its last entry, the *marker*, closes the run
-(`ledger.message.run_marker`).
+(`ledger.message.run_marker`). A *stamp* precedes each entry in a file: the broker's time and the row number. A *block*
+is a part of a segment file with whole entries.
 """
 
 from __future__ import annotations

@@ -80,8 +80,8 @@ class NameCursor(CursorRequest, frozen=True):
 class MarkDelete(CursorRequest, frozen=True):
     """Request to acknowledge everything before `next_position`. The broker ignores a move backwards.
 
-    `replay_floor` is the end of the last batch that is known to be in the reader's commit log. It also moves forward
-    only.
+    `replay_floor` is the end of the last batch that is known to be in the commit log of the reader's checkpoint. It
+    also moves forward only.
     """
 
     next_position: Position

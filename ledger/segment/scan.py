@@ -1,10 +1,9 @@
 """Scan of the data of an unsealed segment: its sound entries, their end, and the damage at that end.
 
-An entry is *sound* if all its bytes have the expected values. A *wide stamp* has a fixed length.
-
 A sidecar is the file beside the segment with one row for each acknowledged entry. A run is the entries that one batch
 adds to a ledger; a marker, its last entry, closes it. A stamp precedes each entry: the time at which the broker wrote
-the entry, and the number of rows up to its end.
+the entry, and the number of rows up to its end. A *wide* stamp has a fixed length. An entry is *sound* if all its bytes
+have the expected values.
 
 Rules
 - For an acknowledged entry with a sound row in the sidecar, the scan compares the bytes that no checksum covers:

@@ -1,8 +1,9 @@
 """Index objects of direct segments: put after the commit, and again after a crash.
 
 A *direct segment* is a segment whose data object was put into the bucket by a Spark task, before the commit. Its *index
-objects* state where its entries are in the data object. The commit lists the segment in the metadata, with the mark
-that its index objects are missing.
+objects* state where its entries are in the data object. The *entry index* has the offset of each entry. The *block
+index* has the offset of each block, a part of the object with whole entries. The commit lists the segment in the
+metadata, with the mark that its index objects are missing.
 
     commit (in the log) ─▶ entry index and block index of each segment, in order ─▶ one transaction deletes the marks
 

@@ -103,7 +103,7 @@ class LedgerOffloader(Protocol):
 
     @property
     def direct(self) -> DirectObjects | None:
-        """The data objects of direct segments. None if this offloader changes the bytes that it uploads."""
+        """The data objects of direct segments. None if this offloader's copies have other bytes than the segments."""
 
     def offload(
         self,
