@@ -198,9 +198,9 @@ def recover_cursor_log(
 ) -> RecoveredState | None:
     """Return the newest state in a cursor's log. Returns None if the log has no complete state.
 
-    With `built`, the file was built from the log of a store in a bucket, and may have no sidecar.
-    If `fence` is set, a broker that still writes the file is fenced first. Raises Corrupt or DataLoss for damage before
-    the acknowledged end.
+    With `built`, the file was built from the log of a store in a bucket, and may have no sidecar. If `fence` is set, a
+    broker that still writes the file is fenced first. Raises Corrupt or DataLoss for damage before the acknowledged
+    end.
     """
     path = data_path(directory, ledger_id)
     if fence and path.exists():

@@ -47,7 +47,7 @@ from pyspark_ledger.ledger.protocol.reads import OpenRead
 
 Change = Callable[[CursorRecord], CursorRecord]
 Forgetting = Callable[[str, str], AbstractContextManager[None]]
-"""Function of a ledger's and a cursor's name. The caller resets or deletes the cursor within the returned context.
+"""Takes the names of a ledger and a cursor. The caller resets or deletes the cursor within the returned context.
 
 The context deletes the cursor's delivery records."""
 

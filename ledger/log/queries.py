@@ -242,10 +242,7 @@ def reading_left(
 
 
 def _offloaded_id(snapshot: LogSnapshot) -> int:
-    """Return the id of the last segment before the first segment that is not offloaded; -1 if there is none.
-
-    Bisects.
-    """
+    """Return the id of the last segment before the first segment that is not offloaded; -1 if there is none."""
     segments = snapshot.segments
     count = bisect_left(range(len(segments)), True, key=lambda at: segments[at].offloaded is None)
     return segments[count - 1].ledger_id if count else -1

@@ -193,7 +193,7 @@ class Metadata:
         behind: bool = False,
         replica: Replica | None = None,
     ) -> Self:
-        """Open the metadata of an existing store. With `behind`, the file may lack commits.
+        """Open the metadata of an existing store. With `behind`, the file may lack the newest commits.
 
         `replica` makes the changed rows of each transaction durable in a bucket (`ledger.database.changed_rows`).
         """

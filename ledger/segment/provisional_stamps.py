@@ -1,10 +1,9 @@
 """Real stamps for the entries of a direct segment, whose data object has provisional stamps.
 
 A stamp stands before each entry: the time at which the broker stored the entry, and its row number. A marker is the
-last entry of a batch in a ledger. A *direct segment*
-is a segment whose data object was put into the bucket by a Spark task. The object cannot be changed after the commit.
-So its stamps are *provisional* (`ledger.message.entry`): they have the time of staging and no row number. A *wide*
-stamp has the same length and the real numbers.
+last entry of a batch in a ledger. A *direct segment* is a segment whose data object was put into the bucket by a Spark
+task. The object cannot be changed after the commit. So its stamps are *provisional* (`ledger.message.entry`): they have
+the time of staging and no row number. A *wide* stamp has the same length and the real numbers.
 
     frames as fetched    length, id │ provisional stamp │ entry …       the stamps are replaced in a copy, all at once
     frames as read       length, id │ wide stamp        │ entry …       before a cache, a decoder or a check sees them

@@ -225,9 +225,9 @@ class Store:
     ) -> Self:
         """Open a store as its only broker. With `create`, create the store in a missing or empty directory.
 
-        `lock` is the lock of the directory, if the caller has acquired it already.
-        `durability` makes entries and records durable. By default, a sync of the disk does this.
-        `watch` creates the observer of the store's logs. The observer must not call the store before `open` returns.
+        `lock` is the lock of the directory, if the caller has acquired it already. `durability` makes entries and
+        records durable. By default, a sync of the disk does this. `watch` creates the observer of the store's logs. The
+        observer must not call the store before `open` returns.
 
         Raises NotFound if there is no store. Raises Refused if another broker owns the store (unless `take_over`), if
         other users can write to it, or if it belongs to another host. Also raises Refused on a file system without

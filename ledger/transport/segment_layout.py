@@ -2,7 +2,7 @@
 
 A part in segment layout has a stamp before each entry: the time at which the broker stored the entry, and its row
 number. The writer of the part does not know these numbers. So it writes a stamp of fixed length in their place. The
-last entry is the marker of the run.
+last entry is the marker, which ends the part's run (the entries of one batch).
 
 Rule: while entries are added, the header of the open block states the full length of a block. `last_header` returns
 the header with the real length.

@@ -166,8 +166,7 @@ def first_live(records_from: int, oldest_bytes: Iterable[int], unfinished: int |
 
     `records_from` is the first object with records that are not in the snapshot. `oldest_bytes` has one number for each
     segment that is open or not uploaded: the oldest object with bytes of this segment. `unfinished` is the first object
-    of a batch whose last part is not in the log yet.
-    `end` is the lowest unacknowledged number.
+    of a batch whose last part is not in the log yet. `end` is the lowest unacknowledged number.
     """
     needed = [records_from, end, *oldest_bytes]
     if unfinished is not None:

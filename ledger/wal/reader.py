@@ -2,8 +2,8 @@
 
 The log consists of numbered objects. The *first live number* is the number of the oldest object that is still needed.
 The manifest, the object that describes the store, contains this number. Each object also has the *epoch* of its broker,
-a number that each new broker of the store raises. The log ends at the first missing number. A
-*batch* is a group of changes that becomes visible in one step. A *part* is a piece of a batch in one object.
+a number that each new broker of the store raises. The log ends at the first missing number. A *batch* is a group of
+changes that becomes visible in one step. A *part* is a piece of a batch in one object.
 
 Rules
 - The reader requests several objects at once, and applies them in the order of their numbers.

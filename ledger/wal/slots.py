@@ -1,9 +1,9 @@
 """Slots that one broker uses in the write-ahead log, from the put of an object to its acknowledgement. Pure.
 
 A *slot* is the place of one numbered object in the log. The *manifest* is the object that names the owner of the store.
-The *epoch* in it is a number that each new owner raises.
-The broker reads the manifest again before it acknowledges an object. The read shows whether this broker still owns the
-store. The *window* is the number of slots that the broker may use at the same time.
+The *epoch* in it is a number that each new owner raises. The broker reads the manifest again before it acknowledges an
+object. The read shows whether this broker still owns the store. The *window* is the number of slots that the broker may
+use at the same time.
 
     number      lowest                                                   next
     ────────────┼────────────────────────────────────────────────────────┼──────────

@@ -136,7 +136,7 @@ def _open_row(
 
 
 def strip_of(segments: Iterable[LogSegment], published: int) -> list[StripPart]:
-    """Return the strip of segments. Those up to the id `published` are in every table."""
+    """Return the strip of segments. Segments up to the id `published` are in every Delta table of the log."""
     parts = []
     for place, group in groupby(segments, lambda segment: _place(segment, published)):
         listed = list(group)

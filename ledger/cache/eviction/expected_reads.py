@@ -18,7 +18,8 @@ ranges until enough memory is free. Both check the oldest range first.
                 threshold goes to the stash; any other range is evicted
 
 Rules
-- In `expected-reads`, a range has one count of postponements. Both passes and both reasons raise this count.
+- In `expected-reads`, a range has one count of postponements. Each postponement raises this count, in either pass
+  and for either reason.
 - In `expected-reads-stash`, each pass checks the stash first, then the queue.
 - Here expected reads follow from the entries that each reader has read (`ledger.cache.expected_reads`). PIP-430 counts
     releases instead. Reason: a task that Spark retries releases its entries twice. This would cause the eviction of an
