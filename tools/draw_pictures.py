@@ -35,7 +35,7 @@ _WIDTH, _MARGIN, _LINE = 720, 14, 19
 
 
 def ledger() -> LedgerDescription:
-    """Return a ledger with segments in each place."""
+    """Return a ledger with segments on the disk, in the bucket, and in both."""
     entries = (420, 510, 480, 530, 390, 460, 500, 220)
     segments = [
         SegmentDescription(at + 3, count, count * 9_000, count * 120, 0 if at == 7 else 1, at < 5, local=at >= 3)
@@ -48,7 +48,7 @@ def ledger() -> LedgerDescription:
 
 
 def cursors() -> tuple[CursorView, ...]:
-    """Return one cursor near the end, and one behind it with acknowledged ranges."""
+    """Return two cursors: the first near the end of the ledger, the second earlier, with acknowledged ranges."""
     starts = np.array([60, 150, 300])
     ranges = (LedgerRuns(8, starts, starts + np.array([40, 90, 25])), LedgerRuns(9, starts[:1], starts[:1] + 200))
     billing = CursorState(NAME, "billing", Position(10, 160), False, 60, 7_200, 540_000)

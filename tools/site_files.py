@@ -2,7 +2,7 @@
 
 - The pages `ROOT_PAGES`, and each file that a page links, are in the site at their path in the repository.
 - A link names a path in the repository. The hook changes it into the path in the site, where `docs/` is the top.
-- The text of a link that is the name of a page becomes the title of the page.
+- If the text of a link is the name of a page, the hook replaces it by the title of the page.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def make_environment(wheel: Path, directory: Path) -> Path:
     """Install the wheel into a new environment. Return its interpreter."""
     venv.create(directory, symlinks=True)
     python = directory / "bin" / "python"
-    # The other packages come after the wheel: beside them, pip would uninstall the editable install.
+    # The other packages are added after the wheel. If they were there before, pip would uninstall the editable install.
     subprocess.run([*PIP, "--python", str(python), "install", "--no-deps", "--no-index", str(wheel)], check=True)
     version = f"python{sysconfig.get_python_version()}"
     path = directory / "lib" / version / "site-packages" / "packages.pth"

@@ -1,4 +1,5 @@
-"""Set-up for tests of the cache: blocks of entries of one size, a clock that the test sets, counted releases."""
+"""Set-up for tests of the cache: blocks with entries of one size, a clock that the test sets, a count of released
+blocks."""
 
 from __future__ import annotations
 
@@ -31,14 +32,14 @@ class HandClock:
 
 
 def cache_limits(size: int, local_file_size: int | None = None, **settings: int) -> CacheLimits:
-    """Return limits with Pulsar's eviction marks. By default, the limit for local files equals the limit for memory."""
+    """Return limits at which eviction starts and stops as in Pulsar. Local files have the same limit by default."""
     marks = {"managedLedgerCacheEvictionWatermark": 90, "managedLedgerCacheEvictionTriggerThresholdPercent": 98}
     eviction = EvictionSettings(**{**marks, **settings})  # type: ignore[arg-type]  # all values are numbers
     return CacheLimits(size, size if local_file_size is None else local_file_size, eviction)
 
 
 def cache_of(policy_of: Callable[[CacheLimits], EvictionPolicy], limits: CacheLimits, clock: Clock) -> EntryCache:
-    """Return a cache without read permits."""
+    """Return a cache that does not limit the reads in flight."""
     return EntryCache(policy_of, limits, clock)
 
 

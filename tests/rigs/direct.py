@@ -42,7 +42,7 @@ class DirectPart(NamedTuple):
 
 
 def arrow_entry(payload: bytes, rows: int, run: int) -> bytes:
-    """Return an entry that states `rows` rows as an Arrow payload does. The payload is any text."""
+    """Return an entry whose metadata state `rows` rows, as of an Arrow entry. Its payload is any text."""
     return entry(payload, run=run, properties=[KeyValue(key=ARROW_PROPERTY, value=str(rows))])
 
 

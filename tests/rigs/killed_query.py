@@ -25,7 +25,7 @@ from tests.rigs.deadline import wait_until
 from tests.rigs.fault_points import FaultPoints
 from tests.rigs.large_rows_app import BATCH_ROWS, text_of
 
-# Victim and place of each round, again and again.
+# Killed process and place of each round. After the last one, the rounds start again with the first.
 KILLS = (
     ("worker", "staged"),
     ("broker", "staged"),

@@ -99,7 +99,7 @@ def python_api_reference() -> str:
 
 
 def public_names() -> Iterator[Member]:
-    """Yield every public name with its docstring. A test holds that none is empty."""
+    """Yield every public name with its docstring. A test checks that no docstring is empty."""
     yield from functions((*spark_names(), *STORES))
     yield from constants()
     for owner in (*CLASSES, *RESULTS, pyspark_ledger.DefaultSource, LedgerError, *LedgerError.__subclasses__()):
@@ -140,7 +140,7 @@ def constants() -> Iterator[Member]:
 
 
 def members(owner: type) -> Iterator[Member]:
-    """Yield the public methods and properties that a class and its part define, in the order of the source."""
+    """Yield the public methods and properties of a class and of its part in another module, in the source's order."""
     defined = {**vars(owner), **vars(PARTS.get(owner, object))}
     for name, value in defined.items():
         if name.startswith("_") or name in getattr(owner, "__struct_fields__", ()):
