@@ -54,8 +54,10 @@ def task_client(address: str, store_id: str, credentials: Credentials, bucket: s
 def _remedy(address: str, bucket: str) -> str:
     if bucket:
         return (
-            "If the broker has moved, run the batch again: it uses the next broker. If the hosts of the executors can "
-            f"read {bucket}, tasks find the next broker by themselves"
+            "Open the broker's port for the hosts of the executors (ledger doctor --platform tests the connection). If "
+            "the broker has moved, run the batch again: it uses the next broker. If the hosts of the executors can "
+            f"read {bucket}, tasks find the next broker by themselves, and batch reads with option 'broker' = 'none' "
+            "need no broker"
         )
     if address.startswith(_ONE_HOST):
         return (
