@@ -1,4 +1,6 @@
-"""Connection of the driver to a broker, the log line of a default store, and paths of credential files.
+"""Connection of the driver to a broker, the line that names the default store, and paths of credential files.
+
+Here the *default store* is the store of a read or write if neither an option nor the session names a store.
 
     <run directory>/<digest of driver and store>.told        identity of the driver process (`ledger.ownership`)
 
@@ -105,7 +107,7 @@ _WORKER_VARIABLE = b"PYTHON_WORKER_FACTORY_"
 
 @cache
 def log_default_store(store: str) -> None:
-    """Print the location of a default store, once per driver."""
+    """Print the location of the default store, once per driver."""
     if not _record_printed(store):
         print(f"pyspark-ledger: the store is {location_text(store)}", file=sys.stderr, flush=True)  # noqa: T201
 

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 _RECORD_BYTES_MAX = 64 * 1024 * 1024
 _ADVICE = (
-    "Spark's Python processes have the environment variables of the time when the session was started. Set credentials "
-    "before that on every host, or set option offloadProfile, offloadRole or credentialProvider"
+    "Spark's Python processes keep the environment variables that they had when the session started. Set credentials "
+    "on every host before the session starts, or set option offloadProfile, offloadRole or credentialProvider"
 )
 
 # Options of reads that have a meaning without a broker.
@@ -57,7 +57,7 @@ ACCESS = frozenset(
         "offload_role_external_id", "offload_bucket_owner", "credential_provider",
     }
 )  # fmt: skip
-"""Options for the access to a bucket, without the options of the objects in it."""
+"""Fields of the options that give access to a bucket. The other options select the objects to read."""
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,10 @@ class BucketOptions(EveryReadOptions):
 
 
 def take_direct_options(values: dict[str, object]) -> BucketOptions | None:
-    """Remove the access options from `values`, and return them, for direct reads; None if direct reads are off."""
+    """Remove the access options from `values`, and return them; None if option `directReads` is `off`.
+
+    A direct read is a task's read of a sealed segment from the bucket, in a read through the broker.
+    """
     if values.get("direct_reads") == "off":
         return None
     return BucketOptions(**{key: values.pop(key) for key in list(values) if key in ACCESS})  # type: ignore[arg-type]  # see below

@@ -21,8 +21,9 @@ Invariants
   again. When a reader finds the first chunk for the second time, it discards the earlier chunks.
 - A chunk is accepted only if it follows the previous chunk in the same session (connection of a producer). So no
   message lacks a chunk, and two sessions with the same producer name cannot mix their chunks.
-- `sequences_in` verifies the checksum of every entry, because a damaged sequence id would drop or repeat later appends.
-  Recovery of a log without de-duplication does not verify acknowledged entries.
+- Recovery reads the ids of the open segment with `sequences_in`, which verifies the checksum of every entry. Reason: a
+  damaged sequence id would drop or repeat later appends. Without de-duplication, recovery does not verify acknowledged
+  entries.
 """
 
 from __future__ import annotations
@@ -260,7 +261,8 @@ class Deduplication:
     def learn(self, found: Iterable[KnownSequence]) -> None:
         """Add the sequence ids that recovery found.
 
-        If a producer's last id has become higher, drop its entries in flight.
+        If a producer's last id has become higher, drop its entries in flight. Reason: their ids were compared with the
+        earlier id, so these entries may be duplicates now.
         """
         with self.lock:
             for last in found:

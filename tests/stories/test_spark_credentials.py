@@ -68,7 +68,7 @@ def test_session_with_keys_in_its_environment_offloads_and_reads_a_bucket(
     for name in ("SPARK_", "PYSPARK_", "PYTHON_WORKER_FACTORY_SECRET"):
         assert name not in done.stdout.partition("offload:")[0]
     refused = done.stdout.partition("refused:")[2]
-    for part in (bucket, "'shared-credentials-file'", "of the time when the session was started"):
+    for part in (bucket, "'shared-credentials-file'", "that they had when the session started"):
         assert part in refused
     said = done.stdout + done.stderr + (tmp_path / "store" / "broker.log").read_text()
     for secret in (WRONG, s3_server.environment["AWS_SECRET_ACCESS_KEY"]):
