@@ -6,11 +6,7 @@ one real S3. A driver gets SIGKILL while it stops between stage and commit.
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -25,6 +21,7 @@ from streaming_examples.s3_server import S3Server
 from tests.rigs import broker_process
 from tests.rigs.bucket_clients import be_client, create_store
 from tests.rigs.deadline import wait_until
+from tests.rigs.drivers import kill, start, tail
 from tests.rigs.fault_points import FaultPoints
 from tests.rigs.large_rows_app import BATCH_ROWS
 
@@ -63,28 +60,6 @@ def store(bucket: str, s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.
         monkeypatch.setenv("LEDGER_CACHE", str(tmp_path / name))
         with suppress(OSError):
             stop_broker(bucket_directory(bucket))
-
-
-def start(words: list[str], cache: Path, log: Path) -> subprocess.Popen[bytes]:
-    with log.open("ab") as output:
-        return subprocess.Popen(
-            [sys.executable, *words],
-            cwd=log.parent,
-            env={**os.environ, "LEDGER_CACHE": str(cache)},
-            start_new_session=True,
-            stdout=output,
-            stderr=output,
-        )
-
-
-def kill(process: subprocess.Popen[bytes]) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
-def tail(log: Path) -> str:
-    return log.read_text(encoding="utf-8", errors="replace")[-3000:]
 
 
 def test_two_clusters_write_and_read_one_store_at_the_same_time(store: str, tmp_path: Path) -> None:
