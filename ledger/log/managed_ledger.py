@@ -329,8 +329,12 @@ class ManagedLedger:
         return self._writer.list.lacks_indexes
 
     def lacking_indexes(self) -> list[tuple[LocalSegment, OffloadAttempt]]:
-        """Return the direct segments that lack their index objects in the bucket, in order, with their attempts."""
+        """Return the direct segments whose index objects must be put now, in order, with their attempts."""
         return self._change(lambda: changes.lacking_indexes(self._writer))
+
+    def require_indexes(self, ledger_id: int) -> None:
+        """Raise Unavailable if a direct segment before `ledger_id` lacks its index objects in the bucket."""
+        self._writer.list.require_indexes(ledger_id)
 
     def complete_indexes(self, ledger_ids: Collection[int]) -> None:
         """Record that the index objects of direct segments are in the bucket."""

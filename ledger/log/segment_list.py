@@ -32,7 +32,7 @@ import numpy as np
 
 from pyspark_ledger.ledger import disk
 from pyspark_ledger.ledger.clock import Clock
-from pyspark_ledger.ledger.errors import NotFound, Refused
+from pyspark_ledger.ledger.errors import NotFound, Refused, Unavailable
 from pyspark_ledger.ledger.log.deduplication import Deduplication, highest_of, sequences_in
 from pyspark_ledger.ledger.log.log_segments import LogSegment, LogSegments, row_entries
 from pyspark_ledger.ledger.log.open_segment import OpenSegment
@@ -277,15 +277,29 @@ class SegmentList:
         return bool(self._without_indexes)
 
     def lacking_indexes(self) -> list[tuple[LocalSegment, OffloadAttempt]]:
-        """Return the direct segments that lack their index objects in the bucket, in order, with their attempts."""
-        found = []
-        for ledger_id in self._without_indexes:
-            row, segment = self._row(ledger_id), self._sealed.find(ledger_id)
-            attempt = OffloadAttempt.of(row.listed())
-            assert segment is not None  # noqa: S101 — a direct segment is listed sealed
-            assert attempt is not None  # noqa: S101 — a direct segment has an attempt
-            found.append((_local_segment(self.name, row, segment), attempt))
+        """Return the direct segments whose index objects must be put now, in order, with their attempts.
+
+        If the ledger offloads segments automatically, the list ends before the first segment that is not offloaded.
+        """
+        lacking, found = set(self._without_indexes), []
+        for segment in self._sealed if lacking else ():
+            if segment.offloaded is None and self.policy.offloads:
+                break
+            if segment.ledger_id in lacking:
+                row = self._row(segment.ledger_id)
+                attempt = OffloadAttempt.of(row.listed())
+                assert attempt is not None  # noqa: S101 — a direct segment has an attempt
+                found.append((_local_segment(self.name, row, segment), attempt))
         return found
+
+    def require_indexes(self, ledger_id: int) -> None:
+        """Raise Unavailable if a direct segment before `ledger_id` lacks its index objects in the bucket."""
+        before = [lacking for lacking in self._without_indexes if lacking < ledger_id]
+        if before:
+            raise Unavailable(
+                f"segment {ledger_id} of {self.name!r} waits: the index objects of segment {before[0]} are missing",
+                hint="They are put when all earlier segments are offloaded. See the first failure in broker.log",
+            )
 
     def complete_indexes(self, ledger_ids: Collection[int]) -> None:
         """Record that the index objects of these direct segments are in the bucket. Ignore trimmed segments."""

@@ -9,11 +9,11 @@ metadata, with the mark that its index objects are missing.
 
 Rules
 - A reader without access to the metadata finds a segment by its block index. So block indexes are put in the order of
-  the ledger's segments, and before an offload of a later segment.
+  the ledger's segments: after the automatic offloads of earlier segments, and before an offload of a later segment.
 - The bucket is not listed, because the marks name the segments. When a broker starts, it puts the objects of all marked
   segments.
 - A put may be repeated. It then replaces the object.
-- If a put fails, the ledger stays in the queue, and the next round tries again.
+- If a put fails or an earlier segment is not offloaded, the ledger stays in the queue, and the next round tries again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class DirectIndexes:
         self._metadata = metadata
         self._ledger = ledger
         self._offloader = offloader
-        self._order = threading.Lock()
+        self.order = threading.Lock()
+        """Held while index objects are put, and while the objects of removed segments are deleted."""
         self._waiting: dict[str, None] = {}
         self._changing = threading.Lock()
 
@@ -70,18 +71,20 @@ class DirectIndexes:
 
         Raises Unavailable if a retry may succeed. Then the ledger stays in the queue.
         """
-        with self._order:
+        with self.order:
+            with self._changing:
+                self._waiting.pop(name, None)  # before the work: a commit during the work adds the ledger again
             try:
                 log = self._ledger(name)
                 done = self._put(log) if log.lacks_indexes else 0
+                if log.lacks_indexes:
+                    self.add(name)
             except (Fenced, NotFound) as gone:
                 _log.info("%s: no index object is put: %s", name, gone)
-                done = 0
+                return 0
             except LedgerError:
                 self.add(name)
                 raise
-            with self._changing:
-                self._waiting.pop(name, None)
             return done
 
     def _put(self, log: ManagedLedger) -> int:

@@ -244,6 +244,7 @@ class OffloadScheduler:
         self._put_waiting()
         while (run := self._next()) is not None:
             self._do(run)
+            self._put_waiting()
 
     def sweep(self) -> int:
         """Delete the objects that the metadata list as unwanted. Return the number of attempts that wrote them."""
@@ -252,7 +253,8 @@ class OffloadScheduler:
             if gone.attempt in self._running:
                 continue
             try:
-                self._offloader().delete_offloaded(gone.ledger_id, gone.attempt, gone.driver)
+                with self.direct.order:  # otherwise an index object could be put after the deletion
+                    self._offloader().delete_offloaded(gone.ledger_id, gone.attempt, gone.driver)
             except LedgerError as error:
                 _log.warning(
                     "objects of segment %d of %s cannot be deleted yet: %s", gone.ledger_id, gone.ledger, error
@@ -378,8 +380,9 @@ class OffloadScheduler:
     def _offloaded(self, run: _Run, ledger_id: int) -> bool:
         """Record an attempt and perform it. Return False if the segment was offloaded already."""
         self._put_waiting()
-        self.direct.put(run.name)  # index objects are put in the order of the segments
         log, offloader = self._ledger(run.name), self._offloader()
+        self.direct.put(run.name)  # index objects are put in the order of the segments
+        log.require_indexes(ledger_id)
         attempt = uuid.UUID(self._new_id())
         self._running.add(attempt)
         try:

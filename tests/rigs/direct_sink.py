@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+import pytest
 
 from pyspark_ledger.connector.write.direct_part import bucket_of
 from pyspark_ledger.ledger.bucket_store.home import BucketStore
@@ -70,3 +72,21 @@ def request(batch: int, parts: list[StagedPart], *, query: str = "q", ledger: st
 
 def of_ledger(ledger: str, *parts: StagedPart) -> LedgerParts:
     return LedgerParts(ledger, list(parts))
+
+
+def with_first(
+    patch: pytest.MonkeyPatch, kind: type, name: str, step: Callable[[], object], *, after: bool = False
+) -> None:
+    """Let `step` run before the first call of a method, or `after` it."""
+    method, steps = getattr(kind, name), [step]
+
+    def call(*arguments: object) -> object:
+        step = steps.pop() if steps else None
+        if step is not None and not after:
+            step()
+        result = method(*arguments)
+        if step is not None and after:
+            step()
+        return result
+
+    patch.setattr(kind, name, call)
