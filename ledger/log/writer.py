@@ -399,18 +399,16 @@ class LogWriter:
     def _promote_direct(self, run: PendingRun, direct: DirectRun) -> CommittedRun:
         """Make the data objects of a run segments of the log. Objects whose ids are too low are copied first."""
         self.refuse_terminated()
-        highest = self.list.highest_id
+        started_s = perf_counter()
+        if not direct.follows(self.list.highest_id):
+            direct = direct.copied()  # rare: the log has listed another segment since the run was queued
         if self._open is not None:
             self._seal_open()
-        copied, started_s = 0, perf_counter()
-        if not direct.follows(highest):
-            copied = len(direct.segments)
-            direct = direct.copied(self._context.metadata.reserve_ledger_ids(copied))
         before = BrokerStamp(max(self._stamp.timestamp_ms, self._context.clock()), self._stamp.row_end)
         place = SegmentPlace(self._context.directory, self._context.store_id, self.list.incarnation)
         segments = direct_segments(direct, place, before)
         self._require_epoch()
-        return self._list_segments(run, segments, before, perf_counter() - started_s, copied)
+        return self._list_segments(run, segments, before, perf_counter() - started_s, direct.copies)
 
     def _list_segments(
         self,

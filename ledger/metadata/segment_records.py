@@ -134,8 +134,13 @@ def attempts_of(segments: Iterable[SegmentRecord]) -> list[tuple[int, OffloadAtt
 
 
 def put_segment(c: sqlite3.Connection, name: str, segment: SegmentRecord) -> None:
-    """Insert or replace the row of a segment. Record objects that become unwanted."""
-    row = c.execute("SELECT info FROM segment WHERE ledger_id = ?", (segment.ledger_id,)).fetchone()
+    """Insert or replace the row of a segment. Record objects that become unwanted.
+
+    Raises Corrupt if the id is that of another ledger's segment.
+    """
+    row = c.execute("SELECT info, ledger FROM segment WHERE ledger_id = ?", (segment.ledger_id,)).fetchone()
+    if row is not None and row[1] != name:
+        raise Corrupt(f"segment {segment.ledger_id} belongs to {row[1]!r}, and {name!r} was going to list it")
     values = (
         segment.ledger_id, name, segment.block_bytes, segment.first_row, segment.rows, segment.file_bytes,
         segment.created_ms, segment.row_entries, segment.info,

@@ -15,8 +15,8 @@ Rules
 An attempt is one upload of a segment to object storage. The table `unwanted` lists the attempts whose objects must be
 deleted: attempt (UUID), segment id, name of the managed ledger, JSON of the driver. The transaction that removes an
 attempt from a segment's record inserts the row. Such a transaction trims the ledger, deletes the ledger, or records a
-new attempt. A sweep inserts rows for objects that no record names. The row is deleted after the objects. So a crash
-leaves no object that is not listed.
+new attempt. A sweep inserts rows for objects that no record names. It leaves out the objects of a commit in progress.
+The row is deleted after the objects. So a crash leaves no object that is not listed.
 """
 
 from __future__ import annotations
@@ -26,16 +26,18 @@ import os
 import sqlite3
 import threading
 import uuid
-from collections.abc import Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
 from pyspark_ledger.ledger import disk
-from pyspark_ledger.ledger.database.database import Records
+from pyspark_ledger.ledger.database.database import MetadataFile, Records
 from pyspark_ledger.ledger.database.record_tables import RecordTable
-from pyspark_ledger.ledger.errors import Corrupt, LedgerError
+from pyspark_ledger.ledger.errors import Corrupt, LedgerError, NotFound
 from pyspark_ledger.ledger.metadata.offload_records import Driver, OffloadAttempt
 from pyspark_ledger.ledger.segment.index import load_open
 from pyspark_ledger.ledger.segment.writer import data_path, index_path
@@ -202,7 +204,15 @@ class UnwantedObjects(NamedTuple):
 
 
 class UnwantedRecords(Records):
-    """Records of unwanted objects of a store. Any thread may call any method."""
+    """Records of unwanted objects of a store. Any thread may call any method.
+
+    A commit withholds its objects: no sweep records them before the commit has ended.
+    """
+
+    def __init__(self, file: MetadataFile) -> None:
+        super().__init__(file)
+        self._deciding = threading.Lock()
+        self._withheld: Counter[uuid.UUID] = Counter()
 
     def all(self) -> list[UnwantedObjects]:
         rows = self._file.read(
@@ -213,14 +223,52 @@ class UnwantedRecords(Records):
             for ledger, ledger_id, attempt, driver in rows
         ]
 
-    def put(self, gone: Iterable[UnwantedObjects]) -> None:
-        """Record objects that no segment needs. The caller knows that no later commit lists them."""
+    def put(self, gone: Iterable[UnwantedObjects]) -> int:
+        """Record objects that no segment needs, and return their number.
+
+        The caller knows that no later commit lists them.
+        """
         rows = [
             (str(objects.attempt), objects.ledger_id, objects.ledger, msgspec.json.encode(objects.driver))
             for objects in gone
         ]
         if rows:
             self._file.change(lambda c: c.executemany("INSERT OR REPLACE INTO unwanted_row VALUES (?, ?, ?, ?)", rows))
+        return len(rows)
+
+    def put_unneeded(self, found: Iterable[UnwantedObjects], needed: Callable[[], Collection[uuid.UUID]]) -> int:
+        """Record objects that a listing found, and return their number.
+
+        Leaves out those that `needed` returns, and those that a commit withholds.
+        """
+        with self._deciding:
+            kept = self._withheld.keys() | needed()
+            return self.put(each for each in found if each.attempt not in kept)
+
+    def withhold(self, attempts: Collection[uuid.UUID]) -> None:
+        """Withhold objects from `put_unneeded` until they are released."""
+        with self._deciding:
+            self._withheld.update(attempts)
+
+    def release(self, attempts: Collection[uuid.UUID]) -> None:
+        """Release withheld objects."""
+        with self._deciding:
+            self._withheld -= Counter(attempts)
+
+    @contextmanager
+    def withheld(self, attempts: Collection[uuid.UUID]) -> Iterator[None]:
+        """Withhold the objects of a commit. Raises NotFound if one of them is recorded as unwanted already."""
+        self.withhold(attempts)
+        try:
+            recorded = {each.attempt for each in self.all()}.intersection(attempts)
+            if recorded:
+                raise NotFound(
+                    f"{len(recorded)} of {len(attempts)} data objects are unwanted, attempt {min(recorded)} is one",
+                    hint="A sweep after stagingRetentionSeconds or a later commit took them. Run the batch again",
+                )
+            yield
+        finally:
+            self.release(attempts)
 
     def remove(self, attempt: uuid.UUID) -> None:
         self._file.change(lambda c: c.execute("DELETE FROM unwanted_row WHERE attempt = ?", (str(attempt),)).rowcount)

@@ -9,7 +9,7 @@ metadata, with the mark that its index objects are missing.
 
 Rules
 - A reader without access to the metadata finds a segment by its block index. So block indexes are put in the order of
-  the ledger's segments: after the automatic offloads of earlier segments, and before an offload of a later segment.
+  the ledger's segments. They wait for the automatic offloads of earlier segments, and offloads of later segments wait.
 - The bucket is not listed, because the marks name the segments. When a broker starts, it puts the objects of all marked
   segments.
 - A put may be repeated. It then replaces the object.

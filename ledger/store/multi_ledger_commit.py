@@ -58,16 +58,17 @@ class ManifestCommits:
 
     def commit(self, request: CommitRuns) -> CommittedRuns:
         """Commit a batch. For a repetition, finish the earlier commit and return its runs."""
-        with self._lock_of(request.query):
+        with self.lock_of(request.query):
             self.finish(request.query)
             newest = self._records.newest(request.query)
             if newest is not None and request.batch <= newest.batch:
                 self._staging.remove_parts(self._others(request, newest))
                 return self._answer(newest if newest.batch == request.batch else None)
-            manifest = self._checked(request)
-            self._staging.sync([part for run in manifest.runs for part in run.parts])
-            self._unfinished.add(request.query)
-            self._records.put(manifest)
+            with self._direct.withheld(*(_run(request, run.ledger, run.parts) for run in request.runs)):
+                manifest = self._checked(request)
+                self._staging.sync([part for run in manifest.runs for part in run.parts])
+                self._unfinished.add(request.query)
+                self._records.put(manifest)
             return self._roll_forward(manifest)
 
     def newest(self, query: str) -> int:
@@ -81,7 +82,7 @@ class ManifestCommits:
         """Write the missing runs of the query's newest batch if it is committed and not in all of its ledgers."""
         if query not in self._unfinished:
             return
-        with self._lock_of(query):
+        with self.lock_of(query):
             newest = self._records.newest(query)
             if newest is not None and not newest.done:
                 self._roll_forward(newest)
@@ -119,7 +120,8 @@ class ManifestCommits:
         parts = [part for manifest in pending for run in manifest.runs for part in run.parts]
         return {uuid.UUID(part.object.attempt) for part in parts if part.object is not None}
 
-    def _lock_of(self, query: str) -> threading.RLock:
+    def lock_of(self, query: str) -> threading.RLock:
+        """Return the lock under which the batches of a query are committed. Some queries share a lock."""
         return self._locks[zlib.crc32(query.encode()) % _LOCKS]
 
     def _checked(self, request: CommitRuns) -> Manifest:
@@ -187,7 +189,7 @@ class ManifestCommits:
             existing.set_result(CommittedRun(True, earlier.first, earlier.end, earlier.entries, earlier.rows))
             return existing
         request = _run(manifest, run.ledger, run.parts)
-        direct = self._direct.open_run(request)
+        direct = self._direct.open_run(request, decided=True)
         if direct is not None:
             return ledger.commit_direct(request, direct)
         opened = self._staging.open_run(request)

@@ -294,7 +294,8 @@ class OffloadScheduler:
         run, offloader = _Run(name, {}, "done"), self._offloader()
         until_ms = self._clock() - self._settings.stagingRetentionSeconds * 1000
         orphans, driver = offloader.orphans(self._store_id, self._recorded, until_ms), offloader.driver
-        self._metadata.unwanted.put(UnwantedObjects("", *orphan, driver) for orphan in orphans)
+        unneeded = (UnwantedObjects("", *orphan, driver) for orphan in orphans)
+        self._metadata.unwanted.put_unneeded(unneeded, self._recorded)
         run.swept = self.sweep()
         self.sweep_left()
         with self._arrival:

@@ -434,6 +434,12 @@ class Store:
 
         The run is appended exactly once for each ledger, query and batch.
         """
+        if all(part.object is None for part in request.parts):
+            return self._commit(request)
+        with self.commits.lock_of(request.query):  # a repeated call must not copy the objects again
+            return self._commit(request)
+
+    def _commit(self, request: CommitRun) -> CommittedRun:
         ledger = self.ledger(request.ledger)
         self.commits.finish(request.query)
         earlier = ledger.committed_batch(request.query)
@@ -441,12 +447,16 @@ class Store:
             self._staging.remove_parts(request.parts)  # the log has their rows already
             return CommittedRun(True, earlier.first, earlier.end, earlier.entries, earlier.rows)
         try:
-            direct = self.direct.open_run(request)
-            parts = [] if direct is not None else self._staging.open_run(request)
+            with self.direct.withheld(request):
+                return self._commit_new(ledger, request)
         except NotFound:
             if ledger.committed_batch(request.query) == earlier:
                 raise
-            return self.commit(request)  # another call has committed the same batch, and deleted the parts
+            return self._commit(request)  # another call has committed the same batch, and deleted the parts
+
+    def _commit_new(self, ledger: ManagedLedger, request: CommitRun) -> CommittedRun:
+        direct = self.direct.open_run(request)
+        parts = [] if direct is not None else self._staging.open_run(request)
         try:
             future = ledger.commit_run(request, parts) if direct is None else ledger.commit_direct(request, direct)
             committed = future.result()

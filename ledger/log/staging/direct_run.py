@@ -48,12 +48,14 @@ class StagedObject:
 class DirectRun:
     """Segments of a batch in one ledger, in order.
 
-    `copy` copies objects under consecutive ids, with new attempts. Its second argument is the first id.
+    `copy` copies objects under consecutive ids above all ids of the store, with new attempts. `copies` is the number of
+    segments that are copies.
     """
 
     segments: Sequence[StagedObject]
     driver: Driver
-    copy: Callable[[Sequence[StagedObject], int], list[StagedObject]]
+    copy: Callable[[Sequence[StagedObject]], list[StagedObject]]
+    copies: int = 0
 
     @property
     def entries(self) -> int:
@@ -68,6 +70,6 @@ class DirectRun:
         ids = [highest, *(segment.ledger_id for segment in self.segments)]
         return all(segment.reserved for segment in self.segments) and all(a < b for a, b in pairwise(ids))
 
-    def copied(self, first_id: int) -> DirectRun:
-        """Return the run with copies of its objects under the ids from `first_id` on."""
-        return replace(self, segments=self.copy(self.segments, first_id))
+    def copied(self) -> DirectRun:
+        """Return the run with copies of its objects under new ids."""
+        return replace(self, segments=self.copy(self.segments), copies=len(self.segments))

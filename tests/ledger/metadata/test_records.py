@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from pyspark_ledger.ledger.errors import AlreadyExists, Fenced, NotFound, Refused
+from pyspark_ledger.ledger.errors import AlreadyExists, Corrupt, Fenced, NotFound, Refused
 from pyspark_ledger.ledger.message.run_marker import CommittedBatch
 from pyspark_ledger.ledger.metadata.cursor_records import CursorRecord
 from pyspark_ledger.ledger.metadata.records import LedgerRecord, Metadata
@@ -51,6 +51,15 @@ def test_a_store_remembers_who_it_is(metadata: Metadata, path: Path) -> None:
     assert again.names() == ["orders"]
     assert again.ledger("orders").info.properties[0].value == "me"
     again.close()
+
+
+def test_no_ledger_lists_a_segment_of_another(metadata: Metadata) -> None:
+    metadata.create_ledger("bills", "i1", {}, exist_ok=False)
+    metadata.update_ledger(metadata.ledger("orders"), HEAD, put=[segment(7)])
+    with pytest.raises(Corrupt, match="segment 7 belongs to 'orders', and 'bills' was going to list it"):
+        metadata.update_ledger(metadata.ledger("bills"), HEAD, put=[segment(7)])
+    assert [row.ledger_id for row in metadata.segments.of("orders")] == [7]
+    assert metadata.segments.of("bills") == []
 
 
 def test_names_are_sorted_and_differ_in_more_than_case(metadata: Metadata) -> None:

@@ -1,0 +1,113 @@
+"""Segment ids for the parts of batches that tasks put into the bucket. The page docs/concepts.md explains the words.
+
+A *reservation* is a range of segment ids for the parts of one batch in one ledger, and the keys that were made from it.
+
+Rules
+- At its first task the broker reserves `_TASKS` ids for a batch and a ledger. Task *n* gets the id with offset *n*. So
+  the ids of a batch rise with its tasks, and a committed object keeps its key.
+- One write to the metadata reserves the ids of several batches. A log that has listed a higher id since gets new ids.
+- No two ledgers get the same id. So an object whose id is in no reservation of its batch must get another id.
+- Reservations are in memory. After a restart of the broker, objects with older ids are copied at the commit.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import NamedTuple
+
+from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
+from pyspark_ledger.ledger.metadata.records import Metadata
+from pyspark_ledger.ledger.protocol.commits import CommitRun, OpenUpload
+from pyspark_ledger.ledger.tiering.direct_objects import DirectKey
+
+_TASKS = 4_096
+_BATCHES_AHEAD = 16
+_RESERVATIONS_MAX = 10_000
+
+
+class _Owner(NamedTuple):
+    """Owner of a reservation: a batch in one ledger, and a group of `_TASKS` tasks. The group of the broker is None."""
+
+    query: str
+    batch: int
+    ledger: str
+    group: int | None
+
+
+class _Reservation(NamedTuple):
+    ids: range
+    keys: list[DirectKey]
+
+
+class DirectIds:
+    """Reservations of one store. Any thread may call any method."""
+
+    def __init__(self, metadata: Metadata, new_id: Callable[[], str]) -> None:
+        self._metadata = metadata
+        self._new_id = new_id
+        self._lock = threading.Lock()
+        self._ahead = range(0)  # ids that are reserved for later batches
+        self._reserved: OrderedDict[_Owner, _Reservation] = OrderedDict()
+
+    def of_task(self, request: OpenUpload, ledger: ManagedLedger) -> DirectKey:
+        """Return a new key for a task."""
+        group, offset = divmod(request.task, _TASKS)
+        owner = _Owner(request.query, request.batch, ledger.name, group)
+        with self._lock:
+            reservation = self._reserved.get(owner) or self._reserve(owner, ledger)
+            key = DirectKey(uuid.UUID(self._new_id()), reservation.ids[offset])
+            reservation.keys.append(key)
+        return key
+
+    def of_copies(self, run: CommitRun, ledger: ManagedLedger, count: int) -> list[DirectKey]:
+        """Return new keys for the copies of a batch, with consecutive ids above all ids of the store."""
+        first = self._metadata.reserve_ledger_ids(count)
+        keys = [DirectKey(uuid.UUID(self._new_id()), ledger_id) for ledger_id in range(first, first + count)]
+        self._add(run, ledger, keys)
+        return keys
+
+    def of_joined(self, run: CommitRun, ledger: ManagedLedger, ledger_id: int) -> DirectKey:
+        """Return a new key for joined small parts of a batch. `ledger_id` is between the ids of their neighbours."""
+        key = DirectKey(uuid.UUID(self._new_id()), ledger_id)
+        self._add(run, ledger, [key])
+        return key
+
+    def of_run(self, run: CommitRun, ledger: ManagedLedger) -> list[range]:
+        """Return the ids that this broker has reserved for the tasks of a batch."""
+        with self._lock:
+            owners = self._owners(run, ledger.name)
+            return [self._reserved[owner].ids for owner in owners if owner.batch == run.batch]
+
+    def take(self, run: CommitRun, name: str) -> list[DirectKey]:
+        """Forget the reservations of a committed batch and of earlier batches. Return their keys."""
+        with self._lock:
+            return [key for owner in self._owners(run, name) for key in self._reserved.pop(owner).keys]
+
+    def _owners(self, run: CommitRun, name: str) -> list[_Owner]:
+        """Return the owners of a query in a ledger, up to the batch. Called with the lock held."""
+        wanted = run.query, name
+        return [owner for owner in self._reserved if (owner.query, owner.ledger) == wanted and owner.batch <= run.batch]
+
+    def _reserve(self, owner: _Owner, ledger: ManagedLedger) -> _Reservation:
+        """Reserve ids above all ids of a log. Called with the lock held."""
+        if not self._ahead or self._ahead[0] <= ledger.highest_id:
+            first = self._metadata.reserve_ledger_ids(_TASKS * _BATCHES_AHEAD)
+            self._ahead = range(first, first + _TASKS * _BATCHES_AHEAD)
+        ids, self._ahead = self._ahead[:_TASKS], self._ahead[_TASKS:]
+        return self._put(owner, _Reservation(ids, []))
+
+    def _add(self, run: CommitRun, ledger: ManagedLedger, keys: list[DirectKey]) -> None:
+        """Add keys that the broker makes at the commit."""
+        owner = _Owner(run.query, run.batch, ledger.name, None)
+        with self._lock:
+            made = self._reserved.get(owner) or self._put(owner, _Reservation(range(0), []))
+            made.keys.extend(keys)
+
+    def _put(self, owner: _Owner, reservation: _Reservation) -> _Reservation:
+        self._reserved[owner] = reservation
+        if len(self._reserved) > _RESERVATIONS_MAX:
+            self._reserved.popitem(last=False)
+        return reservation

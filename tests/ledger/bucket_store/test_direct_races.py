@@ -1,0 +1,163 @@
+"""Goal: steps of others between the steps of a commit lose no object, and take no segment of another ledger.
+
+Method: tasks without Spark, one store in a directory that acts as the bucket. A request of the commit to the bucket
+lets the other step run first: a sweep, an append, a rollover, the same commit again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
+
+import pytest
+
+from pyspark_ledger.ledger.bucket_store.home import BucketStore
+from pyspark_ledger.ledger.clock import system_clock_ms
+from pyspark_ledger.ledger.errors import NotFound
+from pyspark_ledger.ledger.metadata.manifest_records import Manifest, ManifestRun
+from pyspark_ledger.ledger.protocol.commits import CommittedRun, StagedPart
+from pyspark_ledger.ledger.store import direct_ids
+from pyspark_ledger.offload.direct.store_objects import StoreObjects
+from pyspark_ledger.offload.storage.s3_options import S3Options
+from tests.rigs.bucket_store import BucketRig, append, log, numbered, payloads
+from tests.rigs.direct_sink import put, request, stage, with_first
+from tests.rigs.entry import entry
+
+DAY_MS = 24 * 3_600_000
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[BucketRig]:
+    rig = BucketRig(tmp_path, (tmp_path / "bucket").as_uri(), S3Options())
+    yield rig
+    rig.close()
+
+
+@pytest.fixture
+def opened(rig: BucketRig) -> BucketStore:
+    broker = rig.host(stagedPartPromotionMinBytes=0)
+    log(broker)
+    return broker
+
+
+def at_day(opened: BucketStore, day: int, step: Callable[[], None]) -> None:
+    """Run a step of the direct sink with a clock that is some days ahead."""
+    opened.store.direct._clock = lambda: system_clock_ms() + day * DAY_MS
+    step()
+    opened.store.direct._clock = system_clock_ms
+
+
+def record_unneeded(opened: BucketStore) -> None:
+    opened.store.direct.list_unneeded(opened.store.offloads._recorded)
+
+
+def segments(opened: BucketStore, name: str = "log") -> list[int]:
+    return [row.ledger_id for row in opened.store.metadata.segments.of(opened.store.ledger(name).name)]
+
+
+@pytest.mark.parametrize("request_of_the_commit", ["head", "copy", "put"])
+def test_a_sweep_during_a_commit_takes_no_object(
+    opened: BucketStore, monkeypatch: pytest.MonkeyPatch, request_of_the_commit: str
+) -> None:
+    """The commit waits longer than the retention of staged parts, or the clock jumps."""
+    parts, swept = [put(opened, 1, 0, numbered(9)), stage(opened, 1, numbered(3, 9))], list[int]()
+    if request_of_the_commit == "copy":
+        append(opened, [b"a"])
+
+    def sweep() -> None:
+        at_day(opened, 8, lambda: record_unneeded(opened))
+        swept.append(opened.store.offloads.sweep())
+
+    with_first(monkeypatch, StoreObjects, request_of_the_commit, sweep, after=True)
+    assert not opened.store.commit(request(1, parts)).repeated
+    assert swept == [0]
+    assert payloads(opened)[-12:] == numbered(12)
+
+
+def test_an_object_that_a_sweep_has_recorded_is_refused(opened: BucketStore) -> None:
+    part = put(opened, 1, 0, numbered(9))
+    at_day(opened, 8, lambda: record_unneeded(opened))
+    with pytest.raises(NotFound, match="Run the batch again"):
+        opened.store.commit(request(1, [part]))
+    assert opened.store.offloads.sweep() == 1
+    opened.store.commit(request(1, [put(opened, 1, 0, numbered(7))]))
+    assert payloads(opened) == numbered(7)
+
+
+def test_a_decided_batch_is_finished_at_any_age_of_its_objects(opened: BucketStore) -> None:
+    part, ledger = put(opened, 1, 0, numbered(9)), opened.store.ledger("log")
+    run = ManifestRun(ledger.name, ledger.incarnation, [part])
+    opened.store.metadata.manifests.put(Manifest("q", 1, 7, 1, [run]))
+    opened.store.commits._unfinished.add("q")
+    at_day(opened, 9, lambda: record_unneeded(opened))
+    assert opened.store.offloads.sweep() == 0
+    at_day(opened, 9, lambda: opened.store.commits.finish("q"))
+    assert payloads(opened) == numbered(9)
+
+
+@pytest.mark.parametrize("small_first", [True, False])
+def test_joined_parts_take_no_id_of_another_ledger(
+    rig: BucketRig, opened: BucketStore, monkeypatch: pytest.MonkeyPatch, *, small_first: bool
+) -> None:
+    """The neighbour of the small part has the first or the last id of its reservation."""
+    monkeypatch.setattr(direct_ids, "_TASKS", 2)
+    log(opened, "other")
+
+    def put_others() -> list[StagedPart]:
+        return [put(opened, 1, task, numbered(3, 3 * task), query="o", ledger="other") for task in (0, 1)]
+
+    others = put_others() if small_first else []
+    large = put(opened, 1, 4 if small_first else 1, numbered(3, 3))
+    others = others or put_others()
+    opened.store.commit(request(1, others, query="o", ledger="other"))
+    small = stage(opened, 1, numbered(3, 0 if small_first else 6))
+    opened.store.commit(request(1, [small, large] if small_first else [large, small]))
+    next_broker = rig.host("b")
+    assert payloads(next_broker, "other") == numbered(6)
+    assert payloads(next_broker) == (numbered(6) if small_first else numbered(6, 3))
+
+
+def test_appends_go_on_while_objects_are_copied(opened: BucketStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    part, ledger = put(opened, 1, 0, numbered(9)), opened.store.ledger("log")
+    append(opened, [b"a"])
+    with_first(monkeypatch, StoreObjects, "copy", lambda: ledger.append([entry(b"b")]).result(10))
+    opened.store.commit(request(1, [part]))
+    assert payloads(opened) == [b"a", b"b", *numbered(9)]
+
+
+def test_a_segment_that_is_listed_while_objects_are_copied(
+    rig: BucketRig, opened: BucketStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = put(opened, 1, 0, numbered(9))
+    append(opened, [b"a"])
+
+    def list_another() -> None:
+        opened.store.ledger("log").roll_over()
+        append(opened, [b"b"])
+
+    with_first(monkeypatch, StoreObjects, "copy", list_another)
+    opened.store.commit(request(1, [part]))
+    assert payloads(opened) == [b"a", b"b", *numbered(9)]
+    assert segments(opened) == sorted(segments(opened))
+    assert opened.store.offloads.sweep() == 2, "the object of the task, and the first copy"
+    assert payloads(opened) == [b"a", b"b", *numbered(9)]
+
+
+def test_a_call_that_is_repeated_while_it_runs_copies_no_object(
+    rig: BucketRig, opened: BucketStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = put(opened, 1, 0, numbered(9))
+    append(opened, [b"a"])
+    with ThreadPoolExecutor(1) as pool:
+        repeated: list[Future[CommittedRun]] = []
+
+        def repeat() -> None:
+            repeated.append(pool.submit(opened.store.commit, request(1, [part])))
+            wait(repeated, 0.3)
+
+        with_first(monkeypatch, StoreObjects, "copy", repeat)
+        assert not opened.store.commit(request(1, [part])).repeated
+        assert repeated[0].result(10).repeated
+    assert payloads(opened) == [b"a", *numbered(9)]
+    assert opened.store.offloads.sweep() == 1, "only the object of the task"
