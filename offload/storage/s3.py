@@ -110,8 +110,7 @@ _DELETE_AT_ONCE = 1000
 _STARTED = "ledger.started"
 _PAUSE_MS, _PAUSE_MS_MAX = 100, 5_000
 _TYPE = "application/octet-stream"
-_COPY_BYTES_MAX = 5 * 1024**3  # S3 copies no larger object by one request
-_COPY_PART_BYTES = 1024**3
+_COPY_BYTES_MAX = 1024**3  # by one request: S3 allows 5 GiB, which can take longer than the time-out of a response
 T = TypeVar("T")
 
 
@@ -301,8 +300,8 @@ class S3Store:
         upload = self.begin_upload(key, metadata)
         try:
             parts = []
-            for number, start in enumerate(range(0, size, _COPY_PART_BYTES), start=1):
-                length = min(_COPY_PART_BYTES, size - start)
+            for number, start in enumerate(range(0, size, _COPY_BYTES_MAX), start=1):
+                length = min(_COPY_BYTES_MAX, size - start)
                 with self._requesting(f"copy part {number} of {self._url(source)} to {self._url(key)}"):
                     answer = self._client().upload_part_copy(
                         **self._part_of(upload),

@@ -230,8 +230,7 @@ def test_a_copy_has_the_bytes_and_its_own_metadata(store: ObjectStore) -> None:
 
 
 def test_a_large_object_is_copied_in_parts(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(s3, "_COPY_BYTES_MAX", 1024)
-    monkeypatch.setattr(s3, "_COPY_PART_BYTES", PART_BYTES_MIN)
+    monkeypatch.setattr(s3, "_COPY_BYTES_MAX", PART_BYTES_MIN)
     data = random.Random(3).randbytes(PART_BYTES_MIN + 1000)
     store.put("source", data)
     store.copy("source", "copy", {"of": "copy"})
