@@ -2,10 +2,11 @@
 
 Rules
 - The checks change nothing, and start no Spark session. They start the same interpreters as a session would.
-- Spark looks for data sources with the driver's Python: PYSPARK_DRIVER_PYTHON, else PYSPARK_PYTHON, else `python3` of
-  the path. It reads and writes with the workers' Python: PYSPARK_PYTHON, else `python3`.
-- `spark.pyspark.python` of a session or of spark-defaults.conf takes precedence over both. If the search for data
-  sources fails, Spark reports no error.
+- Spark reads and writes with the workers' Python. It is the first of these that is set: `spark.pyspark.python`,
+  PYSPARK_PYTHON, `python3` on the path.
+- Spark looks for data sources with the driver's Python. It is the first of these that is set:
+  `spark.pyspark.driver.python`, PYSPARK_DRIVER_PYTHON, the workers' Python.
+- If the search for data sources fails, Spark reports no error.
 - A check that passes also shows its result, because the user may expect another result.
 - Environment variables, settings and the directory are arguments, so that tests can set them.
 """
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from pyspark_ledger.connector.spark_features import SparkFeatures
 
 _PROBE_SECONDS = 60
-_SAYS = f"; of a stream Spark says '{MESSAGE}'"
+_SAYS = f"; a stream then fails with '{MESSAGE}'"
 _JAVA_LEAST = 17
 
 
@@ -189,7 +190,7 @@ def check_features(features: SparkFeatures) -> Diagnosis:
     if not features.missing:
         return Diagnosis("features", "ok", "this Spark has all features that the source uses")
     effects = {
-        "admission_control": "Trigger.AvailableNow is one micro-batch, within the limits",
+        "admission_control": "Trigger.AvailableNow ends after one micro-batch, even if rows are left",
         "progress_report": "the progress has the figures of the last batch",
     }
     notes = [effects[name] for name in features.missing if name in effects]

@@ -35,7 +35,7 @@ PROGRESS_FIELDS: Mapping[str, Mapping[str, str]] = {
         "the largest lag.",
     },
     "Reads of all readers since the last trigger": {
-        "reads.mappedBytes": "Bytes that readers on the broker's host mapped.",
+        "reads.mappedBytes": "Bytes that readers on the broker's host read by memory mapping (mmap).",
         "reads.sentBytes": "Bytes that the broker sent.",
         "reads.directBytes": "Bytes that tasks fetched from a bucket themselves, a part of `reads.objectStorageBytes`.",
         "reads.cacheHitRate": "Share of served entries that needed no read from storage; null if no entry was served.",

@@ -1,4 +1,4 @@
-"""Figures of ledgers in Spark's progress, for people and for Prometheus: lag, cache, and the end reason of a batch.
+"""Figures of ledgers in Spark's progress, for people and for Prometheus: lag, cache, and why a batch ended.
 
 Rules
 - The figures are the fields of `connector.read.progress`. Sources of other formats are ignored.
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 class LedgerProgress:
     """Figures of one ledger in one batch of one query.
 
-    A lag counts the data after the batch. `waited_ms` is the age of the oldest entry after the batch.
+    The lag is the data that the query has not read at the end of the batch. `waited_ms` is the age of its oldest entry.
+    `mapped_bytes` were read by memory mapping (mmap) on the broker's host. `sent_bytes` were sent by the broker.
     """
 
     query: str
@@ -66,7 +67,7 @@ class LedgerProgress:
         )
 
     def _sources(self) -> tuple[tuple[str, int], ...]:
-        """Return the served bytes by source."""
+        """Return the served bytes of each kind of storage."""
         return (
             ("memory", self.memory_bytes),
             ("the page cache", self.page_cache_bytes),
@@ -78,7 +79,7 @@ class LedgerProgress:
 def ledgers_of(progress: Mapping[str, Any]) -> list[LedgerProgress]:
     """Return the figures of the ledgers in a progress: `query.lastProgress`, or the JSON value of a progress.
 
-    The texts in `lastProgress` differ between releases of Spark, so its `json` is parsed.
+    Parses its `json`, because the other members of `lastProgress` differ between releases of Spark.
     """
     text = getattr(progress, "json", None)
     value = json.loads(text) if isinstance(text, str) else progress
@@ -156,7 +157,7 @@ class PrometheusGauges:
         "lag_rows": "Rows after the end of the last batch",
         "lag_bytes": "Bytes after the end of the last batch",
         "lag_seconds": "Age of the oldest entry after the end of the last batch",
-        "mapped_bytes": "Bytes that readers mapped since the previous trigger",
+        "mapped_bytes": "Bytes that readers read by memory mapping (mmap) since the previous trigger",
         "sent_bytes": "Bytes that the broker sent since the previous trigger",
         "direct_bytes": "Bytes that tasks fetched from a bucket by themselves since the previous trigger",
         "memory_bytes": "Bytes served from the cache's memory since the previous trigger",

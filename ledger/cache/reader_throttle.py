@@ -5,15 +5,19 @@ reads from storage, and the others read from the cache. If the first reader is t
 from storage again. So the first reader waits for a limited time if the others can then catch up.
 
 Rules
-- A reader waits only before a read of storage. The cache keeps the last `span` bytes before the end of this read. The
-  reader waits for readers further behind, if they can come near enough in its remaining waiting time.
-- The total waiting time of a reader is at most the share `part` of its reading time. The reading time is the time since
-  the reader's start, without its waits, plus the estimated time for the rest of its range. The estimate uses the
-  reader's *own speed*: the speed of its last batches without waits. The speed of one batch is not enough, because other
-  readers may slow the next batch to half of this speed.
-- A reader does not wait for a reader that has stopped in the last seconds, or whose own speed is lower.
+- A reader waits only before a read of storage. The cache keeps the last `span` bytes before the end of this read. A
+  reader behind these bytes is too far away. The first reader waits for it only if it can reach these bytes soon. Soon
+  is at most `_WORTH` times the first reader's remaining waiting time, at the present speed of the other reader.
+- The total waiting time of a reader is at most the share `part` of its reading time. The reading time has two parts:
+  the time since the reader's start, without its waits, and the estimated time for the rest of the log.
+- The estimate uses the reader's *own speed*: the speed of its last batches, without its waits. A *batch* is the range
+  that a reader announces in one request, not a batch of Spark. Reason for several batches: other readers can halve the
+  speed of a single batch.
+- A reader does not wait for a reader that has not moved in the last seconds. Nor does it wait for a reader whose own
+  speed is much lower: less than `_NEARLY` of the speed of the first reader.
 
-Pure: the clock and the positions are arguments. A position is the number of bytes of all earlier entries.
+Pure: the clock and the positions are arguments. In this module, a position is a number of bytes: the size of all
+earlier entries.
 """
 
 from __future__ import annotations
@@ -38,7 +42,7 @@ class ReaderThrottle:
     """The time since which the reader waits, or None."""
     seen: deque[tuple[int, int]] = field(default_factory=deque)
     _batches: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=_BATCHES_MOST + 1))
-    """The starts of its last batches: the time without waiting, in milliseconds, and the position."""
+    """The start of each of its last batches: a time in milliseconds, less all earlier waits, and a position."""
 
     def at(self, now_ms: int, place: int) -> None:
         """Record the reader's position."""
@@ -56,13 +60,13 @@ class ReaderThrottle:
             self._batches.append((now_ms - self.waited_ms, place))
 
     def waits(self, now_ms: int, wait_ms: int) -> None:
-        """Record that the reader waits from now on, or with 0 that its waiting has ended."""
+        """Record that the reader waits from now on. If `wait_ms` is 0, record that its waiting has ended."""
         if self.asked_ms is not None:
             self.waited_ms += now_ms - self.asked_ms
         self.asked_ms = now_ms if wait_ms else None
 
     def speed(self, now_ms: int) -> float:
-        """Return the reader's bytes for each millisecond in the last seconds. 0 means that it has stopped."""
+        """Return the speed in the last seconds, in bytes per millisecond. 0 means that the reader has not moved."""
         if not self.seen:
             return 0.0
         since, place = self.seen[0]
@@ -70,7 +74,7 @@ class ReaderThrottle:
         return (self.seen[-1][1] - place) / passed if 0 < passed <= 2 * _SEEN_MS else 0.0
 
     def own_speed(self) -> float:
-        """Return the bytes for each millisecond of its last batches, without waiting. 0 means too few batches."""
+        """Return the speed of its last batches, without waits, in bytes per millisecond. 0 means too few batches."""
         if len(self._batches) <= _BATCHES_LEAST:
             return 0.0
         (since, begin), (until, end) = self._batches[0], self._batches[-1]
@@ -95,9 +99,10 @@ class LaggingReader:
 
 
 def wait_ms(end: int, followers: Sequence[LaggingReader], span: int, may_wait: float, own_speed: float) -> int:
-    """Return how many milliseconds a reader waits before it reads up to `end`; 0 means no wait. It then calls again.
+    """Return how many milliseconds a reader waits before it reads up to `end`; 0 means no wait.
 
     The cache keeps the `span` bytes before `end`. The reader waits at most `may_wait` milliseconds.
+    After a wait, the reader asks again.
     """
     needed = [
         (end - follower.place - span) / follower.speed
