@@ -93,10 +93,10 @@ class OpenSegment:
     def left(self, policy: LedgerPolicy, now_ms: int) -> tuple[int, int]:
         """Return the number of entries and bytes that fit before the segment is full.
 
-        If the segment has reached its limits but is too young to be sealed, entries are still added to it. Then the
-        limits of a new segment are returned.
+        If the segment has reached its limits, returns the limits of a new segment. Reason: the next entries go to a new
+        segment. If this segment is too young to be sealed, they are still added to this segment.
         """
-        if self._is_filled(policy) and not self.is_full(policy, now_ms):
+        if self._is_filled(policy) or self.is_full(policy, now_ms):
             return policy.entries_max, policy.size_max
         return policy.entries_max - self.written, policy.size_max - self.size
 

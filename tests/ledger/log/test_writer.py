@@ -58,6 +58,15 @@ def in_flight(log: ManagedLedger, held: HeldSync) -> list[Future[Position]]:
     return futures
 
 
+def test_room_of_a_full_segment_is_that_of_the_next(store: Store) -> None:
+    log = create(store, "full", entries=4)
+    found = []
+    for number in range(5):
+        log.append([entry(b"%d" % number)]).result(60)
+        found.append(log._writer.room().entries)
+    assert found == [3, 2, 1, 4, 3]
+
+
 def test_both_groups_move_to_the_next_ledger_in_order_when_a_sync_fails(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
