@@ -174,7 +174,8 @@ class SegmentList:
     def open_next(self, first_row: int) -> OpenSegment:
         """Create a segment at the end of the list. On return, the segment is durable and the metadata list it."""
         context, policy = self._context, self.policy
-        ledger_id = self.highest_id = context.metadata.allocate_ledger_id()
+        new_id, self._record = self._record.new_id, replace(self._record, new_id=None)  # an id is used at most once
+        ledger_id = self.highest_id = context.metadata.allocate_ledger_id() if new_id is None else new_id
         writer = SegmentWriter.create(
             context.directory,
             ledger_id,
@@ -199,10 +200,10 @@ class SegmentList:
             raise
         return log
 
-    def seal(self, log: OpenSegment) -> None:
-        """Seal the open segment: first the file, then the record, together with the committed batches."""
+    def seal(self, log: OpenSegment, *, rolls_over: bool = False) -> None:
+        """Seal the file, then the record with the committed batches. `rolls_over` also allocates the next id."""
         sealed = log.seal()
-        self._close(log.ledger_id, sealed, log.index, log.created_ms)
+        self._close(log.ledger_id, sealed, log.index, log.created_ms, rolls_over=rolls_over)
 
     def add(self, segments: Sequence[PromotedSegment], batch: CommittedBatch) -> None:
         """List complete segments at the end, together with their batch, in one transaction. No segment is open."""
@@ -430,7 +431,9 @@ class SegmentList:
         if self.deduplication is not None:
             self.deduplication.learn(highest_of(sequences_in(recovered.path, recovered.index), now_ms))
 
-    def _close(self, ledger_id: int, sealed: SealedSegment, index: EntryIndex, created_ms: int) -> None:
+    def _close(
+        self, ledger_id: int, sealed: SealedSegment, index: EntryIndex, created_ms: int, *, rolls_over: bool = False
+    ) -> None:
         """Record a sealed segment, or remove an empty segment from the list."""
         if not sealed.entries:
             self._save(gone=[ledger_id])
@@ -448,7 +451,7 @@ class SegmentList:
             row_entries(index, 0, sealed.entries, index.first_row),
             listed.SerializeToString(),
         )
-        self._save(put=[record], sequences=self._sequences())
+        self._save(put=[record], sequences=self._sequences(), allocate=rolls_over)
         self._sealed = self._sealed.sealed(self._sealed_segment(record, listed, index))
         self._context.sealed(self.name)
 
@@ -481,6 +484,7 @@ class SegmentList:
         gone: Collection[int] = (),
         trimmed_to: Position | None = None,
         sequences: list[KnownSequence] | None = None,
+        allocate: bool = False,
     ) -> None:
         over = self._expired_batches()
         forgotten = [batch.query for batch in over if self.committed.get(batch.query) is batch]
@@ -493,6 +497,7 @@ class SegmentList:
             forgotten=forgotten,
             trimmed_to=trimmed_to,
             sequences=sequences,
+            allocate=allocate,
         )
         self._unsaved.clear()
         for query in forgotten:

@@ -305,7 +305,7 @@ class LogWriter:
         self._require_epoch()
         self.refuse_terminated()
         if self._open is not None:
-            self._seal_open()
+            self._seal_open(rolls_over=True)
         self._open = self.list.open_next(self._stamp.row_end)
 
     def _require_whole(self) -> None:
@@ -511,8 +511,8 @@ class LogWriter:
         if log is not None:
             log.close()
 
-    def _seal_open(self) -> None:
-        """Seal the open segment at its last acknowledged entry.
+    def _seal_open(self, *, rolls_over: bool = False) -> None:
+        """Seal the open segment at its last acknowledged entry. With `rolls_over`, the next segment follows at once.
 
         Raises Unavailable if the seal fails. Then the segment is recovered before the next append. Raises Fenced if
         another broker has taken the store over.
@@ -523,7 +523,7 @@ class LogWriter:
             self._context.sync_pool.drain(log.file)
             log.forget_unacknowledged()
             self._stamp = BrokerStamp(self._stamp.timestamp_ms, log.index.row_end)
-            self.list.seal(log)
+            self.list.seal(log, rolls_over=rolls_over)
         except Exception as error:
             log.close()
             if isinstance(error, Fenced):

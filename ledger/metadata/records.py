@@ -153,12 +153,16 @@ class StoreRecord:
 
 @dataclass(frozen=True, slots=True)
 class LedgerRecord:
-    """Record of one managed ledger at one version. `info` has no segments: `SegmentRecords` have them."""
+    """Record of one managed ledger at one version. `info` has no segments: `SegmentRecords` have them.
+
+    `new_id` is the segment id that the change to this version allocated, if it allocated an id.
+    """
 
     name: str
     incarnation: str
     version: int
     info: ManagedLedgerInfo
+    new_id: int | None = None
 
 
 class Metadata:
@@ -231,16 +235,7 @@ class Metadata:
 
     def allocate_ledger_ids(self, count: int) -> list[int]:
         """Return ascending segment ids that were never used and will never be used again."""
-
-        def allocate(c: sqlite3.Connection) -> list[int]:
-            c.execute("UPDATE store_row SET next_ledger_id = next_ledger_id + ?", (count,))
-            end = int(c.execute("SELECT next_ledger_id FROM store").fetchone()[0])
-            allocated = list(range(end - count, end))
-            for ledger_id in allocated:
-                put_made(c, ledger_id)
-            return allocated
-
-        return self._file.change(allocate)
+        return self._file.change(lambda c: _allocate(c, count))
 
     def reserve_ledger_ids(self, count: int) -> int:
         """Reserve consecutive segment ids for segments without local files, and return the first id."""
@@ -325,12 +320,14 @@ class Metadata:
         forgotten: Collection[str] = (),
         trimmed_to: Position | None = None,
         sequences: list[KnownSequence] | None = None,
+        allocate: bool = False,
     ) -> LedgerRecord:
         """Change a record and its segments, if the record still has the version and incarnation of `record`.
 
         `put` are the new or changed segments, `gone` the ids of removed segments. `committed` are the newest batches
         of queries. The batches of `forgotten` queries are deleted. `sequences` replace all sequence ids of the ledger.
-        With `trimmed_to`, raises Refused if a cursor needs an earlier entry.
+        With `trimmed_to`, raises Refused if a cursor needs an earlier entry. With `allocate`, also allocates a segment
+        id, as `allocate_ledger_id` does.
         """
         name = record.name
 
@@ -357,7 +354,8 @@ class Metadata:
             c.executemany("DELETE FROM run_row WHERE ledger = ? AND query = ?", [(name, query) for query in forgotten])
             if sequences is not None:
                 _put_sequences(c, name, sequences)
-            return LedgerRecord(name, record.incarnation, record.version + 1, info)
+            new_id = _allocate(c, 1)[0] if allocate else None
+            return LedgerRecord(name, record.incarnation, record.version + 1, info, new_id)
 
         return self._file.change(update)
 
@@ -425,6 +423,16 @@ def complete_records(c: sqlite3.Connection) -> None:
     """Fill the values that records of an earlier format lack. Called during the migration."""
     split_lists(c, first_format=version_of(c) < CHECKED_VERSION)
     fill_needed(c)
+
+
+def _allocate(c: sqlite3.Connection, count: int) -> list[int]:
+    """Allocate ascending segment ids, and record that no ledger lists them yet."""
+    c.execute("UPDATE store_row SET next_ledger_id = next_ledger_id + ?", (count,))
+    end = int(c.execute("SELECT next_ledger_id FROM store").fetchone()[0])
+    allocated = list(range(end - count, end))
+    for ledger_id in allocated:
+        put_made(c, ledger_id)
+    return allocated
 
 
 def _put_sequences(c: sqlite3.Connection, name: str, sequences: list[KnownSequence]) -> None:

@@ -15,10 +15,12 @@ from typing import Any
 
 import pytest
 
+from pyspark_ledger.ledger.bucket_store.durability import BucketDurability
 from pyspark_ledger.ledger.bucket_store.home import BucketStore
 from pyspark_ledger.ledger.errors import Unavailable
 from pyspark_ledger.ledger.log.writer import LogWriter
 from pyspark_ledger.ledger.position import Position
+from pyspark_ledger.ledger.protocol.actions import CreateLedger
 from pyspark_ledger.ledger.segment.index import IndexFile
 from pyspark_ledger.offload.storage.s3_options import S3Options
 from tests.rigs.bucket_store import BucketRig, append, log, payloads
@@ -143,3 +145,20 @@ def test_an_unexpected_error_with_objects_in_flight_stops_one_ledger_alone(
     found = payloads(second)
     assert found == [content(number) for number in range(len(found))], "a prefix of the entries"
     assert len(found) >= 1
+
+
+def test_a_rollover_takes_two_transactions(rig: BucketRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, made = rig.host("a"), []
+    ledger = opened.store.create_ledger(CreateLedger("full", max_entries_per_ledger=4))
+    for number in range(4):
+        ledger.append([entry(content(number))]).result(60)
+    replicate = BucketDurability.replicate
+
+    def counted(durability: BucketDurability, rows: bytes) -> None:
+        made.append(rows)
+        replicate(durability, rows)
+
+    monkeypatch.setattr(BucketDurability, "replicate", counted)
+    before, after = (ledger.append([entry(content(number))]).result(60) for number in (4, 5))
+    assert (before.entry_id, after.entry_id) == (0, 1)
+    assert len(made) == 2

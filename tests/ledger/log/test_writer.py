@@ -148,7 +148,7 @@ def test_run_waits_for_earlier_groups_and_later_appends_wait_for_the_run(
     assert contents(log) == [b"before", b"a", b"r1", b"r2", b"z"]
 
 
-def raises(*_: object) -> None:
+def raises(*_: object, **_named: object) -> None:
     raise RuntimeError("bit flip")
 
 

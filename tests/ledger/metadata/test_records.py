@@ -6,6 +6,7 @@ import itertools
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -142,6 +143,19 @@ def test_ledger_ids_rise_and_are_never_given_again(metadata: Metadata, path: Pat
     assert again.next_ledger_id() == 64
     assert again.allocate_ledger_id() == 64
     again.close()
+
+
+def test_a_change_allocates_an_id_that_no_ledger_lists_yet(metadata: Metadata) -> None:
+    metadata.allocate_ledger_id()
+    record = metadata.update_ledger(metadata.ledger("orders"), HEAD, put=[segment(0)], allocate=True)
+    assert (record.new_id, metadata.ledger("orders").new_id) == (1, None)
+    assert metadata.unwanted_files.made() == {1}
+    assert metadata.allocate_ledger_id() == 2
+    with pytest.raises(Refused, match="expects version 0"):
+        metadata.update_ledger(replace(record, version=0), HEAD, allocate=True)
+    assert metadata.next_ledger_id() == 3
+    metadata.update_ledger(record, HEAD, put=[segment(1)])
+    assert metadata.unwanted_files.made() == {2}
 
 
 def test_versions_of_a_schema_count_from_zero(metadata: Metadata) -> None:
