@@ -11,8 +11,6 @@ Rules
 
 from __future__ import annotations
 
-import io
-import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
@@ -39,35 +37,6 @@ class FilePart(NamedTuple):
     size: int
 
 
-class BufferStream(io.RawIOBase):
-    """Stream over bytes in memory or in a mapped file. `read` returns views of the bytes, and copies nothing."""
-
-    def __init__(self, data: memoryview) -> None:
-        super().__init__()
-        self._data = data
-        self._position = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True  # boto3 rewinds a part before it sends the part again
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: len(self._data)}[whence]
-        self._position = min(max(start + offset, 0), len(self._data))
-        return self._position
-
-    def read(self, size: int | None = -1) -> memoryview:
-        end = len(self._data) if size is None or size < 0 else self._position + size
-        view = self._data[self._position : end]
-        self._position += len(view)
-        return view
-
-
 def upload_file(
     store: ObjectStore,
     key: str,
@@ -90,7 +59,7 @@ def upload_file(
     with disk.opened(path) as fd, disk.mapping(fd) as data:
         if len(parts) <= _PARTS_PUT_WHOLE:
             _require_wanted(store, key, callbacks)
-            retry(lambda: store.put(key, BufferStream(data[:size]), metadata))
+            retry(lambda: store.put(key, [data[:size]], metadata))
             callbacks.progress(size)
         else:
             _upload_parts(store, key, metadata, data, parts, threads=threads, callbacks=callbacks)
@@ -159,7 +128,7 @@ def _require_wanted(store: ObjectStore, key: str, callbacks: OffloadCallbacks) -
 
 def _put(store: ObjectStore, upload: Upload, part: FilePart, data: memoryview) -> UploadedPart:
     content = data[part.offset : part.offset + part.size]
-    return retry(lambda: store.put_part(upload, part.number, BufferStream(content), part.size))
+    return retry(lambda: store.put_part(upload, part.number, [content], part.size))
 
 
 def _is_uploaded(store: ObjectStore, key: str, size: int) -> bool:

@@ -6,7 +6,7 @@ in the name of an object is a number that each new broker of the store raises.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 from pyspark_ledger.ledger.checksum import Buffer
@@ -61,8 +61,11 @@ class Bucket(Protocol):
     @property
     def address(self) -> str: ...
 
-    def put(self, key: str, data: bytes, *, only_new: bool = False, if_match: str = "") -> str:
-        """Write an object in one request, and return its etag. A put with a condition is never repeated."""
+    def put(self, key: str, data: bytes | Sequence[Buffer], *, only_new: bool = False, if_match: str = "") -> str:
+        """Write an object in one request, and return its etag. A put with a condition is never repeated.
+
+        `data` are bytes, or several buffers that the object has one after another.
+        """
 
     def get(self, key: str, most: int) -> Fetched:
         """Return an object. Raises an error if the object has more than `most` bytes."""

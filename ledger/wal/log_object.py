@@ -90,8 +90,11 @@ _decode_parts = msgspec.msgpack.Decoder(list[WalPart]).decode
 _encode_parts = msgspec.msgpack.Encoder().encode
 
 
-def encode_object(header: Header, parts: Sequence[tuple[WalPart, Buffer]]) -> bytes:
-    """Return the bytes of an object. Each payload must have the length and the checksum in its `WalPart`."""
+def encode_object(header: Header, parts: Sequence[tuple[WalPart, Buffer]]) -> list[Buffer]:
+    """Return the bytes of an object, as several buffers. The payloads are among them, so nothing is copied.
+
+    Each payload must have the length and the checksum in its `WalPart`.
+    """
     directory = _encode_parts([part for part, _ in parts])
     head = _HEADER.pack(
         _MAGIC,
@@ -108,7 +111,7 @@ def encode_object(header: Header, parts: Sequence[tuple[WalPart, Buffer]]) -> by
     whole = crc32c(prefix)
     for _, payload in parts:
         whole = crc32c(payload, whole)
-    return b"".join([prefix, *[payload for _, payload in parts], _CRC.pack(whole)])
+    return [prefix, *[payload for _, payload in parts], _CRC.pack(whole)]
 
 
 def decode_header(data: Buffer, where: str) -> tuple[Header, int]:

@@ -11,10 +11,11 @@ Rules
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
+from pyspark_ledger.ledger.checksum import Buffer
 from pyspark_ledger.ledger.clock import monotonic_ms, pause
 from pyspark_ledger.ledger.errors import AlreadyExists, LedgerError, NotFound, Unauthenticated, Unavailable
 from pyspark_ledger.ledger.wal.bucket import MANIFEST, Bucket, log_key
@@ -65,7 +66,11 @@ READER_LIMITS = RequestLimits(deadline_ms=60_000, refused_ms=1_000)
 
 
 def store_object(
-    bucket: Bucket, header: Header, data: bytes, limits: RequestLimits, is_over: Callable[[], bool] = lambda: False
+    bucket: Bucket,
+    header: Header,
+    data: Sequence[Buffer],
+    limits: RequestLimits,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> Slot:
     """Put a log object, and repeat the put until its result is known. Return whose object has the number.
 

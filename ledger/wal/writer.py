@@ -25,6 +25,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from time import perf_counter
 from typing import NamedTuple
 
+from pyspark_ledger.ledger.checksum import Buffer
 from pyspark_ledger.ledger.clock import Clock, monotonic_ms
 from pyspark_ledger.ledger.errors import LedgerError, Unavailable
 from pyspark_ledger.ledger.metrics.latencies import Latencies
@@ -168,7 +169,7 @@ class WalWriter:
 
     # Put threads.
 
-    def _put(self, header: Header, data: bytes) -> None:
+    def _put(self, header: Header, data: Sequence[Buffer]) -> None:
         try:
             started = perf_counter()
             slot = store_object(self._bucket, header, data, self._limits, self._is_over)

@@ -32,7 +32,7 @@ from pyspark_ledger.ledger.segment.format import HEADER_BYTES
 from pyspark_ledger.ledger.transport.segment_layout import SegmentLayout, marker_of
 from pyspark_ledger.offload.format.object_names import ObjectKey
 from pyspark_ledger.offload.storage.object_store import ObjectStore, Upload, UploadedPart
-from pyspark_ledger.offload.upload import BufferStream, retry
+from pyspark_ledger.offload.upload import retry
 
 _PIECE_BYTES = 8 * 1024 * 1024
 _PIECES_OF_ONE_SIZE = 2_500  # an upload has at most 10,000 parts: then the pieces become larger
@@ -170,7 +170,7 @@ class DirectUpload:
         assert self._upload is not None  # noqa: S101 — as above
         store, upload, view = self._place.store, self._upload, memoryview(piece.data)
         with _required(self._place):
-            return retry(lambda: store.put_part(upload, piece.number, BufferStream(view), len(view)))
+            return retry(lambda: store.put_part(upload, piece.number, [view], len(view)))
 
     def _complete(self, place: DirectPlace) -> None:
         upload = self._upload

@@ -32,7 +32,6 @@ from pyspark_ledger.offload.storage.object_store import (
     PART_BYTES_MIN,
     PARTS_MAX,
     BegunUpload,
-    ByteSource,
     FetchedObject,
     ListedObject,
     ObjectHead,
@@ -74,7 +73,7 @@ class DirectoryStore:
     def put(
         self,
         key: str,
-        data: bytes | ByteSource,
+        data: bytes | Sequence[Buffer],
         metadata: Mapping[str, str] | None = None,
         *,
         only_new: bool = False,
@@ -146,7 +145,7 @@ class DirectoryStore:
         _write_file(folder / "key.json", [msgspec.json.encode(sidecar)])
         return upload
 
-    def put_part(self, upload: Upload, number: int, data: bytes | ByteSource, size: int) -> UploadedPart:
+    def put_part(self, upload: Upload, number: int, data: bytes | Sequence[Buffer], size: int) -> UploadedPart:
         if not 1 <= number <= PARTS_MAX:
             raise Refused(f"part {number} of {upload.key!r} is outside 1 to {PARTS_MAX}")
         folder = self._upload(upload)
@@ -192,8 +191,8 @@ class DirectoryStore:
         shutil.rmtree(self._uploads / upload.upload_id, ignore_errors=True)
 
     def copy(self, source: str, key: str, metadata: Mapping[str, str] | None = None) -> None:
-        with self._opened(source) as fd, os.fdopen(os.dup(fd), "rb") as file:
-            self.put(key, file, metadata)
+        with self._opened(source) as fd, disk.mapping(fd) as data:
+            self.put(key, [data], metadata)
 
     def uploads(self, prefix: str = "") -> Iterator[Upload]:
         return (found.upload for found in self.begun_uploads(prefix))
@@ -334,12 +333,9 @@ def _sidecar_of(path: Path) -> Path:
     return path.with_name(path.name + _SIDECAR)
 
 
-def _pieces(data: bytes | ByteSource) -> Iterator[bytes | memoryview]:
-    if isinstance(data, bytes):
-        yield data
-        return
-    while piece := data.read(_PIECE):
-        yield piece
+def _pieces(data: bytes | Sequence[Buffer]) -> list[memoryview]:
+    buffers: Sequence[Buffer] = [data] if isinstance(data, bytes) else data
+    return [memoryview(buffer).cast("B") for buffer in buffers]
 
 
 def _file_pieces(path: Path) -> Iterator[bytes]:

@@ -84,17 +84,6 @@ class UploadedPart(NamedTuple):
     size: int
 
 
-class ByteSource(Protocol):
-    """Stream of the bytes of an object or a part. A retry reads the stream from its beginning again."""
-
-    def read(self, size: int = -1, /) -> bytes | memoryview:
-        """Return the next bytes, or empty bytes at the end."""
-
-    def seek(self, offset: int, whence: int = 0, /) -> int: ...
-
-    def tell(self) -> int: ...
-
-
 class ObjectStore(Protocol):
     """Bucket or directory of objects. Thread-safe. Only its configuration is pickled."""
 
@@ -105,13 +94,13 @@ class ObjectStore(Protocol):
     def put(
         self,
         key: str,
-        data: bytes | ByteSource,
+        data: bytes | Sequence[Buffer],
         metadata: Mapping[str, str] | None = None,
         *,
         only_new: bool = False,
         if_match: str = "",
     ) -> str:
-        """Write an object in one request, from bytes or from a rewindable stream. Return the etag, an id of its bytes.
+        """Write an object in one request, from bytes or from several buffers. Return the etag, an id of its bytes.
 
         Raises AlreadyExists if the condition is not met.
         """
@@ -134,8 +123,8 @@ class ObjectStore(Protocol):
     def begin_upload(self, key: str, metadata: Mapping[str, str] | None = None) -> Upload:
         """Begin a multipart upload."""
 
-    def put_part(self, upload: Upload, number: int, data: bytes | ByteSource, size: int) -> UploadedPart:
-        """Upload part `number` (1 to `PARTS_MAX`) from bytes or from a rewindable stream."""
+    def put_part(self, upload: Upload, number: int, data: bytes | Sequence[Buffer], size: int) -> UploadedPart:
+        """Upload part `number` (1 to `PARTS_MAX`) from bytes or from several buffers."""
 
     def parts(self, upload: Upload) -> list[UploadedPart]:
         """Return the uploaded parts by number. Raises NotFound if the upload was completed or aborted."""

@@ -37,10 +37,10 @@ from pyspark_ledger.ledger.errors import (
 )
 from pyspark_ledger.ledger.metrics.counters import OBJECT_REQUESTS
 from pyspark_ledger.offload.storage.address import ObjectAddress
+from pyspark_ledger.offload.storage.buffer_stream import body_of
 from pyspark_ledger.offload.storage.object_store import (
     PARTS_MAX,
     BegunUpload,
-    ByteSource,
     FetchedObject,
     ListedObject,
     ObjectHead,
@@ -138,7 +138,7 @@ class S3Store:
     def put(
         self,
         key: str,
-        data: bytes | ByteSource,
+        data: bytes | Sequence[Buffer],
         metadata: Mapping[str, str] | None = None,
         *,
         only_new: bool = False,
@@ -150,7 +150,7 @@ class S3Store:
                 **self._object(key),
                 **self._options.write_request(),
                 **condition,
-                Body=data,
+                Body=body_of(data),
                 ContentType=_TYPE,
                 Metadata=require_metadata(metadata, key),
             )
@@ -239,12 +239,12 @@ class S3Store:
             )
         return Upload(key, answer["UploadId"])
 
-    def put_part(self, upload: Upload, number: int, data: bytes | ByteSource, size: int) -> UploadedPart:
+    def put_part(self, upload: Upload, number: int, data: bytes | Sequence[Buffer], size: int) -> UploadedPart:
         if not 1 <= number <= PARTS_MAX:
             raise Refused(f"part {number} of {upload.key!r} is outside 1 to {PARTS_MAX}")
         with self._requesting(f"put part {number} of {self._url(upload.key)}"):
             answer = self._client().upload_part(
-                **self._part_of(upload), PartNumber=number, Body=data, ContentLength=size
+                **self._part_of(upload), PartNumber=number, Body=body_of(data), ContentLength=size
             )
         return UploadedPart(number, _etag(answer), size)
 

@@ -110,7 +110,7 @@ class S3Options:
         return replace(self, endpoint=self._endpoint(session), region=self.region or session.region_name or "")
 
     def client(self, address: str, *, once: bool = False) -> Any:
-        """Return a new client of S3. If `once` is set, the client does not retry."""
+        """Return a new client of S3. If `once` is set, the client does not retry, and sends each body at once."""
         return self.client_of(self.session(address), once=once)
 
     def client_of(self, session: Any, *, once: bool = False) -> Any:
@@ -129,7 +129,10 @@ class S3Options:
         )
         # Most servers at another endpoint than Amazon's have no region, but the signature needs a region.
         region = self.region or session.region_name or ("us-east-1" if self.endpoint else None)
-        return session.client("s3", endpoint_url=self.endpoint or None, region_name=region, config=config)
+        client = session.client("s3", endpoint_url=self.endpoint or None, region_name=region, config=config)
+        if once:
+            client.meta.events.register_last("before-call.s3.PutObject", _send_at_once)
+        return client
 
     @property
     def _addressing_style(self) -> str:
@@ -237,6 +240,11 @@ class S3Options:
             extra_args=arguments,
         )
         return _session_of(DeferredRefreshableCredentials(fetcher.fetch_credentials, "assume-role"))
+
+
+def _send_at_once(params: Any, **_: object) -> None:
+    """Send the body of a put without waiting for the server's permission, which takes a round trip."""
+    params["headers"].pop("Expect", None)
 
 
 def _with_token(found: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,17 +28,21 @@ def part(data: bytes, *, last: bool = True) -> tuple[WalPart, bytes]:
     return WalPart(BYTES, len(data), crc32c(data), last, "ledgers/7.ledger", 128), data
 
 
+def whole(header: Header, parts: list[tuple[WalPart, bytes]]) -> bytes:
+    return b"".join(encode_object(header, parts))
+
+
 @given(st.lists(st.tuples(st.binary(max_size=50), st.booleans()), max_size=6))
 def test_an_object_is_decoded_as_encoded(payloads: list[tuple[bytes, bool]]) -> None:
     parts = [part(data, last=last) for data, last in payloads]
-    found = decode_object(encode_object(HEADER, parts), WHERE)
+    found = decode_object(whole(HEADER, parts), WHERE)
     assert found.header == HEADER
     assert [(described, bytes(data)) for described, data in found.parts] == parts
 
 
 def test_every_flipped_bit_is_refused() -> None:
     records = b"rows"
-    encoded = encode_object(HEADER, [(WalPart(RECORDS, 4, crc32c(records), last=True), records), part(b"frames")])
+    encoded = whole(HEADER, [(WalPart(RECORDS, 4, crc32c(records), last=True), records), part(b"frames")])
     for bit in range(len(encoded) * 8):
         damaged = bytearray(encoded)
         damaged[bit // 8] ^= 1 << bit % 8
@@ -47,7 +51,7 @@ def test_every_flipped_bit_is_refused() -> None:
 
 
 def test_every_cut_is_refused() -> None:
-    encoded = encode_object(HEADER, [part(b"frames")])
+    encoded = whole(HEADER, [part(b"frames")])
     for length in range(len(encoded)):
         with pytest.raises(Corrupt):
             decode_object(encoded[:length], WHERE)
@@ -56,7 +60,7 @@ def test_every_cut_is_refused() -> None:
 
 
 def test_the_bytes_of_format_1_stay() -> None:
-    encoded = encode_object(HEADER, [part(b"abc")])
+    encoded = whole(HEADER, [part(b"abc")])
     assert encoded.hex() == (
         "4c57414c0001000000000000000000000000000000000abc000000000000000300000000000004b0"
         "00000000000000000000000000000def0000018bcfe5680000000022de9587ac9196a56279746573"
@@ -66,7 +70,7 @@ def test_the_bytes_of_format_1_stay() -> None:
 
 
 def test_a_newer_format_is_refused_by_number() -> None:
-    encoded = bytearray(encode_object(HEADER, []))
+    encoded = bytearray(whole(HEADER, []))
     encoded[5] = 2
     encoded[68:72] = crc32c(bytes(encoded[:68])).to_bytes(4, "big")
     with pytest.raises(Unsupported, match=r"has format 2 .*, this version reads format 1"):
@@ -75,6 +79,6 @@ def test_a_newer_format_is_refused_by_number() -> None:
 
 def test_a_claim_has_no_part() -> None:
     claim = HEADER._replace(claim=True)
-    assert decode_object(encode_object(claim, []), WHERE).header.claim
+    assert decode_object(whole(claim, []), WHERE).header.claim
     with pytest.raises(Corrupt, match="a claim with 1 parts"):
-        decode_object(encode_object(claim, [part(b"abc")]), WHERE)
+        decode_object(whole(claim, [part(b"abc")]), WHERE)

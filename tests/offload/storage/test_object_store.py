@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import pickle
 import random
 import resource
@@ -165,7 +164,7 @@ def test_of_many_who_put_something_new_one_wins(store: ObjectStore) -> None:
 def test_an_upload_is_invisible_until_it_is_complete(store: ObjectStore) -> None:
     upload = store.begin_upload("whole", {"Role": "data"})
     second = store.put_part(upload, 2, b"tail", 4)
-    first = store.put_part(upload, 1, io.BytesIO(b"x" * PART), PART)
+    first = store.put_part(upload, 1, [b"x" * PART], PART)
     assert keys(store) == []
     assert list(store.uploads()) == [upload]
     store.complete(upload, [first, second])
@@ -318,7 +317,7 @@ def test_a_directory_without_room_keeps_nothing_of_what_did_not_fit(tmp_path: Pa
     try:
         for write in (
             lambda: store.put("whole", bytes(PART + 1)),
-            lambda: store.put_part(upload, 3, io.BytesIO(bytes(PART + 1)), PART + 1),
+            lambda: store.put_part(upload, 3, [bytes(PART + 1)], PART + 1),
             lambda: store.complete(upload, parts),
         ):
             with pytest.raises(OSError, match="File too large"):
