@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from pyspark_ledger.ledger.errors import Refused, Unauthenticated
+from pyspark_ledger.ledger.version import __version__
 from pyspark_ledger.offload.storage.factory import open_object_store
 from pyspark_ledger.offload.storage.s3_options import S3Options
 
@@ -134,6 +135,17 @@ def test_encryption_is_asked_for(recorder: Recorder) -> None:
     assert headers["x-amz-server-side-encryption"] == "aws:kms"
     assert headers["x-amz-server-side-encryption-aws-kms-key-id"] == "arn:aws:kms:key/1"
     assert "x-amz-server-side-encryption" not in put(recorder, options(recorder))
+
+
+def test_only_a_put_with_a_condition_is_sent_without_permission(recorder: Recorder) -> None:
+    store, body = open_object_store("s3://bucket", options(recorder)), [bytes(100_000), b"tail"]
+    store.put("at-once", body, only_new=True)
+    store.put("asked", body)
+    expected = [headers.get("expect") for _, _, headers in recorder.seen]
+    assert expected == [None, "100-continue"]
+    assert recorder.bodies == [b"".join(body)] * 2
+    agents = {headers["user-agent"] for _, _, headers in recorder.seen}
+    assert [agent.split()[0] for agent in agents] == [f"pyspark-ledger/{__version__}"]
 
 
 def test_the_owner_of_the_bucket_is_in_every_request(recorder: Recorder) -> None:
