@@ -12,7 +12,6 @@ the sum of their bytes, the length of the file and the frame of the last entry m
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
 
 import numpy as np
@@ -24,6 +23,7 @@ from pyspark_ledger.ledger.proto.managed_ledger_pb2 import LedgerMetadataFormat
 from pyspark_ledger.ledger.segment.format import FRAME, FRAME_BYTES
 from pyspark_ledger.ledger.segment.index import EntryIndex
 from pyspark_ledger.ledger.tiering.offloader import LocalSegment
+from pyspark_ledger.ledger.version import __version__
 from pyspark_ledger.offload.format.block_index import (
     MANAGED_LEDGER,
     PAYLOAD_SCHEMAS,
@@ -74,14 +74,10 @@ def split_into_parts(index: BlockIndex) -> list[FilePart]:
 
 def user_metadata(role: str, extra: Mapping[str, str]) -> dict[str, str]:
     """Return the user metadata of an object: the pairs that Pulsar's offloader writes, and `extra`."""
-    try:
-        release = version("pyspark-ledger")
-    except PackageNotFoundError:
-        release = "0"
     return {
         VERSION_KEY: VERSION,
         "role": role,
-        "S3ManagedLedgerOffloaderSoftwareVersion": f"pyspark-ledger-{release}",
+        "S3ManagedLedgerOffloaderSoftwareVersion": f"pyspark-ledger-{__version__}",
         "S3ManagedLedgerOffloaderSoftwareGitSha": "none",
         **extra,
     }
