@@ -146,7 +146,8 @@ class WalWriter:
                 if self._closing and not len(self._packer):
                     return False
                 now = monotonic_ms()
-                due = self._schedule.due_ms(now, self._packer, self._slots.in_flight)
+                in_flight = [pending.size for pending in self._pending.values()]
+                due = self._schedule.due_ms(now, self._packer, in_flight)
                 if due is not None and self._slots.is_open and (due <= now or self._closing):
                     return True
                 self._changed.wait((due - now) / 1000 if due is not None and due > now else None)
