@@ -14,7 +14,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,9 +43,14 @@ class Cluster:
 
 
 @contextmanager
-def cluster(directory: Path) -> Iterator[Cluster]:
-    """Yield a cluster of two workers with one core each, which ends with the block."""
-    apart, spaces = os.geteuid() == 0 and shutil.which("ip") is not None, []
+def cluster(
+    directory: Path, *, namespaces: bool = True, variables: Mapping[str, str] | None = None
+) -> Iterator[Cluster]:
+    """Yield a cluster of two workers with one core each, which ends with the block.
+
+    Workers and their executors have the given `variables` of the environment.
+    """
+    apart, spaces = namespaces and os.geteuid() == 0 and shutil.which("ip") is not None, []
     processes: list[subprocess.Popen] = []
     try:
         if apart:
@@ -61,7 +66,8 @@ def cluster(directory: Path) -> Iterator[Cluster]:
         for number in (1, 2):
             inside, own = ([], host) if not apart else _inside(spaces[number - 1])
             words = ["--cores", "1", "--memory", "700m", "--work-dir", str(directory / f"work{number}")]
-            processes.append(_start(directory, f"worker{number}", inside, own, [*words, f"spark://{host}:{port}"]))
+            words = [*words, f"spark://{host}:{port}"]
+            processes.append(_start(directory, f"worker{number}", inside, own, words, variables))
         _await_workers(directory / "master.log")
         command, address = _inside(spaces[0]) if apart else ([], "127.0.0.1")
         yield Cluster(f"spark://{host}:{port}", host, apart, tuple(command), address)
@@ -110,14 +116,22 @@ def _inside(space: tuple[str, str, str]) -> tuple[list[str], str]:
     return ["ip", "netns", "exec", space[0], "sh", "-c", hide], space[2]
 
 
-def _start(directory: Path, name: str, inside: list[str], host: str, words: list[str]) -> subprocess.Popen:
+def _start(
+    directory: Path,
+    name: str,
+    inside: list[str],
+    host: str,
+    words: list[str],
+    variables: Mapping[str, str] | None = None,
+) -> subprocess.Popen:
     role = {"m": "master.Master", "w": "worker.Worker"}[name[0]]
     command = [str(SPARK / "bin" / "spark-class"), f"org.apache.spark.deploy.{role}", "--host", host]
+    spark = {"SPARK_HOME": str(SPARK), "SPARK_DAEMON_MEMORY": _HEAP, "SPARK_LOCAL_IP": host}
     with (directory / f"{name}.log").open("ab") as log:
         return subprocess.Popen(
             [*inside, *command, "--webui-port", "0", *words],
             cwd=directory,
-            env={**os.environ, "SPARK_HOME": str(SPARK), "SPARK_DAEMON_MEMORY": _HEAP, "SPARK_LOCAL_IP": host},
+            env={**os.environ, **(variables or {}), **spark},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
