@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 from pyspark_ledger.offload.storage.address import ObjectAddress
 from pyspark_ledger.offload.storage.directory import DirectoryStore
@@ -11,9 +12,16 @@ from pyspark_ledger.offload.storage.s3 import S3Store
 from pyspark_ledger.offload.storage.s3_options import S3Options
 
 
-def open_object_store(address: str | os.PathLike[str], options: S3Options | None = None) -> ObjectStore:
-    """Return the store at `s3://bucket[/prefix]`, `file:///path` or a directory. No request is sent yet."""
+def open_object_store(
+    address: str | os.PathLike[str],
+    options: S3Options | None = None,
+    allocate: Callable[[int], memoryview] | None = None,
+) -> ObjectStore:
+    """Return the store at `s3://bucket[/prefix]`, `file:///path` or a directory. No request is sent yet.
+
+    `allocate` returns the memory for a range that is fetched from S3.
+    """
     parsed = ObjectAddress.parse(address)
     if parsed.directory is not None:
         return DirectoryStore(parsed.directory)
-    return S3Store(parsed, options or S3Options())
+    return S3Store(parsed, options or S3Options(), allocate)

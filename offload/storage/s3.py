@@ -110,6 +110,7 @@ _DELETE_AT_ONCE = 1000
 _STARTED = "ledger.started"
 _PAUSE_MS, _PAUSE_MS_MAX = 100, 5_000
 _TYPE = "application/octet-stream"
+_READ_BYTES = 1024 * 1024  # boto3 copies what it reads. So much stays in the processor's cache
 _COPY_BYTES_MAX = 1024**3  # by one request: S3 allows 5 GiB, which can take longer than the time-out of a response
 T = TypeVar("T")
 
@@ -117,9 +118,12 @@ T = TypeVar("T")
 class S3Store:
     """Object store in one bucket, with a prefix before every key."""
 
-    def __init__(self, address: ObjectAddress, options: S3Options) -> None:
+    def __init__(
+        self, address: ObjectAddress, options: S3Options, allocate: Callable[[int], memoryview] | None = None
+    ) -> None:
         self._address = address
         self._options = options
+        self._allocate = allocate or _allocate
         self._lock = threading.Lock()
         self._clients: dict[bool, Any] = {}
         self._clients_pid = 0
@@ -174,6 +178,7 @@ class S3Store:
         if not length:
             return b""
         wanted = f"bytes={start}-{start + length - 1}"
+        data = self._allocate(length)
 
         def fetch() -> Buffer:
             with self._requesting(f"get {wanted} of {self._url(key)}"):
@@ -184,8 +189,8 @@ class S3Store:
                         raise Corrupt(
                             f"{self._url(key)}: {wanted} was requested, S3 has {answer.get('ContentRange', stated)}"
                         )
-                    data: Buffer = body.read()
-            self._require_whole(key, len(memoryview(data)), length)
+                    found = _fill(data, body)
+            self._require_whole(key, found, length)
             return data
 
         return self._retry_body(fetch)
@@ -411,6 +416,21 @@ def _count_request(
     status = (parsed_response or {}).get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     seconds = perf_counter() - context[_STARTED]
     OBJECT_REQUESTS.add(event_name.rpartition(".")[2], seconds, failed=not 0 < status < 400)
+
+
+def _allocate(size: int) -> memoryview:
+    return memoryview(bytearray(size))
+
+
+def _fill(data: memoryview, body: Any) -> int:
+    """Read a body into `data`. Returns the number of bytes, which is smaller if the body breaks off."""
+    filled = 0
+    while filled < len(data):
+        found = body.readinto(data[filled : filled + _READ_BYTES])
+        if not found:
+            break
+        filled += found
+    return filled
 
 
 def _etag(answer: Mapping[str, Any]) -> str:

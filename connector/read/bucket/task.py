@@ -25,6 +25,8 @@ from pyspark_ledger.ledger.rows.metadata_columns import Topic
 from pyspark_ledger.offload.bucket.fetch import Opener, read_part
 from pyspark_ledger.offload.bucket.topic_log import Part
 from pyspark_ledger.offload.storage.factory import open_object_store
+from pyspark_ledger.offload.storage.prefetch import IN_FLIGHT
+from pyspark_ledger.offload.storage.recycled_memory import RecycledMemory
 from pyspark_ledger.offload.storage.s3_options import S3Options
 
 if TYPE_CHECKING:
@@ -71,6 +73,9 @@ def _make_opener(keys: PrivateKeys | None, *, lenient: bool) -> Opener | None:
     return open_or_keep
 
 
+_MEMORY = RecycledMemory(IN_FLIGHT + 1)
+
+
 @lru_cache(maxsize=4)
 def _store(address: str, s3: S3Options) -> ObjectStore:
-    return open_object_store(address, s3)
+    return open_object_store(address, s3, _MEMORY)

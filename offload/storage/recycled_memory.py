@@ -1,0 +1,39 @@
+"""Memory for the answers to large requests, which is used again when no view of it is left.
+
+Reason: the first write to a new page is a page fault. The faults of an answer take longer than the copy of its bytes.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+
+import numpy as np
+
+from pyspark_ledger.ledger.message.byte_ranges import Bytes
+
+_BYTES_MIN = 1024 * 1024
+
+
+class RecycledMemory:
+    """Source of memory. It keeps at most `kept_max` unused pieces. Thread-safe."""
+
+    def __init__(self, kept_max: int) -> None:
+        self._free: deque[Bytes] = deque(maxlen=kept_max)
+
+    def __call__(self, size: int) -> memoryview:
+        """Return memory of `size` bytes with any content. Sizes below 1 MiB are not recycled."""
+        if size < _BYTES_MIN:
+            return memoryview(bytearray(size))
+        memory = self._take(size)
+        view = memory[:size]
+        # A view of the returned memory, also a buffer of Arrow, keeps `view` alive.
+        weakref.finalize(view, self._free.append, memory)
+        return view.data
+
+    def _take(self, size: int) -> Bytes:
+        try:
+            memory = self._free.pop()
+        except IndexError:
+            return np.empty(size, dtype=np.uint8)
+        return memory if len(memory) >= size else np.empty(size, dtype=np.uint8)
