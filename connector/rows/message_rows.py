@@ -52,7 +52,7 @@ class PulsarRows:
         if self._values.needs_versions:
             stated = (_version_of(entry) for _, entry in group.entries)
             versions = np.fromiter(stated, np.int64, len(group.entries))[columns.owner]
-        messages = MessageSlice(positions, columns.owner, columns.batch_index, columns.values, versions, keys, rescued)
+        messages = MessageSlice(positions, columns, versions, keys, rescued)
         arrays = self._values.columns(messages)
         more = provenance_of_batches(columns, [entry for _, entry in group.entries]) if self._provenance else None
         arrays += columns_of_batches(self._topic, positions, columns, self._metadata, more)

@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from pyspark_ledger.connector.rows.shape import RowShape
 from pyspark_ledger.ledger.errors import Corrupt
+from pyspark_ledger.ledger.message.batch_columns.columns import MessageColumns
 from pyspark_ledger.ledger.message.byte_ranges import Integers
 from pyspark_ledger.ledger.message.columns import ColumnFit
 from pyspark_ledger.ledger.message.schema.decoder import PayloadDecoder
@@ -104,16 +105,14 @@ def rescue_column(count: int, texts: Mapping[int, str]) -> pa.Array:
 
 @dataclass(frozen=True, slots=True)
 class MessageSlice:
-    """Messages to decode together. Message `i` has index `index[i]` in the entry at `positions[owner[i]]`.
+    """Messages to decode together. Message `i` of `columns` is in the entry at `positions[columns.owner[i]]`.
 
     `versions` are the schema versions, -1 for none. They are empty if they are not needed. `rescued` maps the number of
     an undecodable message to the reason and the payload.
     """
 
     positions: list[Position]
-    owner: Integers
-    index: Integers
-    values: pa.Array
+    columns: MessageColumns
     versions: Integers
     keys: pa.Array | None = None
     rescued: Mapping[int, tuple[str, bytes]] = field(default_factory=dict)
@@ -147,14 +146,15 @@ class MessageValues:
 
     def columns(self, messages: MessageSlice) -> list[pa.Array]:
         """Return the row columns of messages, then the rescue column if there is one."""
+        values = messages.columns.values
         failures: dict[int, tuple[str, bytes | None]] = dict(messages.rescued)
         if self._decoder is not None:
-            decoded = self._decoder.decode(messages.values, messages.versions, messages.keys)
+            decoded = self._decoder.decode(values, messages.versions, messages.keys)
             for row, reason in decoded.wrong.items():
-                failures.setdefault(row, (reason, messages.values[row].as_py()))
+                failures.setdefault(row, (reason, values[row].as_py()))
             columns = list(self._fit.fit(decoded.batch, f"the decoded payload of {self._topic.text}").columns)
         else:
-            columns = [messages.values] if self._rows.names else []
+            columns = [values] if self._rows.names else []
         if failures and not self._rescues:
             row = min(failures)
             raise undecodable(f"message {self._place(messages, row)} of {self._topic.text}", failures[row][0])
@@ -164,8 +164,9 @@ class MessageValues:
             row: payload_text(self._topic.text, self._place(messages, row), reason, payload)
             for row, (reason, payload) in failures.items()
         }
-        return [*columns, rescue_column(len(messages.owner), texts)]
+        return [*columns, rescue_column(len(values), texts)]
 
     @staticmethod
     def _place(messages: MessageSlice, row: int) -> str:
-        return place(messages.positions[int(messages.owner[row])], int(messages.index[row]))
+        columns = messages.columns
+        return place(messages.positions[int(columns.owner[row])], int(columns.batch_index[row]))

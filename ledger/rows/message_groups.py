@@ -3,7 +3,8 @@
 An *entry* is the unit of storage, for example a batch of messages. A *marker* is an entry without messages that a
 broker writes, for example at the end of a transaction. A *tombstone* is a message without a value.
 
-    entries ─▶ groups of some MiB ─▶ batches of messages: as columns ───────▶ the caller's conversion ─▶ record batches
+    entries ─▶ parts of some MiB ──▶ even batches: as matrices ─────────────▶ the caller's conversion ─▶ record batches
+               groups of parts ────▶ other batches of messages: by a scanner ▶
                                      other entries: message by message ─────▶
 
 Rules
@@ -25,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_ledger.ledger.errors import LedgerError, Refused
-from pyspark_ledger.ledger.message.batch_columns.columns import MessageColumns, columns_of
+from pyspark_ledger.ledger.message.batch_columns.columns import MessageColumns, columns_of, even_columns
 from pyspark_ledger.ledger.message.batch_decoder import Message, decode_messages
 from pyspark_ledger.ledger.message.entry import ParsedEntry, is_arrow, is_marker
 from pyspark_ledger.ledger.position import Position
@@ -33,10 +34,9 @@ from pyspark_ledger.ledger.rows.metadata_columns import METADATA, Topic, columns
 
 RAW = pa.schema([pa.field("value", pa.binary())])
 MESSAGES = pa.schema([*RAW, *METADATA])
-_GROUP_BYTES = 16 * 1024 * 1024  # the bytes that are decompressed and converted together
-_GROUP_MESSAGES = 64 * 1024
 _BATCH_BYTES = 4 * 1024 * 1024
 _BATCH_MESSAGES = 16 * 1024
+_GROUP_PARTS = 4  # parts of the size of a batch that the scanner decompresses and converts together
 _RUNS_MAX = 8  # a group with more alternations between batches and other entries is converted message by message
 
 Entry = tuple[Position, ParsedEntry]
@@ -83,14 +83,17 @@ class MessageGroups:
     def batches(self, entries: Iterable[Entry]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of entries. Raises Refused, Corrupt or Unsupported naming the entry."""
         group: list[Entry] = []
-        size = count = 0
-        for position, entry in entries:
-            group.append((position, entry))
-            size += max(entry.metadata.uncompressed_size, len(entry.payload))
-            count += max(entry.metadata.num_messages_in_batch, 1)
-            if size >= _GROUP_BYTES or count >= _GROUP_MESSAGES:
+        parts = 0
+        for part in _parts(entries):
+            columns = None if self._by_message else even_columns([entry for _, entry in part])
+            if columns is None:
+                group += part
+                parts += 1
+            if group and (columns is not None or parts == _GROUP_PARTS):
                 yield from self._group(group)
-                group, size, count = [], 0, 0
+                group, parts = [], 0
+            if columns is not None:
+                yield from _slices(self._convert(MessageGroup(part, columns)))
         if group:
             yield from self._group(group)
 
@@ -173,8 +176,26 @@ def _without_value(entry: ParsedEntry) -> Message:
     return Message(-1, None, None, {}, *times, "", metadata.sequence_id, None, False, None, None, None)
 
 
+def _parts(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
+    """Yield the entries in parts of at most the size of a batch, and at least one entry."""
+    part: list[Entry] = []
+    size = count = 0
+    for position, entry in entries:
+        entry_bytes = max(entry.metadata.uncompressed_size, len(entry.payload))
+        entry_messages = max(entry.metadata.num_messages_in_batch, 1)
+        if part and (size + entry_bytes > _BATCH_BYTES or count + entry_messages > _BATCH_MESSAGES):
+            yield part
+            part, size, count = [], 0, 0
+        part.append((position, entry))
+        size += entry_bytes
+        count += entry_messages
+    if part:
+        yield part
+
+
 def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Yield slices of a batch with limited rows and bytes. The limit of bytes is exact for rows of the same size."""
-    rows = min(_BATCH_MESSAGES, max(1, batch.num_rows * _BATCH_BYTES // max(batch.nbytes, 1)))
+    """Yield equal slices of a batch with limited rows and bytes. The limit of bytes is exact for rows of one size."""
+    count = max(-(-batch.num_rows // _BATCH_MESSAGES), -(-batch.nbytes // _BATCH_BYTES), 1)
+    rows = max(-(-batch.num_rows // count), 1)
     for start in range(0, batch.num_rows, rows):
         yield batch.slice(start, rows)

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pyspark_ledger.ledger.message.batch_columns.columns import MessageColumns
+from pyspark_ledger.ledger.message.batch_columns.columns import MessageArrays, MessageColumns
 from pyspark_ledger.ledger.message.columns import cast_column
 from pyspark_ledger.ledger.message.entry import ARROW_PROPERTY, arrow_rows
 from pyspark_ledger.ledger.message.varints import varint
@@ -131,7 +131,7 @@ def _repeated_map(pairs: Sequence[tuple[str, str]], rows: int) -> pa.Array:
 def message_columns(owner: Integers, messages: Sequence[Message]) -> MessageColumns:
     """Return messages as columns. Message `i` belongs to entry `owner[i]`."""
     count = len(messages)
-    return MessageColumns(
+    return MessageArrays(
         owner,
         np.fromiter((message.batch_index for message in messages), np.int64, count),
         pa.array([message.value for message in messages], pa.binary()),

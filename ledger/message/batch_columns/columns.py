@@ -1,8 +1,8 @@
 """Messages of many batches as Arrow columns, without a Python object for each message.
 
 Rules
-- `columns_of` decodes the batches of the usual form: groups of *even* batches (`even_batches`), and batches that
-  the scanner marks as sound. It also returns which entries it decoded.
+- `even_columns` decodes groups of *even* batches (`even_batches`). `columns_of` decodes the batches that the scanner
+  marks as sound, and also returns which entries it decoded.
 - The caller gives all other entries to `ledger.message.batch_decoder`, which decodes or refuses them. So this module
   raises no error.
 - Arrow slices all values, keys and properties out of the decompressed batches with one call for each column.
@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -20,16 +22,38 @@ from pyspark_ledger.ledger.errors import LedgerError
 from pyspark_ledger.ledger.message.batch_columns.even_batches import EvenBatches, even_batches
 from pyspark_ledger.ledger.message.batch_columns.scanner import ROOM, Integers, MessagePlaces, pairs, walk
 from pyspark_ledger.ledger.message.byte_ranges import Bytes, cut
-from pyspark_ledger.ledger.message.compression import decompress
+from pyspark_ledger.ledger.message.compression import NONE, UNCOMPRESSED_BYTES_MAX, decompress
 from pyspark_ledger.ledger.message.entry import ParsedEntry, is_arrow, is_marker
 
-_EMPTY = memoryview(b"")
 _NO_PAIRS = pa.array([], pa.string()), pa.array([], pa.string())
 
 
-@dataclass(frozen=True, slots=True)
-class MessageColumns:
+class MessageColumns(Protocol):
     """Messages of several entries, in order. `owner` is the number of a message's entry. Event time 0 means none."""
+
+    @property
+    def owner(self) -> Integers: ...
+    @property
+    def batch_index(self) -> Integers: ...
+    @property
+    def values(self) -> pa.Array: ...
+    @property
+    def keys(self) -> pa.Array: ...
+    @property
+    def event_times(self) -> Integers: ...
+    @property
+    def publish_times(self) -> Integers: ...
+    @property
+    def properties(self) -> pa.Array: ...
+    @property
+    def sequence_ids(self) -> Integers: ...
+    @property
+    def ordering_keys(self) -> pa.Array: ...
+
+
+@dataclass(frozen=True, slots=True)
+class MessageArrays:
+    """Messages of which every column is known (`MessageColumns`)."""
 
     owner: Integers
     batch_index: Integers
@@ -67,10 +91,6 @@ def columns_of(entries: Sequence[ParsedEntry]) -> tuple[MessageColumns | None, l
     is_decoded = [False] * len(entries)
     if not batches:
         return None, is_decoded
-    if len(batches) == len(entries):
-        even = even_batches([payload or _EMPTY for payload in payloads], _counts(entries).tolist())
-        if even is not None:
-            return _even_columns(even, entries), [True] * len(entries)
     data = np.frombuffer(b"".join([*(payloads[number] or b"" for number in batches), bytes(ROOM)]), dtype=np.uint8)
     sizes = np.fromiter((len(payloads[number] or b"") for number in batches), np.int64, len(batches))
     counts = _counts([entries[number] for number in batches])
@@ -88,29 +108,71 @@ def _counts(entries: Sequence[ParsedEntry]) -> Integers:
     return np.fromiter((entry.metadata.num_messages_in_batch for entry in entries), np.int64, len(entries))
 
 
-def _even_columns(even: EvenBatches, entries: Sequence[ParsedEntry]) -> MessageColumns:
-    """Return the columns of even batches, whose messages have neither keys nor times nor properties."""
-    counts, total = _counts(entries), len(even.values)
-    publish, event, sequence = (np.repeat(stated, counts) for stated in _stated(entries))
-    return MessageColumns(
-        np.repeat(np.arange(len(entries)), counts),
-        np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts),
-        even.values,
-        pa.nulls(total, pa.string()),
-        event,
-        publish,
-        pa.MapArray.from_arrays(pa.array(np.zeros(total + 1, dtype=np.int32)), *_NO_PAIRS),
-        np.where(even.sequence_ids < 0, sequence, even.sequence_ids),
-        pa.nulls(total, pa.binary()),
-    )
+class EvenColumns:
+    """Messages of even batches, which have neither keys nor times nor properties (`MessageColumns`).
+
+    Columns beside the values are computed when they are used, because most reads do not use them.
+    """
+
+    def __init__(self, even: EvenBatches, entries: Sequence[ParsedEntry]) -> None:
+        self.values = even.values
+        self._even = even
+        self._entries = entries
+        self._counts = _counts(entries)
+
+    @cached_property
+    def owner(self) -> Integers:
+        return np.repeat(np.arange(len(self._entries)), self._counts)
+
+    @cached_property
+    def batch_index(self) -> Integers:
+        first = np.cumsum(self._counts) - self._counts
+        return np.arange(len(self.values)) - first[self.owner]
+
+    @cached_property
+    def event_times(self) -> Integers:
+        return _stated(self._entries, "event_time")[self.owner]
+
+    @cached_property
+    def publish_times(self) -> Integers:
+        return _stated(self._entries, "publish_time")[self.owner]
+
+    @cached_property
+    def sequence_ids(self) -> Integers:
+        numbered = self._even.sequence_ids()
+        return np.where(numbered < 0, _stated(self._entries, "sequence_id")[self.owner], numbered)
+
+    @property
+    def keys(self) -> pa.Array:
+        return pa.nulls(len(self.values), pa.string())
+
+    @property
+    def properties(self) -> pa.Array:
+        offsets = np.zeros(len(self.values) + 1, dtype=np.int32)
+        return pa.MapArray.from_arrays(pa.array(offsets), *_NO_PAIRS)
+
+    @property
+    def ordering_keys(self) -> pa.Array:
+        return pa.nulls(len(self.values), pa.binary())
 
 
-def _stated(entries: Sequence[ParsedEntry]) -> list[Integers]:
-    """Return publish time, event time and sequence id of each entry's metadata."""
-    return [
-        np.fromiter((getattr(entry.metadata, field) for entry in entries), np.uint64, len(entries)).astype(np.int64)
-        for field in ("publish_time", "event_time", "sequence_id")
-    ]
+def even_columns(entries: Sequence[ParsedEntry]) -> MessageColumns | None:
+    """Return the messages of even batches. Returns None if an entry is not an even batch."""
+    size = sum(_stated_bytes(entry) for entry in entries)
+    if size > UNCOMPRESSED_BYTES_MAX:
+        return None
+    even = even_batches(map(_batch_bytes, entries), _counts(entries).tolist(), size)
+    return None if even is None else EvenColumns(even, entries)
+
+
+def _stated(entries: Sequence[ParsedEntry], field: str) -> Integers:
+    """Return a number of each entry's metadata."""
+    return np.fromiter((getattr(entry.metadata, field) for entry in entries), np.uint64, len(entries)).astype(np.int64)
+
+
+def _stated_bytes(entry: ParsedEntry) -> int:
+    metadata = entry.metadata
+    return len(entry.payload) if metadata.compression == NONE else metadata.uncompressed_size
 
 
 def _batch_bytes(entry: ParsedEntry) -> memoryview | None:
@@ -147,9 +209,9 @@ def _columns(
     except pa.ArrowInvalid:
         return None  # there is invalid UTF-8: `batch_decoder` raises an error that names its place
     stated, numbered = places.event_time[kept], places.sequence[kept]
-    publish, event, sequence = _stated(entries)
+    publish, event, sequence = (_stated(entries, name) for name in ("publish_time", "event_time", "sequence_id"))
     ordering = places.ordering_start[kept], places.ordering_end[kept]
-    return MessageColumns(
+    return MessageArrays(
         numbers[owner],
         places.number[kept],
         cut(data, places.value_start[kept], places.value_end[kept], places.null[kept]),

@@ -7,20 +7,23 @@ Such a batch is a matrix with a row for each message. So its values are one rect
 Rules
 - The value's size has up to two bytes and the sequence id up to seven bytes.
 - Each message is compared with the first message of its batch. A batch is *even* if all of its messages have this form.
+- Each batch is decompressed, measured and copied before the next batch, while it is in the processor's cache.
 - If one batch of a group is not even, `ledger.message.batch_columns.scanner` scans the whole group.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pyspark_ledger.ledger.message.byte_ranges import Integers
+from pyspark_ledger.ledger.message.byte_ranges import Flags, Integers
 
 Words = npt.NDArray[np.uint64]
 
@@ -35,50 +38,80 @@ _MESSAGES_MIN = 64
 
 @dataclass(frozen=True, slots=True)
 class EvenBatches:
-    """Values and sequence ids (-1 for none) of all messages."""
+    """Values of all messages, and the bytes of their sequence ids."""
 
     values: pa.Array
-    sequence_ids: Integers
+    _sequences: Words
+    _is_numbered: Flags
+
+    def sequence_ids(self) -> Integers:
+        """Return the sequence ids, -1 for messages without one."""
+        found = np.full(len(self._sequences), -1, dtype=np.int64)
+        if not self._is_numbered.any():
+            return found
+        digits = -(-int(self._sequences.max()).bit_length() // 8)
+        for start in range(0, len(found), _SLICE):
+            part = self._sequences[start : start + _SLICE]
+            value = part & np.uint64(0x7F)
+            for digit in range(1, digits):
+                value |= (part >> np.uint64(8 * digit) & np.uint64(0x7F)) << np.uint64(7 * digit)
+            here = self._is_numbered[start : start + _SLICE]
+            np.copyto(found[start : start + _SLICE], value.astype(np.int64), where=here)
+        return found
 
 
 class _Form(NamedTuple):
-    """Lengths of the messages of a batch. `tag` is the offset of the sequence id's tag, and `step` a message's size."""
+    """Lengths of the messages of a batch. `tag` is the offset of the sequence id's tag, and `step` a message's size.
+
+    The form determines all bytes before the value except the sequence id.
+    """
 
     tag: int
     metadata_end: int
     step: int
     sequence_bytes: int
 
+    @property
+    def value_bytes(self) -> int:
+        return self.step - self.metadata_end
 
-def even_batches(payloads: Sequence[memoryview], counts: Sequence[int]) -> EvenBatches | None:
-    """Return the messages of the batches. Returns None if a batch is not even, or the batches are small.
 
-    `counts` are the stated numbers of messages.
+def even_batches(batches: Iterable[memoryview | None], counts: Sequence[int], size: int) -> EvenBatches | None:
+    """Return the messages of the batches. Returns None if a batch is missing or not even, or the batches are small.
+
+    `counts` are the stated numbers of messages, and the batches have `size` bytes in total. `batches` may decompress
+    each batch when it is needed.
     """
     total = sum(counts)
-    if total < _MESSAGES_MIN * len(counts):
+    if min(counts) < 1 or total < _MESSAGES_MIN * len(counts) or size < _STEP_MIN * total:
         return None
+    data = pa.allocate_buffer(size)
+    values, heads, numbers = np.frombuffer(data, dtype=np.uint8), *np.empty((2, total), dtype=np.uint64)
     forms = []
-    for payload, count in zip(payloads, counts, strict=True):
-        form = _form_of(payload, count)
-        if form is None:
+    end = stop = 0
+    for batch, count in zip(batches, counts, strict=True):
+        form = None if batch is None else _form_of(batch, count)
+        if batch is None or form is None:
             return None
         forms.append(form)
-    sizes = np.array([form.step - form.metadata_end for form in forms])
-    offsets = np.zeros(total + 1, dtype=np.int64)
-    np.cumsum(np.repeat(sizes, counts), out=offsets[1:])
-    data = pa.allocate_buffer(int(offsets[-1]))
-    values, sequences = np.frombuffer(data, dtype=np.uint8), np.zeros(total, dtype=np.uint64)
-    end = 0
-    for payload, count, form in zip(payloads, counts, forms, strict=True):
-        begin, end = end, end + count
-        if not _is_even(payload, count, form, sequences[begin:end]):
+        first, start = end, stop
+        end, stop = first + count, start + count * form.value_bytes
+        heads[first:end] = np.ndarray((count,), "<u8", batch, 0, (form.step,))
+        numbers[first:end] = np.ndarray((count,), "<u8", batch, form.tag + 1, (form.step,))
+        rows = np.frombuffer(batch, dtype=np.uint8).reshape(count, form.step)[:, form.metadata_end :]
+        values[start:stop].reshape(rows.shape)[...] = rows
+    offsets, is_numbered = np.zeros(total + 1, dtype=np.int32), np.empty(total, dtype=np.bool_)
+    end = stop = 0
+    for form, run in groupby(zip(forms, counts, strict=True), key=itemgetter(0)):
+        first, start = end, stop
+        end += sum(count for _, count in run)
+        stop += (end - first) * form.value_bytes
+        if not _is_even(form, heads[first:end], numbers[first:end]):
             return None
-        rows = np.frombuffer(payload, dtype=np.uint8).reshape(count, form.step)[:, form.metadata_end :]
-        values[offsets[begin] : offsets[end]].reshape(rows.shape)[...] = rows
-    buffers = [None, pa.py_buffer(offsets.astype(np.int32)), data]
-    is_numbered = np.repeat([form.sequence_bytes > 0 for form in forms], counts)
-    return EvenBatches(pa.Array.from_buffers(pa.binary(), total, buffers), _numbers(sequences, is_numbered))
+        offsets[first + 1 : end + 1] = np.arange(start + form.value_bytes, stop + 1, form.value_bytes)
+        is_numbered[first:end] = form.sequence_bytes > 0
+    buffers = [None, pa.py_buffer(offsets), data.slice(0, stop)]
+    return EvenBatches(pa.Array.from_buffers(pa.binary(), total, buffers), numbers, is_numbered)
 
 
 def _form_of(payload: memoryview, count: int) -> _Form | None:
@@ -100,30 +133,25 @@ def _form_of(payload: memoryview, count: int) -> _Form | None:
     return _Form(tag, metadata_end, step, sequence_bytes)
 
 
-def _is_even(payload: memoryview, count: int, form: _Form, sequences: Words) -> bool:
-    """Return whether all messages of a batch have the form of the first. Stores the bytes of their sequence ids."""
-    heads: Words = np.ndarray((count,), "<u8", payload, strides=(form.step,))
-    same = np.uint64((1 << 8 * (form.tag + (form.sequence_bytes > 0))) - 1)
-    if ((heads ^ heads[0]) & same).any():
+def _is_even(form: _Form, heads: Words, numbers: Words) -> bool:
+    """Return whether all messages have one form.
+
+    `heads` are the first eight bytes of each message, and `numbers` the eight bytes from its sequence id on. Only the
+    bytes of the sequence id are left in `numbers`.
+    """
+    same = (1 << 8 * (form.tag + (form.sequence_bytes > 0))) - 1
+    if (_in_all(heads) ^ _in_any(heads)) & same:
         return False
-    if not form.sequence_bytes:
-        return True
-    numbers: Words = np.ndarray((count,), "<u8", payload, form.tag + 1, (form.step,))
-    np.bitwise_and(numbers, np.uint64((1 << 8 * form.sequence_bytes) - 1), out=sequences)
-    bits = int.from_bytes(bytes([_CONTINUES] * form.sequence_bytes), "little")
-    return not ((sequences & np.uint64(bits)) != np.uint64(bits >> 8)).any()
+    numbers &= np.uint64((1 << 8 * form.sequence_bytes) - 1)
+    continues = int.from_bytes(bytes([_CONTINUES] * form.sequence_bytes), "little")
+    return _in_all(numbers) & continues == _in_any(numbers) & continues == continues >> 8
 
 
-def _numbers(sequences: Words, is_numbered: npt.NDArray[np.bool_]) -> Integers:
-    """Return the values of varints, -1 for messages without a sequence id."""
-    found = np.full(len(sequences), -1, dtype=np.int64)
-    if not is_numbered.any():
-        return found
-    digits = -(-int(sequences.max()).bit_length() // 8)
-    for start in range(0, len(sequences), _SLICE):
-        part = sequences[start : start + _SLICE]
-        value = part & np.uint64(0x7F)
-        for digit in range(1, digits):
-            value |= (part >> np.uint64(8 * digit) & np.uint64(0x7F)) << np.uint64(7 * digit)
-        np.copyto(found[start : start + _SLICE], value.astype(np.int64), where=is_numbered[start : start + _SLICE])
-    return found
+def _in_all(words: Words) -> int:
+    """Return the bits that are set in all words."""
+    return int(np.bitwise_and.reduce(words))
+
+
+def _in_any(words: Words) -> int:
+    """Return the bits that are set in any of the words."""
+    return int(np.bitwise_or.reduce(words))

@@ -34,11 +34,12 @@ def decoded(plain: bytes, count: int) -> list[tuple[bytes | None, int]]:
 
 
 def even(plain: bytes, count: int) -> list[tuple[bytes | None, int]] | None:
-    found = even_batches([memoryview(plain)], [count])
+    found = even_batches([memoryview(plain)], [count], len(plain))
     if found is None:
         return None
     found.values.validate(full=True)
-    sequences = np.where(found.sequence_ids < 0, 4, found.sequence_ids)
+    numbered = found.sequence_ids()
+    sequences = np.where(numbered < 0, 4, numbered)
     return list(zip(found.values.to_pylist(), sequences.tolist(), strict=True))
 
 
@@ -60,12 +61,19 @@ def test_small_batches_are_not_even() -> None:
 
 def test_batches_of_different_forms_are_joined() -> None:
     plains = [batch(100, 0), batch(300, 2**14), batch(20, None, 70)]
-    found = even_batches([memoryview(plain) for plain in plains], [COUNT, COUNT, 70])
+    counts, size = [COUNT, COUNT, 70], sum(map(len, plains))
+    found = even_batches(map(memoryview, plains), counts, size)
     assert found is not None
     wanted = [*decoded(plains[0], COUNT), *decoded(plains[1], COUNT), *decoded(plains[2], 70)]
     assert found.values.to_pylist() == [value for value, _ in wanted]
-    assert found.sequence_ids.tolist() == [*range(COUNT), *range(2**14, 2**14 + COUNT), *[-1] * 70]
-    assert even_batches([memoryview(plain) for plain in (plains[0], batch(100, 65))], [COUNT, COUNT]) is None
+    assert found.sequence_ids().tolist() == [*range(COUNT), *range(2**14, 2**14 + COUNT), *[-1] * 70]
+
+
+@pytest.mark.parametrize("other", [batch(100, 65), None])
+def test_a_batch_of_another_form_makes_the_group_uneven(other: bytes | None) -> None:
+    plain = batch(100, 0)
+    group = [memoryview(plain), None if other is None else memoryview(other)]
+    assert even_batches(group, [COUNT, COUNT], 2 * len(plain)) is None
 
 
 @pytest.mark.parametrize("first", [None, 0, 2**14])
