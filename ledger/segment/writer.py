@@ -378,6 +378,8 @@ class SegmentWriter:
         block_end = -(-upto // self.block_bytes) * self.block_bytes
         goal = min(max(upto, self._reserved + self._step), block_end)
         disk.preallocate(self._fd, self._reserved, goal - self._reserved, self.path)
+        if self._reserved and self._sync and self._sync_through is None:
+            disk.spread_extents(self._fd)
         self._reserved = goal
         self._step = min(2 * self._step, self.block_bytes)
 

@@ -207,6 +207,25 @@ def test_a_mapping_is_the_file_as_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("known", [True, False])
+def test_spread_extents_keep_the_length_and_end_with_a_truncation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, known: bool
+) -> None:
+    if not known:
+        monkeypatch.setattr(disk, "_FALLOCATE", None)
+    with (tmp_path / "file").open("wb") as file:
+        fd = file.fileno()
+        disk.preallocate(fd, 0, 1 << 16)
+        before = os.fstat(fd)
+        disk.spread_extents(fd)
+        spread = os.fstat(fd)
+        assert spread.st_size == before.st_size
+        assert spread.st_blocks - before.st_blocks >= (4 * 4096 // 512 if known else 0)
+        os.ftruncate(fd, spread.st_size)
+        assert os.fstat(fd).st_blocks <= before.st_blocks + 4096 // 512, "at most the block of extents is left"
+    disk.spread_extents(999_999)  # a file that is closed
+
+
+@pytest.mark.parametrize("known", [True, False])
 def test_write_back_hint_reports_nothing_and_may_be_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, known: bool
 ) -> None:

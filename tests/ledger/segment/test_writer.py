@@ -196,6 +196,25 @@ def test_more_space_may_be_asked_for_at_once(tmp_path: Path) -> None:
     writer.close()
 
 
+@pytest.mark.parametrize("sync", [True, False])
+def test_synced_files_that_grow_have_more_extents_until_their_seal(tmp_path: Path, *, sync: bool) -> None:
+    """ext4 then keeps the extents out of the inode."""
+    writer = SegmentWriter.create(tmp_path, 1, store_id="s", block_bytes=5 * MIB, sync=sync)
+
+    def reserved_apart() -> bool:
+        found = writer.path.stat()
+        return found.st_blocks * 512 >= found.st_size + 4 * 4096
+
+    assert not reserved_apart()
+    writer.write([stamped(MIB // 2)] * 3)
+    assert reserved_apart() == sync
+    writer.sync()
+    writer.acknowledge()
+    writer.seal()
+    found = writer.path.stat()
+    assert found.st_blocks * 512 <= found.st_size + 2 * 4096, "the last block and the block of extents"
+
+
 def test_files_are_private_and_never_replaced(rig: SegmentRig) -> None:
     assert {stat.S_IMODE(path.stat().st_mode) for path in (rig.data, rig.sidecar)} == {0o600}
     with pytest.raises(AlreadyExists, match=r"7\.ledger"):
