@@ -138,7 +138,7 @@ class ReadOnlyStore:
             Settings(),
             system_clock_ms,
             ThreadPoolExecutor(1, thread_name_prefix="none"),
-            SyncPool(1, lambda: None),
+            SyncPool(lambda: None),
             lambda name: None,  # noqa: ARG005 — a read-only store seals no segment
             lambda ledger_ids: None,  # noqa: ARG005 — a read-only store deletes no segment
             offloader=lambda: reader,

@@ -17,8 +17,6 @@ from pyspark_ledger.ledger.log.staging.area import SyncParts
 from pyspark_ledger.ledger.log.sync_pool import LogPool, SyncPool
 from pyspark_ledger.ledger.segment.writer import SyncThrough
 
-_THREADS = 8  # more threads than processors, because the threads mostly wait for the device
-
 
 class StoreDurability(Protocol):
     """Durability of one open store."""
@@ -47,4 +45,4 @@ class DiskDurability:
     sync_parts: SyncParts | None = None
 
     def pool(self, check_fenced: Callable[[], None]) -> LogPool:
-        return SyncPool(_THREADS, check_fenced)
+        return SyncPool(check_fenced)

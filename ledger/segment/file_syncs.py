@@ -1,10 +1,11 @@
-"""Sync of many files with two system calls, without a thread for each file.
+"""Syncs of many files at the same time, without a thread for each file.
 
-    io_submit     submits one FDSYNC request for each file     a kernel thread performs each, like `fdatasync`
-    io_getevents  waits until all requests have ended          each request has its own result
+    io_submit      submits one FDSYNC request for each file    a kernel thread performs each, like `fdatasync`
+    event          file descriptor that the kernel signals     whenever a request ends
+    io_getevents   returns the ended requests                  each request has its own result
 
-This is Linux's asynchronous I/O (`io_setup(2)`). Containers allow it by default, unlike `io_uring`. On a system without
-it, the kernel starts to write all files, and then the files are synced one after another.
+This is Linux's asynchronous I/O (`io_setup(2)`). Containers allow it by default, unlike `io_uring`. Threads sync the
+files that the kernel does not accept, or all files on a system without it.
 
 Invariants
 - Every file has its own result. A request without a result counts as failed.
@@ -19,12 +20,16 @@ import errno
 import os
 import platform
 import struct
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from pyspark_ledger.ledger import disk
 
-FILES_MAX = 64
+FILES_MAX = 128
+"""Limit of the files that are synced at the same time."""
+_THREADS = 8  # more threads than processors, because the threads mostly wait for the device
 
 
 class _Calls(NamedTuple):
@@ -36,6 +41,7 @@ class _Calls(NamedTuple):
 
 _CALLS = {"x86_64": _Calls(206, 207, 209, 208), "aarch64": _Calls(0, 1, 2, 4)}
 _FDSYNC = 3
+_SIGNAL_EVENT = 1
 # struct iocb: data, key, rw_flags, opcode, priority, file, buffer, bytes, offset, reserved, flags, event file
 _IOCB = struct.Struct("<QIIHhIQQqQII")
 # struct io_event: data, iocb, result, second result
@@ -44,100 +50,108 @@ _SYSCALL = ctypes.CDLL(None, use_errno=True).syscall
 _SYSCALL.restype = ctypes.c_long
 _UNKNOWN = "the kernel did not return the result of the sync of this file"
 
+Ended = list[tuple[int, OSError | None]]
+"""Numbers of the files whose sync has ended, with the error of the device."""
+
 
 class FileSyncs:
-    """Sync of any number of files, up to `FILES_MAX` at a time."""
+    """Syncs of at most `FILES_MAX` files. `event` is an event file descriptor (`os.eventfd`) that each end signals."""
 
-    def __init__(self) -> None:
+    def __init__(self, event: int) -> None:
+        self._event = event
         self._calls = _CALLS.get(platform.machine())
-        self._set_up = False  # true once the kernel's context was requested, at the first use
         self._context = ctypes.c_ulong(0)
         self._requests = ctypes.create_string_buffer(_IOCB.size * FILES_MAX)
         self._events = ctypes.create_string_buffer(_EVENT.size * FILES_MAX)
         first = ctypes.addressof(self._requests)
         self._pointers = (ctypes.c_void_p * FILES_MAX)(*range(first, first + _IOCB.size * FILES_MAX, _IOCB.size))
+        self._submitted: set[int] = set()
+        self._threads: ThreadPoolExecutor | None = None
+        self._ended: deque[tuple[int, OSError | None]] = deque()  # by threads
+        if self._calls and _call(self._calls.setup, FILES_MAX, ctypes.addressof(self._context)) < 0:
+            self._calls = None
 
     @property
-    def together(self) -> bool:
-        """Whether the kernel syncs several files at the same time."""
-        return self._kernel() is not None
+    def by_kernel(self) -> bool:
+        """Whether the kernel syncs the files."""
+        return self._calls is not None
 
-    def sync(self, files: Sequence[int]) -> list[OSError | None]:
-        """Sync the files. Return None or the error of the device for each file."""
-        answers: list[OSError | None] = []
-        for at in range(0, len(files), FILES_MAX):
-            answers += self._sync(files[at : at + FILES_MAX])
-        return answers
+    def begin(self, files: Mapping[int, int]) -> None:
+        """Start the syncs of files, given as file descriptors by number. No sync of these numbers is running."""
+        numbers = list(files)
+        for number in numbers[self._submit(files) :]:
+            self._sync_by_thread(number, files[number])
 
-    def _sync(self, files: Sequence[int]) -> list[OSError | None]:
-        calls = self._kernel() if len(files) > 1 else None
-        if calls is None:
-            return _one_by_one(files)
-        for number, fd in enumerate(files):
-            _IOCB.pack_into(self._requests, number * _IOCB.size, number, 0, 0, _FDSYNC, 0, fd, 0, 0, 0, 0, 0, 0)
-        submitted = self._submit(calls.submit, len(files))
-        answers: list[OSError | None] = [OSError(errno.EIO, _UNKNOWN) for _ in range(submitted)]
-        results = self._results(calls.getevents, submitted)
-        if len(results) < submitted:
-            self.close()  # otherwise a late result would count for a file of the next call
-        for number, result in results:
-            if result == -errno.EINVAL:  # this file system does not support FDSYNC
-                answers[number] = _one_by_one([files[number]])[0]
-            else:
-                answers[number] = OSError(-result, os.strerror(-result)) if result < 0 else None
-        return answers + _one_by_one(files[submitted:])
+    def ended(self) -> Ended:
+        """Return the syncs that have ended since the last call. Does not wait."""
+        ended: Ended = [self._ended.popleft() for _ in range(len(self._ended))]
+        found = self._found()
+        if found < 0:
+            ended += [(number, OSError(errno.EIO, _UNKNOWN)) for number in self._submitted]
+            self._submitted.clear()
+            self._release()
+        for at in range(found):
+            number, _, result, _ = _EVENT.unpack_from(self._events, at * _EVENT.size)
+            ended.append((number, OSError(-result, os.strerror(-result)) if result < 0 else None))
+            self._submitted.remove(number)
+        return ended
 
     def close(self) -> None:
-        """Release the kernel's context."""
-        if self._calls is not None and self._set_up:
+        """Wait until the running syncs have ended, whose results are lost. Threads sync later files."""
+        self._release()
+        if self._threads is not None:
+            self._threads.shutdown()
+            self._threads = None
+        self._submitted.clear()
+        self._ended.clear()
+
+    def _release(self) -> None:
+        """Release the kernel's context. The kernel first ends all requests. Threads sync later files."""
+        if self._calls is not None:
             _call(self._calls.destroy, self._context.value)
         self._calls = None
 
-    def _kernel(self) -> _Calls | None:
-        """Return the numbers of the system calls, or None if this system does not have them."""
-        if self._calls is not None and not self._set_up:
-            self._set_up = True
-            if _call(self._calls.setup, FILES_MAX, ctypes.addressof(self._context)) < 0:
-                self._calls = None
-        return self._calls
-
-    def _submit(self, call: int, count: int) -> int:
-        """Submit the first `count` requests. Return how many the kernel accepted; it accepts them in order."""
+    def _submit(self, files: Mapping[int, int]) -> int:
+        """Submit requests. Return how many the kernel accepted; it accepts them in order."""
+        if self._calls is None:
+            return 0
+        for at, (number, fd) in enumerate(files.items()):
+            fields = (number, 0, 0, _FDSYNC, 0, fd, 0, 0, 0, 0, _SIGNAL_EVENT, self._event)
+            _IOCB.pack_into(self._requests, at * _IOCB.size, *fields)
         done = 0
-        while done < count:
-            taken = _call(call, self._context.value, count - done, ctypes.addressof(self._pointers) + done * 8)
+        while done < len(files):
+            pointers = ctypes.addressof(self._pointers) + done * ctypes.sizeof(ctypes.c_void_p)
+            taken = _call(self._calls.submit, self._context.value, len(files) - done, pointers)
             if taken <= 0 and ctypes.get_errno() != errno.EINTR:
                 break
             done += max(taken, 0)
+        self._submitted.update(list(files)[:done])
         return done
 
-    def _results(self, call: int, count: int) -> list[tuple[int, int]]:
-        """Wait for `count` requests. Return the number and the result of each; fewer only if the kernel fails."""
-        results: list[tuple[int, int]] = []
-        while len(results) < count:
-            left = count - len(results)
-            ended = _call(call, self._context.value, left, left, ctypes.addressof(self._events), 0)
-            if ended < 0 and ctypes.get_errno() != errno.EINTR:
-                break
-            for at in range(max(ended, 0)):
-                number, _, result, _ = _EVENT.unpack_from(self._events, at * _EVENT.size)
-                results.append((number, result))
-        return results
+    def _found(self) -> int:
+        """Read the ended requests into `_events`. Return their number, or -1 if the kernel fails."""
+        if self._calls is None or not self._submitted:
+            return 0
+        while True:
+            found = _call(self._calls.getevents, self._context.value, 0, FILES_MAX, ctypes.addressof(self._events), 0)
+            if found >= 0 or ctypes.get_errno() != errno.EINTR:
+                return found
 
+    def _sync_by_thread(self, number: int, fd: int) -> None:
+        def sync() -> None:
+            try:
+                disk.sync_data(fd)
+            except OSError as error:
+                self._ended.append((number, error))
+            except BaseException as error:  # noqa: BLE001 — the file counts as failed
+                self._ended.append((number, OSError(errno.EIO, f"{_UNKNOWN}: {error!r}")))
+            else:
+                self._ended.append((number, None))
+            os.eventfd_write(self._event, 1)
 
-def _one_by_one(files: Sequence[int]) -> list[OSError | None]:
-    if len(files) > 1:
-        for fd in files:
-            disk.begin_sync(fd)
-    answers: list[OSError | None] = []
-    for fd in files:
-        try:
-            disk.sync_data(fd)
-        except OSError as error:
-            answers.append(error)
-        else:
-            answers.append(None)
-    return answers
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(_THREADS, "sync-file")
+        self._threads.submit(sync)
 
 
 def _call(number: int, *arguments: int) -> int:

@@ -136,7 +136,7 @@ def executor() -> Iterator[ThreadPoolExecutor]:
 
 @pytest.fixture
 def pool() -> Iterator[SyncPool]:
-    pool = SyncPool(2, lambda: None)
+    pool = SyncPool(lambda: None)
     yield pool
     pool.close()
 
@@ -462,7 +462,7 @@ def test_error_while_completing_is_raised_to_waiters_in_the_write_stage(make: Ma
 @pytest.mark.parametrize("step", ["file", "begin_sync", "end_sync"])
 def test_an_error_of_a_sync_is_what_the_log_settles_with(executor: ThreadPoolExecutor, step: str) -> None:
     """Any such error is a failed sync: the appends are written again, and the log continues."""
-    pool = SyncPool(1, lambda: None)
+    pool = SyncPool(lambda: None)
     disks = [Disk() for _ in range(3)]  # two that wait for the only thread are begun together
     for disk in disks:
         disk.queue = AppendQueue(executor, pool, disk)
@@ -520,7 +520,7 @@ def test_an_executor_that_refuses_leaves_nobody_waiting(pool: SyncPool, queues: 
 def test_a_pool_without_a_thread_leaves_nobody_waiting(
     executor: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pool = SyncPool(1, lambda: None)
+    pool = SyncPool(lambda: None)
     monkeypatch.setattr(pool, "_start", broken)
     disk = Disk()
     queue = disk.queue = AppendQueue(executor, pool, disk)
