@@ -35,7 +35,7 @@ from pyspark_ledger.ledger.log.log_segments import LogSegment, LogSegments
 from pyspark_ledger.ledger.log.queries import log_description, log_end, prefix, prefix_left, reading_left
 from pyspark_ledger.ledger.log.segment_list import LogContext, SegmentList
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot
-from pyspark_ledger.ledger.log.sync_pool import SyncPool
+from pyspark_ledger.ledger.log.syncs.pool import SyncPool
 from pyspark_ledger.ledger.metadata.read_only import MetadataView
 from pyspark_ledger.ledger.metadata.records import TABLES, Metadata
 from pyspark_ledger.ledger.metadata.segment_records import SegmentRecord

@@ -30,8 +30,8 @@ from time import perf_counter
 from pyspark_ledger.ledger import disk
 from pyspark_ledger.ledger.bucket_store.live_files import LiveFiles
 from pyspark_ledger.ledger.errors import LedgerError, Unavailable
-from pyspark_ledger.ledger.log.sync_job import RunningSync, SyncJob
-from pyspark_ledger.ledger.log.sync_pool import LogPool
+from pyspark_ledger.ledger.log.syncs.job import RunningSync, SyncJob
+from pyspark_ledger.ledger.log.syncs.pool import LogPool
 from pyspark_ledger.ledger.metrics.latencies import Latencies
 from pyspark_ledger.ledger.segment.writer import SegmentWriter, UnsyncedRange
 from pyspark_ledger.ledger.wal.log_object import WalRange

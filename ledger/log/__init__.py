@@ -1,6 +1,6 @@
 """Managed ledger: append queue, writer, segments, snapshot, retention, de-duplication.
 
-`append_queue` groups appends, `writer` writes groups to segment files, `sync_pool` and `sync_loop` sync the files.
+`append_queue` groups appends, `writer` writes groups to segment files, and `syncs` syncs the files.
 Readers use a `snapshot`.
 
 Words of the package, as in docs/concepts.md

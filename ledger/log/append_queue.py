@@ -38,8 +38,8 @@ from pyspark_ledger.ledger.errors import LedgerError, Unavailable
 from pyspark_ledger.ledger.log.deduplication import SequenceClaim
 from pyspark_ledger.ledger.log.staging.direct_run import DirectRun
 from pyspark_ledger.ledger.log.staging.opened_part import OpenedPart
-from pyspark_ledger.ledger.log.sync_job import SyncedFile
-from pyspark_ledger.ledger.log.sync_pool import LogPool
+from pyspark_ledger.ledger.log.syncs.job import SyncedFile
+from pyspark_ledger.ledger.log.syncs.pool import LogPool
 from pyspark_ledger.ledger.logs.batch import BatchId, current_batch
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.protocol.commits import CommitRun, CommittedRun

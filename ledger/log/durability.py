@@ -14,7 +14,7 @@ from typing import Protocol
 
 from pyspark_ledger.ledger.database.changed_rows import Replica
 from pyspark_ledger.ledger.log.staging.area import SyncParts
-from pyspark_ledger.ledger.log.sync_pool import LogPool, SyncPool
+from pyspark_ledger.ledger.log.syncs.pool import LogPool, SyncPool
 from pyspark_ledger.ledger.segment.writer import SyncThrough
 
 

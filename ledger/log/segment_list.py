@@ -40,7 +40,7 @@ from pyspark_ledger.ledger.log.policy import DURABILITY, LedgerPolicy
 from pyspark_ledger.ledger.log.retention import TrimMark
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot
 from pyspark_ledger.ledger.log.staging.promotion import PromotedSegment
-from pyspark_ledger.ledger.log.sync_pool import LogPool
+from pyspark_ledger.ledger.log.syncs.pool import LogPool
 from pyspark_ledger.ledger.log.unfinished_chunks import ChunkTable
 from pyspark_ledger.ledger.message.entry import parse_entry
 from pyspark_ledger.ledger.message.run_marker import CommittedBatch, closes_run, marker_summary

@@ -49,7 +49,7 @@ from pyspark_ledger.ledger.log.staging.promotion import (
     direct_segments,
     link_segments,
 )
-from pyspark_ledger.ledger.log.sync_job import SyncedFile
+from pyspark_ledger.ledger.log.syncs.job import SyncedFile
 from pyspark_ledger.ledger.logs.batch import BatchId, in_batch
 from pyspark_ledger.ledger.logs.steps import log_step
 from pyspark_ledger.ledger.message.entry import BrokerStamp

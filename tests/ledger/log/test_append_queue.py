@@ -23,7 +23,7 @@ from pyspark_ledger.ledger.log.append_queue import (
     PendingRun,
     Room,
 )
-from pyspark_ledger.ledger.log.sync_pool import SyncPool
+from pyspark_ledger.ledger.log.syncs.pool import SyncPool
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.protocol.commits import CommitRun
 from tests.rigs.deadline import wait_until

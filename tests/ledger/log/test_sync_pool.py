@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_ledger.ledger import disk
-from pyspark_ledger.ledger.log.sync_pool import SyncPool
+from pyspark_ledger.ledger.log.syncs.pool import SyncPool
 from pyspark_ledger.ledger.segment import file_syncs
 from pyspark_ledger.ledger.segment.file_syncs import FILES_MAX, FileSyncs
 
@@ -320,7 +320,7 @@ def test_an_odd_error_of_a_sync_is_told_to_its_log_only(
 
 
 @pytest.mark.parametrize("step", ["_begin_due", "_complete"])
-def test_a_step_of_the_loop_that_raises_fails_its_jobs_and_the_loop_goes_on(
+def test_the_loop_fails_the_jobs_of_a_step_that_raises_and_goes_on(
     make: Make, log: list[str], monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     pool = make()

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable
 from itertools import count
 
-from pyspark_ledger.ledger.log.sync_job import RunningSync, SyncJob
+from pyspark_ledger.ledger.log.syncs.job import RunningSync, SyncJob
 from pyspark_ledger.ledger.segment.file_syncs import FILES_MAX, FileSyncs
 
 Complete = Callable[[list[RunningSync]], list[SyncJob]]

@@ -5,7 +5,7 @@
 
 The pool performs the syncs of appends. A job is the sync stage of one log (`ledger.log.append_queue`). A job that
 arrives while no other job is running gets the thread, which syncs the file with one system call. This takes the least
-time. All other jobs go to the loop (`ledger.log.sync_loop`). Reason: the device is as busy as with one thread for each
+time. All other jobs go to the loop (`ledger.log.syncs.loop`). Reason: the device is as busy as with one thread for each
 file, and threads do not compete for Python's global interpreter lock. After a sync and before the acknowledgement, the
 thread checks that this broker still owns the store.
 
@@ -22,8 +22,8 @@ from queue import SimpleQueue
 from typing import Protocol
 
 from pyspark_ledger.ledger import disk
-from pyspark_ledger.ledger.log.sync_job import RunningSync, SyncJob
-from pyspark_ledger.ledger.log.sync_loop import SyncLoop
+from pyspark_ledger.ledger.log.syncs.job import RunningSync, SyncJob
+from pyspark_ledger.ledger.log.syncs.loop import SyncLoop
 from pyspark_ledger.ledger.metrics.latencies import Latencies
 from pyspark_ledger.ledger.segment.writer import SegmentWriter
 
