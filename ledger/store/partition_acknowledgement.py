@@ -1,4 +1,4 @@
-"""Acknowledgement of rows by the name of a partitioned ledger: a request is divided between the partitions.
+"""Acknowledgement of rows of a partitioned ledger: the request names the ledger, and is divided between its partitions.
 
 Rules
 - Segment ids are unique in a store. So the segment id of a position determines its partition. (A segment is one file of

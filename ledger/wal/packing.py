@@ -1,4 +1,4 @@
-"""Packing of batches into objects of the write-ahead log, in the order of the batches. Pure.
+"""Packing of batches into objects of the write-ahead log, in the order of the batches.
 
 A *batch* is a group of changes that becomes visible in one step. It contains rows of the metadata (`records`) or bytes
 of files (`bytes`).
@@ -6,10 +6,10 @@ of files (`bytes`).
 Rules
 - A batch of `records` is never split between objects.
 - A batch of `bytes` can be split at any byte, because a reader applies a batch only as a whole.
-- An object has at least one part. Its parts have at most `bytes_max` bytes. Exception: a last part with records may
-  exceed this limit.
-- If a file is shorter than its batch states, `pack` raises `Corrupt` and packs nothing. Reason: readers would refuse an
-  object with too few bytes.
+- An object has at least one part. All its parts together have at most `bytes_max` bytes. Exception: if one part with
+  `records` is larger than this limit, it is the only part of its object.
+- If a file is shorter than its batch states, `pack` raises `Corrupt` and returns no object. Reason: readers would
+  refuse an object with too few bytes.
 """
 
 from __future__ import annotations
