@@ -1,11 +1,13 @@
 """Listing of a bucket's offloaded objects. The index objects are fetched concurrently.
 
-A *segment* is one file of a ledger. An *attempt* is one upload of a segment: a data object and its index object. An
-attempt with a fault is invalid, and the fault is the reason.
+A *segment* is one file of a ledger. An *attempt* is one upload of a segment: a data object and its index object. The
+*fault* of an attempt is a text that states why the attempt is invalid. A valid attempt has none.
 
 Rules
-- Objects are found by Pulsar's form of their names, in any folder. Other objects are skipped.
-- Streaming offloads (version 2) are not read. Their segments are listed as missing.
+- Objects are found by their names, `<uuid>-ledger-<id>` and `<uuid>-ledger-<id>-index`, in any folder. Other objects
+  are skipped.
+- A *streaming offload* (version 2) is Pulsar's second format: it copies a segment while the segment is written. Such
+  an offload is not read. Its attempts are invalid, so its segments are listed as missing.
 - An object of a later format version makes its attempt invalid.
 - A *direct segment* has a data object that a Spark task wrote before the commit. The object's metadata state this. If
   the segment has no index object, it is skipped: its rows are not committed, or they were committed a moment ago.

@@ -3,7 +3,8 @@
 The *incarnation* of a ledger is an id that changes when the ledger is deleted and created again.
 
 Rules
-- A missing ledger raises NotFound with the nearest name. With option `waitForLedger` the read waits for the ledger.
+- A missing ledger raises NotFound with the most similar name in the store. With option `waitForLedger` the read waits
+  for the ledger.
 - The ledgers of a read all contain rows, or all contain messages.
 - Each request covers all ledgers of the read in one call.
 - A query keeps its columns until it is restarted. It does not read columns that were added after planning. The progress
@@ -85,7 +86,7 @@ class LedgerRead:
         connection: DriverConnection | None = None,
         ledgers: FoundLedgers | None = None,
     ) -> None:
-        """`ledgers` are the ledgers if another process has found them. The default connection uses a broker."""
+        """If another process has already found the ledgers, `ledgers` has its result. By default a broker answers."""
         self.options = options
         self._user_schema = user_schema
         self.addressing: Addressing = options.addressing()
@@ -114,7 +115,7 @@ class LedgerRead:
         return self.shape().spark_schema(self.name)
 
     def shape(self) -> RowShape:
-        """Return the shape of the rows. Raises Refused if Spark's schema does not match the ledgers."""
+        """Return the columns of the read. Raises Refused if Spark's schema does not match the ledgers."""
         if self._shape is None:
             self._shape = self._make_shape()
         return self._shape
@@ -147,7 +148,7 @@ class LedgerRead:
         return self._with_dead_letters([name for name in matching if name not in own])
 
     def _with_dead_letters(self, names: list[str]) -> list[str]:
-        """Return `names`. Raises Refused if `maxRedeliveries` is set and a ledger cannot have a dead letter ledger."""
+        """Return `names`. Raises Refused if `maxRedeliveries` is set and a dead-letter ledger has an invalid name."""
         if self.options.max_redeliveries is not None:
             require_dead_letter_ledgers(names, self.reader)
         return names
@@ -161,7 +162,7 @@ class LedgerRead:
     ) -> LogStatuses:
         """Return the statuses of the ledgers `of` (default: all), with the number of unread entries of each.
 
-        `progress` has the first unread position of some ledgers. `otherwise` is that of all other ledgers.
+        `progress` has the first unread position of some ledgers. `otherwise` applies to all other ledgers.
         """
         request = AskLogStatuses(self.names() if of is None else list(of), dict(progress), otherwise)
         statuses: LogStatuses = self.connection.call(lambda client: client.call("survey", request))
@@ -169,12 +170,12 @@ class LedgerRead:
         return statuses
 
     def require_found(self, statuses: LogStatuses) -> None:
-        """Raise NotFound if a ledger is missing, with the nearest name, or if no ledger matches the pattern."""
+        """Raise NotFound with the most similar name if a ledger is missing. Also raise it if no ledger matches."""
         if statuses.missing:
             name = statuses.missing[0]
             self.connection.call(
                 lambda client: client.call("schema.get", GetSchema(name))
-            )  # this call raises NotFound with the nearest name
+            )  # this call raises NotFound with the most similar name
             raise NotFound(f"ledger {name} did not exist when the read was planned, and exists now", hint="Try again")
         if not statuses.logs:
             raise NotFound(
@@ -203,9 +204,9 @@ class LedgerRead:
         return [LedgerTask(self.source_of(source, ranges), tuple(ranges)) for ranges in planned]
 
     def source_of(self, source: ReadSource, ranges: Sequence[LedgerRange]) -> ReadSource:
-        """Return the source of a task over `ranges`: with direct reads only if the bucket has the start of the ranges.
+        """Return the source of a task over `ranges`. It allows direct reads if a range may start in the bucket.
 
-        Reason: a task without direct reads saves the call that asks where its blocks are.
+        Without them the task saves the call that asks where its blocks are.
         """
         access = self.options.direct
         if access is None or all(part.range.start.ledger_id > self._offloaded.get(part.ledger, -1) for part in ranges):
