@@ -278,7 +278,7 @@ class Publisher:
         return self._last_segment_in(log, changes)
 
     def _load_changes(self, log: SealedLog) -> list[TableChange]:
-        """Return the newest commits of the table, back to this log's newest segment and the first unreviewed commit."""
+        """Return the newest commits. They include this log's newest segment and all unreviewed commits."""
         recent = self.table.recent()
         reaches_log = find_newest_segment(recent, log.name) is not None and covers_unreviewed_commits(recent)
         return recent if reaches_log or any(change.version == 0 for change in recent) else self.table.history()
@@ -371,7 +371,8 @@ def _retry_races(commit: Callable[[], object]) -> None:
 def _require_apart(*tables: DeltaTable | None) -> None:
     """Raise Refused if one table is named twice.
 
-    Reason: dead letters and rows of a segment have the same transaction, so Delta would skip the second commit.
+    Reason: the commits of a segment's dead letters and of its rows have the same `txnAppId` and `txnVersion`. In one
+    table, Delta would skip the second of them.
     """
     targets = [table.target for table in tables if table is not None]
     for target in targets:

@@ -51,7 +51,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 SETTLE_SECONDS = 10.0
-# Setting of a session with the id of its listener. The process that has this listener acknowledges for the session.
+# Setting of a session: the id of the listener that acknowledges for it. `is_installed` looks for this id among the
+# listeners of its own process.
 CONF = "spark.ledger.acknowledgedBy"
 
 

@@ -1,4 +1,4 @@
-"""Part of a task for a store in a bucket: the task puts a large part into the bucket, and sends a small one.
+"""Part of a task for a store in a bucket: a large part goes into the bucket, a small part to the broker.
 
     entries ─▶ memory ─ `upload_from` bytes ─▶ data object in the bucket (`offload.direct.upload`)
                   └──── fewer, or no access ─▶ staged part of the broker (`ledger.client.part_writer`)
@@ -58,7 +58,7 @@ class DirectPart:
             self._begin(self._upload)
 
     def rest(self) -> None:
-        """Send a part that has not begun its upload to the broker, to free its memory."""
+        """Free the memory of a part whose upload has not begun: its entries go to the broker."""
         if self._upload is not None and not self._upload.is_begun:
             self._hand_over(self._upload)
         if self._staged is not None:
@@ -108,7 +108,7 @@ class DirectPart:
 
 
 def bucket_of(access: BucketAccess, given: S3Options | None) -> ObjectStore:
-    """Return the bucket of a store, with the options that the broker states and the write overrides."""
+    """Return the bucket of a store. The broker states its options; `given`, options of the write, take precedence."""
     stated = msgspec.structs.asdict(access)
     address, options = stated.pop("address"), (given or S3Options()).completed(stated)
     return _opened(address, replace(options, connect_timeout_ms=CONNECT_MS))
