@@ -4,7 +4,8 @@
     records   ─▶ changed rows of a transaction ─▶ one batch ─▶ acknowledged ─▶ COMMIT
 
 Rules
-- No thread waits for an append. The thread that acknowledges a log object completes the sync jobs of this object.
+- A submitted sync job keeps no thread waiting. The thread that acknowledges a log object completes the sync jobs of
+  this object. A transaction, a run and a sync of staged parts wait for the log.
 - The bytes of a batch are read from the local file when its log object is built. The file stays open until then.
 - If the log has failed, the store accepts nothing more, and its broker exits.
 - To *carry* a file is to write its bytes to the log again. `LiveFiles` knows how many bytes of a file were appended to
@@ -111,9 +112,9 @@ class BucketDurability:
             return self._wal.append(batch)
 
     def carry(self, name: str, fd: int, sealed_bytes: int) -> Future[WalRange]:
-        """Append all bytes of a file that earlier batches contain. Later batches append the later bytes of the file.
+        """Append again the bytes of a file that are in earlier batches. Later batches append the later bytes.
 
-        `sealed_bytes` is the size of a sealed file, and 0 for an open file. Bytes behind the sealed size are left out,
+        `sealed_bytes` is the size of a sealed file, and 0 for an open file. Bytes after the sealed size are left out,
         because they were never acknowledged.
         """
         with self._order:
@@ -155,7 +156,7 @@ class BucketDurability:
             wait([future for _, future in sent.pieces])
 
     def _send(self, sent: _Sent, file: UnsyncedRange) -> Future[WalRange]:
-        """Append the bytes of the range that were not appended yet. Called with the lock held."""
+        """Append the bytes of the range that were not appended yet. Called with `_sending` locked."""
         future = self.append([self._file_bytes(replace(file, offset=max(sent.end, file.offset)))])
         sent.pieces.append((file.end, future))
         sent.end = file.end
@@ -229,6 +230,7 @@ class BucketSyncPool:
                     sync.end(error)
                 else:
                     if not future.done():
+                        # the lambda may keep variables of the loop, because the method returns here
                         future.add_done_callback(lambda done: self._end(sync, done, started))  # noqa: B023 — returns
                         return
                     self.latencies.observe(perf_counter() - started)

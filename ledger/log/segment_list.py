@@ -172,7 +172,7 @@ class SegmentList:
         return ledgers
 
     def open_next(self, first_row: int) -> OpenSegment:
-        """Create a segment at the end of the list. On return, the segment is durable and the metadata list it."""
+        """Create a segment at the end of the list. On return, the segment is durable and is in the metadata."""
         context, policy = self._context, self.policy
         new_id, self._record = self._record.new_id, replace(self._record, new_id=None)  # an id is used at most once
         ledger_id = self.highest_id = context.metadata.allocate_ledger_id() if new_id is None else new_id
@@ -192,8 +192,8 @@ class SegmentList:
         try:
             self._save(put=[SegmentRecord(ledger_id, policy.block_bytes, first_row, 0, 0, now, info=listed)])
         except BaseException:
-            # It is unknown whether the metadata list the segment, so its file stays. The next start deletes the file
-            # if it is not listed.
+            # It is unknown whether the segment is in the metadata, so its file stays. If the segment is not there, the
+            # next start deletes the file.
             with suppress(OSError):
                 log.forget_unacknowledged()
             log.close()
@@ -201,7 +201,7 @@ class SegmentList:
         return log
 
     def seal(self, log: OpenSegment, *, rolls_over: bool = False) -> None:
-        """Seal the file, then the record with the committed batches. `rolls_over` also allocates the next id."""
+        """Seal the file. Then record its size and the committed batches. `rolls_over` also allocates the next id."""
         sealed = log.seal()
         self._close(log.ledger_id, sealed, log.index, log.created_ms, rolls_over=rolls_over)
 

@@ -1,6 +1,8 @@
-"""Thread that has the syncs of many logs in flight, and completes each log as soon as its own sync has ended.
+"""Thread that has the syncs of many logs in flight, and answers the appends of each log after its own sync.
 
     waiting ──take──▶ due ──begin──▶ running ──end──▶ completed      a log with more groups is due again
+
+To *complete* a log is to answer the appends that its sync covers. A *group* is entries that were written together.
 
 One event file descriptor wakes the thread: the kernel signals the end of a sync, and `submit` signals a job. A step of
 the thread completes all ended syncs after one check that this broker still owns the store.
@@ -26,8 +28,8 @@ from pyspark_ledger.ledger.segment.file_syncs import FILES_MAX, FileSyncs
 
 Complete = Callable[[list[RunningSync]], list[SyncJob]]
 """Completes the jobs of ended syncs. Returns the jobs that need another sync."""
-# With so many running syncs, one of them ends soon. Then `submit` does not wake the thread, which costs a switch of
-# threads for each job.
+# With so many running syncs, one of them ends soon and wakes the thread. So `submit` does not wake it, and saves a
+# switch of threads for each job.
 _SOON = 8
 _log = logging.getLogger(__name__)
 
@@ -55,7 +57,8 @@ class SyncLoop:
         """Queue a job. Raises RuntimeError if the thread cannot be started."""
         if self._thread is None:
             self._start()
-        self._waiting.append(job)  # before the check, so a sync that ends after the check finds the job
+        # Queued before the check of `_running`. A sync that ends after the check wakes the thread, which finds the job.
+        self._waiting.append(job)
         if len(self._running) < _SOON:
             self._wake()
 
