@@ -1,8 +1,7 @@
 """Upload of one file to one object, with retries: in one request, or in parallel parts with resumption.
 
 Rules
-- A file of one part is put in one request. Reason: an upload in parts needs six more requests. A repeated put writes
-  the same bytes again.
+- A file of one part is put in one request. Reason: an upload in parts needs five more requests.
 - The kernel sends the bytes from a mapping of the file. They are not copied to this process's memory.
 - A part that fails with Unavailable is retried with growing pauses.
 - An unfinished upload of the same key is resumed. A part is reused if its number and size are right. Reason: a key is
@@ -48,18 +47,17 @@ def upload_file(
     threads: int,
     callbacks: OffloadCallbacks,
 ) -> None:
-    """Upload a file as one object. An upload in parts returns at once if the object exists with the file's length.
+    """Upload a file as one object. Returns at once if the object exists with the file's length.
 
     Raises Unavailable if all retries failed, Refused if the upload was cancelled, Corrupt if the object's length
     differs from the file's.
     """
     size = sum(part.size for part in parts)
-    whole = len(parts) <= _PARTS_PUT_WHOLE
-    if not whole and _is_uploaded(store, key, size):
+    if _is_uploaded(store, key, size):
         callbacks.progress(size)
         return
     with disk.opened(path) as fd, disk.mapping(fd) as data:
-        if whole:
+        if len(parts) <= _PARTS_PUT_WHOLE:
             _require_wanted(store, key, callbacks)
             retry(lambda: store.put(key, [data[:size]], metadata))
             callbacks.progress(size)

@@ -87,7 +87,7 @@ def test_the_broker_dies_in_a_call_to_the_object_storage(
 ) -> None:
     monkeypatch.setattr("pyspark_ledger.offload.upload._PARTS_PUT_WHOLE", parts_put_whole)
     rig = make_rig(upload_threads=1)
-    payloads = rig.fill(3)
+    payloads = rig.fill(2)
     dying = wound(rig, at, after=after)
     with pytest.raises(Died):
         rig.offload()
