@@ -57,7 +57,7 @@ def test_what_the_cache_holds_is_shown(store: Path) -> None:
     ):
         assert f"entries {source}" in shown
     assert "policy cursor-distance, 0 of 67,108,864 bytes of memory in use, 0 evicted and still referenced" in shown
-    assert "0 of 268,435,456 bytes of local files counted" in shown
+    assert "0 of 268,435,456 bytes of recently used local files" in shown
     assert "billing" in shown
 
 

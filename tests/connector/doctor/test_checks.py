@@ -193,7 +193,7 @@ def test_missing_features_and_their_replacements_are_named() -> None:
     assert check_features(SparkFeatures(True, True, True)).found == "this Spark has all features that the source uses"
     found = check_features(SparkFeatures(True, False, False))
     assert found.state == "ok"
-    assert "lacks admission control, progress report: Trigger.AvailableNow is one micro-batch" in found.found
+    assert "lacks admission control, progress report: Trigger.AvailableNow ends after one micro-batch" in found.found
     assert "no function needs this" in check_features(SparkFeatures(False, True, True)).found
 
 
