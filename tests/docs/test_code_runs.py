@@ -196,22 +196,6 @@ def test_the_index_leads_to_every_page_with_code() -> None:
     assert set(in_order()) == set(pages())
 
 
-# The longest test is first: the other processes of pytest run the pages meanwhile.
-@pytest.mark.docs
-@pytest.mark.spark
-@pytest.mark.timeout(ALL_PAGES_SECONDS + 30)
-def test_code_runs_in_the_order_of_reading(tmp_path: Path) -> None:
-    """As in one notebook, whose session has Delta from its start: what a page leaves must not trip a later one."""
-    blocks = ["from pyspark_ledger import session", "session(delta=True)"]
-    for page in in_order():
-        blocks += [f"print({TURN + str(page.relative_to(ROOT))!r}, flush=True)", *code(page)]
-    ran = run(blocks, tmp_path, {}, ALL_PAGES_SECONDS)
-    turns = dict(turn.split("\n", 1) for turn in ran.stdout.split(TURN)[1:])
-    assert ran.returncode == 0, f"{list(turns)[-1:]}: {ran.stderr[-3000:]}"
-    for page, printed in turns.items():
-        require_said(page, printed)
-
-
 @pytest.mark.docs
 @pytest.mark.spark
 @pytest.mark.timeout(PAGE_SECONDS + 30)
@@ -274,3 +258,18 @@ def test_the_notebook_tab_runs_in_a_notebook(tmp_path: Path) -> None:
     shown = "".join(output.get("text", "") for cell in notebook.cells for output in cell.outputs)
     for line in TABS_SAY["Notebook"]:
         assert re.search(line, shown), shown
+
+
+@pytest.mark.docs
+@pytest.mark.spark
+@pytest.mark.timeout(ALL_PAGES_SECONDS + 30)
+def test_code_runs_in_the_order_of_reading(tmp_path: Path) -> None:
+    """As in one notebook, whose session has Delta from its start: what a page leaves must not trip a later one."""
+    blocks = ["from pyspark_ledger import session", "session(delta=True)"]
+    for page in in_order():
+        blocks += [f"print({TURN + str(page.relative_to(ROOT))!r}, flush=True)", *code(page)]
+    ran = run(blocks, tmp_path, {}, ALL_PAGES_SECONDS)
+    turns = dict(turn.split("\n", 1) for turn in ran.stdout.split(TURN)[1:])
+    assert ran.returncode == 0, f"{list(turns)[-1:]}: {ran.stderr[-3000:]}"
+    for page, printed in turns.items():
+        require_said(page, printed)
