@@ -25,7 +25,7 @@ from pyspark_ledger.ledger.api.read_only import ReadOnlyStore
 from pyspark_ledger.ledger.bucket_store.durability import segment_name
 from pyspark_ledger.ledger.bucket_store.view import build_view, has_grown
 from pyspark_ledger.ledger.errors import NotFound
-from pyspark_ledger.ledger.log.log_segments import LogSegment
+from pyspark_ledger.ledger.log.segments.log_segments import LogSegment
 from pyspark_ledger.ledger.metadata.offload_records import Driver
 from pyspark_ledger.ledger.protocol.reads import ReadRequest
 from pyspark_ledger.ledger.segment.reader import SegmentBlock

@@ -31,9 +31,10 @@ from pyspark_ledger.ledger.cursor.acknowledgements import AcknowledgementTable, 
 from pyspark_ledger.ledger.cursor.cursor_acknowledgements import CursorPlace
 from pyspark_ledger.ledger.cursor.cursors import CursorTable
 from pyspark_ledger.ledger.errors import DataLoss, LedgerError, NotFound, Refused
-from pyspark_ledger.ledger.log.log_segments import LogSegment, LogSegments
+from pyspark_ledger.ledger.log.context import LogContext
 from pyspark_ledger.ledger.log.queries import log_description, log_end, prefix, prefix_left, reading_left
-from pyspark_ledger.ledger.log.segment_list import LogContext, SegmentList
+from pyspark_ledger.ledger.log.segments.log_segments import LogSegment, LogSegments
+from pyspark_ledger.ledger.log.segments.segment_list import SegmentList
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot
 from pyspark_ledger.ledger.log.syncs.pool import SyncPool
 from pyspark_ledger.ledger.metadata.read_only import MetadataView

@@ -26,7 +26,7 @@ from pyspark_ledger.ledger.clock import Clock
 from pyspark_ledger.ledger.cursor.cursor_log import CursorLog, CursorLogForm, RecoveredState, recover_cursor_log
 from pyspark_ledger.ledger.errors import Corrupt, DataLoss, LedgerError
 from pyspark_ledger.ledger.log.acknowledged_positions import entry_sizes
-from pyspark_ledger.ledger.log.log_segments import LogSegment
+from pyspark_ledger.ledger.log.segments.log_segments import LogSegment
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot
 from pyspark_ledger.ledger.metadata.cursor_records import CursorRecord
 from pyspark_ledger.ledger.position import Position

@@ -1,7 +1,7 @@
 """Managed ledger: append queue, writer, segments, snapshot, retention, de-duplication.
 
-`append_queue` groups appends, `writer` writes groups to segment files, and `syncs` syncs the files.
-Readers use a `snapshot`.
+`append_queue` groups appends, `writer` writes groups to segment files, and `syncs` syncs the files. `segments` has the
+open segment and the list of all segments. Readers use a `snapshot`.
 
 Words of the package, as in docs/concepts.md
 - *segment*: one file of a log. The last segment is open for appends. All others are sealed and never change.

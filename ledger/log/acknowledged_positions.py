@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_ledger.ledger.errors import Refused
-from pyspark_ledger.ledger.log.log_segments import LogSegment
+from pyspark_ledger.ledger.log.segments.log_segments import LogSegment
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot
 from pyspark_ledger.ledger.positions.acknowledge_request import ACKNOWLEDGE_SCHEMA
 from pyspark_ledger.ledger.positions.bitset import Flags, Integers, Words

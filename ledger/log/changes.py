@@ -17,9 +17,9 @@ import logging
 import uuid
 from collections.abc import Collection, Mapping
 
-from pyspark_ledger.ledger.log.log_segments import LogSegment
+from pyspark_ledger.ledger.log.context import LogContext
 from pyspark_ledger.ledger.log.retention import RetainedSegment, expendable, local_expendable
-from pyspark_ledger.ledger.log.segment_list import LogContext
+from pyspark_ledger.ledger.log.segments.log_segments import LogSegment
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot
 from pyspark_ledger.ledger.log.writer import LogWriter
 from pyspark_ledger.ledger.metadata.offload_records import OffloadAttempt

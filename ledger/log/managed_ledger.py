@@ -27,6 +27,7 @@ from pyspark_ledger.ledger.checksum import Buffer
 from pyspark_ledger.ledger.errors import Corrupt, DataLoss, LedgerError, NotFound, Refused
 from pyspark_ledger.ledger.log import changes
 from pyspark_ledger.ledger.log.append_queue import CheckedEntry, PendingAppend, PendingChange, PendingRun
+from pyspark_ledger.ledger.log.context import LogContext
 from pyspark_ledger.ledger.log.deduplication import (
     AppendSession,
     Deduplication,
@@ -38,7 +39,6 @@ from pyspark_ledger.ledger.log.deduplication import (
 )
 from pyspark_ledger.ledger.log.policy import require_properties
 from pyspark_ledger.ledger.log.queries import log_description, log_end, prefix, prefix_left, reading_left
-from pyspark_ledger.ledger.log.segment_list import LogContext
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot
 from pyspark_ledger.ledger.log.staging.direct_run import DirectRun
 from pyspark_ledger.ledger.log.staging.opened_part import OpenedPart

@@ -32,7 +32,7 @@ import numpy as np
 
 from pyspark_ledger.ledger.errors import DataLoss
 from pyspark_ledger.ledger.log.acknowledged_positions import entry_sizes
-from pyspark_ledger.ledger.log.log_segments import Slice, bytes_between, delivering
+from pyspark_ledger.ledger.log.segments.log_segments import Slice, bytes_between, delivering
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionRange
 from pyspark_ledger.ledger.positions.bitset import Integers, members

@@ -23,8 +23,8 @@ from typing import Protocol
 import numpy as np
 
 from pyspark_ledger.ledger.errors import DataLoss
-from pyspark_ledger.ledger.log.log_segments import LogSegment, LogSegments, Slice, bytes_between
 from pyspark_ledger.ledger.log.retention import NOTHING_TRIMMED, TrimMark
+from pyspark_ledger.ledger.log.segments.log_segments import LogSegment, LogSegments, Slice, bytes_between
 from pyspark_ledger.ledger.position import LATEST, Position, PositionRange
 from pyspark_ledger.ledger.protocol.reads import SplitPart
 from pyspark_ledger.ledger.segment.index import Integers

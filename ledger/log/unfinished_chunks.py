@@ -27,7 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pyspark_ledger.ledger.errors import Corrupt, NotFound
-from pyspark_ledger.ledger.log.log_segments import Slice
+from pyspark_ledger.ledger.log.segments.log_segments import Slice
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot
 from pyspark_ledger.ledger.message.entry import is_marker, parse_entry
 from pyspark_ledger.ledger.position import Position, PositionRange

@@ -37,9 +37,10 @@ from pyspark_ledger.ledger.log.append_queue import (
     PendingRun,
     Room,
 )
+from pyspark_ledger.ledger.log.context import LogContext
 from pyspark_ledger.ledger.log.deduplication import invalidated_error
-from pyspark_ledger.ledger.log.open_segment import OpenSegment, TimedFile, Written
-from pyspark_ledger.ledger.log.segment_list import LogContext, SegmentList
+from pyspark_ledger.ledger.log.segments.open_segment import OpenSegment, TimedFile, Written
+from pyspark_ledger.ledger.log.segments.segment_list import SegmentList
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot
 from pyspark_ledger.ledger.log.staging.direct_run import DirectRun
 from pyspark_ledger.ledger.log.staging.promotion import (

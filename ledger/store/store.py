@@ -33,10 +33,10 @@ from pyspark_ledger.ledger.cursor.cursors import CursorTable
 from pyspark_ledger.ledger.cursor.deliveries import DeliveryTable
 from pyspark_ledger.ledger.database.changed_rows import Replica
 from pyspark_ledger.ledger.errors import LedgerError, NotFound, Refused, Unavailable
+from pyspark_ledger.ledger.log.context import LogContext
 from pyspark_ledger.ledger.log.durability import DiskDurability, StoreDurability
 from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
 from pyspark_ledger.ledger.log.policy import DURABILITY, LedgerPolicy, require_properties, require_settings
-from pyspark_ledger.ledger.log.segment_list import LogContext
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot, LogWatch
 from pyspark_ledger.ledger.log.staging.area import StagingArea
 from pyspark_ledger.ledger.log.unfinished_chunks import ChunkTable

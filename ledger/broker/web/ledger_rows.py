@@ -20,8 +20,8 @@ import msgspec
 
 from pyspark_ledger.ledger.broker.web.history import Sample
 from pyspark_ledger.ledger.errors import LedgerError
-from pyspark_ledger.ledger.log.log_segments import LogSegment
 from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
+from pyspark_ledger.ledger.log.segments.log_segments import LogSegment
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.positions.position_set import PositionSet

@@ -19,7 +19,7 @@ from pyspark_ledger.ledger.bucket_store.live_files import LiveFile
 from pyspark_ledger.ledger.bucket_store.verification import verify_store
 from pyspark_ledger.ledger.cursor.cursor_acknowledgements import Acknowledgements
 from pyspark_ledger.ledger.errors import Fenced, LedgerError, Unavailable
-from pyspark_ledger.ledger.log.open_segment import OpenSegment
+from pyspark_ledger.ledger.log.segments.open_segment import OpenSegment
 from pyspark_ledger.ledger.log.writer import LogWriter
 from pyspark_ledger.ledger.message.entry import BrokerStamp
 from pyspark_ledger.ledger.metadata.cursor_records import CursorRecords

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_ledger.ledger.errors import DataLoss
-from pyspark_ledger.ledger.log.log_segments import LogSegment, LogSegments, Slice, bytes_between, delivering
 from pyspark_ledger.ledger.log.queries import backlog, estimated_backlog, log_end
+from pyspark_ledger.ledger.log.segments.log_segments import LogSegment, LogSegments, Slice, bytes_between, delivering
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionRange
 from pyspark_ledger.ledger.segment.index import EntryIndex, EntryPlace

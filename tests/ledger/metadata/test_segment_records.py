@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from pyspark_ledger.ledger.database.record_tables import record_sum
-from pyspark_ledger.ledger.log.log_segments import LogSegment, LogSegments
+from pyspark_ledger.ledger.log.segments.log_segments import LogSegment, LogSegments
 from pyspark_ledger.ledger.metadata.cursor_records import CursorRecord, CursorRecords, slowest_of
 from pyspark_ledger.ledger.metadata.records import Metadata
 from pyspark_ledger.ledger.metadata.segment_records import SegmentRecords

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_ledger.ledger.errors import Refused
-from pyspark_ledger.ledger.log.log_segments import LogSegments
+from pyspark_ledger.ledger.log.segments.log_segments import LogSegments
 from pyspark_ledger.ledger.metadata.cursor_records import CursorRecords
 from pyspark_ledger.ledger.position import EARLIEST, Position
 from pyspark_ledger.ledger.positions.acknowledge_request import acknowledge_batch

@@ -20,81 +20,40 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Executor
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from itertools import takewhile
-from pathlib import Path
-
-import numpy as np
+from dataclasses import replace
 
 from pyspark_ledger.ledger import disk
-from pyspark_ledger.ledger.clock import Clock
 from pyspark_ledger.ledger.errors import NotFound, Refused, Unavailable
+from pyspark_ledger.ledger.log.context import LogContext
 from pyspark_ledger.ledger.log.deduplication import Deduplication, highest_of, sequences_in
-from pyspark_ledger.ledger.log.log_segments import LogSegment, LogSegments, row_entries
-from pyspark_ledger.ledger.log.open_segment import OpenSegment
 from pyspark_ledger.ledger.log.policy import DURABILITY, LedgerPolicy
 from pyspark_ledger.ledger.log.retention import TrimMark
+from pyspark_ledger.ledger.log.segments.committed_batches import CommittedBatches, recovered_batches
+from pyspark_ledger.ledger.log.segments.log_segments import LogSegment, LogSegments
+from pyspark_ledger.ledger.log.segments.open_segment import OpenSegment
+from pyspark_ledger.ledger.log.segments.segment_rows import local_segment, promoted_record, sealed_record, with_attempt
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot
 from pyspark_ledger.ledger.log.staging.promotion import PromotedSegment
-from pyspark_ledger.ledger.log.syncs.pool import LogPool
-from pyspark_ledger.ledger.log.unfinished_chunks import ChunkTable
-from pyspark_ledger.ledger.message.entry import parse_entry
-from pyspark_ledger.ledger.message.run_marker import CommittedBatch, closes_run, marker_summary
+from pyspark_ledger.ledger.message.run_marker import CommittedBatch
 from pyspark_ledger.ledger.metadata.offload_records import OffloadAttempt
-from pyspark_ledger.ledger.metadata.records import KnownSequence, LedgerRecord, Metadata
+from pyspark_ledger.ledger.metadata.records import KnownSequence, LedgerRecord
 from pyspark_ledger.ledger.metadata.segment_records import LedgerInfo, SegmentRecord, attempts_of
-from pyspark_ledger.ledger.metrics.latencies import LONG_BOUNDS, Latencies
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from pyspark_ledger.ledger.protocol.ledgers import DEDUPLICATION_ENABLED
 from pyspark_ledger.ledger.segment.continuation import continue_segment
-from pyspark_ledger.ledger.segment.format import FRAME_BYTES, HEADER_BYTES
+from pyspark_ledger.ledger.segment.format import HEADER_BYTES
 from pyspark_ledger.ledger.segment.index import EntryIndex
 from pyspark_ledger.ledger.segment.recovery import RecoveredSegment, recover_segment, seal_recovered
 from pyspark_ledger.ledger.segment.writer import SealedSegment, SegmentWriter, SyncThrough, data_path, index_path
-from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.tiering.direct_segment import DirectSegment
 from pyspark_ledger.ledger.tiering.offloaded_segment import OffloadedSegment
-from pyspark_ledger.ledger.tiering.offloader import LedgerOffloader, LocalSegment, NoOffloader
+from pyspark_ledger.ledger.tiering.offloader import LocalSegment
 from pyspark_ledger.ledger.tiering.sealed_index import SealedIndex, entry_traits
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class LogContext:
-    """Objects and callbacks that all managed ledgers of a store share."""
-
-    store_id: str
-    epoch: int
-    directory: Path
-    metadata: Metadata
-    settings: Settings
-    clock: Clock
-    executor: Executor
-    sync_pool: LogPool
-    sealed: Callable[[str], None]
-    """Called with the name of a managed ledger after it has sealed a segment. Must not block."""
-    unlisted: Callable[[Collection[int]], None]
-    """Called with the ids of segments that were trimmed, or whose local copy is not needed. Deletes their files."""
-    moved: Callable[[LogSnapshot, LogSnapshot], None] = lambda _before, _now: None
-    """Called with the snapshots before and after a change, on the thread of the change. Must not wait for the log."""
-    offloader: Callable[[], LedgerOffloader] = NoOffloader
-    """Returns the current offloader."""
-    prefer_remote: Callable[[], bool] = lambda: False
-    """Returns whether a segment that has both a local copy and an offloaded copy is read from object storage."""
-    chunks: ChunkTable = field(default_factory=ChunkTable)
-    append_latencies: Latencies = field(default_factory=Latencies)
-    """Durations from the call of an append to its acknowledgement. Only the oldest append of a group counts."""
-    trim_latencies: Latencies = field(default_factory=lambda: Latencies(LONG_BOUNDS))
-    """Durations of trims that deleted something."""
-
-    sync_through: SyncThrough | None = None
-    """Makes the bytes of a segment durable in a bucket. None if the store uses the local disk."""
 
 
 class SegmentList:
@@ -110,14 +69,11 @@ class SegmentList:
         self.deduplication = deduplication
         if deduplication is None and self.properties.get(DEDUPLICATION_ENABLED) == "true":
             self.deduplication = Deduplication(context.metadata.sequences(record.name), context.clock)
-        self.committed = {batch.query: batch for batch in context.metadata.committed_batches(record.name)}
-        once = (batch for batch in self.committed.values() if batch.once)
-        self._once = deque(sorted(once, key=lambda batch: batch.committed_ms))
-        self._unsaved: dict[str, CommittedBatch] = {}
+        self.committed = CommittedBatches(context.metadata.committed_batches(record.name))
         rows = [(row, row.listed()) for row in context.metadata.segments.of(record.name)]
         self.left_open = [row for row, listed in rows if not listed.timestamp]
         self._sealed = LogSegments.of(self._sealed_segment(row, listed) for row, listed in rows if listed.timestamp)
-        self._copied = {segment.ledger_id for segment in self._sealed if _is_copied(segment)}
+        self._copied = {segment.ledger_id for segment in self._sealed if segment.is_copied}
         attempts = attempts_of(row for row, _ in rows)
         self._without_indexes = [ledger_id for ledger_id, attempt in attempts if attempt.lacks_indexes]
         self.highest_id = max((row.ledger_id for row, _ in rows), default=self.trimmed.position.ledger_id)
@@ -209,12 +165,10 @@ class SegmentList:
         """List complete segments at the end, together with their batch, in one transaction. No segment is open."""
         now = max(self._context.clock(), 1)
         self.highest_id = segments[-1].index.ledger_id
-        rows = [_promoted_record(segment, now) for segment in segments]
-        self._unsaved[batch.query] = batch
+        rows = [promoted_record(segment, now) for segment in segments]
+        self.committed.save_next(batch)
         self._save(put=rows)
-        self.committed[batch.query] = batch
-        if batch.once:
-            self._once.append(batch)
+        self.committed.add(batch)
         for row, segment in zip(rows, segments, strict=True):
             self._sealed = self._sealed.sealed(self._sealed_segment(row, row.listed(), segment.index))
             if segment.attempt is not None and segment.attempt.lacks_indexes:
@@ -222,15 +176,9 @@ class SegmentList:
         self._context.sealed(self.name)
 
     def remember(self, batch: CommittedBatch) -> None:
-        """Record a batch in memory after its commit. The next seal saves the batch in the metadata.
-
-        Until then, recovery finds the batch by its marker in the segment file. A marker is the entry that ends the run
-        of a batch.
-        """
-        self.committed[batch.query] = batch
-        self._unsaved[batch.query] = batch
-        if batch.once:
-            self._once.append(batch)
+        """Record a batch in memory after its commit. The next seal saves the batch in the metadata."""
+        self.committed.add(batch)
+        self.committed.save_next(batch)
 
     def snapshot(self, log: OpenSegment | None) -> LogSnapshot:
         """Return the snapshot that readers see."""
@@ -269,8 +217,8 @@ class SegmentList:
             raise Refused(f"segment {ledger_id} of {self.name!r} is open", hint="Offload it after it is sealed")
         segment = self._sealed.find(ledger_id)
         assert segment is not None  # noqa: S101 — the segment is listed and sealed
-        self._save(put=[_with_attempt(row, attempt)])
-        return _local_segment(self.name, row, segment)
+        self._save(put=[with_attempt(row, attempt)])
+        return local_segment(self.name, row, segment)
 
     @property
     def lacks_indexes(self) -> bool:
@@ -290,7 +238,7 @@ class SegmentList:
                 row = self._row(segment.ledger_id)
                 attempt = OffloadAttempt.of(row.listed())
                 assert attempt is not None  # noqa: S101 — a direct segment has an attempt
-                found.append((_local_segment(self.name, row, segment), attempt))
+                found.append((local_segment(self.name, row, segment), attempt))
         return found
 
     def require_indexes(self, ledger_id: int) -> None:
@@ -308,7 +256,7 @@ class SegmentList:
         rows = [self._row(ledger_id) for ledger_id in done]
         if rows:
             attempts = attempts_of(rows)
-            self._save(put=[_with_attempt(row, at.with_indexes()) for row, (_, at) in zip(rows, attempts, strict=True)])
+            self._save(put=[with_attempt(row, at.with_indexes()) for row, (_, at) in zip(rows, attempts, strict=True)])
             self._without_indexes = [ledger_id for ledger_id in self._without_indexes if ledger_id not in done]
 
     def complete_offload(self, ledger_id: int, attempt: uuid.UUID) -> None:
@@ -321,7 +269,7 @@ class SegmentList:
         if stated.complete:
             return
         done = stated.completed(max(self._context.clock(), 1))
-        self._save(put=[_with_attempt(row, done)])
+        self._save(put=[with_attempt(row, done)])
         self._replace_attempt(ledger_id, done)
 
     def delete_local(self, ledger_ids: Collection[int]) -> None:
@@ -339,7 +287,7 @@ class SegmentList:
                     f"segment {ledger_id} of {self.name!r} is not in object storage: its only copy is the local file"
                 )
             done[ledger_id] = attempt.without_local()
-            put.append(_with_attempt(row, done[ledger_id]))
+            put.append(with_attempt(row, done[ledger_id]))
         self._save(put=put)
         for ledger_id, attempt in done.items():
             self._replace_attempt(ledger_id, attempt)
@@ -367,7 +315,7 @@ class SegmentList:
             index = segment.index.offloaded_to(offloaded) if isinstance(segment.index, SealedIndex) else segment.index
             segment = replace(segment, index=index, offloaded=offloaded)
             self._sealed = self._sealed.replaced(segment)
-            self._copied = self._copied - {ledger_id} | ({ledger_id} if _is_copied(segment) else set())
+            self._copied = self._copied - {ledger_id} | ({ledger_id} if segment.is_copied else set())
 
     def _seal_left_open(self) -> None:
         """Recover and seal the open segment of an earlier broker, if there is one."""
@@ -426,7 +374,7 @@ class SegmentList:
     def _learn(self, recovered: RecoveredSegment) -> None:
         """Record the batches and the sequence ids of a recovered segment in memory."""
         now_ms = self._context.clock()
-        for batch in _batches_of(recovered, now_ms):
+        for batch in recovered_batches(recovered, now_ms):
             self.remember(batch)
         if self.deduplication is not None:
             self.deduplication.learn(highest_of(sequences_in(recovered.path, recovered.index), now_ms))
@@ -440,19 +388,9 @@ class SegmentList:
             self._context.unlisted([ledger_id])
             return
         now = max(self._context.clock(), 1)
-        listed = LedgerInfo(ledgerId=ledger_id, entries=sealed.entries, size=sealed.size_bytes, timestamp=now)
-        record = SegmentRecord(
-            ledger_id,
-            self.policy.block_bytes,
-            index.first_row,
-            sealed.row_end - index.first_row,
-            sealed.file_bytes,
-            created_ms,
-            row_entries(index, 0, sealed.entries, index.first_row),
-            listed.SerializeToString(),
-        )
+        record = sealed_record(ledger_id, sealed, index, self.policy.block_bytes, created_ms, now)
         self._save(put=[record], sequences=self._sequences(), allocate=rolls_over)
-        self._sealed = self._sealed.sealed(self._sealed_segment(record, listed, index))
+        self._sealed = self._sealed.sealed(self._sealed_segment(record, record.listed(), index))
         self._context.sealed(self.name)
 
     def _row(self, ledger_id: int) -> SegmentRecord:
@@ -486,33 +424,19 @@ class SegmentList:
         sequences: list[KnownSequence] | None = None,
         allocate: bool = False,
     ) -> None:
-        over = self._expired_batches()
-        forgotten = [batch.query for batch in over if self.committed.get(batch.query) is batch]
+        expired_ms = self._context.clock() - self._context.settings.stagingRetentionSeconds * 1000
         self._record = self._context.metadata.update_ledger(
             self._record,
             self._record.info if info is None else info,
             put=put,
             gone=gone,
-            committed=list(self._unsaved.values()),
-            forgotten=forgotten,
+            committed=self.committed.unsaved(),
+            forgotten=self.committed.expired(expired_ms),
             trimmed_to=trimmed_to,
             sequences=sequences,
             allocate=allocate,
         )
-        self._unsaved.clear()
-        for query in forgotten:
-            del self.committed[query]
-        for _ in over:
-            self._once.popleft()
-
-    def _expired_batches(self) -> list[CommittedBatch]:
-        """Return the batches of batch writes (no streams) that are older than the staging retention.
-
-        Their records can be deleted. Reason: their staged files are deleted, so no client can commit these batches
-        again.
-        """
-        oldest = self._context.clock() - self._context.settings.stagingRetentionSeconds * 1000
-        return list(takewhile(lambda batch: batch.committed_ms < oldest, self._once))
+        self.committed.saved(expired_ms)
 
     def _sealed_segment(self, record: SegmentRecord, listed: LedgerInfo, index: EntryIndex | None = None) -> LogSegment:
         ledger_id, context = record.ledger_id, self._context
@@ -534,66 +458,3 @@ class SegmentList:
             record.file_bytes - HEADER_BYTES,
             record.row_entries,
         )
-
-
-def _promoted_record(segment: PromotedSegment, now_ms: int) -> SegmentRecord:
-    index = segment.index
-    listed = LedgerInfo(ledgerId=index.ledger_id, entries=index.count, size=index.size_bytes, timestamp=now_ms)
-    if segment.attempt is not None:
-        segment.attempt.put(listed)
-    return SegmentRecord(
-        index.ledger_id,
-        segment.block_bytes,
-        index.first_row,
-        index.row_end - index.first_row,
-        segment.file_bytes,
-        now_ms,
-        row_entries(index, 0, index.count, index.first_row),
-        listed.SerializeToString(),
-    )
-
-
-def _local_segment(name: str, row: SegmentRecord, segment: LogSegment) -> LocalSegment:
-    return LocalSegment(
-        name,
-        row.ledger_id,
-        segment.entries,
-        segment.size_bytes,
-        row.file_bytes,
-        row.block_bytes,
-        row.created_ms,
-        segment.path,
-        segment.index,
-        direct=DirectSegment.of(row),
-    )
-
-
-def _with_attempt(record: SegmentRecord, attempt: OffloadAttempt) -> SegmentRecord:
-    listed = record.listed()
-    attempt.put(listed)
-    return replace(record, info=listed.SerializeToString())
-
-
-def _is_copied(segment: LogSegment) -> bool:
-    return segment.offloaded is not None and not segment.offloaded.attempt.local_deleted
-
-
-def _batches_of(recovered: RecoveredSegment, now_ms: int) -> list[CommittedBatch]:
-    """Return the batches whose markers are in a recovered segment, oldest first."""
-    index, found = recovered.index, []
-    starts = np.concatenate(([index.first_row], index.row_ends[:-1])) if index.count else np.empty(0)
-    for entry_id in np.flatnonzero(index.row_ends == starts).tolist():
-        where = f"{recovered.path} entry {entry_id}"
-        metadata = parse_entry(_entry_at(recovered, entry_id), where).metadata
-        run = marker_summary(metadata, where) if closes_run(metadata) else None
-        if run is not None:
-            first = Position(recovered.ledger_id, entry_id - run.entries)
-            end = Position(recovered.ledger_id, entry_id + 1)
-            found.append(CommittedBatch(run.query, run.batch, first, end, run.entries, run.rows, now_ms))
-    return found
-
-
-def _entry_at(recovered: RecoveredSegment, entry_id: int) -> bytes:
-    index = recovered.index
-    with disk.opened(recovered.path) as fd:
-        return disk.read_exact(fd, int(index.lengths[entry_id]), int(index.offsets[entry_id]) + FRAME_BYTES)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from pyspark_ledger.ledger.log.append_queue import PendingAppend
-from pyspark_ledger.ledger.log.log_segments import LogSegment
 from pyspark_ledger.ledger.log.policy import LedgerPolicy
+from pyspark_ledger.ledger.log.segments.log_segments import LogSegment
 from pyspark_ledger.ledger.metrics.latencies import Latencies
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.segment.index import EntryIndex

@@ -56,6 +56,11 @@ class LogSegment:
         """The number of rows of the log up to the end of this segment."""
         return self.first_row + self.rows
 
+    @property
+    def is_copied(self) -> bool:
+        """Whether the segment is offloaded and still has a local copy."""
+        return self.offloaded is not None and not self.offloaded.attempt.local_deleted
+
     def blocks(self, first: int, end: int, max_block_bytes: int) -> list[SegmentBlock]:
         """Return the blocks with the entries `[first, end)`, in order."""
         found = blocks(self.index(), self.path, self.ledger_id, first, end, max_block_bytes)
