@@ -243,7 +243,7 @@ class UnwantedRecords(Records):
         """
         with self._deciding:
             kept = self._withheld.keys() | needed()
-            return self.put(each for each in found if each.attempt not in kept)
+            return self.put(objects for objects in found if objects.attempt not in kept)
 
     def withhold(self, attempts: Collection[uuid.UUID]) -> None:
         """Withhold objects from `put_unneeded` until they are released."""
@@ -260,7 +260,7 @@ class UnwantedRecords(Records):
         """Withhold the objects of a commit. Raises NotFound if one of them is recorded as unwanted already."""
         self.withhold(attempts)
         try:
-            recorded = {each.attempt for each in self.all()}.intersection(attempts)
+            recorded = self._recorded(attempts)
             if recorded:
                 raise NotFound(
                     f"{len(recorded)} of {len(attempts)} data objects are unwanted, attempt {min(recorded)} is one",
@@ -269,6 +269,13 @@ class UnwantedRecords(Records):
             yield
         finally:
             self.release(attempts)
+
+    def _recorded(self, attempts: Iterable[uuid.UUID]) -> list[uuid.UUID]:
+        def select(c: sqlite3.Connection) -> list[uuid.UUID]:
+            found = "SELECT 1 FROM unwanted WHERE attempt = ?"
+            return [attempt for attempt in attempts if c.execute(found, (str(attempt),)).fetchone()]
+
+        return self._file.read(select)
 
     def remove(self, attempt: uuid.UUID) -> None:
         self._file.change(lambda c: c.execute("DELETE FROM unwanted_row WHERE attempt = ?", (str(attempt),)).rowcount)
