@@ -2,7 +2,7 @@
 
 Rules
 - The switch warns once, with the reason. Later errors are logged with level INFO.
-- After `_OFF_MS` the next task tries the bucket again.
+- After `OFF_MS` the next task tries the bucket again.
 """
 
 from __future__ import annotations
@@ -11,21 +11,23 @@ import logging
 import threading
 from collections.abc import Callable
 
-from pyspark_ledger.ledger.clock import monotonic_ms
+from pyspark_ledger.ledger.clock import Clock, monotonic_ms
 from pyspark_ledger.ledger.errors import LedgerError
 
 CONNECT_MS = 3_000
 """The time in which a task must reach a bucket. Reason: it can use the broker instead."""
-_OFF_MS = 300_000
+OFF_MS = 300_000
+"""The time after an error in which the tasks of a process do not try the bucket."""
 _log = logging.getLogger(__name__)
 
 
 class BucketSwitch:
     """Whether the tasks of this process use one bucket. Any thread may call any method."""
 
-    def __init__(self, effect: str) -> None:
+    def __init__(self, effect: str, clock: Clock = monotonic_ms) -> None:
         """`effect` tells in the warning what the tasks do instead."""
         self._effect = effect
+        self._clock = clock
         self._off_until_ms: int | None = None
         self._tried: set[object] = set()
         self._has_warned = False
@@ -33,12 +35,12 @@ class BucketSwitch:
 
     def is_on(self) -> bool:
         with self._lock:
-            return self._off_until_ms is None or monotonic_ms() >= self._off_until_ms
+            return self._off_until_ms is None or self._clock() >= self._off_until_ms
 
     def turn_off(self, error: LedgerError) -> None:
         """Use the broker for a while. Warns at the first call."""
         with self._lock:
-            self._off_until_ms = monotonic_ms() + _OFF_MS
+            self._off_until_ms = self._clock() + OFF_MS
             self._tried.clear()
             level = logging.INFO if self._has_warned else logging.WARNING
             self._has_warned = True
