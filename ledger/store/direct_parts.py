@@ -12,6 +12,8 @@ Rules
   object.
 - The commit refuses an object that is older than half of `stagingRetentionSeconds`. The sweep deletes objects that are
   older than the whole time. So no broker deletes an object that another broker may still list.
+- A commit refuses an object that is a segment already. Such a commit is the repetition of a batch write whose record was
+  deleted at its age.
 - After a commit, all other objects of this batch and of earlier batches are unwanted. They come from repeated tasks, or
   were copied. Reason: a later commit of such a batch is a repetition and needs no object.
 - Objects become unwanted by a transaction in the log of the store. A broker that lost the store cannot commit there, so
@@ -152,18 +154,26 @@ class DirectParts:
 
     def check(self, run: CommitRun, *, decided: bool = False) -> None:
         """Compare the objects of a run with what their tasks have reported. Changes nothing."""
-        parts = [part for part in run.parts if part.object is not None]
+        parts = _object_parts(run)
         if parts:
             objects = self._present()
+            if not decided:
+                self._require_unlisted(run, parts)
             with ThreadPoolExecutor(min(_THREADS, len(parts)), thread_name_prefix="head") as pool:
                 list(pool.map(lambda part: self._require_put(objects, part, decided=decided), parts))
 
     def committed(self, run: CommitRun) -> None:
-        """Start the put of a committed batch's index objects, and the deletion of the other objects of its tasks."""
+        """Start the put of a committed batch's index objects, and the deletion of the other objects of its tasks.
+
+        Called again for a repeated commit: after a crash only the parts of `run` name the objects.
+        """
+        parts = _object_parts(run)
+        if not parts:
+            return
         name = self._ledger(run.ledger).name
         self._put_indexes(name)
         keys = self._ids.take(run, name)
-        over = [key for key in keys if not self._is_listed(name, key)]
+        over = [key for key in {*keys, *map(_key, parts)} if not self._is_listed(name, key)]
         self.counter.sweep(self._metadata.unwanted.put(self._unwanted(name, over) if over else []))
         self._metadata.unwanted.release([key.attempt for key in keys])
 
@@ -185,10 +195,20 @@ class DirectParts:
         driver = self._offloader().driver  # type: ignore[misc]  # only a store with data objects has keys
         return [UnwantedObjects(name, key.ledger_id, key.attempt, driver) for key in keys]
 
+    def _require_unlisted(self, run: CommitRun, parts: Sequence[StagedPart]) -> None:
+        """Refuse an object that is a segment already. The record of its batch write was deleted at its age."""
+        name = self._ledger(run.ledger).name
+        for part in parts:
+            if self._is_listed(name, _key(part)):
+                raise Refused(
+                    f"the data object {part.part} is segment {_put_of(part).ledger_id} of ledger {name!r} already, and "
+                    f"batch {run.batch} of query {run.query!r} has no record",
+                    hint="The rows were committed before stagingRetentionSeconds. Do not commit them again",
+                )
+
     def _require_put(self, objects: DirectObjects, part: StagedPart, *, decided: bool) -> None:
-        put = _put_of(part)
         try:
-            found = objects.head(DirectKey(uuid.UUID(put.attempt), put.ledger_id))
+            found = objects.head(_key(part))
         except NotFound:
             raise NotFound(
                 f"the data object {part.part} with {part.entries} entries is missing in {objects.access.address}",
@@ -258,6 +278,15 @@ def numbers(data: bytes) -> Integers:
 def _put_of(part: StagedPart) -> PutObject:
     assert part.object is not None  # noqa: S101 — the caller has selected such parts
     return part.object
+
+
+def _object_parts(run: CommitRun) -> list[StagedPart]:
+    return [part for part in run.parts if part.object is not None]
+
+
+def _key(part: StagedPart) -> DirectKey:
+    put = _put_of(part)
+    return DirectKey(uuid.UUID(put.attempt), put.ledger_id)
 
 
 def _segment(part: StagedPart, reserved: Sequence[range]) -> StagedObject:

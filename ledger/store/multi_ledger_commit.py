@@ -24,6 +24,7 @@ import uuid
 import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
+from contextlib import suppress
 
 from pyspark_ledger.ledger.errors import LedgerError, NotFound, Refused
 from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
@@ -63,6 +64,8 @@ class ManifestCommits:
             newest = self._records.newest(request.query)
             if newest is not None and request.batch <= newest.batch:
                 self._staging.remove_parts(self._others(request, newest))
+                if newest.done:
+                    self._delete_unlisted(request)
                 return self._answer(newest if newest.batch == request.batch else None)
             with self._direct.withheld(*(_run(request, run.ledger, run.parts) for run in request.runs)):
                 manifest = self._checked(request)
@@ -156,10 +159,10 @@ class ManifestCommits:
         self._records.finish(manifest)
         self._unfinished.discard(manifest.query)
         for run in manifest.runs:
-            if run.ledger in committed and not committed[run.ledger].repeated:
-                self._direct.counter.commit(run.parts)
             self._staging.remove_parts(run.parts)
-            if any(part.object is not None for part in run.parts) and self._existing(run) is not None:
+            if run.ledger in committed:
+                if not committed[run.ledger].repeated:
+                    self._direct.counter.commit(run.parts)
                 self._direct.committed(_run(manifest, run.ledger, run.parts))
         self._staging.sweep_before(manifest.query, manifest.batch)
         return CommittedRuns(repeated=False, runs=committed)
@@ -217,6 +220,12 @@ class ManifestCommits:
             if batch is not None:
                 runs[run.ledger] = CommittedRun(True, batch.first, batch.end, batch.entries, batch.rows)
         return CommittedRuns(repeated=True, runs=runs)
+
+    def _delete_unlisted(self, request: CommitRuns) -> None:
+        """Delete the data objects of a repeated request that are no segments."""
+        for run in request.runs:
+            with suppress(NotFound):  # the ledger was deleted after the commit
+                self._direct.committed(_run(request, run.ledger, run.parts))
 
     def _others(self, request: CommitRuns, newest: Manifest) -> list[StagedPart]:
         """Return the parts of a repeated request that the newest batch does not need."""

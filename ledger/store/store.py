@@ -445,6 +445,7 @@ class Store:
         earlier = ledger.committed_batch(request.query)
         if earlier is not None and request.batch <= earlier.batch:
             self._staging.remove_parts(request.parts)  # the log has their rows already
+            self.direct.committed(request)
             return CommittedRun(True, earlier.first, earlier.end, earlier.entries, earlier.rows)
         try:
             with self.direct.withheld(request):
@@ -464,8 +465,7 @@ class Store:
             self._staging.remove_joined(request, parts)
         if not committed.repeated:
             self.direct.counter.commit(request.parts)
-        if direct is not None:
-            self.direct.committed(request)
+        self.direct.committed(request)
         self._staging.remove_parts(request.parts)
         self._staging.sweep_before(request.query, request.batch)
         return committed

@@ -10,18 +10,20 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pyspark_ledger.ledger.bucket_store.home import BucketStore
 from pyspark_ledger.ledger.clock import system_clock_ms
-from pyspark_ledger.ledger.errors import NotFound
+from pyspark_ledger.ledger.errors import NotFound, Refused
 from pyspark_ledger.ledger.metadata.manifest_records import Manifest, ManifestRun
-from pyspark_ledger.ledger.protocol.commits import CommittedRun, StagedPart
+from pyspark_ledger.ledger.protocol.commits import CommitRuns, CommittedRun, StagedPart
 from pyspark_ledger.ledger.store import direct_ids
+from pyspark_ledger.ledger.store.direct_parts import DirectParts
 from pyspark_ledger.offload.direct.store_objects import StoreObjects
 from pyspark_ledger.offload.storage.s3_options import S3Options
 from tests.rigs.bucket_store import BucketRig, append, log, numbered, payloads
-from tests.rigs.direct_sink import put, request, stage, with_first
+from tests.rigs.direct_sink import of_ledger, put, request, stage, with_first
 from tests.rigs.entry import entry
 
 DAY_MS = 24 * 3_600_000
@@ -161,3 +163,57 @@ def test_a_call_that_is_repeated_while_it_runs_copies_no_object(
         assert repeated[0].result(10).repeated
     assert payloads(opened) == [b"a", *numbered(9)]
     assert opened.store.offloads.sweep() == 1, "only the object of the task"
+
+
+def forget_batch_writes(opened: BucketStore) -> None:
+    """Delete the records of batch writes, as with a short retention, which is lengthened again."""
+    settings = opened.store._settings
+    kept = settings.stagingRetentionSeconds
+    object.__setattr__(settings, "stagingRetentionSeconds", -1)
+    opened.store.commits.forget_before(system_clock_ms() + 1)
+    opened.store.ledger("log").change_properties({"changed": "yes"}, [])
+    object.__setattr__(settings, "stagingRetentionSeconds", kept)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_batch_write_without_a_record_is_not_committed_again(opened: BucketStore, *, several: bool) -> None:
+    parts = [put(opened, 1, task, numbered(9, 9 * task)) for task in range(2)]
+
+    def commit() -> None:
+        if several:
+            opened.store.commits.commit(CommitRuns("q", 1, 7, 1, [of_ledger("log", *parts)], once=True))
+        else:
+            opened.store.commit(msgspec.structs.replace(request(1, parts), once=True))
+
+    commit()
+    forget_batch_writes(opened)
+    assert several or opened.store.ledger("log").committed_batch("q") is None
+    with pytest.raises(Refused, match=r"is segment \d+ of ledger .* already"):
+        commit()
+    assert payloads(opened) == numbered(18)
+
+
+def crash() -> None:
+    raise RuntimeError("crash")
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+def test_a_copied_batch_write_without_a_record_is_not_committed_again(
+    rig: BucketRig, opened: BucketStore, monkeypatch: pytest.MonkeyPatch, *, repeated: bool
+) -> None:
+    """A restarted broker does not know the keys, and copies the objects. A crash may keep it from deleting them."""
+    part = put(opened, 1, 0, numbered(9))
+    once = msgspec.structs.replace(request(1, [part]), once=True)
+    second = rig.host("b", stagedPartPromotionMinBytes=0)
+    if repeated:
+        with_first(monkeypatch, DirectParts, "committed", crash)
+        with pytest.raises(RuntimeError, match="crash"):
+            second.store.commit(once)
+        assert second.store.commit(once).repeated
+    else:
+        second.store.commit(once)
+    assert second.store.offloads.sweep() == 1, "the object of the task"
+    forget_batch_writes(second)
+    with pytest.raises(NotFound, match="Run the batch again"):
+        second.store.commit(once)
+    assert payloads(second) == numbered(9)
