@@ -70,15 +70,15 @@ def connected(directory: Path, process: subprocess.Popen[bytes]) -> Client:
 def _record_syncs(path: Path) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
     ends: dict[int, int] = {}
-    sync = SegmentWriter.sync
+    end_sync = SegmentWriter.end_sync
 
-    def recorded(writer: SegmentWriter) -> None:
-        end = writer.end_offset
-        sync(writer)
+    def recorded(writer: SegmentWriter, error: OSError | None) -> None:
+        end = writer.unsynced().end
+        end_sync(writer, error)
         os.write(descriptor, b"%d\n" % (end - ends.get(writer.ledger_id, HEADER_BYTES)))
         ends[writer.ledger_id] = end
 
-    SegmentWriter.sync = recorded  # type: ignore[method-assign]
+    SegmentWriter.end_sync = recorded  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":
