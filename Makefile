@@ -11,6 +11,8 @@ SPARKS ?= spark40 spark41 spark42 spark43
 PYTHON313 ?= python3.13
 # Processes that share the tests, a file at a time: tests wait for their brokers for half of their time.
 WORKERS ?= 2
+# Tests without these marks have no target of their own.
+UNMARKED := not slow and not fault and not sessions and not pulsar and not docs and not tables and not web
 # The package that is installed: its folders are links to those at the top, which mypy follows and ruff does not.
 TYPED := pyspark_ledger
 FORMATTED := ledger connector offload pyspark_ledger benchmarks streaming_examples deploy tests tools
@@ -44,11 +46,16 @@ check: setup
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q tests/test_architecture.py tests/test_prose.py tests/docs/test_site.py
 
-# test: everything but the long tests and those of the docs; those without a JVM first (T=tests/path or -k… narrows it)
+# test: the tests of every part, ten minutes; those without a JVM first (T=tests/path or -k… narrows it)
 .PHONY: test
 test: setup
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
-		-m "not slow and not fault and not sessions and not pulsar and not docs and not tables and not web" $(T)
+		-m "not thorough and not check and $(UNMARKED)" $(T)
+
+# test-thorough: the tests of two seconds and more, such as every flipped bit and every interleaving of two brokers
+.PHONY: test-thorough
+test-thorough: setup
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "thorough and $(UNMARKED)" $(T)
 
 # test-docs: every line of code in README and docs runs, each page as a program of its own
 .PHONY: test-docs

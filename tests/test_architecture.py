@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.check
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("ledger", "connector", "offload", "streaming_examples", "benchmarks", "tests", "tools")
 FILE_LINES_WARN, FILE_LINES_MAX = 400, 600

@@ -9,6 +9,8 @@ import pytest
 
 from tools import prose
 
+pytestmark = pytest.mark.check
+
 ROOT = Path(__file__).resolve().parent.parent
 SUBJECT_MAX = 72
 LONG = "word " * prose.WORDS_MAX + "word."

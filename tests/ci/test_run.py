@@ -11,7 +11,7 @@ import pytest
 
 RUN = Path(__file__).resolve().parents[2] / ".ci" / "run"
 GOOD = "=== 3 passed, 1 skipped in 61.02s (0:01:01) ==="
-DOCS, SESSIONS = 2, 4
+THOROUGH, DOCS, SESSIONS = 5, 2, 4
 OTHER_STEPS = 8  # set-up, check, site, demo, notebooks, three wheels
 
 
@@ -24,6 +24,7 @@ def run_with(directory: Path, **steps: str) -> tuple[int, str]:
         "check",
         "docs",
         "test",
+        "test-thorough",
         "test-docs",
         "test-tables",
         "test-faults",
@@ -37,6 +38,7 @@ def run_with(directory: Path, **steps: str) -> tuple[int, str]:
     counted = {
         "test": GOOD,
         "test_docs": f"{DOCS} passed in 9.00s",
+        "test_thorough": f"{THOROUGH} passed in 2.00s",
         "test_faults": "1 passed in 2.00s",
         "test_sessions": f"{SESSIONS} passed in 2.00s",
     }
@@ -51,25 +53,29 @@ def run_with(directory: Path, **steps: str) -> tuple[int, str]:
 
 
 def test_tests_and_steps_are_counted(tmp_path: Path) -> None:
-    assert run_with(tmp_path) == (0, f"{3 + DOCS + SESSIONS + 1 + OTHER_STEPS} passed, 0 failed")
+    assert run_with(tmp_path) == (0, f"{3 + THOROUGH + DOCS + SESSIONS + 1 + OTHER_STEPS} passed, 0 failed")
 
 
 def test_failures_and_errors_of_tests_are_counted(tmp_path: Path) -> None:
     failing = "echo '= 2 failed, 5 passed, 1 error in 9.10s ='; exit 1"
-    assert run_with(tmp_path, test=failing) == (1, f"{5 + DOCS + SESSIONS + 1 + OTHER_STEPS} passed, 3 failed")
+    assert run_with(tmp_path, test=failing) == (
+        1,
+        f"{5 + THOROUGH + DOCS + SESSIONS + 1 + OTHER_STEPS} passed, 3 failed",
+    )
 
 
 @pytest.mark.parametrize("step", ["check", "demo", "notebooks", "smoke", "smoke_spark41", "smoke_lowest"])
 def test_any_step_can_fail_the_run_and_the_rest_still_runs(tmp_path: Path, step: str) -> None:
     assert run_with(tmp_path, **{step: "exit 3"}) == (
         1,
-        f"{3 + DOCS + SESSIONS + 1 + OTHER_STEPS - 1} passed, 1 failed",
+        f"{3 + THOROUGH + DOCS + SESSIONS + 1 + OTHER_STEPS - 1} passed, 1 failed",
     )
 
 
 def test_a_run_of_no_tests_at_all_is_a_failure(tmp_path: Path) -> None:
     nothing = "echo '= no tests ran in 0.02s ='; exit 5"
-    assert run_with(tmp_path, test_faults=nothing) == (1, f"{3 + DOCS + SESSIONS + OTHER_STEPS} passed, 1 failed")
+    counted = 3 + THOROUGH + DOCS + SESSIONS + OTHER_STEPS
+    assert run_with(tmp_path, test_faults=nothing) == (1, f"{counted} passed, 1 failed")
 
 
 def test_without_an_environment_nothing_else_is_tried(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+pytestmark = pytest.mark.check
+
 ROOT = Path(__file__).resolve().parents[2]
 # What a browser fetches by itself; a link waits for the reader.
 FETCHED = {("script", "src"), ("img", "src"), ("link", "href"), ("iframe", "src"), ("source", "src"), ("use", "href")}

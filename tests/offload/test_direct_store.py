@@ -219,6 +219,7 @@ def test_a_lost_block_index_is_a_gap_before_the_next_direct_segment(rig: BucketR
             by_objects(rig)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("indexed", [True, False])
 def test_verification_reads_every_byte_of_a_direct_segment(rig: BucketRig, indexed: bool) -> None:
     broker = filled(rig)

@@ -76,6 +76,7 @@ print(mapped)
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("options", ["size=64m", "size=16k", "ro,size=4k"])
 def test_everything_is_read_whatever_shared_memory_there_is(tmp_path: Path, options: str) -> None:
     script = tmp_path / "reading.py"

@@ -228,6 +228,7 @@ def offloaded_notes(store: LedgerStore, objects: Path) -> Ledger:
     return notes
 
 
+@pytest.mark.thorough
 def test_evicted_blocks_are_free_once_their_last_reader_is_gone(
     store: LedgerStore, store_path: Path, tmp_path: Path
 ) -> None:
@@ -359,6 +360,7 @@ def hammering(store_path: Path, count: int) -> list[subprocess.Popen[str]]:
     ]
 
 
+@pytest.mark.thorough
 def test_processes_hammer_a_small_cache_and_compare_every_byte(big: LedgerStore, store_path: Path) -> None:
     client = big.client
     readers = hammering(store_path, 3)

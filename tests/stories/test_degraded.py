@@ -111,6 +111,7 @@ def test_a_store_works_without(forbidden: str, said: str, tmp_path: Path) -> Non
     assert logs.count(said) == 1, logs[-3000:]
 
 
+@pytest.mark.thorough
 def test_a_port_and_its_token_outlive_a_killed_broker(tmp_path: Path) -> None:
     printed, _ = run_without("unix", KILLED, tmp_path / "store")
     assert "rows 4 grpc://127.0.0.1:" in printed

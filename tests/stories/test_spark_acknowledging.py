@@ -37,6 +37,7 @@ def acknowledging(spark_session: SparkSession) -> Iterator[SparkSession]:
     spark_session.conf.unset(acknowledging.CONF)
 
 
+@pytest.mark.thorough
 def test_backlog_reaches_zero_also_after_the_last_batch(
     acknowledging: SparkSession, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -67,6 +68,7 @@ def test_a_session_without_a_listener_says_so(spark_session: SparkSession) -> No
         pyspark_ledger.settle(spark_session.newSession())
 
 
+@pytest.mark.thorough
 def test_acknowledged_in_the_batch_trimmed_and_failed_it_comes_again(
     spark_session: SparkSession, store: Path, tmp_path: Path
 ) -> None:

@@ -142,6 +142,7 @@ def test_metadata_columns_stand_behind_the_rows_by_name_and_type(spark_session: 
     assert (row["__key"], row["__messageProperties"], tuple(row["__position"])) == (None, {}, (0, 0, 0))
 
 
+@pytest.mark.thorough
 def test_rows_without_a_subscription_survive_rollover_time_and_restart(
     spark_session: SparkSession, store: Path
 ) -> None:

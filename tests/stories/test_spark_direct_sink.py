@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
@@ -56,6 +57,7 @@ def data_objects(bucket: str) -> list[str]:
     return [key for key in keys if (parsed := ObjectKey.parse(key)) is not None and not parsed[1]]
 
 
+@pytest.mark.thorough
 def test_large_parts_become_segments_of_the_bucket(spark_session: SparkSession, directory: Path, bucket: str) -> None:
     written(rows(spark_session, 0, 2, small=1), directory)
     assert ids(spark_session, directory) == [-1, *range(2 * ROWS)]
@@ -75,6 +77,7 @@ def test_large_parts_become_segments_of_the_bucket(spark_session: SparkSession, 
     assert ids(spark_session, directory) == [-1, *range(3 * ROWS)]
 
 
+@pytest.mark.thorough
 def test_a_stream_of_large_batches_continues_on_another_broker(
     spark_session: SparkSession, directory: Path, bucket: str, tmp_path: Path
 ) -> None:
@@ -100,6 +103,7 @@ def test_a_stream_of_large_batches_continues_on_another_broker(
     assert all(segment.offloaded for segment in connect(bucket).ledger("flights").describe().segments)
 
 
+@pytest.mark.thorough
 def test_tasks_without_access_send_their_parts_to_the_broker(
     spark_session: SparkSession, directory: Path, bucket: str, s3_server: S3Server
 ) -> None:

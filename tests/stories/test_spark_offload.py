@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from pyspark_ledger.ledger.api.store import connect
 from streaming_examples.s3_server import S3Server
 
 
+@pytest.mark.thorough
 def test_one_checkpoint_reads_bucket_disk_and_tail(
     spark_session: SparkSession, store: Path, tmp_path: Path, s3_server: S3Server, bucket: str
 ) -> None:

@@ -39,6 +39,7 @@ def test_promoted_segments_are_published_once(spark_session: SparkSession, store
     assert tuple(found) == (ROWS + 10, sum(range(ROWS + 10)), ROWS + 10)
 
 
+@pytest.mark.thorough
 def test_large_partitions_become_segments(spark_session: SparkSession, store: Path, tmp_path: Path) -> None:
     spark, options = spark_session, {"store": str(store)}
     rows_of(spark).write.format("ledger").options(**options, compression="none").mode("append").save("texts")

@@ -114,6 +114,7 @@ def test_stopped_at_each_step_of_a_batch_every_row_is_read_once(
     assert sums(batch) == story.total
 
 
+@pytest.mark.thorough
 def test_a_lost_checkpoint_goes_on_at_the_cursors_of_all_ledgers(
     spark_session: SparkSession, store: Path, tmp_path: Path
 ) -> None:
@@ -134,6 +135,7 @@ def test_a_lost_checkpoint_goes_on_at_the_cursors_of_all_ledgers(
     assert again.total == sums(spark_session.range(2000 - left, 3000).withColumnRenamed("id", "n"))
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(ONE_BATCH, reason="this Spark does not tell a source of its trigger")
 def test_a_trigger_that_takes_all_ignores_the_limits(spark_session: SparkSession, store: Path, tmp_path: Path) -> None:
     fill(connect(store), 0, 1000)
@@ -166,6 +168,7 @@ def test_trimmed_or_recreated_ledger_ends_the_query_or_is_skipped(
     assert story.total == sums(spark_session.createDataFrame([(n,) for n in left], "n bigint"))
 
 
+@pytest.mark.thorough
 def test_a_pattern_read_twice_in_one_query_is_all_of_it_twice(
     spark_session: SparkSession, store: Path, tmp_path: Path
 ) -> None:

@@ -26,6 +26,7 @@ def append(frame: DataFrame, store: Path, **options: str) -> None:
     frame.write.format("ledger").options(store=str(store), **options).mode("append").save("orders")
 
 
+@pytest.mark.thorough
 @pytest.mark.feature("added columns, payloads, rescued rows")
 def test_columns_grow_under_a_query_and_payloads_become_columns(
     spark_session: SparkSession, store: Path, tmp_path: Path
@@ -77,6 +78,7 @@ def test_columns_grow_under_a_query_and_payloads_become_columns(
     assert spark.sql("select unbase64(get_json_object(:t, '$.payload')) p", {"t": lost[0]}).first().p == b"no json"
 
 
+@pytest.mark.thorough
 @pytest.mark.feature("variants")
 def test_variants_come_back_as_variants(spark_session: SparkSession, store: Path, tmp_path: Path) -> None:
     texts = ['{"a":1,"b":[1,"x"]}', "null", "3", None]

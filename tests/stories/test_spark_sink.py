@@ -53,6 +53,7 @@ def forget_last_commit(checkpoint: Path) -> None:
     (checkpoint / "commits" / f".{last.name}.crc").unlink()
 
 
+@pytest.mark.thorough
 def test_a_routed_stream_and_another_query_of_one_ledger(
     spark_session: SparkSession, store: Path, tmp_path: Path
 ) -> None:
@@ -110,6 +111,7 @@ def test_a_batch_in_foreach_batch_is_written_once(spark_session: SparkSession, s
     assert numbers(api, "first") == numbers(api, "second") == list(range(15))
 
 
+@pytest.mark.thorough
 def test_a_batch_that_is_there_already_is_not_written_again(spark_session: SparkSession, store: Path) -> None:
     api = connect(store)
 
@@ -129,6 +131,7 @@ def test_a_batch_that_is_there_already_is_not_written_again(spark_session: Spark
     assert numbers(api, "nights") == list(range(5)), "a ledger that was created again has seen no batch"
 
 
+@pytest.mark.thorough
 def test_complete_mode_appends_the_whole_result_each_time(
     spark_session: SparkSession, store: Path, tmp_path: Path
 ) -> None:
@@ -142,6 +145,7 @@ def test_complete_mode_appends_the_whole_result_each_time(
     assert numbers(api, "counts") == [5, 5, 10, 10]
 
 
+@pytest.mark.thorough
 def test_what_cannot_be_done_is_said(spark_session: SparkSession, store: Path, tmp_path: Path) -> None:
     spark, api = spark_session, connect(store)
     append(api, 0, 1)

@@ -117,6 +117,7 @@ def test_tail_with_a_subscription_over_restarts(spark_session: SparkSession, sto
     assert numbers(sink.read())[30:] == list(range(45 - state.backlog_rows - 5, 45))
 
 
+@pytest.mark.thorough
 def test_latest_loses_nothing_when_batch_0_fails(spark_session: SparkSession, store: Path, tmp_path: Path) -> None:
     source, seen, calls = connect(store).ledger("in"), [], []
     append(source, 0, 10, step=5)

@@ -124,6 +124,7 @@ def test_filters_are_not_taken_over() -> None:
     assert "pushFilters" not in vars(LedgerBatchReader)
 
 
+@pytest.mark.thorough
 def test_a_thread_writes_once_it_has_a_session(spark_session: SparkSession, store: Path) -> None:
     """Spark searches Python sources in the thread's active session. A new thread has no active session."""
     rows, writer = spark_session.range(3), ThreadPoolExecutor(1)
@@ -139,6 +140,7 @@ def test_a_thread_writes_once_it_has_a_session(spark_session: SparkSession, stor
     assert connect(store).ledger("rows").describe().rows == 3
 
 
+@pytest.mark.thorough
 def test_no_filter_leaks_and_no_plan_shows_options(spark_session: SparkSession, store: Path) -> None:
     connect(store).ledger("orders").append(pa.table({"n": pa.array(range(10), pa.int64())}))
     spark, key = spark_session, "spark.sql.python.filterPushdown.enabled"

@@ -22,6 +22,7 @@ from tests.rigs.stream import append
 VERSION = tuple(int(part) for part in re.findall(r"\d+", pyspark.__version__)[:2])
 
 
+@pytest.mark.thorough
 @pytest.mark.feature("streams, subscriptions, restarts")
 def test_a_stream_is_followed_and_acknowledged_over_restarts(
     spark_session: SparkSession, store: Path, tmp_path: Path
@@ -50,6 +51,7 @@ def test_a_stream_is_followed_and_acknowledged_over_restarts(
     assert orders.cursor("billing").state().backlog_rows <= 10
 
 
+@pytest.mark.thorough
 @pytest.mark.feature("limits of a batch; lag and reason in the progress")
 def test_limits_apply_to_every_batch_of_a_query(spark_session: SparkSession, store: Path, tmp_path: Path) -> None:
     append(connect(store).ledger("orders"), 0, 20, step=2)
@@ -67,6 +69,7 @@ def test_limits_apply_to_every_batch_of_a_query(spark_session: SparkSession, sto
     assert {(seen.lag_rows, seen.ledger) for seen in ledgers_of(report)} == {(0, "public/default/persistent/orders")}
 
 
+@pytest.mark.thorough
 @pytest.mark.feature("`Trigger.AvailableNow`; acknowledgement of the last batch")
 def test_available_now_ends_and_acknowledges_its_last_batch(
     spark_session: SparkSession, store: Path, tmp_path: Path
@@ -85,6 +88,7 @@ def test_available_now_ends_and_acknowledges_its_last_batch(
         append(orders, rows, rows + 10, step=10)
 
 
+@pytest.mark.thorough
 @pytest.mark.feature("the exactly-once streaming sink")
 def test_the_streaming_sink_writes_each_batch_once(spark_session: SparkSession, store: Path, tmp_path: Path) -> None:
     orders, copied = connect(store).ledger("orders"), connect(store).ledger("copied")
@@ -97,6 +101,7 @@ def test_the_streaming_sink_writes_each_batch_once(spark_session: SparkSession, 
         assert sorted(copied.read().column("n").to_pylist()) == list(range(rows))
 
 
+@pytest.mark.thorough
 @pytest.mark.feature("a session's default store; `serve`")
 def test_a_session_takes_a_default_store_and_another_one(
     spark_session: SparkSession, store: Path, tmp_path: Path

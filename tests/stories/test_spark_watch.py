@@ -24,6 +24,7 @@ def stream_of(spark: SparkSession, store: Path) -> DataFrame:
     return stream.option("maxRowsPerTrigger", "10").load("orders")
 
 
+@pytest.mark.thorough
 def test_a_watch_follows_a_query_to_its_end(
     spark_session: SparkSession, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -46,6 +47,7 @@ def test_a_watch_follows_a_query_to_its_end(
     assert "bills batch 0: 10 rows (maxRowsPerTrigger); orders 20 rows" in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_a_watch_of_a_query_that_fails_ends_and_leaves_its_error(
     spark_session: SparkSession, store: Path, tmp_path: Path
 ) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from streaming_examples.s3_server import S3Server
 
 BUCKETS = 40
 
 
+@pytest.mark.thorough
 def test_the_number_of_buckets_does_not_hang_on_the_free_disk(s3_server: S3Server) -> None:
     client = s3_server.client()
     names = [f"one-of-many-{number:02d}" for number in range(BUCKETS)]

@@ -47,6 +47,7 @@ def test_each_command_has_an_example_of_itself() -> None:
         assert re.search(rf"Example: {re.escape(example)}\s*$", shown.strip()), shown
 
 
+@pytest.mark.thorough
 def test_the_examples_work_in_their_order(
     store: Path, tmp_path: Path, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

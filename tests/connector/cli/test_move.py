@@ -36,6 +36,7 @@ def ids(place: str | Path) -> list[int]:
     return found
 
 
+@pytest.mark.thorough
 def test_the_command_moves_a_store_in_use_into_a_bucket(store: Path, address: str) -> None:
     connect(store).ledger("orders").append([{"id": 1}, {"id": 2}])
     reserved(connect(store).client.hello().store_id, address)

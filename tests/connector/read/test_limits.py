@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -110,6 +111,7 @@ def test_of_one_ledger_it_is_the_longest_prefix(
     assert held.part("a", 0, end).rows == held.part("a", 0, max(max(fits, default=0), head)).rows
 
 
+@pytest.mark.thorough
 def test_a_small_ledger_is_read_to_its_end_beside_large_ones() -> None:
     held = Logs({"small": [(1, 10, 90)] * 3, **{name: [(1, 10, 1)] * 10_000 for name in "abc"}})
     taken = held.batch(Limits(rows=1000))

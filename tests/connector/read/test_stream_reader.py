@@ -109,6 +109,7 @@ def test_a_subscription_keeps_its_place_without_a_checkpoint(store: Path, orders
     again.stop()
 
 
+@pytest.mark.thorough
 def test_a_second_live_query_is_refused_and_a_dead_one_is_not_waited_for(store: Path, orders: Ledger) -> None:
     stream = reader(store, subscription="billing")
     stream.initialOffset()
@@ -226,6 +227,7 @@ def test_an_object_that_is_missing_is_told_by_the_task(store: Path, orders: Ledg
     stopped(lossy)
 
 
+@pytest.mark.thorough
 def test_a_broker_that_hangs_ends_the_query_in_time(
     store: Path, orders: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:

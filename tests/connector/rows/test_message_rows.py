@@ -118,12 +118,14 @@ def placed(entries: list[ParsedEntry]) -> list[Entry]:
     return [(Position(7, 100 * number), entry) for number, entry in enumerate(entries)]
 
 
+@pytest.mark.thorough
 @settings(deadline=None, max_examples=300)
 @given(st.lists(BATCH, min_size=1, max_size=6))
 def test_random_batches_give_the_same_both_ways(entries: list[ParsedEntry]) -> None:
     assert outcome(read, placed(entries)) == outcome(one_by_one, placed(entries))
 
 
+@pytest.mark.thorough
 @settings(deadline=None, max_examples=300)
 @given(st.lists(st.tuples(ITEM, VALUE), min_size=1, max_size=4), st.data())
 def test_damaged_batches_are_refused_in_the_same_words(items: list[tuple[dict[str, Any], bytes]], data: Any) -> None:

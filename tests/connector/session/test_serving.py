@@ -68,6 +68,7 @@ def test_a_disk_that_goes_with_the_cluster_is_said_once(capfd: pytest.CaptureFix
     assert "docs/clusters.md" in said
 
 
+@pytest.mark.thorough
 def test_served_in_the_place_of_a_private_broker(store: Path, tmp_path: Path) -> None:
     before = connect(store).ledger("orders")
     before.append([{"n": 1}])

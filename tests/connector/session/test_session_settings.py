@@ -93,6 +93,7 @@ def test_new_session_has_every_setting_and_workers_of_this_interpreter(
     assert os.environ.pop("PYSPARK_PYTHON") == os.environ.pop("PYSPARK_DRIVER_PYTHON") == sys.executable
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_jars_that_cannot_be_had_are_named(tmp_path: Path) -> None:
     """In a process of its own: the JVM of the tests is there already."""

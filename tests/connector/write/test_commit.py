@@ -95,6 +95,7 @@ def test_what_was_aborted_cannot_be_committed(store: Path) -> None:
     assert held(store) == []
 
 
+@pytest.mark.thorough
 def test_a_broker_killed_at_every_step_changes_nothing(store: Path) -> None:
     sink = target(store)
     # Three quick deaths: after more of them the supervisor would wait longer than the test.

@@ -107,6 +107,7 @@ def test_copies_and_swept_uploads_are_counted(store: str) -> None:
         assert line in lines
 
 
+@pytest.mark.thorough
 def test_a_task_that_cannot_reach_the_bucket_says_so_once(store: str, caplog: pytest.LogCaptureFixture) -> None:
     sink = target(store, offloadEndpoint="http://127.0.0.1:9")
     commit_parts(sink, "1", [stage(sink, 0, task, LARGE) for task in range(2)], 0)

@@ -126,6 +126,7 @@ def test_a_partition_is_not_made_by_itself(store: LedgerStore) -> None:
         store.create_partitioned("Clicks", 1)
 
 
+@pytest.mark.thorough
 def test_its_partitions_survive_the_broker(store: LedgerStore, tmp_path: Path) -> None:
     store.create_partitioned("clicks", 2).append([{"n": 1}])
     store.client.call("shutdown", Empty())

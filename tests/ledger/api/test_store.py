@@ -223,6 +223,7 @@ def test_nothing_given_fixes_no_columns(store: LedgerStore) -> None:
     assert orders.read().to_pylist() == [{"id": 1}]
 
 
+@pytest.mark.thorough
 def test_a_handle_outlives_its_broker(store: LedgerStore) -> None:
     orders = store.ledger("orders")
     orders.append([{"id": 1}])

@@ -92,6 +92,7 @@ def test_a_private_broker_that_has_exited_is_started_for_a_display(store: Ledger
     assert "12 rows" in repr(orders)
 
 
+@pytest.mark.thorough
 def test_a_broker_that_is_away_is_said(broker: BrokerRig) -> None:
     child = broker.start("--create")
     store = LedgerStore(broker.client())

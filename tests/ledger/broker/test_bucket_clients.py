@@ -98,6 +98,7 @@ def named(address: str) -> str:
     return "" if broker is None else broker.address
 
 
+@pytest.mark.thorough
 def test_another_cache_connects_to_the_broker(host: Host, bucket: str) -> None:
     one = host("one")
     connect(bucket).ledger("orders").append(rows(0, 10))
@@ -145,6 +146,7 @@ def test_a_task_needs_neither_the_files_nor_the_token(host: Host, bucket: str) -
         there.delete("orders")
 
 
+@pytest.mark.thorough
 def test_a_client_goes_on_after_the_broker_was_killed(host: Host, bucket: str) -> None:
     one = host("one")
     first = connect(bucket)
@@ -165,6 +167,7 @@ def test_a_client_goes_on_after_the_broker_was_killed(host: Host, bucket: str) -
     assert ids(bucket) == [0, 1, 2, 3]
 
 
+@pytest.mark.thorough
 def test_a_client_follows_a_broker_that_took_over(host: Host, bucket: str) -> None:
     host("one")
     first = connect(bucket)
@@ -183,6 +186,7 @@ def test_a_client_follows_a_broker_that_took_over(host: Host, bucket: str) -> No
         taker.wait(60)
 
 
+@pytest.mark.thorough
 def test_changed_settings_survive_the_loss_of_the_cache(host: Host, bucket: str) -> None:
     one = host("one")
     run("settings", "set", "maxConcurrentReaders", "77", "--store", bucket)
@@ -237,6 +241,7 @@ def test_certificates_stay_for_half_a_year(tmp_path: Path) -> None:
     assert own.secret().token not in repr(own.secret())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("readable", [True, False])
 def test_a_task_follows_a_broker_that_moved_if_it_can_read_the_bucket(
     host: Host, bucket: str, monkeypatch: pytest.MonkeyPatch, readable: bool

@@ -80,6 +80,7 @@ def test_the_directory_of_a_bucket_is_named_by_its_address(monkeypatch: pytest.M
         store_location("s3://")
 
 
+@pytest.mark.thorough
 def test_rows_survive_kills_and_the_disk(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(LedgerError, match="there is no ledger store at s3://"):
         connect(address, create=False)
@@ -110,6 +111,7 @@ def test_rows_survive_kills_and_the_disk(address: str, tmp_path: Path, monkeypat
         connect(address).ledger("nothing").read()
 
 
+@pytest.mark.thorough
 def test_a_served_store_is_not_taken_over(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     create_in(address)
     connect(address).ledger("orders").append(rows(1))
@@ -118,6 +120,7 @@ def test_a_served_store_is_not_taken_over(address: str, tmp_path: Path, monkeypa
         serve_store(bucket_directory(address), [])
 
 
+@pytest.mark.thorough
 def test_a_fenced_broker_is_not_started_again_by_itself(address: str, tmp_path: Path) -> None:
     create_in(address)
     orders = connect(address).ledger("orders")
@@ -143,6 +146,7 @@ def test_a_fenced_broker_is_not_started_again_by_itself(address: str, tmp_path: 
     assert ids(address) in (list(range(3)), list(range(4))), "a new connection takes the store back"
 
 
+@pytest.mark.thorough
 def test_no_cursor_passes_a_first_chunk_after_a_take_over(address: str) -> None:
     create_in(address)
     store = connect(address)
@@ -172,6 +176,7 @@ def test_no_cursor_passes_a_first_chunk_after_a_take_over(address: str) -> None:
     wait_until(lambda: [part.ledger_id for part in log.describe().segments if part.offloaded] == [first.ledger_id])
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("address")
 def test_verification_tells_of_a_bucket_that_keeps_old_versions(s3_server: S3Server) -> None:
     name = f"versions-{uuid.uuid4()}"
@@ -205,6 +210,7 @@ def test_what_a_store_in_a_bucket_refuses(address: str) -> None:
         store.create("fast", durability="os")
 
 
+@pytest.mark.thorough
 def test_read_only_store_reads_the_bucket_beside_and_after_its_broker(address: str, tmp_path: Path) -> None:
     create_in(address)
     store = connect(address)

@@ -239,6 +239,7 @@ def test_what_cannot_be_changed_is_refused_by_name(limited: Client, name: str, v
     assert limited.call("settings", Empty()) == before
 
 
+@pytest.mark.thorough
 def test_a_file_of_changes_that_makes_no_sense_stops_the_start(rig: Rig) -> None:
     rig.start("--create").terminate()
     for text in (b"nonsense", b'{"maxWaitMillis": -1}', b'{"ledgerBlockSizeBytes": 5242880}', b'{"maxWait\xff": 1}'):

@@ -292,6 +292,7 @@ def test_an_address_that_is_taken_is_refused(guarded: Guarded, rig: Rig) -> None
     assert not os.path.exists(rig.store), "a refusal changes nothing"  # noqa: PTH110
 
 
+@pytest.mark.thorough
 def test_nobody_at_an_address_is_known_at_once(tmp_path: Path) -> None:
     begun = time.monotonic()
     with pytest.raises(Unavailable, match=r"grpc://127\.0\.0\.1:1: .*[Rr]efused"):

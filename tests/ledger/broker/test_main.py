@@ -73,6 +73,7 @@ def test_sigterm_in_the_middle_of_appends_loses_nothing_acknowledged(
     assert all(segment.close_ms for segment in rig.client().describe("orders").segments), "the ledger was not sealed"
 
 
+@pytest.mark.thorough
 def test_broker_taken_over_exits_and_its_successor_stays_reachable(rig: Rig, make_entry: Callable[..., bytes]) -> None:
     first = rig.start("--create")
     old = rig.client(deadline_ms=0)
@@ -92,6 +93,7 @@ def test_broker_taken_over_exits_and_its_successor_stays_reachable(rig: Rig, mak
         assert after.append(make_entry(b"theirs")).result(60).ledger_id > 0
 
 
+@pytest.mark.thorough
 def test_an_idle_broker_leaves_and_a_busy_one_stays(rig: Rig, make_entry: Callable[..., bytes]) -> None:
     broker = rig.start("--create", "--idle", "1")
     client = rig.client()
@@ -104,6 +106,7 @@ def test_an_idle_broker_leaves_and_a_busy_one_stays(rig: Rig, make_entry: Callab
     assert "the broker had no call for 1 s" in rig.log()
 
 
+@pytest.mark.thorough
 def test_a_lease_keeps_an_idle_broker(rig: Rig) -> None:
     broker = rig.start("--create", "--idle", "1")
     client = rig.client()
@@ -238,6 +241,7 @@ def test_a_broker_that_leaves_takes_its_token_along(rig: Rig) -> None:
     assert not token.exists()
 
 
+@pytest.mark.thorough
 def test_store_writable_by_others_is_refused_and_readable_is_closed(rig: Rig) -> None:
     broker = rig.start("--create")
     broker.terminate()

@@ -76,6 +76,7 @@ def anonymous_bytes(pid: int) -> int:
     return int(line.split()[1]) * 1024
 
 
+@pytest.mark.thorough
 def test_a_hundred_clients_write_and_read_at_once(rig: Rig, make_entry: Callable[..., bytes]) -> None:
     rig.start("--create")
     rig.client().create(CreateLedger("orders"))

@@ -178,6 +178,7 @@ def test_ledgers_beyond_the_limit_are_summed_and_the_listed_ones_stay(store: Led
     assert [ledger.name for ledger in metrics_of(store, ledgers=1).ledgers] != [listed.name]
 
 
+@pytest.mark.thorough
 def test_a_ledger_that_nobody_opened_is_listed_with_its_backlog(store_path: Path) -> None:
     with served(store_path) as store:
         orders = store.create("orders")

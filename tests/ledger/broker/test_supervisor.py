@@ -151,6 +151,7 @@ def test_a_child_that_never_came_to_answer_is_given_up_with_its_last_words(
     assert last == "the broker ended with status 1, 5 times, and never answered a call: no library of that name"
 
 
+@pytest.mark.thorough
 def test_a_child_that_has_answered_once_is_never_given_up(tmp_path: Path, runs: Path) -> None:
     """The record beside the store names it: that is how a broker says that it answers."""
     script = tmp_path / "child.py"

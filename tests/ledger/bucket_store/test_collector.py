@@ -17,6 +17,7 @@ from tests.rigs.bucket_store import SMALL, BucketRig, append, cursor, numbered, 
 from tests.rigs.cursors import given
 
 
+@pytest.mark.thorough
 def test_uploaded_segments_leave_the_log(rig: BucketRig) -> None:
     first = rig.host("a")
     append(first, numbered(21), entries=5)
@@ -36,6 +37,7 @@ def test_uploaded_segments_leave_the_log(rig: BucketRig) -> None:
     assert payloads(rig.host("c")) == numbered(24)
 
 
+@pytest.mark.thorough
 def test_segments_that_are_not_uploaded_stay_in_the_log(rig: BucketRig) -> None:
     first = rig.host("a")
     append(first, numbered(12), entries=5)
@@ -49,6 +51,7 @@ def test_segments_that_are_not_uploaded_stay_in_the_log(rig: BucketRig) -> None:
     assert second.store.cursors.describe(NameCursor("log", "c")).next_position.entry_id == 1
 
 
+@pytest.mark.thorough
 def test_slow_segments_are_carried_forward(rig: BucketRig) -> None:
     limits = dataclasses.replace(SMALL, objects_max=5)
     first = rig.host("a", limits=limits)
@@ -70,6 +73,7 @@ def test_slow_segments_are_carried_forward(rig: BucketRig) -> None:
     assert second.store.cursors.describe(NameCursor("slow", "c")).next_position.entry_id == 2
 
 
+@pytest.mark.thorough
 def test_a_fenced_collector_deletes_nothing(rig: BucketRig) -> None:
     first = rig.host("a")
     append(first, numbered(11), entries=5)

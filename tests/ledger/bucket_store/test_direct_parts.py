@@ -200,6 +200,7 @@ def test_a_store_without_promotion_gives_no_keys(rig: BucketRig) -> None:
         put(opened, 1, 0, numbered(9))
 
 
+@pytest.mark.thorough
 def test_a_thousand_parts_are_listed_in_order(rig: BucketRig, opened: BucketStore) -> None:
     parts = [put(opened, 1, task, [b"%d" % task]) for task in range(1_000)]
     committed = opened.store.commit(request(1, parts))

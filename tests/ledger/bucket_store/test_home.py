@@ -12,6 +12,7 @@ from tests.rigs.cursors import given
 from tests.rigs.entry import entry
 
 
+@pytest.mark.thorough
 def test_another_host_continues_where_the_disk_was_lost(rig: BucketRig) -> None:
     first = rig.host("a")
     positions = append(first, numbered(30))
@@ -26,6 +27,7 @@ def test_another_host_continues_where_the_disk_was_lost(rig: BucketRig) -> None:
     assert payloads(third) == numbered(35)
 
 
+@pytest.mark.thorough
 def test_a_broker_that_was_replaced_acknowledges_nothing(rig: BucketRig) -> None:
     first = rig.host("a")
     append(first, numbered(3))
@@ -47,6 +49,7 @@ def test_an_orderly_end_seals_nothing(rig: BucketRig) -> None:
     assert payloads(second) == numbered(4)
 
 
+@pytest.mark.thorough
 def test_rollovers_and_several_ledgers_are_built_again(rig: BucketRig) -> None:
     first = rig.host("a")
     for name in ("one", "two", "three"):
@@ -61,6 +64,7 @@ def test_rollovers_and_several_ledgers_are_built_again(rig: BucketRig) -> None:
     assert payloads(rig.host("c"), "one") == numbered(14)
 
 
+@pytest.mark.thorough
 def test_cursors_survive_with_their_acknowledgements(rig: BucketRig) -> None:
     first = rig.host("a")
     positions = append(first, numbered(10))

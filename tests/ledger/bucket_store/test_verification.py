@@ -73,6 +73,7 @@ def test_a_whole_store_is_verified_and_no_epoch_is_raised(full: BucketRig) -> No
     assert not full.lost, "the broker goes on"
 
 
+@pytest.mark.thorough
 def test_a_flipped_bit_in_any_object_is_found(full: BucketRig) -> None:
     dice = random.Random(7)
     kinds = set()

@@ -139,6 +139,7 @@ def test_a_place_with_another_entry_than_promised_is_corrupt(client: Client, mon
         list(client.read_blocks(EVERYTHING))
 
 
+@pytest.mark.thorough
 def test_a_reader_that_leaves_in_mid_stream_does_not_keep_the_broker_busy(
     rig: Rig, make_entry: Callable[..., bytes]
 ) -> None:

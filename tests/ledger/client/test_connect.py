@@ -85,6 +85,7 @@ def test_a_forked_process_is_told_that_it_cannot_connect(rig: Rig) -> None:
     assert "which was connected to a broker" in done.stdout, done
 
 
+@pytest.mark.thorough
 def test_a_broker_of_another_version_can_be_stopped(rig: Rig) -> None:
     command = [sys.executable, "-c", OF_ANOTHER_VERSION, "--store", str(rig.store), "--create"]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL) as broker:
@@ -99,6 +100,7 @@ def test_a_broker_of_another_version_can_be_stopped(rig: Rig) -> None:
     assert connect_store(rig.store).names() == []
 
 
+@pytest.mark.thorough
 def test_connect_after_supervisor_is_killed_needs_a_client_that_may_start(rig: Rig) -> None:
     client = connect_store(rig.store, create=True)
     for pid in rig.supervised():
@@ -149,6 +151,7 @@ def test_a_broker_inherits_credentials_and_none_of_sparks_secrets(rig: Rig, monk
         assert b"for-the-broker" not in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
+@pytest.mark.thorough
 def test_a_broker_that_cannot_run_is_given_up_and_its_starter_told_why(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,6 +179,7 @@ def test_a_refused_start_leaves_somebody_elses_directory_as_it_was(rig: Rig) -> 
     assert [path.name for path in rig.store.iterdir()] == ["thesis.txt"]
 
 
+@pytest.mark.thorough
 def test_connect_waits_for_a_broker_that_does_not_answer_and_names_it(rig: Rig) -> None:
     broker = rig.start("--create")
     rig.halt(broker.pid)

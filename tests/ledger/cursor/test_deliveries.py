@@ -299,6 +299,7 @@ def test_a_clock_that_is_set_back_holds_nothing_up(rig: DeliveryRig, dies: bool)
     assert sum(rig.take().values()) == 100
 
 
+@pytest.mark.thorough
 def test_ten_million_holes_are_a_record(tmp_path: Path) -> None:
     """Half of twenty million rows at random: what is delivered is read as it was decided, by another broker, too."""
     rig, rows = DeliveryRig(tmp_path / "s"), 100_000

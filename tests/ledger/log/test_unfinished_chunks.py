@@ -92,6 +92,7 @@ def test_nothing_is_trimmed_from_the_first_chunk_on(rig: LogRig) -> None:
     assert rig.store.ledger("log").trim().ledgers[0] == first.ledger_id
 
 
+@pytest.mark.thorough
 def test_the_floor_is_that_of_all_chunks_read_one_by_one(rig: LogRig) -> None:
     dice, spans = random.Random(7), ChunkRanges()
     state: dict[str, tuple[str, int, int]] = {}

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+import pytest
 from msgspec import inspect
 
 from pyspark_ledger.ledger.protocol.actions import ACTIONS, PutCommand
@@ -46,6 +47,7 @@ print(len(decoders))
 """
 
 
+@pytest.mark.thorough
 def test_the_first_messages_of_a_kind_may_come_to_many_threads_at_once() -> None:
     done = subprocess.run([sys.executable, "-c", FIRST_TOGETHER], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

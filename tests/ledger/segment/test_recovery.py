@@ -65,6 +65,7 @@ def test_whole_entries_beyond_the_acknowledged_end_are_kept(rig: SegmentRig) -> 
     rig.verify(seal_recovered(recovered))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shorter", [False, True], ids=["zeros", "short file"])
 def test_the_tail_torn_at_every_byte(make_rig: Callable[..., SegmentRig], shorter: object) -> None:
     rig = make_rig("origin")
@@ -107,6 +108,7 @@ def unreadable_at(rig: SegmentRig, recovered: RecoveredSegment, offset: int) -> 
     return found
 
 
+@pytest.mark.thorough
 def test_every_flipped_bit_of_an_open_segment(rig: SegmentRig) -> None:
     rig.fill(5)
     acknowledged = rig.writer.end_offset

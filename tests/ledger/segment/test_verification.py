@@ -51,6 +51,7 @@ def load(rig: SegmentRig, sealed: SealedSegment) -> EntryIndex:
     )
 
 
+@pytest.mark.thorough
 def test_every_flipped_bit_of_a_sealed_segment_is_corrupt(rig: SegmentRig) -> None:
     rig.fill(6)
     sealed = rig.writer.seal()

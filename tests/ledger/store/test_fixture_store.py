@@ -59,6 +59,7 @@ def goes_on(api: LedgerStore, folder: Path) -> None:
     api.client.call("delete", NameLedger("messages"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["closed", "killed"])
 def test_a_store_of_an_earlier_version_is_what_it_was(name: str, tmp_path: Path) -> None:
     folder = fixture.unpacked(tmp_path)

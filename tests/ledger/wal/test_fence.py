@@ -30,6 +30,7 @@ def taker(
     return Broker(name, "idle", puts=puts, collections=collections, crashes=crashes, window=window, sweeps=sweeps)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("window", [1, 2, 3])
 def test_no_interleaving_of_a_taker_and_its_collector_loses_anything(window: int) -> None:
     model = Model()
@@ -41,10 +42,12 @@ def test_no_interleaving_with_a_paused_collector_loses_anything() -> None:
     assert Model().explore(first_state(2, taker(window=2), puts=2, collections=1)) == ""
 
 
+@pytest.mark.thorough
 def test_no_interleaving_of_sweeps_deletes_a_snapshot_that_is_needed() -> None:
     assert Model().explore(first_state(1, taker(sweeps=1, crashes=1), collections=1, sweeps=1)) == ""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("window", [1, 2])
 def test_no_interleaving_of_two_takers_and_a_collector_loses_anything(window: int) -> None:
     """No claim or put of a suspended taker takes a slot of the owner either: the owner would end."""
@@ -52,11 +55,13 @@ def test_no_interleaving_of_two_takers_and_a_collector_loses_anything(window: in
     assert Model().explore(first_state(window, first, second, puts=1)) == ""
 
 
+@pytest.mark.thorough
 def test_no_interleaving_of_three_takers_and_a_collector_loses_anything() -> None:
     late = [taker(name, puts=0, collections=0) for name in ("n2", "n3")]
     assert Model().explore(first_state(1, taker("n1"), *late, puts=0)) == ""
 
 
+@pytest.mark.thorough
 def test_no_interleaving_of_two_takers_and_a_crash_loses_anything() -> None:
     first, second = taker("n1", puts=1, collections=0, crashes=1, window=2), taker("n2", collections=0, window=1)
     assert Model().explore(first_state(2, first, second, puts=2)) == ""

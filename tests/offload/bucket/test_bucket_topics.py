@@ -58,6 +58,7 @@ def test_messages_of_a_directory_are_those_that_pulsar_delivers(folder: str, par
     assert messages(store, log, part_bytes) == wanted
 
 
+@pytest.mark.thorough
 def test_messages_of_a_bucket_are_those_of_the_directory(bucket: str, s3_server: S3Server) -> None:
     store = open_object_store(bucket, s3_server.options)
     for path in sorted(ROOT.rglob("*-ledger-*")):

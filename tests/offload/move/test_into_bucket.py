@@ -72,6 +72,7 @@ def opened(tmp_path: Path, address: str, options: S3Options | None = None) -> Bu
     return BucketRig(tmp_path / "hosts", address, options or S3Options())
 
 
+@pytest.mark.thorough
 def test_a_moved_store_is_what_it_was_and_continues(
     tmp_path: Path, source: OffloadRig, s3_server: S3Server, bucket: str
 ) -> None:

@@ -69,6 +69,7 @@ def place(tmp_path: Path) -> str:
     return (tmp_path / "bucket").as_uri()
 
 
+@pytest.mark.thorough
 def test_a_store_comes_back_as_it_is_and_needs_no_bucket(tmp_path: Path, s3_server: S3Server, bucket: str) -> None:
     _, before = used(tmp_path, bucket, s3_server.options)
     target = tmp_path / "target"
@@ -130,6 +131,7 @@ def test_uploaded_segments_stay_in_the_bucket_on_request(tmp_path: Path, place: 
     store.close()
 
 
+@pytest.mark.thorough
 def test_wrong_targets_change_nothing(tmp_path: Path, place: str) -> None:
     hosts, before = used(tmp_path, place)
     with pytest.raises(NotFound, match="there is no ledger store"):

@@ -129,6 +129,7 @@ def test_options_that_are_set_take_precedence() -> None:
     assert not S3Options().completed({"path_style": False}).path_style
 
 
+@pytest.mark.thorough
 def test_encryption_is_asked_for(recorder: Recorder) -> None:
     assert put(recorder, options(recorder, encryption="AES256"))["x-amz-server-side-encryption"] == "AES256"
     headers = put(recorder, options(recorder, encryption="aws:kms", kms_key="arn:aws:kms:key/1"))

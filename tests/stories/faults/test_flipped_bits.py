@@ -140,6 +140,7 @@ def test_no_flip_of_the_metadata_goes_unseen(store: Damaged, step: int) -> None:
         assert not faults, "\n".join(faults)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "step", [pytest.param(1, marks=pytest.mark.slow), pytest.param(27, marks=pytest.mark.fault), 101]
 )

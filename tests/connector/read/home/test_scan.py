@@ -99,6 +99,7 @@ def fill(store: LedgerStore) -> None:
     store.client.call("create", CreateLedger("empty"))
 
 
+@pytest.mark.thorough
 def test_every_read_returns_what_the_broker_returns(store: LedgerStore, bucket: str) -> None:
     fill(store)
     orders = store.ledger("orders")
@@ -222,6 +223,7 @@ def upload_and_collect(broker: BucketStore) -> None:
     broker.collector.collect()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("part_bytes", ["1", "64m"])
 def test_a_task_whose_objects_were_collected_reads_the_uploaded_segment(
     rig: BucketRig, bucket: str, part_bytes: str
@@ -292,6 +294,7 @@ def test_trimmed_entries_are_data_loss_or_left_out(rig: BucketRig, bucket: str) 
     assert len(left) < 8
 
 
+@pytest.mark.thorough
 def test_a_lost_object_is_an_error_with_its_name(rig: BucketRig, bucket: str) -> None:
     broker = rig.host()
     append(broker, numbered(30))
@@ -300,6 +303,7 @@ def test_a_lost_object_is_an_error_with_its_name(rig: BucketRig, bucket: str) ->
         without(bucket, {"path": "log"}, lambda: rig.bucket.delete([key]))
 
 
+@pytest.mark.thorough
 def test_a_ledger_or_store_that_was_created_again_is_not_mixed(rig: BucketRig, bucket: str) -> None:
     broker = rig.host()
     append(broker, numbered(5))

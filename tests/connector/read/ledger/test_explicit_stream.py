@@ -279,6 +279,7 @@ def test_several_ledgers_are_read_together_and_acknowledged_each(shared: Path, b
     stream.stop()
 
 
+@pytest.mark.thorough
 def test_one_query_reads_in_a_subscriptions_name(orders: Ledger) -> None:
     stream = reader(orders, **EXPLICIT)
     start = text(stream.initialOffset())

@@ -271,6 +271,7 @@ def test_a_batch_waits_for_rows_but_not_for_ever(store: Path, api: LedgerStore) 
     once.killed()
 
 
+@pytest.mark.thorough
 def test_subscription_gets_a_cursor_in_every_ledger_also_in_later_ones(store: Path, api: LedgerStore) -> None:
     a, b = api.ledger("a-1"), api.ledger("a-2")
     append(a, 1, 2)

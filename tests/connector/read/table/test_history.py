@@ -35,6 +35,7 @@ def numbers(store: Path, **options: str) -> list[int]:
     return sorted(row["n"] for row in read_rows(store, **options))
 
 
+@pytest.mark.thorough
 def test_a_read_is_the_logs_whatever_is_published_of_it(store: Path, api: LedgerStore, table: Path) -> None:
     ledger = sealing(api)
     append_pairs(ledger, 0, 9)

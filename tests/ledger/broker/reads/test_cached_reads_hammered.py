@@ -54,6 +54,7 @@ for _ in range(40):
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("policy", "copied"), [("cursor-distance", 0), ("segmented", 1)])
 def test_processes_read_every_byte_through_a_small_cache(
     rig: Rig, make_entry: Callable[..., bytes], policy: str, copied: int

@@ -59,6 +59,7 @@ def rows_in(push: Push) -> int:
     return int(points[LEDGER,].as_int) if (LEDGER,) in points else 0
 
 
+@pytest.mark.thorough
 def test_a_push_has_the_metrics_of_a_scrape(
     rig: Rig, make_entry: Callable[..., bytes], tmp_path: Path, quick: pytest.MonkeyPatch
 ) -> None:

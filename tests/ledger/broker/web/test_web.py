@@ -125,6 +125,7 @@ def test_a_page_of_another_site_cannot_read_through_a_browser(rig: Rig) -> None:
     assert ask(url, "/health", Host="localhost:1")[0] == 200
 
 
+@pytest.mark.thorough
 def test_an_address_that_others_reach_requires_tls_and_a_token(rig: Rig, tmp_path: Path) -> None:
     for web, named in (
         ("http://0.0.0.0:0", "where other hosts reach it"),
@@ -168,6 +169,7 @@ def test_a_port_in_use_is_refused_by_name(rig: Rig) -> None:
     assert f"http://127.0.0.1:{port}/: Address already in use" in rig.log()
 
 
+@pytest.mark.thorough
 def test_a_wrong_address_costs_no_epoch(rig: Rig) -> None:
     first = rig.start("--create")
     first.terminate()
@@ -204,6 +206,7 @@ def test_asking_for_the_head_of_the_events_takes_no_room(rig: Rig) -> None:
     assert json.loads(lines[3].removeprefix(b"data: "))["ledgers"] == {"rows": [], "matching": 0, "page": 0}
 
 
+@pytest.mark.thorough
 def test_more_connections_than_allowed_are_closed(rig: Rig) -> None:
     url = started(rig)
     parts = urlsplit(url)
@@ -224,6 +227,7 @@ def _answers(url: str) -> bool:
         return False
 
 
+@pytest.mark.thorough
 def test_a_scraped_broker_leaves_when_nobody_calls(rig: Rig) -> None:
     url = started(rig, "--idle", "2")
     (pid,) = rig.pids
