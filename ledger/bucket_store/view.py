@@ -84,7 +84,7 @@ def build_view(
 def has_grown(bucket: Bucket, store_id: str, end: int, limits: RequestLimits) -> bool:
     """Return whether the store may have newer data than a view that ended at `end`. Sends two requests.
 
-    The log has not grown if the object at `end` is missing, and if a later manifest has a first live number of at most
+    The log has not grown if the object at `end` is missing, and the newest manifest has a first live number up to
     `end`.
     """
     try:
