@@ -4,9 +4,8 @@
     compressed:  4778  size u32  Managed…InfoMetadata (compression, uncompressed size)  compressed message …
 
 Rules
-- A protobuf message never starts with 47 78, because protobuf has no wire type 7. So the two forms cannot be confused.
-  Pulsar parses a damaged compressed value a second time as a plain message, which always fails. Here the first fault
-  is reported.
+- A protobuf message never starts with the bytes 47 78, because protobuf has no wire type 7. So the first bytes show the
+  form. If a compressed value is damaged, the error names the first fault.
 - The uncompressed size is checked before decompression.
 - Fields of newer versions of Pulsar are kept when a record is read and written.
 """

@@ -4,9 +4,9 @@ A *part* has the rows that one Spark task writes for one ledger. A large part ne
 puts it into the bucket as a *data object*. A *run* is the entries of one batch in one ledger. An *index object* states
 where the entries of a segment are in its data object.
 
-    place      returns the key of a data object for a task: an id of the upload (attempt), and a segment id commit
-    HEAD of each object ─▶ small parts joined, and put by the broker ─▶ the log lists all (`ledger.log`) sweep
-    objects that no segment and no later commit needs are recorded as unwanted, and then deleted
+    place      returns the key of a data object for a task: an id of the upload (attempt), and a segment id
+    commit     HEAD of each object ─▶ small parts joined, and put by the broker ─▶ the log lists all (`ledger.log`)
+    sweep      objects that no segment and no later commit needs are recorded as unwanted, and then deleted
 
 Rules
 - A batch becomes segments if at least one of its parts is an object. Consecutive small parts are then joined to one

@@ -2,10 +2,10 @@
 
 A *segment* is one file of a ledger. A file is *sound* if all its checksums match.
 
-        find      changes nothing. Reports whether the metadata are older than the last commit, for example a restored
-        copy. Reports each segment without a record, with the ledger to which it can be added, or the reason why it
-        cannot be added repair    repeats find, accepts the metadata as the newest, and adds each segment that can be
-        added
+    find      changes nothing. Reports whether the metadata are older than the last commit (for example a restored
+              copy). Also reports each segment without a record, and the ledger to which it can be added. If it cannot
+              be added, reports the reason
+    repair    repeats find, accepts the metadata as the newest, and adds each segment that can be added
 
 A segment can be added to the end of a managed ledger under these conditions:
 - Its sidecar, the file `<id>.index` beside it, names this store. It also names the ledger's incarnation, an id that
