@@ -4,13 +4,13 @@
     records   ─▶ changed rows of a transaction ─▶ one batch ─▶ acknowledged ─▶ COMMIT
 
 Rules
-- A *sync job* makes the appended entries of one segment durable. No thread waits for the log meanwhile: the thread that
-  acknowledges the log object completes the job. A transaction, a run (the entries of a committed batch) and a sync of
-  staged parts do wait.
+- A *sync job* makes the appended entries of one segment durable. No thread waits for it: the thread that acknowledges
+  the log object completes the job. In a transaction, a run (the entries of a committed batch) or a sync of staged
+  parts, the calling thread waits for the log.
 - The bytes of a batch are read from the local file when its log object is built. The file stays open until then.
 - If the log has failed, the store accepts nothing more, and its broker exits.
-- To *carry* a file is to write its bytes to the log again. A carry writes exactly the bytes that were appended to the
-  log before, whose number is in `LiveFiles`.
+- To *carry* a file is to write its bytes to the log again: exactly the bytes that were appended to the log before.
+  `LiveFiles` has their number.
 - While a segment is synced, its later entries are already appended to the log, in *pieces* of about `piece_bytes`. So
   one ledger can have several puts in flight. A later sync of the segment waits for the piece with its last byte.
 """

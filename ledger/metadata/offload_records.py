@@ -11,8 +11,9 @@ A *segment* is one file of a ledger. An *attempt* is one upload of a segment, id
 A *direct segment* is a segment whose data object (its bytes) a Spark task has put into the bucket. The commit of the
 batch lists it as offloaded. Its driver has two more properties:
 
-    stampTime            time of all entries of the segment, in ms. The stamps in the object are provisional: readers
-                         compute the real ones (`ledger.segment.provisional_stamps`)
+    stampTime            time of all entries of the segment, in ms. The stamps (time and row number before each entry)
+                         in the object are placeholders: readers compute the real stamps
+                         (`ledger.segment.provisional_stamps`)
     indexObjects         `pending` until the entry index and the block index are in the bucket
 
 Rules

@@ -1,6 +1,4 @@
-"""Records of a partitioned ledger and of its partitions, all inserted in one transaction.
-
-The functions are called within the caller's transaction.
+"""Records of a partitioned ledger and of its partitions, all inserted in the caller's transaction.
 
 Invariants
 - The record of a partitioned ledger has the number of its partitions. Each of these partitions has a record.

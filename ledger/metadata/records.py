@@ -4,8 +4,8 @@ A *segment* is one file of a ledger. A *run* is the entries of one committed bat
 new broker raises. The *replay floor* of a cursor is the end of the last batch that Spark has certainly committed.
 
     store         one row: id, host, epoch, next segment id
-    ledger        name, name in lower case, incarnation (id of the creation), version, and Pulsar's
-                  `ManagedLedgerInfo` (properties, end if terminated)
+    ledger        name, name in lower case, incarnation (an id that each creation of a ledger gets), version, and
+                  Pulsar's `ManagedLedgerInfo` (properties, end if terminated)
     segment       one row for each segment: Pulsar's `LedgerInfo` and more (ledger.metadata.segment_records)
     run           for each query, the newest of its batches whose entries are in a sealed segment
     manifest      the newest batch of each query that writes to several ledgers (ledger.metadata.manifest_records)

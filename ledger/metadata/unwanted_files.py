@@ -17,8 +17,8 @@ Rules for files
 
 Rules for objects in object storage
 - An *attempt* is one upload of a segment. The table lists the attempts whose objects must be deleted.
-- If a transaction removes an attempt from a segment's record, it inserts the row. It may trim the ledger, delete the
-  ledger, or record a new attempt.
+- The transaction that removes an attempt from a segment's record inserts a row. Such a transaction trims the ledger,
+  deletes the ledger, or records a new attempt.
 - A sweep inserts rows for objects that no record names. It leaves out the objects of a commit in progress.
 - A row is deleted after its objects. So a crash leaves no object that is not listed.
 """

@@ -1,8 +1,9 @@
 """Store: one directory, one broker, many managed ledgers.
 
-A *segment* is one file of a ledger. The *epoch* is a number in the metadata that each new broker raises.
+A *segment* is one file of a ledger. A *log* is a ledger without partitions, or one partition. The *epoch* is a number
+in the metadata that each new broker raises.
 
-    <store>/metadata.sqlite     the records (ledger.metadata.records); each change takes effect with its transaction
+    <store>/metadata.sqlite     the records (ledger.metadata.records), a SQLite database
     <store>/ledgers/            <segment id>.ledger and .index; ids are unique in the store, no path has a ledger's name
     <store>/staging/            files with rows that wait for the commit of their batch (ledger.log.staging)
     <store>/lock                locked by the broker while it lives (ledger.ownership)
@@ -181,7 +182,7 @@ class Store:
         )
 
     def _direct_parts(self, offloader: OffloaderChoice, settings: Settings) -> DirectParts:
-        """Return the direct sink. Only a store in a bucket takes data objects from tasks."""
+        """Return the part of the store that accepts data objects from Spark tasks. Only a store in a bucket does so."""
         in_bucket = self._context.sync_through is not None and offloader.has_target()
         return DirectParts(
             self.metadata,

@@ -13,7 +13,7 @@ Rules
 - A broker puts objects only at numbers below `lowest + window`. `lowest` is its lowest unacknowledged number.
 - A broker acknowledges numbers in ascending order. After a put has succeeded, the broker first reads the manifest. It
   acknowledges the object only if the manifest shows the broker's epoch.
-- If a broker finds another broker's object in a slot where it puts, the slot is lost. Then the broker ends.
+- If a broker finds another broker's object in a slot into which it puts, the slot is lost. Then the broker ends.
 - An object is *void* if an object with a lower number has a higher epoch. Readers skip void objects.
 - A taker claims the first free slot and the rest of the window.
 - A taker reads the manifest again before its first claim and after its last one. If the epoch has changed, the taker
