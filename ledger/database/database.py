@@ -269,7 +269,7 @@ class MetadataFile:
             if changed and self._number is not None:
                 self._number.write(commits + 1)
         except Exception as error:  # noqa: BLE001 — raised to every caller of the group
-            with suppress(sqlite3.Error):  # the callers get the first error; the next BEGIN raises this error
+            with suppress(sqlite3.Error):  # callers get the first error; if the rollback fails, the next BEGIN fails
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
             if self._capture is not None:

@@ -116,7 +116,7 @@ class DirectParts:
 
     @contextmanager
     def withheld(self, *runs: CommitRun) -> Iterator[None]:
-        """Keep sweeps from the objects of these runs while the runs are committed.
+        """Exclude the objects of these runs from sweeps while the runs are committed.
 
         Raises NotFound if an object is being deleted.
         """
