@@ -124,7 +124,7 @@ def decode_manifest(data: bytes, where: str) -> StoreManifest:
 
 
 def require_successor(before: StoreManifest, after: StoreManifest, where: str) -> None:
-    """Raise Corrupt if `after` violates an invariant of the manifest that follows `before`."""
+    """Raise Corrupt if the manifest `after` must not replace the manifest `before`."""
     same_epoch = before.epoch == after.epoch
     kept = (
         before.store_id == after.store_id
