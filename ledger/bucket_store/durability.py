@@ -4,9 +4,9 @@
     records   ─▶ changed rows of a transaction ─▶ one batch ─▶ acknowledged ─▶ COMMIT
 
 Rules
-- A *sync job* makes the appended entries of one segment durable. No thread waits for it: the thread that acknowledges
-  the log object completes the job. In a transaction, a run (the entries of a committed batch) or a sync of staged
-  parts, the calling thread waits for the log.
+- A *sync job* makes the appended entries of one segment durable. No thread waits for the job: the thread that
+  acknowledges the log object completes the job. In a transaction, a run (the entries of a committed batch) or a sync of
+  staged parts, the calling thread waits for the log.
 - The bytes of a batch are read from the local file when its log object is built. The file stays open until then.
 - If the log has failed, the store accepts nothing more, and its broker exits.
 - To *carry* a file is to write its bytes to the log again: exactly the bytes that were appended to the log before.

@@ -1,7 +1,8 @@
 """Records of a store: its ledgers, their segments, their readers.
 
-A *segment* is one file of a ledger. A *run* is the entries of one committed batch. The *epoch* is a number that each
-new broker raises. The *replay floor* of a cursor is the end of the last batch that Spark has certainly committed.
+A *segment* is one file of a ledger; its id is `ledger_id` in the code, as in Pulsar. A *run* is the entries of one
+committed batch. The *epoch* is a number that each new broker raises. The *replay floor* of a cursor is the end of the
+last batch that Spark has certainly committed.
 
     store         one row: id, host, epoch, next segment id
     ledger        name, name in lower case, incarnation (an id that each creation of a ledger gets), version, and

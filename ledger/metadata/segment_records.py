@@ -1,7 +1,7 @@
 """Rows of segments: the segments of each managed ledger, and the segments that retention deleted (trimmed).
 
-A *segment* is one file of a ledger. An *entry* is one append. An *attempt* is one upload of a segment to object
-storage.
+A *segment* is one file of a ledger; its id is `ledger_id` in the code, as in Pulsar. An *entry* is one append. An
+*attempt* is one upload of a segment to object storage.
 
     segment       by segment id: Pulsar's `LedgerInfo`, and values that it lacks: block size, rows, file size, entries
                   with rows

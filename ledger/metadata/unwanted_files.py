@@ -1,7 +1,7 @@
 """Files and objects of segments that must be deleted, as records of the metadata.
 
-A *segment* is one file of a ledger, with an index file beside it. Segment files are deleted only by this module, and
-only if a record says so. So lost metadata cannot cause a deletion.
+A *segment* is one file of a ledger, with an index file beside it. Its id is `ledger_id` in the code, as in Pulsar.
+Segment files are deleted only by this module, and only if a record says so. So lost metadata cannot cause a deletion.
 
     unwanted_file   segment id, and one of: `all` (all its files), `data` (its data file alone), `made` (its files, if
                     no ledger lists the segment yet)

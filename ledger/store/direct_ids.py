@@ -1,8 +1,9 @@
 """Segment ids for the objects that Spark tasks put into the bucket before the commit of their batch.
 
-The commit makes each object a segment of its ledger. The key of an object contains the segment id. So the id must be
-known before the put. The ids of a ledger's segments must rise, in the order of the batch's tasks. A *reservation* is a
-range of segment ids for one batch in one ledger, with the keys that contain these ids.
+The commit makes each object a segment of its ledger. The key of an object contains the segment id (`ledger_id` in the
+code, as in Pulsar). So the id must be known before the put. The ids of a ledger's segments must rise, in the order of
+the batch's tasks. A *reservation* is a range of segment ids for one batch in one ledger, with the keys that contain
+these ids.
 
 Rules
 - When the first task of a batch asks, the broker reserves `_TASKS` ids for the batch and the ledger. Task *n* gets the

@@ -1,10 +1,10 @@
 """Scheduler of offloads: copies due or requested segments to object storage, one managed ledger after another.
 
-To *offload* a segment, a sealed file of a ledger, is to copy it to object storage. An *attempt* is one upload of a
-segment, named by a UUID. A *run* is the offload of several segments of one ledger. A *sweep* deletes *unwanted*
-objects: those of attempts that did not complete or that no record names. A *direct segment* is a segment whose data
-object (its bytes) a Spark task put into the bucket itself. An *index object* states where the entries of a segment are
-in its data object.
+To *offload* a segment, a sealed file of a ledger, is to copy it to object storage. The id of a segment is `ledger_id`
+in the code, as in Pulsar. An *attempt* is one upload of a segment, named by a UUID. A *run* is the offload of several
+segments of one ledger. A *sweep* deletes *unwanted* objects: those of attempts that did not complete or that no record
+names. A *direct segment* is a segment whose data object (its bytes) a Spark task put into the bucket itself. An *index
+object* states where the entries of a segment are in its data object.
 
     prepare       record a new attempt; list the objects of an earlier attempt as unwanted; a sweep deletes them
     offload       write the objects, the index object last

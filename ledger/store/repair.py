@@ -1,6 +1,7 @@
 """Repair of a store whose metadata lost records of segments. No existing file is overwritten or deleted.
 
-A *segment* is one file of a ledger. A file is *sound* if all its checksums match.
+A *segment* is one file of a ledger; its id is `ledger_id` in the code, as in Pulsar. A file is *sound* if all its
+checksums match.
 
     find      changes nothing. Reports whether the metadata are older than the last commit (for example a restored
               copy). Also reports each segment without a record, and the ledger to which it can be added. If it cannot

@@ -1,8 +1,9 @@
 """Interface to object storage, in Pulsar's format PIP-17. The package `offload` implements it, and the store calls it.
 
-A *data object* has the bytes of a segment. An *index object* states where the entries are in the data object. A *direct
-segment* is a segment whose data object a Spark task has put. An *attempt* is one upload of a segment, identified by a
-UUID. A *driver* is the location of its objects. A *frame* is an entry with its length and id.
+In the code, `ledger_id` is the id of a segment, as in Pulsar. A *data object* has the bytes of a segment. An *index
+object* states where the entries are in the data object. A *direct segment* is a segment whose data object a Spark task
+has put. An *attempt* is one upload of a segment, identified by a UUID. A *driver* is the location of its objects. A
+*frame* is an entry with its length and id.
 
     offload(ledger, attempt, extra metadata)       copies a sealed segment, completely or not at all
     put_indexes(ledger, attempt, extra metadata)   puts the index objects of a direct segment

@@ -2,7 +2,7 @@
 
 The rule is Pulsar's. A segment is due if it was sealed long enough ago. It is also due if it and all newer sealed
 segments together exceed a size. The oldest due segment is offloaded first. A *log* is a ledger without partitions, or
-one partition.
+one partition. In the code, `ledger` and `ledger_id` mean a segment and its id, as in Pulsar.
 
 Invariant: An open segment, an empty segment and an offloaded segment are never selected.
 """
