@@ -7,11 +7,11 @@ The records (rows of the metadata) come from the snapshot and the write-ahead lo
 
 Rules
 - The builder empties the directory first. The broker's log file, locks and credentials stay.
-- The builder deletes a built file that no record needs. Its segment is uploaded, or not in the metadata any more.
-- If a segment is sealed and not uploaded, the builder seals its file, and compares the file with the record.
-- The file of an open segment stays unsealed. The broker appends to it when a client next uses the ledger.
-- The builder changes two kinds of records. The store's record gets the name of this host. The records of uploaded
-  segments state that this directory has no copy. The caller appends the changed records to the log.
+- The builder deletes a built file if its segment is uploaded or not in the metadata any more.
+- If a segment is sealed and not uploaded, the builder completes its file, and compares the file with the record.
+- The file of an open segment stays open: the broker will append to it.
+- The builder changes two kinds of records. The store's record gets the name of this host. The record of an uploaded
+  segment gets the note that this directory has no copy. The caller appends the changed records to the log.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ _OPEN_MAX = 512
 def _seal(path: Path, listed: LedgerInfo, store_id: str, block_bytes: int, first_row: int, file_bytes: int) -> None:
     """Seal the file of a sealed segment. Raises Corrupt if the file differs from the record.
 
-    Bytes behind the sealed end are removed. A broker whose local disk failed left them in the log, and never
+    Bytes after the sealed end are removed. A broker whose local disk failed has written them to the log, and never
     acknowledged their entries.
     """
     if path.exists() and path.stat().st_size > file_bytes:

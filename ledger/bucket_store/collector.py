@@ -1,8 +1,8 @@
 """Collector of a store in a bucket: deletes objects of the write-ahead log that no broker needs any more.
 
-A log object is *live* if the next broker needs it. It has records that the newest snapshot lacks, or bytes of a segment
-that is not uploaded. A *snapshot* is an object with all records. The *manifest* is the object that names the broker of
-the store. It contains the *first live number*, the number of the oldest live object.
+A *snapshot* is an object with all records of the metadata. A log object is *live* if the next broker needs it. Such an
+object has records that the newest snapshot lacks, or bytes of a segment that is not uploaded. The *manifest* is the
+object that names the broker of the store. It contains the *first live number*, the number of the oldest live object.
 
     snapshot ─▶ manifest (snapshot, first live number) ─▶ objects below the first live number are deleted
 
@@ -11,7 +11,7 @@ bytes of the segment to the log again. Then the old object is not needed any mor
 
 Rules
 - An object is deleted only after a manifest that does not need it is in the bucket (`ledger.wal.fence`).
-- For an idle store nothing is due, and the collector sends no request.
+- While the log does not grow, the collector sends no request.
 - If another broker has taken the store over, the collector closes the log. It deletes nothing afterwards.
 - If a deletion fails, only the deletion is repeated, and not the whole round.
 """
@@ -54,10 +54,11 @@ T = TypeVar("T")
 class CollectorLimits:
     """Limits of the log.
 
-    A snapshot is due when the log has grown by `objects_max` objects. It is also due when the log has grown by more
-    than `snapshot_bytes` and by more than the size of the last snapshot. If the live objects exceed `live_bytes` or
-    `objects_max`, segments with few appends are carried. A segment above `carry_bytes` is rolled over and uploaded
-    instead. Objects that no manifest names are deleted when they are older than `age_min_ms`.
+    - A snapshot is due when the log has grown by `objects_max` objects since the last one. It is also due when the log
+      has grown by `snapshot_bytes` and by the size of the last snapshot.
+    - If the live objects exceed `live_bytes` or `objects_max`, segments with few appends are carried. A segment above
+      `carry_bytes` is rolled over and uploaded instead.
+    - Snapshots and secrets that no manifest names are deleted when they are older than `age_min_ms`.
     """
 
     snapshot_bytes: int = 64 * 1024 * 1024
@@ -76,13 +77,13 @@ class CollectedLog:
     needed: Callable[[], int]
     """The lowest number of an object with a part of an unacknowledged batch."""
     size: Callable[[], int]
-    """Bytes of the live objects at the start, plus bytes of the objects that were acknowledged since then."""
+    """Bytes of the objects that were live at the start of the broker or were acknowledged since then."""
     snapshot: Callable[[], tuple[bytes, int]]
     """Returns a snapshot, and the number of the first object whose records the snapshot lacks."""
     needed_files: Callable[[], Collection[str]]
     """Returns the names of all files whose bytes must stay in the log."""
     carry: Callable[[Mapping[str, LiveFile]], Mapping[str, int]]
-    """Writes the bytes of files to the log again. Returns the number of the first new object of each file.
+    """Writes the bytes of files to the log again. Returns the first object with these bytes for each file.
 
     Files that were deleted in the meantime are left out.
     """
@@ -188,8 +189,8 @@ class Collector:
     def sweep(self) -> bool:
         """Delete objects that crashes left.
 
-        They are log objects below the first live number, snapshots and secrets that no manifest names, and objects of
-        the test of a new bucket. Return whether some of them are too young to be deleted.
+        They are log objects below the first live number, snapshots and secrets that the manifest does not name, and
+        objects of the probe. Return whether some of them are too young to be deleted.
         """
         manifest, now_ms = self._holder.manifest, self._clock()
         gone, young = [], False
@@ -226,9 +227,9 @@ class Collector:
             self._files.carried(name, number)
 
     def _live_from(self, size: int) -> int:
-        """Return the end of the log at the oldest round after which at most `live_bytes` were appended.
+        """Return the lowest number from which on the log has at most `live_bytes`.
 
-        If there is no such round, return the end of the log at the newest round.
+        Only the ends of the log at earlier rounds are candidates. If none of them fits, return the newest of them.
         """
         while len(self._marks) > 1 and size - self._marks[0].size > self._limits.live_bytes:
             self._marks.popleft()

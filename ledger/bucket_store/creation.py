@@ -1,15 +1,14 @@
 """Creation of a store in a bucket: probe, first snapshot, manifest.
 
-The probe tests whether the server's conditional puts are atomic. The snapshot contains the records of the empty store.
-The manifest is the object that makes the prefix a store.
+The *probe* tests whether puts with a condition are atomic on this server. The *snapshot* contains the records of the
+empty store. The *manifest* is the object that makes the prefix a store.
 
 Rules
 - The manifest is put last, with `If-None-Match: *`. So if two processes create a store at the same time, one put
   succeeds. The other process then opens the store that the first process created.
 - A prefix that has objects and no manifest is refused. Reason: another program may use the prefix, or a store there has
-  lost its manifest.
-- Exception: snapshots and objects of a probe are accepted. They come from another process that created a store at the
-  same time, or crashed while it created a store. The collector deletes them later.
+  lost its manifest. Exception: snapshots and objects of a probe are accepted. They come from another process that is
+  creating the store, or that crashed before it put the manifest. The collector deletes them later.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ def found_or_created(
 
 
 def require_unused(bucket: Bucket) -> None:
-    """Raise Refused if a bucket without a manifest has other objects than a crashed creation of a store leaves."""
+    """Raise Refused if the prefix has objects that are neither snapshots nor of a probe."""
     used = next((found.key for found in bucket.objects() if not found.key.startswith(_OF_CREATORS)), None)
     if used is not None:
         raise Refused(

@@ -1,18 +1,18 @@
-"""Durability of a store in a bucket: an append to the write-ahead log in the bucket replaces a sync to disk.
+"""Durability of a store in a bucket: an append to the write-ahead log in the bucket replaces the sync of a local file.
 
     sync job  ─▶ unsynced bytes of the segment ─▶ one batch ─▶ acknowledged ─▶ end of the job
     records   ─▶ changed rows of a transaction ─▶ one batch ─▶ acknowledged ─▶ COMMIT
 
 Rules
-- A submitted sync job keeps no thread waiting. The thread that acknowledges a log object completes the sync jobs of
-  this object. A transaction, a run and a sync of staged parts wait for the log.
+- A *sync job* makes the appended entries of one segment durable. No thread waits for the job: the thread that
+  acknowledges the log object completes the job. In a transaction, a run (the entries of a committed batch) or a sync of
+  staged parts, the calling thread waits for the log.
 - The bytes of a batch are read from the local file when its log object is built. The file stays open until then.
 - If the log has failed, the store accepts nothing more, and its broker exits.
-- To *carry* a file is to write its bytes to the log again. `LiveFiles` knows how many bytes of a file were appended to
-  the log. A carry writes exactly these bytes.
-- A sync of a segment may take long. During the sync, later entries of the segment are appended to the log in *pieces*
-  of about `piece_bytes`. So one ledger can have several puts in flight. A later sync of the segment waits for the piece
-  with its last byte.
+- To *carry* a file is to write its bytes to the log again: exactly the bytes that were appended to the log before.
+  `LiveFiles` has their number.
+- While a segment is synced, its later entries are already appended to the log, in *pieces* of about `piece_bytes`. So
+  one ledger can have several puts in flight. A later sync of the segment waits for the piece with its last byte.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Sent:
-    """State of an open segment: the end of the bytes that were appended to the log, and its unacknowledged pieces.
+    """State of an open segment: the end of the bytes that were appended to the log, and the unacknowledged pieces.
 
-    Each piece is described by its end and its future.
+    A piece is the end of its bytes in the file, and the future of its batch.
     """
 
     end: int
@@ -56,7 +56,7 @@ class _Sent:
 class BucketDurability:
     """Durability of one open store.
 
-    The local metadata file contains the records of all log objects before `records_from`.
+    The local metadata file contains the records of all log objects with a number below `records_from`.
     """
 
     def __init__(self, wal: WalWriter, files: LiveFiles, records_from: int, piece_bytes: int) -> None:
@@ -83,13 +83,13 @@ class BucketDurability:
         self.records_from = self.append([MetadataRows(rows)]).result().last + 1
 
     def diverged(self, error: BaseException) -> None:
-        """End the broker. Called if records are in the log, but the local metadata file could not commit them."""
+        """End the broker. Called if records are in the log, but the commit to the local metadata file has failed."""
         self._wal.fail(Unavailable(f"the local metadata cannot commit a change that is in the log: {error!r}"))
 
     def sync_parts(self, paths: Sequence[tuple[str, Path]]) -> None:
         """Make staged parts (files with rows of tasks) durable as one batch.
 
-        A commit to several ledgers calls this before it records the list of its parts.
+        A commit to several ledgers calls this method before it records the list of its parts.
         """
         with ExitStack() as opened:
             items = [self._whole(name, opened.enter_context(disk.opened(path))) for name, path in paths]
@@ -100,10 +100,7 @@ class BucketDurability:
         return BucketSyncPool(self, check_fenced)
 
     def append(self, batch: Sequence[Item]) -> Future[WalRange]:
-        """Append a batch to the log.
-
-        From then on the files of the batch are live: the log is needed to restore them.
-        """
+        """Append a batch to the log. From then on, the log objects with bytes of the batch's files are needed."""
         with self._order:
             number = self._wal.end
             for item in batch:
@@ -112,7 +109,7 @@ class BucketDurability:
             return self._wal.append(batch)
 
     def carry(self, name: str, fd: int, sealed_bytes: int) -> Future[WalRange]:
-        """Append again the bytes of a file that are in earlier batches. Later batches append the later bytes.
+        """Append again all bytes of a file that earlier batches contain.
 
         `sealed_bytes` is the size of a sealed file, and 0 for an open file. Bytes after the sealed size are left out,
         because they were never acknowledged.
@@ -121,7 +118,7 @@ class BucketDurability:
             return self._wal.append([_range(name, fd, 0, sealed_bytes or self._files.length(name))])
 
     def begin(self, file: UnsyncedRange) -> Future[WalRange]:
-        """Append the bytes of a segment's range that were not appended yet. Return the future of the last byte."""
+        """Append the bytes of the range that were not appended yet. Return the future of the last piece."""
         with self._sending:
             sent = self._sent.setdefault(file.ledger_id, _Sent(file.offset))
             while sent.pieces and sent.pieces[0][0] <= file.offset:
@@ -131,7 +128,7 @@ class BucketDurability:
             return next(future for end, future in sent.pieces if end >= file.end)
 
     def send_ahead(self, file: UnsyncedRange) -> None:
-        """Append written bytes of a segment while a sync of the segment runs, if there are enough bytes for a piece.
+        """Append bytes of a segment while a sync of the segment runs, if there are enough bytes for a piece.
 
         The piece has its own file descriptor. Reason: after an error the broker may close the segment before the log
         reads the bytes.
@@ -149,7 +146,7 @@ class BucketDurability:
         future.add_done_callback(lambda _: os.close(fd))
 
     def drain(self, ledger_id: int) -> None:
-        """Wait until all pieces of a segment are acknowledged or have failed. The segment gets no entry afterwards."""
+        """Wait until all pieces of a segment are acknowledged or have failed. The segment gets no more entries."""
         with self._sending:
             sent = self._sent.pop(ledger_id, None)
         if sent is not None:
@@ -216,7 +213,7 @@ class BucketSyncPool:
         return self._answer(sync)
 
     def close(self) -> None:
-        """Do nothing, because the append queue of each ledger has already waited for its jobs."""
+        """Do nothing: the append queue of each ledger has already waited for its jobs."""
 
     def _begin(self, job: SyncJob) -> None:
         more = True

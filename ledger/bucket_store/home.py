@@ -1,17 +1,18 @@
 """Store in a bucket, as its broker opens it.
 
 The broker takes the store over from an earlier broker (`ledger.wal.take_over`), and builds a local directory from the
-bucket. Then it opens the directory as it opens a local store. The collector deletes old objects of the write-ahead log.
-The *manifest* is the object that names the owner of the store. The *epoch* in it is a number that each new broker
-raises. A *claim* is an empty object that the new broker puts where a late put of the earlier broker could end up.
+bucket. Then it opens the directory as it opens a local store. The *collector* deletes old objects of the write-ahead
+log. The *manifest* is the object that names the owner of the store. The *epoch* in the manifest is a number that each
+new broker raises. A *claim* is an empty log object. The new broker puts claims into all places that a late put of the
+earlier broker could reach.
 
     manifest ─▶ epoch + 1 ─▶ snapshot and log ─▶ directory ─▶ claims ─▶ write-ahead log ─▶ Store ─▶ collector
 
 Rules
 - The broker takes the lock of the directory before it empties the directory.
 - If the write-ahead log fails, `on_lost` is called once with the error. Then the broker must exit.
-- `close` seals no segment (file of a ledger). Reason: every acknowledged entry is in the bucket, so the next broker
-  continues the open segments.
+- `close` seals no segment. Reason: every acknowledged entry is in the bucket, so the next broker can append to the open
+  segments.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class BucketLimits:
 
 
 class BucketStore:
-    """Open store in a bucket. Its attribute `store` has the same methods as the store of a directory."""
+    """Open store in a bucket. Its attribute `store` is used like the store of a local directory."""
 
     def __init__(
         self,
@@ -125,9 +126,9 @@ class BucketStore:
         )
 
     def begin(self, broker: BrokerAddress, secret: BrokerSecret | None = None) -> None:
-        """Write the broker's address to the manifest, where other hosts find the broker, and start the collector.
+        """Write the broker's address to the manifest, where clients find it, and start the collector.
 
-        A secret is put before the manifest. So a client that reads the address also finds the secret.
+        The secret is put before the manifest. So a client that reads the address also finds the secret.
         """
         try:
             if secret is not None:
@@ -169,7 +170,7 @@ class BucketStore:
             _log.warning("it is unknown whether another broker has taken the store over: %s", error)
 
     def settle(self) -> None:
-        """Accept no further calls, and complete the queued work."""
+        """Accept no further appends, and complete the queued appends."""
         self.collector.stop()
         self.store.settle()
 

@@ -1,14 +1,14 @@
-"""Live files: files of the local directory whose bytes are in the bucket only as objects of the write-ahead log.
+"""Live files: files of the local directory whose bytes the bucket has only in objects of the write-ahead log.
 
-For each live file this module records the oldest log object that is needed to restore the file. This object and later
-objects must not be deleted.
+For each live file, this module records the number of the oldest log object that a new broker needs to restore the file.
+This object and later objects must not be deleted.
 
 Invariants
-- A file is recorded before its bytes are appended to the log. The recorded number is at most the number of the object
-  that will contain the bytes.
-- A file is forgotten when the log's bytes of the file are not needed any more. The bytes of a segment (a file of a
-  ledger) are needed until the segment is uploaded or removed from the metadata. A staged part (a file with rows of one
-  Spark task) is needed until it is deleted.
+- A file is recorded before its bytes are appended to the log. The number of the object that will contain the bytes is
+  not known yet. So the recorded number may be lower, but never higher.
+- A file is forgotten when its bytes in the log are not needed any more. The bytes of a segment (a file of a ledger) are
+  needed until the segment is uploaded or removed from the metadata. The bytes of a staged part (a file with rows of one
+  Spark task) are needed until the part is deleted.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Places in the write-ahead log: for each byte of a file, the last log object that contains the byte. Pure.
+"""Places in the write-ahead log: for each byte of a file, the last log object that contains the byte.
 
     file      0 ........ 100 .... 180 ............... 400
     object    12 at 72   | 15 at 96 | 17 at 72               bytes 0 to 99 are in object 12, from its offset 72 on
 
 Invariants
 - The places of a file do not overlap, and are in the order of its bytes.
-- A later write of a byte replaces the place of the earlier write.
+- If a byte is written twice, the place of the later write counts.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Manifest as this broker last wrote it. One thread at a time changes the manifest.
 
-The manifest is the object that names the broker of a store in a bucket. A change is a put that succeeds only if the
-manifest in the bucket still has the etag of this broker's last put.
+The manifest is the object that names the broker of a store in a bucket. The *etag* is S3's id of an object's content. A
+change is a put that succeeds only if the manifest in the bucket still has the etag of this broker's last put.
 
 Invariants
 - A change succeeds only if no other broker replaced the manifest. So a success proves that this broker owns the store.
 - If the bucket has the manifest of another broker, a change raises Fenced.
-- If the responses to a change were lost until its deadline, the change may have succeeded. The next change first reads
-  the manifest, and starts from its content.
+- If a change gets no response before its deadline, it may have succeeded. So the next change first reads the manifest,
+  and starts from the content that it finds.
 """
 
 from __future__ import annotations

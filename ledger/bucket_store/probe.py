@@ -1,12 +1,14 @@
-"""Probe: a test of a bucket before a store is created there. It finds servers whose conditional puts are not atomic.
+"""Probe: a test of a bucket before a store is created there.
+
+It finds servers on which puts with a condition are not atomic.
 
     create    eight threads put one new key with `If-None-Match: *`: one put must succeed, and the object has its bytes
     replace   eight threads replace one object with the same `If-Match`: one put must succeed, the object has its bytes
     other     a put with an old etag is refused; a read, a range and a list see a write at once; a deletion works
 
 Rules
-- A faulty server passes most rounds. So there are hundreds of rounds, and some of them run at the same time.
-- Each error names the round, the expected and the found value. The objects of the probe are deleted at the end.
+- A faulty server passes most rounds. So there are hundreds of rounds, and several rounds run at the same time.
+- Each error states the round, the expected and the found value. The objects of the probe are deleted at the end.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Verification of a store in its bucket: manifest, snapshot, log objects, and the files that a broker builds from them.
 
 The *manifest* is the object that names the store's broker and its newest *snapshot*, a copy of the metadata. Only log
-objects that the store still needs are verified, because the broker's collector may delete the others.
+objects that the store still needs are verified: the broker's collector, which deletes old objects, may delete the
+others.
 
     manifest ─▶ snapshot ─▶ every log object ─▶ a scratch directory, as a broker builds it ─▶ records, segments, cursors
 
@@ -9,8 +10,8 @@ Rules
 - The verification changes nothing in the bucket. So a broker may serve the store at the same time.
 - The scratch directory gets the files of all segments that are not uploaded. Each file is compared with its record.
 - If the collector deletes objects that were not read yet, the verification begins again (`view`).
-- The first damage raises Corrupt. The error names the object or the segment, the place, the expected and the found
-  value.
+- The first damage raises Corrupt. The error names the object or the segment and the place, and has the expected and the
+  found value.
 - The result lists the uploaded segments. The caller verifies their objects, because this package does not know their
   format.
 """

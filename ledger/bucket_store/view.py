@@ -8,10 +8,11 @@ names the store's broker and its newest *snapshot*, a copy of the metadata.
 Rules
 - The view changes nothing in the bucket. So a broker may serve the store at the same time.
 - The view contains all entries that were acknowledged before the call: all log objects up to the first missing number.
-- The *first live number* in the manifest is the number of the oldest log object that is still needed. The collector
-  deletes objects below it, but first puts a manifest with the higher number.
-- A number may be missing because the collector deleted its object. So the manifest is read a second time. If it now has
-  another snapshot, or a first live number above the missing number, the view is built again.
+- An object may be missing because the broker's collector has deleted it, and not because the log ends there. The *first
+  live number* in the manifest is the number of the oldest log object that is still needed. The collector first raises
+  this number, and then deletes the objects below it.
+- So at the end the manifest is read a second time. If it now has another snapshot, or a first live number above the
+  missing number, the view is built again.
 """
 
 from __future__ import annotations
@@ -83,8 +84,8 @@ def build_view(
 def has_grown(bucket: Bucket, store_id: str, end: int, limits: RequestLimits) -> bool:
     """Return whether the store may have newer data than a view that ended at `end`. Sends two requests.
 
-    The log has not grown if two conditions hold. The object at `end` is missing, and a later manifest has a first live
-    number of at most `end`.
+    The log has not grown if the object at `end` is missing, and the newest manifest has a first live number up to
+    `end`.
     """
     try:
         repeated(lambda: bucket.get_range(log_key(end), 0, HEADER_BYTES), limits)

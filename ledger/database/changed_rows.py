@@ -1,9 +1,12 @@
-"""Rows that a transaction changed, as values: captured by triggers, encoded, and applied to another file.
+"""Rows that a transaction changed: captured by triggers, encoded, and applied to a copy of the database.
+
+A store in a bucket writes these rows to its write-ahead log. A new broker applies them to its local file.
 
     [["segment", "put", [7, "public/…", …]], ["cursor", "delete", ["public/…", "billing", …]], …]        msgpack
 
 Invariants
-- The changes of a transaction are complete and in order. They include cascades and replaced rows.
+- The changes of a transaction are complete and in order. They include rows that SQLite deletes by itself: by a foreign
+  key (cascade), or because a new row replaces them.
 - A change that was rolled back to its savepoint is not included.
 - A copy to which the changes of all transactions are applied in order has the same records.
 - A change that does not fit the copy raises `Corrupt`: it deletes a missing row, or names an unknown table.
@@ -66,7 +69,7 @@ class RowCapture:
 
     @property
     def count(self) -> int:
-        """The number of captured changes. `cut` returns to an earlier number."""
+        """The number of captured changes."""
         return len(self._rows)
 
     def cut(self, count: int) -> None:
@@ -74,7 +77,7 @@ class RowCapture:
         del self._rows[count:]
 
     def take(self) -> list[ChangedRow]:
-        """Return the changes and begin anew."""
+        """Return the captured changes, and forget them."""
         rows, self._rows = self._rows, []
         return rows
 

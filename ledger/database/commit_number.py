@@ -1,21 +1,22 @@
-"""Number of the newest commit to the metadata, in a file beside the metadata, which reveals lost commits.
+"""Number of the newest commit to the metadata, in a small file beside the metadata. It reveals lost commits.
 
     0       8        12       64      72       76
     +-------+--------+--------+-------+--------+
     | u64   | CRC32C |   0    | u64   | CRC32C |     little-endian; both places have the same number
     +-------+--------+--------+-------+--------+
 
-SQLite writes commits to a write-ahead log. It takes a damaged frame of this log as the end of the log. Then the later
-commits are lost without an error. The metadata are still undamaged, but older.
+SQLite writes commits to a write-ahead log. If a part of this log is damaged, SQLite ends the log there, without an
+error. So later commits are lost. The metadata still pass all other checks, because they are only older.
 
 Invariants
-- The number is written after the commit is on the device, and before the call returns. After a loss of power the number
-  may be lower than the number of commits in the metadata. If it is higher, commits are lost.
-- The number is written through a mapping and not synced. So it costs no system call, and no sync waits for it.
-- A new owner of the store creates a new file in the transaction that records the new owner, and renames the file into
-  place. So a broker that has lost the store writes to a file without a name.
-- If one place is damaged, the other is used. If both are damaged, the file is `Corrupt`. A missing file is `Corrupt`,
-  unless no broker has ever opened the store.
+- The number is written after the commit is on the device, and before the call returns. If it is higher than the number
+  of commits in the metadata, commits are lost.
+- The file is mapped into memory and never synced. So a write costs no system call. The number survives a kill of the
+  broker. After a power loss, it may be lower than the number of commits.
+- Each new broker creates a new file and renames it into place. So an earlier broker that still runs writes to a file
+  without a name.
+- If one place is damaged, the other is used. If both are damaged, or if the file is missing, an error is raised
+  (`Corrupt`). Exception: the file of a store that no broker has opened yet may be missing.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class CommitNumber:
         disk.sync_directory(path.parent)
 
     def write(self, number: int) -> None:
-        """Record that commit `number` is done. After a kill between both writes, one place is still sound."""
+        """Record that commit `number` is done. After a kill between the two writes, one place is sound."""
         record = _NUMBER.pack(number)
         record += _CRC.pack(crc32c(record))
         for place in _PLACES:

@@ -6,21 +6,23 @@ its own, it is *fenced*: its changes are refused.
 Rules
 - The file uses a write-ahead log (WAL) with synchronous=FULL. So a change is on the device before the call returns.
 - One thread writes. Changes that arrive during a commit share the next transaction, and so one sync. Each change has
-  its own savepoint, so a failed change affects no other.
-- Every transaction compares the broker's epoch first. If the epoch differs, the transaction writes nothing and raises
-  `Fenced`. A check of the epoch without a transaction looks at a separate file first (`ledger.database.epoch_file`).
+  its own savepoint. So a failed change is rolled back alone.
+- Every transaction first compares the epoch in the file with the broker's epoch. If they differ, the transaction writes
+  nothing and raises `Fenced`. A check without a transaction first reads a small separate file
+  (`ledger.database.epoch_file`).
 - Every transaction increases the number of commits. The broker writes this number to a separate file after the commit,
   before the call returns (`ledger.database.commit_number`).
 - The whole file is checked before it is opened for writing (`ledger.database.file_checks`). Each record is checked when
   it is read (`ledger.database.record_tables`).
 - Readers take a connection from a pool and never wait for a writer. Connections are not kept for each thread, because
   a Flight server uses a new thread for each call.
-- With a `replica`, another place has the durable copy. The changed rows of a transaction go there before the commit.
-  The local file is not synced. Readers see a change only after the copy is durable.
+- With a `replica`, the durable copy is in another place, such as a bucket. The changed rows of a transaction are
+  written there before the commit, and the local file is not synced. Readers see a change only after the copy is
+  durable.
 - A refused file stays unchanged. A file is refused if it belongs to another program, has another format, is damaged, is
   out of date, or is busy. An existing file is never replaced.
-- The owner migrates a file of an earlier format in one transaction, when it opens the file. After that, an older
-  program refuses the file. A reader migrates a copy in memory.
+- When a broker opens a file of an earlier format, it migrates the file in one transaction. After that, an older program
+  refuses the file. A process that only reads migrates a copy in memory.
 """
 
 from __future__ import annotations
@@ -167,7 +169,7 @@ class MetadataFile:
                 connection.close()
 
     def change(self, change: Change[T]) -> T:
-        """Run a change in a durable transaction, which other waiting changes share. Raises the errors of the change."""
+        """Run a change in a durable transaction, which waiting changes share. Raises the errors of the change."""
         future: Future[T] = Future()
         with self._arrival:
             self._require_open()
@@ -176,7 +178,7 @@ class MetadataFile:
         return future.result()
 
     def read_at_rest(self, query: Change[T]) -> T:
-        """Run a query on the last committed state, while no change is made. Changes wait for the query."""
+        """Run a query on the last committed state. Changes wait until the query has ended."""
         return self.change(lambda _: self.read(query))
 
     def bump_epoch(self) -> int:
@@ -267,7 +269,7 @@ class MetadataFile:
             if changed and self._number is not None:
                 self._number.write(commits + 1)
         except Exception as error:  # noqa: BLE001 — raised to every caller of the group
-            with suppress(sqlite3.Error):  # the callers get the first error; the next BEGIN raises this error
+            with suppress(sqlite3.Error):  # callers get the first error; if the rollback fails, the next BEGIN fails
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
             if self._capture is not None:

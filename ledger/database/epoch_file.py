@@ -3,15 +3,15 @@
     epoch u64, little-endian
     0                       8
 
-The epoch rises with each start of a broker. The epoch in the metadata decides which broker owns the store. This file
-makes the check cheap: it needs no query. A new owner writes the file after the metadata and before it reads a file of a
-ledger.
+The epoch is a number that rises with each start of a broker. The epoch in the metadata decides which broker owns the
+store. This file makes the check cheap: it needs no query of the metadata. A new broker first raises the epoch in the
+metadata, then writes the file, and only then reads the files of ledgers.
 
 Invariants
-- The file is written in place. So a broker that has it open can read the epoch of a later broker.
-- The writer sets the file's modification time to the epoch, in seconds since 1970. No clock sets such an early time. So
-  one `stat` of the file shows whether another broker has written it.
-- If the file differs in any other way (another number, truncated, removed, replaced), the metadata are read.
+- The file is written in place. So a broker that has the file open can read the epoch of a later broker.
+- The writer sets the file's modification time to the epoch, as seconds since 1970. No clock shows such an early time.
+  So one `stat` of the file shows whether another broker has written it.
+- If the file is not as this broker wrote it (another number, truncated, removed, replaced), the metadata are read.
 """
 
 from __future__ import annotations

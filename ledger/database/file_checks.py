@@ -1,9 +1,9 @@
-"""Read-only queries on a metadata file, during which SQLite changes no file, and the check before any write.
+"""Queries on a metadata file without any change of a file, and the check of the whole file before the first write.
 
 Rules
 - A query sees the last committed state, also while a broker has the file open.
-- The connection is read-only. Reason: a writing connection moves the write-ahead log into the file when it closes, and
-  then deletes the log. Of a damaged log it moves only the readable part. Then the other commits are lost.
+- The connection is read-only. Reason: when a connection that may write closes, SQLite moves the write-ahead log into
+  the file and deletes the log. Of a damaged log, SQLite moves only the readable part. The other commits would be lost.
 - If SQLite cannot read the write-ahead log on a read-only connection, the query reads a copy of the file and the log.
 """
 
@@ -76,8 +76,8 @@ def require_version(path: Path, version: int) -> None:
 def require_sound_file(path: Path, tables: Sequence[RecordTable], *, behind: bool = False) -> int:
     """Check a whole metadata file. Return its format. Raises Corrupt.
 
-    A file of format 1 has no checksums, so only SQLite's own check runs. With `behind`, the file may be older than the
-    number of commits that is stored beside it.
+    A file of format 1 has no checksums, so only SQLite's own check runs. With `behind`, the file may have fewer commits
+    than the file beside it states (`ledger.database.commit_number`).
     """
     require_ours(path)
     # The number is read first. So a commit of a running broker cannot make the metadata look out of date.
@@ -100,7 +100,7 @@ def require_sound_file(path: Path, tables: Sequence[RecordTable], *, behind: boo
 
 
 def version_of(connection: sqlite3.Connection) -> int:
-    """Return the format of an open file. The first bytes of the file may have an older format than its log."""
+    """Return the format of an open file. The first bytes of the file may state an older format than SQLite's log."""
     return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 

@@ -8,7 +8,8 @@ Invariants
 - Triggers update the account with each change. The cost of a change does not depend on the size of the table.
 - A statement that reads, replaces or deletes a record with a wrong checksum fails with `Corrupt`.
 - The sum of checksums does not depend on the order of the records. A lost or an additional record changes the sum.
-- The check also compares the statements that created tables, views and triggers. SQLite checks its trees and indexes.
+- The check of a whole file also compares the statements that created tables, views and triggers. SQLite itself checks
+  its trees and indexes.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ SQLITE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
 class RecordTable(NamedTuple):
     """Table: its columns as SQL declares them, its constraint, and the columns of its index.
 
-    A table that is not `counted` has exactly one record and no account. Format 3 has added the last `added` columns,
-    which need a default, and the indexes `added_indexes`.
+    A table that is not `counted` has exactly one record and no account. Format 3 of the file added the last `added`
+    columns, which need a default, and the indexes `added_indexes`.
     """
 
     name: str
@@ -63,7 +64,7 @@ class RecordTable(NamedTuple):
 
     @property
     def row_name(self) -> str:
-        """The name of the table, which statements change. The view has the name `name`."""
+        """The name of the table, for statements that change records. The view has the name `name`."""
         return f"{self.name}_row"
 
     def of_format(self, version: int) -> RecordTable:
@@ -101,9 +102,9 @@ class RecordTable(NamedTuple):
     def view(self) -> dict[str, str]:
         """Return the statement that creates the view.
 
-        The checksum is compared in a correlated subquery, which SQLite evaluates after all other terms of a query.
-        Without the subquery, SQLite would compare records that the query does not select, with the value of
-        `column = ?` in place of the column.
+        The comparison of the checksum is a correlated subquery, because SQLite evaluates it after all other terms of a
+        query. Without the subquery, SQLite would also check records that the query does not select. In the check, the
+        value that the query compares with a column would then replace the column's own value.
         """
         select = f"CREATE VIEW {self.name} AS SELECT {self.names()} FROM {self.row_name}"  # noqa: S608 — constant names
         checked = f"checked({self.row_name}.sum, '{self.name}', {self.names(self.row_name + '.')})"
@@ -124,7 +125,7 @@ _ACCOUNT = (
 
 
 class CheckedConnection(sqlite3.Connection):
-    """Connection that computes and compares checksums. `damage` has the messages of failed comparisons."""
+    """Connection that computes and compares checksums. `damage` has a message for each failed comparison."""
 
     damage: list[str]
 

@@ -1,7 +1,7 @@
-"""Durable cursors: the acknowledged positions of a named reader of a managed ledger, its lease, and its metadata row.
+"""Durable cursors: which positions of a ledger a named reader has acknowledged, and who may use the cursor now.
 
-An *entry* is one append. A *segment* is one file of a ledger. A position is the place before an entry: a segment id and
-an entry id.
+An *entry* is one append. A *segment* is one file of a ledger. A *position* is the place before an entry: a segment id
+and an entry id.
 
     table cursor  ledger, name, version, ManagedCursorInfo, replay floor, lease
                   columns for look-ups: the name in lower case, and the first position that the cursor needs
@@ -9,9 +9,9 @@ an entry id.
 Invariants of a cursor
 - `advance` never moves a cursor back. Only `reset` does.
 - A cursor never passes the end of the log.
-- The replay floor is the end of the last batch that Spark is known to have committed. Spark may repeat later batches.
-  Only `reset` moves the floor back. Entries after the floor or after the cursor must stay readable.
-- A lease is the right of one reader to use the cursor for some time. It is granted if it is free or expired, if the
+- The *replay floor* is the end of the last batch that Spark has certainly committed. Spark may repeat later batches. So
+  entries after the floor or after the cursor must stay readable. Only `reset` moves the floor back.
+- A *lease* is the right of one reader to use the cursor for some time. It is granted if it is free or expired, if the
   reader has it already, or if its holder is known to be dead.
 - `CursorRecord` is immutable: a change returns another record.
 
@@ -20,13 +20,14 @@ Rules of the metadata
 - Names that differ only in case are refused.
 - The rows of a managed ledger are deleted with the ledger.
 
-`ManagedCursorInfo` is Pulsar's record of a cursor. Its field mark-delete is the last acknowledged entry before the
-first gap. A `CursorRecord` has the position after this entry, `next_position`. So Pulsar's field is
-`(segment, entry - 1)`. It may be `(segment, -1)`, as in Pulsar.
+`ManagedCursorInfo` is Pulsar's record of a cursor. Its field *mark-delete* is the entry up to which all entries are
+acknowledged. A `CursorRecord` has the position after this entry instead, `next_position`. If `next_position` is
+`(segment, entry)`, mark-delete is `(segment, entry - 1)`. At the start of a segment this is `(segment, -1)`, as in
+Pulsar.
 
 A cursor may also have acknowledged single entries or rows after `next_position`. A small set of such positions is in
-the `ManagedCursorInfo`. A larger set is in a log that the cursor owns. `cursorsLedgerId` is the segment id of this log,
-or -1 without a log.
+the `ManagedCursorInfo`. A larger set is in the *cursor's log*, a segment file of its own. The field `cursorsLedgerId`
+is the id of this file, or -1 without a log.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Lease(msgspec.Struct, frozen=True):
 class CursorRecord(msgspec.Struct, frozen=True):
     """Durable cursor. All entries before `next_position` are acknowledged.
 
-    `kept` is Pulsar's record of the cursor without its mark-delete position.
+    `kept` is Pulsar's record of the cursor without mark-delete, encoded.
     """
 
     ledger: str
@@ -81,7 +82,7 @@ class CursorRecord(msgspec.Struct, frozen=True):
         return ManagedCursorInfo.FromString(self.kept) if self.kept else ManagedCursorInfo(cursorsLedgerId=-1)
 
     def in_ledger(self, ledger_id: int) -> CursorRecord:
-        """Return the cursor with its set of acknowledged positions in its log `ledger_id`; -1: without a log."""
+        """Return the cursor with its set of acknowledged positions in the log `ledger_id`. -1 means no log."""
         info = self.kept_info()
         info.cursorsLedgerId = ledger_id
         del info.individualDeletedMessages[:]
@@ -289,7 +290,7 @@ class CursorRecords(Records):
         return self._file.change(delete)
 
     def slowest(self, ledger: str) -> Position | None:
-        """Return the first position that a durable cursor of a managed ledger needs, or None without cursors."""
+        """Return the first position that any durable cursor of a managed ledger needs, or None without cursors."""
         return self._file.read(lambda c: slowest_of(c, ledger))
 
     def ledger_ids(self) -> set[int]:
@@ -307,7 +308,7 @@ def slowest_of(c: sqlite3.Connection, ledger: str) -> Position | None:
 
 
 def fill_needed(c: sqlite3.Connection) -> None:
-    """Fill the columns for look-ups. The metadata database has them since its format 3."""
+    """Fill the columns for look-ups in a file of a format before 3, which did not have them."""
     rows = c.execute("SELECT ledger, name, info, floor_ledger, floor_entry, holder, lease_until_ms FROM cursor")
     for cursor in [_cursor(*row) for row in rows.fetchall()]:
         c.execute(

@@ -1,4 +1,7 @@
-"""Delivery records: each lists the rows that a batch of a query delivers. It is kept while a checkpoint may name it.
+"""Delivery records: a record lists the rows that one batch of a query delivers, if rows are acknowledged one by one.
+
+Spark may repeat the batch. With its record, the repetition delivers the same rows. So a record is kept as long as
+Spark's checkpoint may name its number.
 
     delivery        (ledger, cursor, record) → the rows of the batch, the outstanding rows, the next batch's position
     delivery_chunk  (ledger, cursor, record, chunk) → a part of a body above 1 MiB, numbered from 0
@@ -6,15 +9,15 @@
     body       msgpack; from 64 KiB on  00 | size u32 | the msgpack in ZSTD   (msgpack's array never starts with 00)
                if the body is in chunks: the footer of PIP-381 instead, {"numParts":N,"length":L}
 
-Outstanding rows were delivered and not acknowledged. Dead letters are rows that were delivered too often; they go to
-another ledger.
+*Outstanding* rows were delivered and are not acknowledged yet. *Dead letters* are rows that were delivered too often.
+They are written to another ledger.
 
 Rules
 - A record is durable before its number is returned. Numbers rise, so two batches of a checkpoint never share a number.
-- Chunks and their footer are written, replaced and deleted in one transaction, and read by one statement. If the
-  chunks differ from the footer, the record is damaged: reading raises `Corrupt`.
-- The batch after record n is chosen only after Spark has committed the batch of record n. Then the records before n are
-  deleted. Records after n are also deleted, because no checkpoint names them.
+- Chunks and their footer are written, replaced and deleted in one transaction, and read by one statement. If the chunks
+  differ from the footer, the record is damaged, and a read of the record raises `Corrupt`.
+- The rows of the batch after record *n* are chosen only after Spark has committed the batch of record *n*. Then the
+  records of all other batches are deleted: Spark needs no earlier batch again, and no checkpoint names a later record.
 - Record -1 has the dead letters that are not written to their ledger yet.
 """
 

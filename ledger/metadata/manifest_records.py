@@ -6,10 +6,10 @@
 Rules
 - The write of a manifest commits its batch. The manifest is durable when the call returns. It replaces the manifest of
   the query's previous batch, whose rows are in all ledgers by then.
-- The manifest stays after its batch is done, to detect a repetition of the batch. The ledgers alone do not show a
-  repetition. Reason: a repetition may divide its rows among other ledgers.
-- Every ledger of a committed batch must accept the batch's rows. So a manifest names no terminated ledger (closed for
-  good), and no ledger is terminated while an unfinished manifest names it.
+- The manifest stays after its batch is done, because it shows that a later commit is a repetition. The ledgers alone
+  cannot show this: the repetition may write its rows to other ledgers.
+- Every ledger of a committed batch must accept the batch's rows. So a manifest with a terminated ledger (closed for
+  ever) is refused. And no ledger is terminated while an unfinished manifest names it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ManifestRun(msgspec.Struct, frozen=True):
 class Manifest(msgspec.Struct, frozen=True):
     """Committed batch that writes to several ledgers. `done` means that all ledgers have their rows.
 
-    `once` means a batch write, whose query has no other batch.
+    `once` means a batch write, which has no later batch.
     """
 
     query: str
@@ -115,7 +115,7 @@ class ManifestRecords(Records):
 
 
 def require_none_pending(c: sqlite3.Connection, ledger: str) -> None:
-    """Raise Refused, within a transaction, if a committed batch must still be written to the ledger."""
+    """Raise Refused if a committed batch must still be written to the ledger. Called within a transaction."""
     for (body,) in c.execute("SELECT body FROM manifest"):
         manifest = _MANIFEST.decode(body)
         if not manifest.done and any(run.ledger == ledger for run in manifest.runs):

@@ -1,6 +1,6 @@
-"""Offload of a segment to object storage, in the record of its managed ledger: Pulsar's `OffloadContext`.
+"""Offload of a segment to object storage, as the segment's record describes it: Pulsar's message `OffloadContext`.
 
-An attempt is one upload of a segment, identified by a UUID.
+A *segment* is one file of a ledger. An *attempt* is one upload of a segment, identified by a UUID.
 
     uidMsb, uidLsb       the newest attempt, as two signed 64-bit halves; absent before the first attempt
     complete             the objects are complete and readable
@@ -8,17 +8,18 @@ An attempt is one upload of a segment, identified by a UUID.
     timestamp            the time of completion, in ms
     driverMetadata       the location of the objects: a driver's name and its properties
 
-A *direct segment* is a segment whose data object a Spark task has put into the bucket. Its commit lists it as
-offloaded. Its driver has two more properties:
+A *direct segment* is a segment whose data object (its bytes) a Spark task has put into the bucket. The commit of the
+batch lists it as offloaded. Its driver has two more properties:
 
-    stampTime            time of all entries of the segment, in ms. The stamps in the object are provisional: readers
-                         compute the real ones (`ledger.segment.provisional_stamps`)
+    stampTime            time of all entries of the segment, in ms. The stamps (time and row number before each entry)
+                         in the object are placeholders: readers compute the real stamps
+                         (`ledger.segment.provisional_stamps`)
     indexObjects         `pending` until the entry index and the block index are in the bucket
 
 Rules
-- An attempt is recorded before its upload starts. Each upload has a new attempt. Exception: the task uploads a direct
+- Each upload has a new attempt, which is recorded before the upload starts. Exception: the task uploads a direct
   segment before the commit records it.
-- `complete` and `bookkeeperDeleted` are never reset for an attempt. A change compares the attempt.
+- `complete` and `bookkeeperDeleted` of an attempt never change back. A change fails if the record has another attempt.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Driver:
 
 @dataclass(frozen=True, slots=True)
 class OffloadAttempt:
-    """Attempt to offload one segment. `local_deleted` and `completed_ms` are valid once it is `complete`."""
+    """Attempt to offload one segment. `local_deleted` and `completed_ms` have a meaning only if it is `complete`."""
 
     attempt: uuid.UUID
     driver: Driver

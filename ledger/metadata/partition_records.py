@@ -1,4 +1,4 @@
-"""Records of a partitioned ledger and of its partitions, inserted within one transaction.
+"""Records of a partitioned ledger and of its partitions, all inserted in the caller's transaction.
 
 Invariants
 - The record of a partitioned ledger has the number of its partitions. Each of these partitions has a record.
@@ -73,7 +73,7 @@ def insert_partitioned(
 
 
 def extend_partitioned(c: sqlite3.Connection, name: str, partitions: int, new_incarnation: Callable[[], str]) -> None:
-    """Increase the number of partitions. The present number changes nothing. Raises Refused for a lower number."""
+    """Increase the number of partitions to `partitions`. Raises Refused for a number below the present number."""
     properties = _properties(c, name)
     found = partition_count(properties)
     if not found:

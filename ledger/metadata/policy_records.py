@@ -2,9 +2,11 @@
 
     policy        scope (a ledger's full name, or tenant/namespace), JSON of values by the name of the policy
 
+A *scope* is a ledger or a namespace, a group of ledgers.
+
 Rules
 - A change is one transaction, which checks all values of the scope. A change is durable when the call returns.
-- A scope with four parts is a ledger, a scope with two parts a namespace. A ledger's row is deleted with the ledger.
+- The name of a ledger has four parts, the name of a namespace two. A ledger's row is deleted with the ledger.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ class PolicyRecords(Records):
     """Policies of a store. Any thread may call any method."""
 
     def stated(self, scope: str) -> dict[str, int]:
-        """Return the policies that are set for a ledger or a namespace itself."""
+        """Return the policies that are set at the scope itself, a ledger or a namespace."""
         return self._file.read(lambda c: _stated(c, scope))
 
     def of_ledger(self, name: str) -> tuple[dict[str, int], dict[str, int]]:
@@ -73,7 +75,7 @@ class PolicyRecords(Records):
 
 
 def scopes_of(name: str) -> tuple[str, ...]:
-    """Return the scopes whose policies a ledger has. A partition has two: its partitioned ledger, then itself."""
+    """Return the ledgers whose policies a ledger has. For a partition these are its partitioned ledger, then itself."""
     part = partition_of(name)
     return (name,) if part is None else (part[0], name)
 

@@ -4,9 +4,8 @@
     compressed:  4778  size u32  Managed…InfoMetadata (compression, uncompressed size)  compressed message …
 
 Rules
-- A protobuf message never starts with 47 78, because protobuf has no wire type 7. So the two forms cannot be confused.
-  Pulsar parses a damaged compressed value a second time as a plain message, which always fails. Here the first fault
-  is reported.
+- A protobuf message never starts with the bytes 47 78, because protobuf has no wire type 7. So the first bytes show the
+  form. If a compressed value is damaged, the error names the first fault.
 - The uncompressed size is checked before decompression.
 - Fields of newer versions of Pulsar are kept when a record is read and written.
 """
@@ -51,9 +50,10 @@ def parse_cursor_info(value: Buffer, where: str, *, max_bytes: int = VALUE_BYTES
 
 
 def is_cursor_info(value: Buffer) -> bool:
-    """Return whether bytes are the start of a cursor's record, plain or compressed, and not of a `PositionInfo`.
+    """Return whether bytes are the start of a cursor's record, plain or compressed.
 
-    A cursor's log has values of both kinds. Field 3 is a number in the record, and a range in a `PositionInfo`.
+    A cursor's log also has values of another kind, Pulsar's message `PositionInfo`, a cursor's set of acknowledged
+    positions. Field 3 is a number in a cursor's record, and a range in a `PositionInfo`.
     """
     begin = bytes(memoryview(value).cast("B")[:_HEAD_BYTES_MAX])
     return begin.startswith(_MAGIC) or _CURSOR_HEAD.match(begin) is not None

@@ -3,8 +3,8 @@
 Rules
 - Neither this module nor SQLite changes a file (`ledger.database.file_checks`). A change is refused.
 - The whole file is checked when it is opened, and each record when it is read. A file of an earlier format is read from
-  a migrated copy in memory.
-- Metadata without their newest transactions (for example a restored copy) are refused, unless `behind` is set.
+  a copy in memory, which is migrated to the present format.
+- Metadata that lack their newest transactions (for example a restored copy) are refused, unless `behind` is set.
 """
 
 from __future__ import annotations

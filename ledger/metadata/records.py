@@ -1,11 +1,12 @@
 """Records of a store: its ledgers, their segments, their readers.
 
-A *segment* is one file of a ledger. A *run* is the entries of one committed batch. The *epoch* is a number that each
-new broker raises. The *replay floor* of a cursor is the end of the last batch that Spark is known to have committed.
+A *segment* is one file of a ledger; its id is `ledger_id` in the code, as in Pulsar. A *run* is the entries of one
+committed batch. The *epoch* is a number that each new broker raises. The *replay floor* of a cursor is the end of the
+last batch that Spark has certainly committed.
 
     store         one row: id, host, epoch, next segment id
-    ledger        name, name in lower case, incarnation (id of the creation), version, and Pulsar's
-                  `ManagedLedgerInfo` (properties, end if terminated)
+    ledger        name, name in lower case, incarnation (an id that each creation of a ledger gets), version, and
+                  Pulsar's `ManagedLedgerInfo` (properties, end if terminated)
     segment       one row for each segment: Pulsar's `LedgerInfo` and more (ledger.metadata.segment_records)
     run           for each query, the newest of its batches whose entries are in a sealed segment
     manifest      the newest batch of each query that writes to several ledgers (ledger.metadata.manifest_records)
@@ -20,8 +21,9 @@ new broker raises. The *replay floor* of a cursor is the end of the last batch t
     unwanted_file  files of segments that must be deleted (ledger.metadata.unwanted_files)
 
 Rules
-- Every change checks two values. The record must still have the version that was read, and the store must still have
-  this broker's epoch. So an earlier broker cannot change records. The change is durable when the call returns.
+- A change is refused if the record has changed since it was read: each record has a version. It is also refused if the
+  store has not this broker's epoch any more. So an earlier broker cannot change records. A change is durable when the
+  call returns.
 - Segment ids rise in the whole store and are never used twice.
 - Names that differ only in case are refused.
 """
@@ -153,9 +155,9 @@ class StoreRecord:
 
 @dataclass(frozen=True, slots=True)
 class LedgerRecord:
-    """Record of one managed ledger at one version. `info` has no segments: `SegmentRecords` have them.
+    """Record of one managed ledger at one version. `info` has no segments: they are in `SegmentRecords`.
 
-    `new_id` is the segment id that the change to this version allocated, if it allocated an id.
+    `new_id` is set if the change to this version allocated a segment id.
     """
 
     name: str
@@ -197,7 +199,7 @@ class Metadata:
         behind: bool = False,
         replica: Replica | None = None,
     ) -> Self:
-        """Open the metadata of an existing store. With `behind`, the file may lack the newest commits.
+        """Open the metadata of an existing store. With `behind`, a file that lacks the newest commits is accepted.
 
         `replica` makes the changed rows of each transaction durable in a bucket (`ledger.database.changed_rows`).
         """
@@ -247,7 +249,7 @@ class Metadata:
         return self._file.change(reserve)
 
     def abandon_ledger_ids(self, ledger_ids: Sequence[int]) -> None:
-        """Record the files of allocated ids as unwanted: no ledger lists the ids. The caller then deletes the files."""
+        """Record the files of allocated ids that no ledger lists as unwanted. The caller then deletes the files."""
         self._file.change(lambda c: put_unlisted(c, ledger_ids))
 
     def give_ledger_ids_after(self, last: int) -> None:
@@ -324,10 +326,11 @@ class Metadata:
     ) -> LedgerRecord:
         """Change a record and its segments, if the record still has the version and incarnation of `record`.
 
-        `put` are the new or changed segments, `gone` the ids of removed segments. `committed` are the newest batches
-        of queries. The batches of `forgotten` queries are deleted. `sequences` replace all sequence ids of the ledger.
-        With `trimmed_to`, raises Refused if a cursor needs an earlier entry. With `allocate`, also allocates a segment
-        id, as `allocate_ledger_id` does.
+        - `put` are the new or changed segments, `gone` the ids of removed segments.
+        - `committed` are the newest batches of queries. The batches of `forgotten` queries are deleted.
+        - `sequences` replace all sequence ids of the ledger's producers.
+        - With `trimmed_to`, raises Refused if a cursor needs an earlier entry.
+        - With `allocate`, the change also allocates a segment id, as `allocate_ledger_id` does.
         """
         name = record.name
 
@@ -379,7 +382,7 @@ class Metadata:
         return [_COMMITTED.decode(row[0]) for row in rows]
 
     def sequences(self, name: str) -> list[KnownSequence]:
-        """Return the highest sequence ids of producers, as of the last seal."""
+        """Return the highest sequence id of each producer in sealed segments."""
         rows = self._file.read(
             lambda c: c.execute(
                 "SELECT producer, sequence_id, last_ms FROM sequence WHERE ledger = ?", (name,)
@@ -388,7 +391,7 @@ class Metadata:
         return [KnownSequence(*row) for row in rows]
 
     def schema(self, name: str, version: int) -> tuple[int, bytes]:
-        """Return a registered schema with its version. For -1, return the newest, or `(-1, b"")` if there is none."""
+        """Return a registered schema with its version. Version -1 means the newest; without one, return `(-1, b"")`."""
         row = self._file.read(
             lambda c: c.execute(
                 "SELECT version, body FROM schema WHERE ledger = ? AND (version = ? OR ? = -1) "

@@ -1,7 +1,7 @@
 """Rows of segments: the segments of each managed ledger, and the segments that retention deleted (trimmed).
 
-A *segment* is one file of a ledger. An *entry* is one append. An *attempt* is one upload of a segment to object
-storage.
+A *segment* is one file of a ledger; its id is `ledger_id` in the code, as in Pulsar. An *entry* is one append. An
+*attempt* is one upload of a segment to object storage.
 
     segment       by segment id: Pulsar's `LedgerInfo`, and values that it lacks: block size, rows, file size, entries
                   with rows
@@ -9,9 +9,9 @@ storage.
                   ledger exists
 
 Rules
-- The cost of a change depends on the rows that it changes, not on the number of segments.
+- The cost of a change depends on the number of rows that it changes, not on the number of segments.
 - If a change makes files or objects unwanted, the same transaction records them as unwanted.
-- The rows of trimmed segments tell a reader how many entries it has lost.
+- If a reader comes too late, the rows of `trimmed` show how many entries it has lost.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class SegmentRecords(Records):
         return {row[0] for row in self._file.read(lambda c: c.execute("SELECT ledger_id FROM segment").fetchall())}
 
     def only_local(self) -> set[int]:
-        """Return the ids of all segments, open or sealed, that are not complete in object storage."""
+        """Return the ids of all segments, open or sealed, without a complete copy in object storage."""
         rows = self._file.read(lambda c: c.execute("SELECT ledger_id, info FROM segment").fetchall())
         found = ((ledger_id, OffloadAttempt.of(LedgerInfo.FromString(info))) for ledger_id, info in rows)
         return {ledger_id for ledger_id, attempt in found if attempt is None or not attempt.complete}
@@ -182,11 +182,10 @@ def take_all_segments(c: sqlite3.Connection, names: Sequence[str]) -> set[int]:
 
 
 def split_lists(c: sqlite3.Connection, *, first_format: bool) -> None:
-    """Move each `LedgerInfo` from the ledger's record to the segment's row.
+    """Migrate a file of a format before 3: move each `LedgerInfo` from the ledger's record to the segment's row.
 
-    Before format 3, it was in the ledger's record.
-
-    A store of the first format does not record deleted local copies as unwanted. So these records are added.
+    With `first_format`, also record as unwanted the local copies that the store marked as deleted. The first format did
+    not record them.
     """
     for name, body in c.execute("SELECT name, info FROM ledger").fetchall():
         info = ManagedLedgerInfo.FromString(body)

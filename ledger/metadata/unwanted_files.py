@@ -1,22 +1,26 @@
 """Files and objects of segments that must be deleted, as records of the metadata.
 
-Only this module deletes segment files.
+A *segment* is one file of a ledger, with an index file beside it. Its id is `ledger_id` in the code, as in Pulsar.
+Segment files are deleted only by this module, and only if a record says so. So lost metadata cannot cause a deletion.
 
     unwanted_file   segment id, and one of: `all` (all its files), `data` (its data file alone), `made` (its files, if
                     no ledger lists the segment yet)
 
-Rules
+Rules for files
 - The transaction that removes a segment or its local copy inserts a record. Then the files are deleted, the directory
   is synced, and the record is deleted. After a crash the next start repeats these steps.
 - The transaction that allocates a segment id inserts the record `made`. The transaction that lists the segment deletes
   this record. After a crash between the two, the next start deletes the files, unless they have an acknowledged entry.
 - A file without a record is kept, and its name is logged. No new file gets its name, because its id is not used again.
 
-An attempt is one upload of a segment to object storage. The table `unwanted` lists the attempts whose objects must be
-deleted: attempt (UUID), segment id, name of the managed ledger, JSON of the driver. The transaction that removes an
-attempt from a segment's record inserts the row. Such a transaction trims the ledger, deletes the ledger, or records a
-new attempt. A sweep inserts rows for objects that no record names. It leaves out the objects of a commit in progress.
-The row is deleted after the objects. So a crash leaves no object that is not listed.
+    unwanted        attempt (UUID), segment id, name of the managed ledger, JSON of the driver (the objects' location)
+
+Rules for objects in object storage
+- An *attempt* is one upload of a segment. The table lists the attempts whose objects must be deleted.
+- The transaction that removes an attempt from a segment's record inserts a row. Such a transaction trims the ledger,
+  deletes the ledger, or records a new attempt.
+- A sweep inserts rows for objects that no record names. It leaves out the objects of a commit in progress.
+- A row is deleted after its objects. So a crash leaves no object that is not listed.
 """
 
 from __future__ import annotations
@@ -52,7 +56,7 @@ class UnwantedFileRecords(Records):
     """Records of unwanted files of a store. Any thread may call any method."""
 
     def all(self) -> dict[int, str]:
-        """Return the unwanted files: `all`, `data` or `made` by segment id."""
+        """Return for each segment id with unwanted files which files are unwanted: `all`, `data` or `made`."""
         return dict(self._file.read(lambda c: c.execute("SELECT ledger_id, what FROM unwanted_file").fetchall()))
 
     def made(self) -> set[int]:
@@ -141,7 +145,7 @@ class UnwantedFiles:
 
 
 def files_of(directory: Path, ledger_id: int) -> list[Path]:
-    """Return the paths of all files of a segment, also of torn bytes (`.torn`) and of unfinished copies (`.new`)."""
+    """Return the paths of all files of a segment, also for bytes of incomplete writes (`.torn`) and copies (`.new`)."""
     path = data_path(directory, ledger_id)
     return [path.with_suffix(suffix + new) for suffix in _SUFFIXES for new in ("", ".new")]
 
@@ -159,8 +163,8 @@ def holds_nothing(directory: Path, ledger_id: int) -> bool:
 def unknown_files(directory: Path, listed: Collection[int], unwanted: Mapping[int, str]) -> dict[int, list[Path]]:
     """Return the files without a record, by segment id.
 
-    A segment has no record if it is neither listed nor unwanted. A segment with the record `made` also counts if it
-    has an acknowledged entry.
+    A file has no record if its segment is neither listed nor unwanted. A file with the record `made` is also returned
+    if it has an acknowledged entry.
     """
     names: dict[str, list[str]] = {}
     for name in os.listdir(directory):  # noqa: PTH208 — only the names of thousands of files are needed
@@ -206,7 +210,7 @@ class UnwantedObjects(NamedTuple):
 class UnwantedRecords(Records):
     """Records of unwanted objects of a store. Any thread may call any method.
 
-    A commit withholds its objects: no sweep records them before the commit has ended.
+    A commit *withholds* its objects: until it releases them, no sweep records them as unwanted.
     """
 
     def __init__(self, file: MetadataFile) -> None:
@@ -224,10 +228,7 @@ class UnwantedRecords(Records):
         ]
 
     def put(self, gone: Iterable[UnwantedObjects]) -> int:
-        """Record objects that no segment needs, and return their number.
-
-        The caller knows that no later commit lists them.
-        """
+        """Record objects that no segment and no later commit needs. Return the number of their attempts."""
         rows = [
             (str(objects.attempt), objects.ledger_id, objects.ledger, msgspec.json.encode(objects.driver))
             for objects in gone
@@ -237,16 +238,16 @@ class UnwantedRecords(Records):
         return len(rows)
 
     def put_unneeded(self, found: Iterable[UnwantedObjects], needed: Callable[[], Collection[uuid.UUID]]) -> int:
-        """Record objects that a listing found, and return their number.
+        """Record objects that a listing of the bucket found. Return the number of recorded attempts.
 
-        Leaves out those that `needed` returns, and those that a commit withholds.
+        Leaves out the attempts that `needed` returns, and those that a commit withholds.
         """
         with self._deciding:
             kept = self._withheld.keys() | needed()
             return self.put(objects for objects in found if objects.attempt not in kept)
 
     def withhold(self, attempts: Collection[uuid.UUID]) -> None:
-        """Withhold objects from `put_unneeded` until they are released."""
+        """Withhold objects: `put_unneeded` leaves them out until they are released."""
         with self._deciding:
             self._withheld.update(attempts)
 

@@ -1,10 +1,11 @@
-"""Requests about many logs in one call: state, read limits, splits, schemas, and places of entries in files.
+"""Calls of readers about many logs at once. So a query over many ledgers needs one call and not one for each ledger.
 
-A *log* is a ledger without partitions, or one partition.
+The calls return the state of logs, schemas, and the places of entries in files. They also shorten ranges of positions
+to a limit, and split ranges into parts for tasks. A *log* is a ledger without partitions, or one partition.
 
 Rules
-- A request for the state of ledgers lists missing ledgers in its reply. Any other request raises NotFound if a ledger
-  is missing.
+- The reply with the state of ledgers lists missing ledgers. The reply with schemas leaves them out. Any other call
+  raises NotFound if a ledger is missing.
 - If one log fails, the whole call fails. The error names the log.
 """
 
@@ -25,7 +26,7 @@ from pyspark_ledger.ledger.protocol.actions import AskSchemas, GetSchema, Ledger
 
 
 class ReadableLog(Protocol):
-    """Part of a managed ledger that these requests use."""
+    """Methods of a managed ledger that these calls use."""
 
     @property
     def name(self) -> str: ...
@@ -37,7 +38,7 @@ class ReadableLog(Protocol):
 
 
 class ReadableCursors(Protocol):
-    """Part of a store's cursors that these requests use."""
+    """Methods of a store's cursors that these calls use."""
 
     def acknowledged(self, ledger: str, name: str, start: Position) -> PositionSet | None: ...
 
@@ -71,7 +72,7 @@ class BatchStatus:
         return reads.LogStatuses(self._clock(), logs, missing)
 
     def limit(self, request: reads.AskLimitedRanges) -> reads.SplitParts:
-        """Return the longest prefix of each range within its limits of rows and bytes."""
+        """Return the start of each range, as long as the range's limits of rows and bytes allow."""
         return reads.SplitParts([self._prefix(limited) for limited in request.quotas])
 
     def split(self, request: reads.SplitRanges) -> reads.RangeParts:
@@ -87,7 +88,7 @@ class BatchStatus:
     def schemas(self, request: AskSchemas) -> LedgerSchemas:
         """Return the newest schema of each ledger.
 
-        Ledgers with the same schema share one element of the reply. A missing ledger has no schema.
+        Ledgers with the same schema share one element of the reply. A missing ledger is left out.
         """
         names: dict[tuple[int, bytes], list[str]] = {}
         for name in request.names:
@@ -101,7 +102,7 @@ class BatchStatus:
     def locate(
         self, request: reads.LocateRanges, locate: Callable[[reads.ReadRequest], reads.Places]
     ) -> reads.RangePlaces:
-        """Return the places of each range in files. Returns no places if a block of a range is not in a local file."""
+        """Return the places of each range in files. If a block of any range is in no local file, return no places."""
         read_requests = (msgspec.structs.replace(read, token=request.token) for read in request.requests)
         found = [locate(read) for read in read_requests]
         return reads.RangePlaces(found if all(places.mapped for places in found) else [])

@@ -1,13 +1,18 @@
-"""Segment ids for the parts of batches that tasks put into the bucket. The page docs/concepts.md explains the words.
+"""Segment ids for the objects that Spark tasks put into the bucket before the commit of their batch.
 
-A *reservation* is a range of segment ids for the parts of one batch in one ledger, and the keys that were made from it.
+The commit makes each object a segment of its ledger. The key of an object contains the segment id (`ledger_id` in the
+code, as in Pulsar). So the id must be known before the put. The ids of a ledger's segments must rise, in the order of
+the batch's tasks. A *reservation* is a range of segment ids for one batch in one ledger, with the keys that contain
+these ids.
 
 Rules
-- At its first task the broker reserves `_TASKS` ids for a batch and a ledger. Task *n* gets the id with offset *n*. So
-  the ids of a batch rise with its tasks, and a committed object keeps its key.
-- One write to the metadata reserves the ids of several batches. A log that has listed a higher id since gets new ids.
+- When the first task of a batch asks, the broker reserves `_TASKS` ids for the batch and the ledger. Task *n* gets the
+  id with offset *n*. So the ids of a batch rise with its tasks.
+- One write to the metadata reserves the ids of several batches. If the ledger has got a segment with a higher id
+  meanwhile, these ids are not used, and new ids are reserved.
 - No two ledgers get the same id. So an object whose id is in no reservation of its batch must get another id.
-- Reservations are in memory. After a restart of the broker, objects with older ids are copied at the commit.
+- Reservations are in memory only. So after a restart of the broker, the commit copies the objects of a running batch to
+  new ids.
 """
 
 from __future__ import annotations
@@ -29,7 +34,10 @@ _RESERVATIONS_MAX = 10_000
 
 
 class _Owner(NamedTuple):
-    """Owner of a reservation: a batch in one ledger, and a group of `_TASKS` tasks. The group of the broker is None."""
+    """Owner of a reservation: a group of `_TASKS` tasks of a batch in one ledger.
+
+    `group` is None for the keys that the broker itself makes.
+    """
 
     query: str
     batch: int
@@ -63,14 +71,14 @@ class DirectIds:
         return key
 
     def of_copies(self, run: CommitRun, ledger: ManagedLedger, count: int) -> list[DirectKey]:
-        """Return new keys for the copies of a batch, with consecutive ids above all ids of the store."""
+        """Return new keys for the copies of a batch's objects, with consecutive ids above all ids of the store."""
         first = self._metadata.reserve_ledger_ids(count)
         keys = [DirectKey(uuid.UUID(self._new_id()), ledger_id) for ledger_id in range(first, first + count)]
         self._add(run, ledger, keys)
         return keys
 
     def of_joined(self, run: CommitRun, ledger: ManagedLedger, ledger_id: int) -> DirectKey:
-        """Return a new key for joined small parts of a batch. `ledger_id` is between the ids of their neighbours."""
+        """Return a new key for an object of joined small parts. `ledger_id` is next to the id of a neighbour."""
         key = DirectKey(uuid.UUID(self._new_id()), ledger_id)
         self._add(run, ledger, [key])
         return key
@@ -82,12 +90,12 @@ class DirectIds:
             return [self._reserved[owner].ids for owner in owners if owner.batch == run.batch]
 
     def take(self, run: CommitRun, name: str) -> list[DirectKey]:
-        """Forget the reservations of a committed batch and of earlier batches. Return their keys."""
+        """Remove the reservations of a committed batch and of earlier batches of its query. Return their keys."""
         with self._lock:
             return [key for owner in self._owners(run, name) for key in self._reserved.pop(owner).keys]
 
     def _owners(self, run: CommitRun, name: str) -> list[_Owner]:
-        """Return the owners of a query in a ledger, up to the batch. Called with the lock held."""
+        """Return the owners of a query's batches in a ledger, up to the batch of `run`. Called with the lock held."""
         wanted = run.query, name
         return [owner for owner in self._reserved if (owner.query, owner.ledger) == wanted and owner.batch <= run.batch]
 
@@ -100,7 +108,7 @@ class DirectIds:
         return self._put(owner, _Reservation(ids, []))
 
     def _add(self, run: CommitRun, ledger: ManagedLedger, keys: list[DirectKey]) -> None:
-        """Add keys that the broker makes at the commit."""
+        """Remember keys that the broker makes at the commit."""
         owner = _Owner(run.query, run.batch, ledger.name, None)
         with self._lock:
             made = self._reserved.get(owner) or self._put(owner, _Reservation(range(0), []))

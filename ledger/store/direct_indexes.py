@@ -1,17 +1,17 @@
 """Index objects of direct segments: put after the commit, and again after a crash.
 
-A *direct segment* is a segment whose data object was put into the bucket by a Spark task, before the commit. Its *index
-objects* state where its entries are in the data object. The *entry index* has the offset of each entry. The *block
-index* has the offset of each block, a part of the object with whole entries. The commit lists the segment in the
-metadata, with the mark that its index objects are missing.
+A *direct segment* is a segment whose data object (its bytes) a Spark task put into the bucket, before the commit of the
+batch. Two *index objects* state where the entries are in the data object. The *entry index* has the offset of each
+entry. The *block index* has the offset of each block, a part of the object with whole entries. The commit lists the
+segment in the metadata, with the mark that its index objects are missing.
 
     commit (in the log) ─▶ entry index and block index of each segment, in order ─▶ one transaction deletes the marks
 
 Rules
-- A reader without access to the metadata finds a segment by its block index. So block indexes are put in the order of
-  the ledger's segments. They wait for the automatic offloads of earlier segments, and offloads of later segments wait.
-- The bucket is not listed, because the marks name the segments. When a broker starts, it puts the objects of all marked
-  segments.
+- A reader without access to the metadata finds a segment by its block index. It must not find a segment before the
+  earlier segments of the ledger. So block indexes are put in the order of the segments. They wait for the automatic
+  offloads of earlier segments, and the offloads of later segments wait for them.
+- When a broker starts, it puts the objects of all marked segments.
 - A put may be repeated. It then replaces the object.
 - If a put fails or an earlier segment is not offloaded, the ledger stays in the queue, and the next round tries again.
 """
@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 class DirectIndexes:
-    """Queue of the ledgers whose direct segments lack index objects. Any thread may call any method."""
+    """Queue of the ledgers with direct segments that lack index objects. Any thread may call any method."""
 
     def __init__(
         self, metadata: Metadata, ledger: Callable[[str], ManagedLedger], offloader: Callable[[], LedgerOffloader]

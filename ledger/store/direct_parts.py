@@ -1,26 +1,28 @@
 """Direct sink of a store in a bucket: tasks put large parts into the bucket, and the commit lists them as segments.
 
+A *part* has the rows that one Spark task writes for one ledger. A large part never passes through the broker: the task
+puts it into the bucket as a *data object*. A *run* is the entries of one batch in one ledger. An *index object* states
+where the entries of a segment are in its data object.
+
     place      returns the key of a data object for a task: an id of the upload (attempt), and a segment id
     commit     HEAD of each object ─▶ small parts joined, and put by the broker ─▶ the log lists all (`ledger.log`)
     sweep      objects that no segment and no later commit needs are recorded as unwanted, and then deleted
-
-A *part* has the rows that one task writes for one ledger. A *run* is the entries of one batch in one ledger. An *index
-object* states where the entries of a segment are in its data object. The module `direct_ids` reserves segment ids.
 
 Rules
 - A batch becomes segments if at least one of its parts is an object. Consecutive small parts are then joined to one
   object.
 - The commit refuses an object that is older than half of `stagingRetentionSeconds`. The sweep deletes objects that are
   older than the whole time. So no broker deletes an object that another broker may still list.
-- A commit refuses an object that is a segment already. Such a commit is the repetition of a batch write whose record was
-  deleted at its age.
-- After a commit, all other objects of this batch and of earlier batches are unwanted. They come from repeated tasks, or
-  were copied. Reason: a later commit of such a batch is a repetition and needs no object.
-- Objects become unwanted by a transaction in the log of the store. A broker that lost the store cannot commit there, so
-  it deletes nothing.
-- A sweep of this broker leaves out the objects of a commit in progress, however long the commit takes. It also leaves
-  out the objects that the broker makes for a commit, until the commit succeeds or the broker ends.
-- Objects with too low ids are copied before the run is queued. Reason: appends to the log wait for a queued run.
+- A commit refuses an object that is a segment already. Such a commit repeats a batch write whose record was deleted at
+  its age.
+- After a commit, all other objects of this batch and of earlier batches of the query are unwanted. They come from
+  repeated tasks, or the broker has copied them. A later commit of such a batch is a repetition and needs no object.
+- Objects become unwanted by a transaction in the metadata. The transactions of a broker that lost the store fail, so
+  this broker deletes nothing.
+- A sweep leaves out the objects of a commit in progress, however long the commit takes. It also leaves out the objects
+  that the broker makes for a commit, until the commit succeeds or the broker ends.
+- The ids of a ledger's segments must rise. If the ledger has got a higher id meanwhile, the objects are copied to new
+  ids. This is done before the run is queued, because appends to the ledger wait for a queued run.
 """
 
 from __future__ import annotations
@@ -116,7 +118,7 @@ class DirectParts:
 
     @contextmanager
     def withheld(self, *runs: CommitRun) -> Iterator[None]:
-        """Withhold the objects of runs from sweeps while they are committed.
+        """Exclude the objects of these runs from sweeps while the runs are committed.
 
         Raises NotFound if an object is being deleted.
         """
@@ -130,8 +132,8 @@ class DirectParts:
     def open_run(self, run: CommitRun, *, decided: bool = False) -> DirectRun | None:
         """Check the objects of a run, and join its small parts. Returns None for a run without an object.
 
-        A batch that is `decided` is in the log of the store, so no sweep takes its objects, however old they are.
-        Raises NotFound for a missing object, and Refused for an object that is too old.
+        Raises NotFound for a missing object, and Refused for an object that is too old. With `decided`, the metadata
+        have the commit of the batch already: then no sweep takes its objects, and no object is too old.
         """
         groups = segment_parts(run.parts)
         if not groups:
@@ -153,7 +155,7 @@ class DirectParts:
         return direct if direct.follows(ledger.highest_id) else direct.copied()
 
     def check(self, run: CommitRun, *, decided: bool = False) -> None:
-        """Compare the objects of a run with what their tasks have reported. Changes nothing."""
+        """Compare the size of each object of a run with the size that its task reported. Changes nothing."""
         parts = _object_parts(run)
         if parts:
             objects = self._present()
@@ -163,7 +165,7 @@ class DirectParts:
                 list(pool.map(lambda part: self._require_put(objects, part, decided=decided), parts))
 
     def committed(self, run: CommitRun) -> None:
-        """Start the put of a committed batch's index objects, and the deletion of the other objects of its tasks.
+        """Start the put of the index objects of a committed batch, and the deletion of the batch's other objects.
 
         Called again for a repeated commit: after a crash only the parts of `run` name the objects.
         """
@@ -178,7 +180,7 @@ class DirectParts:
         self._metadata.unwanted.release([key.attempt for key in keys])
 
     def list_unneeded(self, kept: Callable[[], set[uuid.UUID]]) -> None:
-        """Record old objects that belong to no segment as unwanted. `kept` returns the attempts to keep."""
+        """Record old objects of tasks that belong to no segment as unwanted. `kept` returns the attempts to keep."""
         objects = self._objects
         if objects is None:
             return
@@ -255,9 +257,10 @@ class DirectParts:
 
 
 def segment_parts(parts: Sequence[StagedPart]) -> list[list[StagedPart]]:
-    """Return the parts of each segment of a run: an object alone, consecutive small parts together.
+    """Return for each segment of a run the parts that it contains.
 
-    Returns nothing for a run without an object, whose rows go into the open segment.
+    An object is a segment of its own. Consecutive small parts become one segment. Returns nothing for a run without an
+    object: its rows go into the open segment.
     """
     if all(part.object is None for part in parts):
         return []
@@ -271,7 +274,7 @@ def segment_parts(parts: Sequence[StagedPart]) -> list[list[StagedPart]]:
 
 
 def numbers(data: bytes) -> Integers:
-    """Return the numbers that a task has reported for each entry."""
+    """Decode the numbers (lengths or rows) that a task has reported, one for each entry."""
     return np.frombuffer(data, dtype="<u4").astype(np.int64)
 
 

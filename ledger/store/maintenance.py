@@ -1,11 +1,11 @@
 """Background tasks of the broker: roll over old segments, apply retention, and start due offloads.
 
 A *segment* is one file of a ledger. To *roll over* is to seal the open segment and to begin the next one. *Retention*
-deletes old segments.
+deletes old segments, which is also called to *trim* the ledger.
 
-A round checks the age of the open segment of every open ledger. It also checks the record of every ledger whose policy
-allows a deletion or an offload. It opens a closed ledger only to delete a segment. A timer starts each round. A ledger
-that has sealed a segment is checked at once.
+A timer starts each round. A round rolls over each open segment that is too old. Then it checks the record of each
+ledger whose policy allows a deletion or an offload. It opens a ledger only to delete a segment. Between two rounds, a
+ledger that has sealed a segment is checked at once.
 
 Invariants
 - No segment is deleted without a policy.
@@ -61,7 +61,7 @@ class BackgroundTasks:
         self._stopped = False
         self._thread: threading.Thread | None = None
         self.failures = 0
-        """The number of failures at a ledger since the start. The next round repeats the failed work."""
+        """Number of failures since the start. The next round repeats the failed work."""
 
     def start(self) -> None:
         """Run a round every `retentionCheckIntervalInSeconds`, and check a ledger at once after it sealed a segment."""
@@ -69,7 +69,7 @@ class BackgroundTasks:
         self._thread.start()
 
     def sealed(self, name: str) -> None:
-        """Record that a managed ledger has sealed a segment.
+        """Record that a managed ledger has sealed a segment, so that the ledger is checked at once.
 
         Never blocks, because the thread that writes the log calls this method.
         """
@@ -101,7 +101,7 @@ class BackgroundTasks:
 
     @property
     def _default_keeps(self) -> bool:
-        """Whether the default policies delete no segment, offload none and delete no local copy."""
+        """Whether the default policies never delete a segment, offload a segment or delete a local copy."""
         settings = self._settings
         return (
             settings.defaultRetentionTimeInMinutes < 0

@@ -1,17 +1,18 @@
-"""Commit of one batch to several ledgers: exactly once, even if a repeated batch has its rows in other parts.
+"""Commit of one batch to several ledgers, exactly once. A repeated batch may have its rows in other parts.
+
+A *staged part* is a file with the rows of one Spark task for one ledger. A *manifest* is a metadata record that lists
+the parts of a batch. A *run* is the entries of the batch in one ledger. Its last entry, the *marker*, names query and
+batch.
 
     check all ─▶ sync the staged parts ─▶ manifest (the commit point) ─▶ a run per ledger ─▶ done ─▶ parts deleted
 
-A staged part is a file with the rows of one Spark task for one ledger. A manifest is a metadata record that lists the
-parts of a batch. A run is the entries of the batch in one ledger; its last entry, the marker, names query and batch.
-
 Invariants
-- A batch is refused before its manifest is written, or not at all. After the manifest, the batch is completed: the runs
-  are written from the manifest's parts. If the broker dies, the next broker completes the batch at its start.
+- A batch can be refused only before its manifest is written. Once the manifest is written, the batch is committed: the
+  runs are written from the manifest's parts. If the broker dies, the next broker writes the missing runs at its start.
 - Each ledger gets its run once, because the marker identifies query and batch. The rows of a run become readable in one
   step, but not in all ledgers at the same moment.
 - The batches of a query are committed one at a time, in the order of their numbers. If the number of a batch is not
-  above the newest number, the batch is a repetition, and writes nothing.
+  above the query's newest number, the batch is a repetition, and writes nothing.
 - A ledger that was deleted after the commit point gets no run. Any other failure is an error, and the manifest stays
   until the batch can be finished.
 """
@@ -75,14 +76,14 @@ class ManifestCommits:
             return self._roll_forward(manifest)
 
     def newest(self, query: str) -> int:
-        """Return the newest batch of a query that is in all of its ledgers, or -1."""
+        """Return the newest batch of a query whose runs are in all of the batch's ledgers, or -1."""
         found = self._records.newest(query)
         if found is None:
             return -1
         return found.batch if found.done else found.batch - 1
 
     def finish(self, query: str) -> None:
-        """Write the missing runs of the query's newest batch if it is committed and not in all of its ledgers."""
+        """Write the missing runs of the query's newest batch, if the batch has a manifest."""
         if query not in self._unfinished:
             return
         with self.lock_of(query):
@@ -104,7 +105,7 @@ class ManifestCommits:
         return not self._unfinished
 
     def forget_before(self, cutoff_ms: int) -> None:
-        """Delete the manifests of finished batch writes (writes without a stream) that are older than `cutoff_ms`.
+        """Delete the manifests of finished batch writes (writes without a stream) from before `cutoff_ms`.
 
         Such a write cannot be repeated, because its staged parts are deleted at the same age.
         """
@@ -118,7 +119,7 @@ class ManifestCommits:
         return {part.part for run in newest.runs for part in run.parts}.intersection(parts)
 
     def needed_objects(self) -> set[uuid.UUID]:
-        """Return the attempts (ids of uploads) of the data objects that unfinished batches still need."""
+        """Return the attempts (ids of uploads) of the objects in the bucket that unfinished batches still need."""
         pending = self._records.pending() if self._unfinished else []
         parts = [part for manifest in pending for run in manifest.runs for part in run.parts]
         return {uuid.UUID(part.object.attempt) for part in parts if part.object is not None}
@@ -228,7 +229,7 @@ class ManifestCommits:
                 self._direct.committed(_run(request, run.ledger, run.parts))
 
     def _others(self, request: CommitRuns, newest: Manifest) -> list[StagedPart]:
-        """Return the parts of a repeated request that the newest batch does not need."""
+        """Return the parts of a repeated request that the newest batch does not need, and that can be deleted."""
         first = {part.part for run in newest.runs for part in run.parts}
         return [part for run in request.runs for part in run.parts if newest.done or part.part not in first]
 

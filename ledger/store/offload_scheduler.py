@@ -1,8 +1,10 @@
 """Scheduler of offloads: copies due or requested segments to object storage, one managed ledger after another.
 
-An *attempt* is one upload of a segment, named by a UUID. A *run* is the offload of several segments of one ledger. A
-*sweep* deletes the objects of attempts that did not complete. A *direct segment* is a segment whose data object a Spark
-task put into the bucket itself. An *index object* states where the entries of a segment are in its data object.
+To *offload* a segment, a sealed file of a ledger, is to copy it to object storage. The id of a segment is `ledger_id`
+in the code, as in Pulsar. An *attempt* is one upload of a segment, named by a UUID. A *run* is the offload of several
+segments of one ledger. A *sweep* deletes *unwanted* objects: those of attempts that did not complete or that no record
+names. A *direct segment* is a segment whose data object (its bytes) a Spark task put into the bucket itself. An *index
+object* states where the entries of a segment are in its data object.
 
     prepare       record a new attempt; list the objects of an earlier attempt as unwanted; a sweep deletes them
     offload       write the objects, the index object last
@@ -13,8 +15,8 @@ After a crash before the end of "complete", the record has an incomplete attempt
 
 Invariants
 - A segment counts as offloaded only when its record in the metadata says so. Its objects alone do not count.
-- If it is unknown whether a change of the record succeeded, the objects stay. The next attempt reads the record. If the
-  record still has the earlier attempt as incomplete, its objects become unwanted.
+- If it is unknown whether a change of the record succeeded, the objects stay. The next attempt for the segment reads
+  the record. If the earlier attempt is incomplete there, its objects become unwanted.
 - A managed ledger has at most one run, waiting or running. A request for a second run is refused.
 - If a segment fails, the run continues with the next segment. The status has the first failure. A segment that was
   deleted before its offload does not count as a failure.
@@ -22,9 +24,9 @@ Invariants
 - A sweep never deletes the objects of a running attempt.
 - Before a sweep deletes objects that no record names, it records them as unwanted. A broker that lost the store cannot
   change the records. So it deletes no object of the next broker.
-- A large message is stored as several *chunks*. If a segment has the first chunk of a message whose last chunk has not
-  arrived, this segment and later segments wait. Reason: a new broker finds incomplete messages by a scan of local
-  files. A store in a bucket keeps no local file of an offloaded segment.
+- A large message is stored as several entries, its *chunks*. If a segment has the first chunk of a message whose last
+  chunk has not arrived, this segment and later segments are not offloaded yet. Reason: a new broker finds incomplete
+  messages by a scan of local files. An offloaded segment of a store in a bucket has no local file.
 """
 
 from __future__ import annotations
@@ -105,10 +107,10 @@ class OffloadScheduler:
         batch_objects: Callable[[], set[uuid.UUID]] = set,
         list_unneeded: Callable[[Callable[[], set[uuid.UUID]]], None] = lambda _: None,
     ) -> None:
-        """`batch_objects` returns the attempts of data objects that unfinished batches need.
+        """Create the scheduler.
 
-        `list_unneeded` records old data objects of tasks as unwanted. It gets a function that returns the attempts to
-        keep.
+        `batch_objects` returns the attempts of data objects that unfinished batches need. `list_unneeded` records old
+        data objects of tasks as unwanted. Its argument is a function that returns the attempts to keep.
         """
         self._batch_objects = batch_objects
         self._list_unneeded = list_unneeded
@@ -194,7 +196,7 @@ class OffloadScheduler:
         return self.status(name)
 
     def status(self, name: str) -> OffloadStatus:
-        """Return the newest run of a ledger, and how many of its segments are in object storage."""
+        """Return the state of a ledger's newest run, and how many of the ledger's segments are in object storage."""
         ledger = self._ledger(name)
         found, run = self._candidates(ledger.name), self._runs.get(ledger.name)
         run = run or _Run(ledger.name, {}, "idle")
@@ -230,7 +232,7 @@ class OffloadScheduler:
             )
 
     def put_indexes(self, name: str) -> None:
-        """Put the index objects of a ledger's direct segments soon, on the background thread.
+        """Tell the background thread to put the index objects of a ledger's direct segments.
 
         Called after each commit that listed a direct segment, also after a repeated commit.
         """
@@ -247,7 +249,7 @@ class OffloadScheduler:
             self._put_waiting()
 
     def sweep(self) -> int:
-        """Delete the objects that the metadata list as unwanted. Return the number of attempts that wrote them."""
+        """Delete the objects that the metadata list as unwanted. Return the number of their attempts."""
         swept = 0
         for gone in self._metadata.unwanted.all():
             if gone.attempt in self._running:
@@ -267,7 +269,7 @@ class OffloadScheduler:
     def sweep_left(self) -> None:
         """Delete the objects of attempts that a crash interrupted.
 
-        The record of the segment keeps such an attempt until the next attempt for this segment.
+        The segment's record still names such an attempt: only the next attempt for this segment replaces it.
         """
         for name, ledger_id, attempt in self._metadata.segments.attempts():
             if attempt.complete or attempt.attempt in self._running:
@@ -280,16 +282,16 @@ class OffloadScheduler:
     def _recorded(self) -> set[uuid.UUID]:
         """Return every attempt in a record, every running attempt, and the attempts that an unfinished batch needs.
 
-        The attempts in records are read last. Reason: a running attempt and an unfinished batch end only after they
-        have changed the records.
+        The records are read last. So an attempt that completes during the call is either still running or already in a
+        record.
         """
         running = set(self._running) | self._batch_objects()
         return running | {attempt.attempt for *_, attempt in self._metadata.segments.attempts()}
 
     def _swept(self, name: str) -> OffloadStatus:
-        """Delete all objects of this store that no record names. Return the status.
+        """Delete all objects of this store that no record names.
 
-        The status has the number of uploads whose objects were deleted.
+        Return the status, with the number of attempts whose objects were deleted.
         """
         run, offloader = _Run(name, {}, "done"), self._offloader()
         until_ms = self._clock() - self._settings.stagingRetentionSeconds * 1000
@@ -379,7 +381,7 @@ class OffloadScheduler:
         self._failures += 1
 
     def _offloaded(self, run: _Run, ledger_id: int) -> bool:
-        """Record an attempt and perform it. Return False if the segment was offloaded already."""
+        """Record an attempt and upload the segment. Return False if the segment was offloaded already."""
         self._put_waiting()
         log, offloader = self._ledger(run.name), self._offloader()
         self.direct.put(run.name)  # index objects are put in the order of the segments

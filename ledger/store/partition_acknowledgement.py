@@ -1,9 +1,11 @@
-"""Acknowledgement of rows of a partitioned ledger: the request names the ledger, and is divided between its partitions.
+"""Acknowledgement of rows of a partitioned ledger: one request for the ledger becomes one command for each partition.
+
+A position consists of the id of a segment (a file of a ledger) and a number in the segment.
 
 Rules
-- Segment ids are unique in a store. So the segment id of a position determines its partition. (A segment is one file of
-  a ledger.)
-- All positions are checked before the first partition acknowledges any. One invalid position refuses the whole request.
+- Segment ids are unique in a store. So the segment id of a position determines its partition.
+- All positions are checked before the first partition acknowledges any. If one position is invalid, the whole request
+  is refused.
 - If the broker dies between two partitions, a repetition of the request acknowledges the rest.
 """
 
@@ -50,7 +52,7 @@ def parts_of(store: Store, command: AcknowledgeCommand, batches: list[pa.RecordB
 
 
 def whole_state(store: Store, command: AcknowledgeCommand, states: Sequence[CursorState]) -> CursorState:
-    """Return the cursor's state after the request: for a partitioned ledger, the estimated sum of its partitions."""
+    """Return the cursor's state after the request. For a partitioned ledger, its counts are estimated sums."""
     logs = store.logs(command.ledger)
     if logs == [canonical_name(command.ledger)]:
         return states[0]
@@ -75,9 +77,9 @@ def _of_segments(batch: pa.RecordBatch, own: Integers) -> pa.RecordBatch:
 
 
 def _owners(batches: Sequence[pa.RecordBatch], snapshots: Mapping[str, LogSnapshot], store: Store) -> dict[int, str]:
-    """Return the log of each segment of a request, also of segments that retention has deleted.
+    """Return the log (partition) of each segment of a request, also of segments that retention has deleted.
 
-    For an unknown segment, the first log is returned, which then refuses the positions.
+    For an unknown segment, return the first log, which then refuses the positions.
     """
     segments = {found for batch in batches for found in np.unique(np.asarray(batch.column(0))).tolist()}
     owners = {

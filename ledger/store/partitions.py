@@ -1,9 +1,9 @@
 """Partitioned ledgers of a store: their creation, extension, description and deletion.
 
 Rules
-- A partitioned ledger has no entries of its own and is never opened. Its partitions are ledgers.
-- A partition is opened, appended to and read like any ledger. It is created and deleted only with its partitioned
-  ledger.
+- A partitioned ledger has no entries of its own and is never opened.
+- A partition is a ledger: it is opened, appended to and read like any other ledger. But it is created and deleted only
+  together with its partitioned ledger.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class PartitionTable:
             )
 
     def require_creatable(self, name: str) -> None:
-        """Raise Refused for the name of a missing partition. Partitions are not created one by one."""
+        """Raise Refused for the name of a partition that does not exist: partitions are not created one by one."""
         if not self._metadata.exists(name):
             self._require_no_partition(name)
 
@@ -67,7 +67,7 @@ class PartitionTable:
         return [name, *partition_names(name, self.count(name))]
 
     def describe(self, name: str, parts: Sequence[LedgerDescription]) -> LedgerDescription:
-        """Describe a partitioned ledger. Its counts are sums; only its partitions have positions."""
+        """Describe a partitioned ledger. Its counts are the sums of its partitions. It has no positions."""
         record = self._metadata.ledger(name)
         return LedgerDescription(
             name=name,

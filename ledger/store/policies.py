@@ -1,4 +1,4 @@
-"""Policies of ledgers and namespaces, read and changed while the broker runs.
+"""Policies of ledgers and namespaces (groups of ledgers), read and changed while the broker runs.
 
 Invariants
 - If one value of a change is invalid, the whole change is refused. The error names the policy.

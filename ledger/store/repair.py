@@ -1,22 +1,24 @@
 """Repair of a store whose metadata lost records of segments. No existing file is overwritten or deleted.
 
-A *segment* is one file of a ledger. A file is *sound* if all its checksums match.
+A *segment* is one file of a ledger; its id is `ledger_id` in the code, as in Pulsar. A file is *sound* if all its
+checksums match.
 
-    find      reads only. Reports metadata older than the last commit (such as a restored copy), and each segment
-              without a record, with the ledger to which it can be added or the reason why it cannot be added
-    repair    repeats find, accepts the metadata, and adds each segment that can be added
+    find      changes nothing. Reports whether the metadata are older than the last commit (for example a restored
+              copy). Also reports each segment without a record, and the ledger to which it can be added. If it cannot
+              be added, reports the reason
+    repair    repeats find, accepts the metadata as the newest, and adds each segment that can be added
 
 A segment can be added to the end of a managed ledger under these conditions:
-- Its sidecar, the file `<id>.index` beside it, names this store and the ledger's incarnation (the id of this creation
-  of the ledger). If the sidecar names no incarnation, the user names the ledger.
+- Its sidecar, the file `<id>.index` beside it, names this store. It also names the ledger's incarnation, an id that
+  each creation of a ledger gets. If the sidecar names no incarnation, the user names the ledger.
 - Its file has entries, and is sound up to the acknowledged end.
-- Its id is above every id of the ledger, retention never deleted it, and the ledger is not terminated (closed for
-  good).
-- Its first row is the row at which the log ends.
+- Its id is above all segment ids of the ledger, and retention never deleted it.
+- The ledger is not terminated (closed for ever).
+- The ledger ends just before the segment's first row.
 
 Rules
 - An added segment is first listed as open, and then recovered and sealed, as after the crash of a broker.
-- Before older metadata are accepted, their files are copied to a new directory in the store.
+- Before out-of-date metadata are accepted, their files are copied to a new directory in the store.
 - No broker can serve the store during a repair.
 """
 
@@ -64,7 +66,7 @@ class UnknownSegment(msgspec.Struct, frozen=True):
 
 
 class RepairReport(msgspec.Struct, frozen=True):
-    """Faults of a store. `behind` is the reason why its metadata are out of date, or empty."""
+    """Result of `find`. `behind` states why the metadata are out of date; it is empty if they are not."""
 
     behind: str
     unknown: list[UnknownSegment]
@@ -75,9 +77,9 @@ class RepairReport(msgspec.Struct, frozen=True):
 
 
 def find(store: Path, into: str = "") -> RepairReport:
-    """Inspect a store and change nothing. `into` names the ledger of segments whose files do not name a ledger.
+    """Inspect a store and change nothing. `into` names the ledger for segments whose files do not name a ledger.
 
-    Raises Corrupt if the metadata are damaged, and must be restored from a copy.
+    Raises Corrupt if the metadata are damaged. Then they must be restored from a copy.
     """
     path, behind = store / "metadata.sqlite", ""
     metadata = Metadata(MetadataView(path, TABLES, behind=True), lambda: 0)
@@ -123,7 +125,7 @@ def _alone(store: Path) -> Iterator[None]:
 
 
 def _accept(store: Path, clock: Clock, *, accept: bool) -> None:
-    """Raise the epoch, which makes these metadata the newest. Reserve the segment ids whose files exist."""
+    """Raise the epoch, so that these metadata count as the newest. Reserve the segment ids whose files exist."""
     if accept:
         _copy_metadata(store)
     metadata = Metadata.open(store / "metadata.sqlite", clock, behind=accept)

@@ -1,17 +1,19 @@
 """Store: one directory, one broker, many managed ledgers.
 
-A *segment* is one file of a ledger. The *epoch* is a number in the metadata that each new broker raises.
+A *segment* is one file of a ledger. A *log* is a ledger without partitions, or one partition. The *epoch* is a number
+in the metadata that each new broker raises.
 
-    <store>/metadata.sqlite     the records (ledger.metadata.records); each change takes effect with its transaction
+    <store>/metadata.sqlite     the records (ledger.metadata.records), a SQLite database
     <store>/ledgers/            <segment id>.ledger and .index; ids are unique in the store, no path has a ledger's name
     <store>/staging/            files with rows that wait for the commit of their batch (ledger.log.staging)
     <store>/lock                locked by the broker while it lives (ledger.ownership)
 
 Invariants
-- A broker first locks its store. It then raises the store's epoch durably, and only then reads an open segment. A
-  previous broker compares the epoch and learns that it has lost the store (*fenced*).
+- A broker first locks its store. It then raises the store's epoch durably, and only then reads an open segment. An
+  earlier broker that still runs compares the epoch before each acknowledgement. So it learns that it has lost the store
+  (*fenced*), and acknowledges nothing more.
 - A ledger is opened at its first use. If an earlier broker left a segment open, the opening recovers it.
-- An invalid name is refused before any search or creation.
+- An invalid name of a ledger is refused before the ledger is searched or created.
 """
 
 from __future__ import annotations
@@ -159,7 +161,7 @@ class Store:
         self._leaving = False
         self.direct = self._direct_parts(offloader, settings)
         self.commits = ManifestCommits(metadata.manifests, self._staging, self.direct, self.ledger, clock)
-        # Committed batches are finished before the sweep, which deletes staged files that they may need.
+        # Committed batches are finished before the sweep: it would delete staged files that they may need.
         finished = self.commits.finish_all()
         self._sweep(staging=finished)
 
@@ -180,7 +182,7 @@ class Store:
         )
 
     def _direct_parts(self, offloader: OffloaderChoice, settings: Settings) -> DirectParts:
-        """Return the direct sink. Only a store in a bucket takes data objects from tasks."""
+        """Return the part of the store that accepts data objects from Spark tasks. Only a store in a bucket does so."""
         in_bucket = self._context.sync_through is not None and offloader.has_target()
         return DirectParts(
             self.metadata,
@@ -201,7 +203,7 @@ class Store:
 
     @property
     def trim_latencies(self) -> Latencies:
-        """The durations of trims that deleted something. Each trim of a ledger counts once."""
+        """The durations of trims that deleted files. Each trim of a ledger counts once."""
         return self._context.trim_latencies
 
     @property
@@ -226,7 +228,7 @@ class Store:
         """Open a store as its only broker. With `create`, create the store in a missing or empty directory.
 
         `lock` is the lock of the directory, if the caller has acquired it already. `durability` makes entries and
-        records durable. By default, a sync of the disk does this. `watch` creates the observer of the store's logs. The
+        records durable; by default they are synced to the disk. `watch` creates the observer of the store's logs. The
         observer must not call the store before `open` returns.
 
         Raises NotFound if there is no store. Raises Refused if another broker owns the store (unless `take_over`), if
@@ -266,7 +268,7 @@ class Store:
 
     @staticmethod
     def _metadata_of(path: Path, exists: bool, clock: Clock, replica: Replica | None, *, adopt: bool) -> Metadata:
-        """Open or create the metadata. Raises Refused if they belong to another host or directory, unless `adopt`."""
+        """Open or create the metadata. Without `adopt`, raises Refused if they belong to another host or directory."""
         host = host_identity(path)
         if not exists:
             return Metadata.create(path / "metadata.sqlite", new_id(), host, clock)
@@ -338,7 +340,7 @@ class Store:
         return self.ledger(name)
 
     def _require_durability(self, request: CreateLedger) -> None:
-        """Raise Refused if a ledger of a store in a bucket would acknowledge entries that are not in the bucket."""
+        """Raise Refused if a ledger of a store in a bucket would acknowledge entries that are not in the bucket yet."""
         if request.durability != "fsync" and self._context.sync_through is not None:
             raise Refused(
                 f"ledger {request.name!r} has durability {request.durability!r}, a store in a bucket acknowledges "
@@ -416,7 +418,7 @@ class Store:
     def register_schema(self, request: RegisterSchema) -> SchemaVersion:
         """Register a schema as the next version after `request.after`.
 
-        If another version is newer, return that version.
+        If the ledger has a version after `request.after` already, register nothing and return the newest version.
         """
         name = self._require_exists(canonical_name(request.name))
         return SchemaVersion(name, *self.metadata.register_schema(name, request.arrow_schema, request.after))
@@ -471,7 +473,7 @@ class Store:
         return committed
 
     def newest_batch(self, request: AskNewestBatch) -> NewestBatch:
-        """Return the newest committed batch of a query. A commit of this or an earlier batch is a repetition."""
+        """Return the newest committed batch of a query. A commit of this or an earlier batch writes nothing."""
         if request.several:
             return NewestBatch(self.commits.newest(request.query))
         ledger = self.ledger(request.name)
@@ -547,7 +549,7 @@ class Store:
 
 
 def _switches(request: CreateLedger) -> dict[str, str]:
-    """Return the properties of a ledger's de-duplication and durability. Default values have no property."""
+    """Return the ledger properties for its de-duplication and durability. A default value needs no property."""
     properties = {DEDUPLICATION_ENABLED: "true"} if request.deduplication else {}
     return {**properties, DURABILITY: request.durability} if request.durability != "fsync" else properties
 
@@ -579,7 +581,7 @@ def _cursor_place(
     files: UnwantedFiles,
     sync_through: SyncThrough | None,
 ) -> CursorPlace:
-    """Return the location and the parameters of the logs in which cursors store their state."""
+    """Return the place of the logs in which cursors store their state, and the objects that these logs need."""
     rollover_ms = settings.managedLedgerCursorRolloverTimeInSeconds * 1000
     store_id = metadata.store_record().store_id
     form, allocate = cursor_log_form(settings), metadata.allocate_ledger_id

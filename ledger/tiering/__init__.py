@@ -1,4 +1,6 @@
-"""Interface of the offloader, which copies sealed segments to object storage (PIP-17), and the choice of the segments.
+"""Interface of the offloader, and the choice of the segments that are offloaded.
 
-A segment is a file of a ledger. The package `offload` implements the interface. The broker loads it by its name.
+The *offloader* copies sealed segments, the complete files of ledgers, to object storage. The format is Pulsar's
+(PIP-17). The package `offload` implements the interface. The broker loads `offload` by its name. In the code,
+`ledger_id` is the id of a segment, as in Pulsar.
 """

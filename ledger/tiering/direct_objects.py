@@ -1,9 +1,9 @@
 """Interface to the data objects of direct segments, which tasks of a sink put into the bucket of the store.
 
-The package `offload` implements the interface. A *direct segment* is a segment whose data object was put before its
-commit (`ledger.metadata.offload_records`). A key has the id of an attempt (one upload) and the id of the segment. A
-*run* is the entries of one batch in one ledger, and the *marker* its last entry. The *epoch* of a broker is a number
-that rises with each broker of the store.
+The package `offload` implements the interface. A *direct segment* is a segment whose data object (its bytes in the
+bucket) a task has put before the commit of its batch. The object's key contains the id of the *attempt* (the upload)
+and the id of the segment. A *run* is the entries of one batch in one ledger, and the *marker* is its last entry. The
+*epoch* of a broker is a number that rises with each broker of the store.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class DirectObjects(Protocol):
         """The address of the objects, in the form that tasks use."""
 
     def metadata(self, extra: Mapping[str, str], epoch: int) -> dict[str, str]:
-        """Return the user metadata of an object. `epoch` is the epoch of the broker that gives the key to the task."""
+        """Return the user metadata of an object: `extra`, and the epoch of the broker that gives a task the key."""
 
     def head(self, key: DirectKey) -> FoundObject:
         """Return size and time of an object. Raises NotFound."""
@@ -49,10 +49,10 @@ class DirectObjects(Protocol):
     def put(
         self, key: DirectKey, metadata: Mapping[str, str], run: PartRun, entries: Iterable[tuple[Buffer, int]]
     ) -> StagedPart:
-        """Put an object with these entries, each with its number of rows, and with the marker of the run."""
+        """Put an object with these entries and the marker of the run. Each entry comes with its number of rows."""
 
     def put_before(self, until_ms: int, kept: Collection[uuid.UUID]) -> Iterator[DirectKey]:
         """Yield the keys of objects and unfinished uploads that are older than a time, except attempts in `kept`.
 
-        Only objects that a task has put are returned, no objects of an offload.
+        Only objects that a task has put are returned. Objects of offloads are left out.
         """

@@ -1,8 +1,8 @@
 """Direct segment: the values of its record that a reader of its data object needs.
 
-A direct segment is a segment whose data object (its bytes in the bucket) was put by a Spark task. A reader needs no
-index object for it. The layout of the object and the real stamps (time and row number before each entry) follow from
-the record and the entries.
+A direct segment is a segment whose data object (its bytes in the bucket) was put by a Spark task. A *stamp* is the time
+and the row number before each entry. The object has only placeholders for them. A reader computes the real stamps and
+the layout of the object from the record and the entries. So it needs no index object.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class DirectSegment:
     indexed: bool
     """Whether the index objects are in the bucket."""
     index: Callable[[], EntryIndex] | None = None
-    """Function that returns the index, if the caller has it. Otherwise a reader takes the index from the objects."""
+    """Function that returns the index of the entries. Without it, a reader takes the index from the objects."""
 
     @classmethod
     def of(cls, record: SegmentRecord) -> Self | None:

@@ -1,12 +1,12 @@
 """Offloader of a running store: loaded at its first use, and replaced when its settings change.
 
-A segment is one file of a ledger; a sealed segment never changes.
+The offloader copies sealed segments, the complete files of ledgers, to object storage.
 
 Rules
 - This package does not import the package that implements the offloader. The broker passes the names of functions.
 - A change of settings closes the old offloader. The next use creates a new offloader.
-- An invalid address of a bucket is refused when it is set, before it is stored.
-- A trial of the address writes, reads, lists and deletes an object. If the trial fails, the address is refused.
+- When a client sets the address of the bucket, the address is checked before it is stored. A trial there writes, reads,
+  lists and deletes an object. If the check or the trial fails, the address is refused.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NAMED = "managedledgeroffload"
 
 
 class OffloaderChoice:
-    """Provider of the current offloader. Any thread may call any method."""
+    """Holder of the current offloader. Any thread may call any method."""
 
     def __init__(self, make: Make, settings: Settings) -> None:
         self._make = make

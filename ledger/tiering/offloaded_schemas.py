@@ -1,7 +1,7 @@
 """Payload schemas that are offloaded with a segment, so that a reader of the bucket can decode its messages.
 
-All versions that are registered for the managed ledger at the time of the offload are included. Entries with typed
-columns contain their own schema. A segment is one file of a ledger; a sealed segment never changes.
+A segment is one file of a ledger. All versions of the schema that the ledger has at the time of the offload are
+included. Entries with typed columns need none of these, because each contains its own schema.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Sealed segment in object storage: the broker's reader of its objects, created at the first read.
 
-An *attempt* is one upload of the segment. A *direct segment* is a segment whose data object a Spark task has put. The
-object has placeholders for the stamps: the time and the row number before each entry.
+An *attempt* is one upload of the segment. A *stamp* is the time and the row number before each entry. A *direct
+segment* is a segment whose data object a Spark task has put. Its object has placeholders in the place of the stamps.
 
 Invariants
-- All readers of an attempt share one handle, and so its prefetched data.
-- While the local copy exists, a read uses the preferred copy. If this copy cannot be read now, the read uses the other
-  copy.
+- All readers of an attempt share one reader of the objects, and so its prefetched data.
+- While the local copy exists, a setting says whether the local copy or object storage is preferred. If the preferred
+  copy cannot be read now, the read uses the other copy.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class OffloadedSegment:
         self._opened_by: LedgerOffloader | None = None
 
     def uses_index(self, index: Callable[[], EntryIndex]) -> None:
-        """Find the entries of a direct segment with this index, without an object in the bucket that has the index."""
+        """Use this index of a direct segment's entries, so that no index object is read."""
         if self._direct is not None:
             self._direct = replace(self._direct, index=index)
 
@@ -79,7 +79,7 @@ class OffloadedSegment:
         return self._opened().index(first_row, entries)
 
     def read(self, first_entry: int, entries: int, *, alone: bool = False) -> pa.Buffer:
-        """Return the frames of consecutive entries. With `alone`, no other entries are fetched in advance."""
+        """Return the frames (stored bytes) of consecutive entries. With `alone`, no later entries are prefetched."""
         return self._opened().read(first_entry, entries, alone=alone)
 
     def read_with(
@@ -101,7 +101,7 @@ class OffloadedSegment:
             return self.read(first_entry, entries, alone=alone)
 
     def close(self) -> None:
-        """Close the handle. A later read opens a new handle."""
+        """Close the reader of the objects. A later read opens a new reader."""
         with self._lock:
             handle, self._handle = self._handle, None
         if handle is not None:

@@ -1,8 +1,9 @@
-"""Interface to object storage (PIP-17). The package `offload` implements it, and the store calls it.
+"""Interface to object storage, in Pulsar's format PIP-17. The package `offload` implements it, and the store calls it.
 
-A *frame* is an entry with its length and id. A *data object* has the bytes of a segment. A *direct segment* is a
-segment whose data object a Spark task has put. An *index object* states where the entries of a segment are in its data
-object.
+In the code, `ledger_id` is the id of a segment, as in Pulsar. A *data object* has the bytes of a segment. An *index
+object* states where the entries are in the data object. A *direct segment* is a segment whose data object a Spark task
+has put. An *attempt* is one upload of a segment, identified by a UUID. A *driver* is the location of its objects. A
+*frame* is an entry with its length and id.
 
     offload(ledger, attempt, extra metadata)       copies a sealed segment, completely or not at all
     put_indexes(ledger, attempt, extra metadata)   puts the index objects of a direct segment
@@ -10,10 +11,8 @@ object.
     delete_offloaded(segment id, attempt, driver)  deletes all objects of an attempt; may be repeated
     orphans(store id, kept, until)                 lists the attempts of a store whose objects no record needs
 
-An attempt is one upload of a segment, identified by a UUID. A driver is the location of its objects.
-
 Rules
-- An offloader changes no metadata. If it gets the same attempt again, it uses the existing objects.
+- An offloader does not change the store's metadata. If it gets the same attempt again, it uses the existing objects.
 - Any thread may call any method. Without a configured bucket, every use raises Refused.
 """
 
@@ -39,7 +38,7 @@ _HINT = "Set managedLedgerOffloadBucket: in conf/broker.toml, or with `ledger se
 
 @dataclass(frozen=True, slots=True)
 class LocalSegment:
-    """Sealed segment on the local disk. `size_bytes` is the sum of its entries, `file_bytes` the length of its file.
+    """Sealed segment to offload. `size_bytes` is the total size of its entries, `file_bytes` the length of its file.
 
     `schemas` are the payload schemas of its messages: JSON with all versions, or an empty text. `direct` is set for a
     direct segment (`ledger.tiering.direct_segment`), which has no local file.
@@ -87,7 +86,7 @@ class OffloadedReader(Protocol):
     def read(self, first_entry: int, entries: int, *, alone: bool = False) -> pa.Buffer:
         """Return exactly the frames of consecutive entries.
 
-        May fetch later entries in advance, because most readers are sequential. Never does so with `alone`.
+        Without `alone`, later entries may be prefetched, because most readers are sequential.
         """
 
     def close(self) -> None:
@@ -134,8 +133,8 @@ class LedgerOffloader(Protocol):
     def orphans(self, store_id: str, kept: Callable[[], Collection[uuid.UUID]], until_ms: int) -> list[OrphanedAttempt]:
         """Return the attempts of a store that have objects in the current bucket, except the attempts in `kept`.
 
-        `kept` is called after the listing. An object that a task of a sink has put counts only if it was put before
-        `until_ms`. Reason: the batch of a younger object may still commit it.
+        `kept` is called after the listing. An object that a Spark task has put counts only if it is older than
+        `until_ms`. Reason: a batch may still commit a younger object.
         """
 
     def close(self) -> None:

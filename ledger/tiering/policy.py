@@ -1,8 +1,8 @@
 """Selection of sealed segments for offload to object storage: by age, by size, or up to a position. Pure functions.
 
-Pulsar's rule: sizes are summed from the newest sealed segment to the oldest. A segment is due if the sum, including
-this segment, exceeds the threshold, or if it was sealed long enough ago. The oldest due segment is offloaded first. A
-*log* is a ledger without partitions, or one partition.
+The rule is Pulsar's. A segment is due if it was sealed long enough ago. It is also due if it and all newer sealed
+segments together exceed a size. The oldest due segment is offloaded first. A *log* is a ledger without partitions, or
+one partition. In the code, `ledger` and `ledger_id` mean a segment and its id, as in Pulsar.
 
 Invariant: An open segment, an empty segment and an offloaded segment are never selected.
 """
@@ -27,7 +27,7 @@ class OffloadCandidate(NamedTuple):
 
 
 def due(ledgers: Sequence[OffloadCandidate], size_max: int, age_max_ms: int, now_ms: int) -> list[int]:
-    """Return the ids of the due segments, oldest first. -1 disables a limit."""
+    """Return the ids of the due segments, oldest first. -1 means no limit."""
     found, left = [], 0
     for ledger in reversed(ledgers):
         if not ledger.close_ms:

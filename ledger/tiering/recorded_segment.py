@@ -1,4 +1,7 @@
-"""Sealed segment (file) as its records describe it, for an offload without an open ledger, and for a verification."""
+"""Description of a sealed segment, a file of a ledger, for an offload and a verification.
+
+It comes from the records in the metadata, so the ledger need not be open.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Index of a sealed segment: the place of each entry, loaded from the first available source.
+"""Index of a sealed segment: the place of each entry in the segment, which is a file of a ledger.
 
-The sources are the sidecar (the file `<id>.index`), then the local data file, then object storage. A rebuild of the
-sidecar is logged.
+The index is read from the sidecar (the file `<id>.index`). If the sidecar is missing or damaged, it is rebuilt from the
+local data file or from object storage, and the rebuild is logged.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class SealedIndex:
 
 
 def entry_traits(entry: memoryview) -> EntryTraits:
-    """Return the properties of an entry for recovery and verification. Raises Corrupt for a wrong checksum."""
+    """Return the values of an entry that recovery and verification need. Raises Corrupt for a wrong checksum."""
     parsed = parse_entry(entry, "an entry")
     run = run_id(parsed.metadata)
     txn = None if run is None else (run.most, run.least)

@@ -1,4 +1,4 @@
-"""Bucket of a store: the few requests that the write-ahead log needs, and the names of its objects.
+"""Bucket of a store: the interface to its requests, and the names of the store's objects.
 
 `pyspark_ledger.offload.storage` implements the interface. This package does not import the implementation. The *epoch*
 in the name of an object is a number that each new broker of the store raises.
@@ -29,7 +29,7 @@ class Listed(Protocol):
 
 
 class FetchedHead(Protocol):
-    """Size, etag, version and encryption of an object. The last two are empty if the server states none."""
+    """Size, etag, version and encryption of an object. If the server states no version or encryption, it is empty."""
 
     @property
     def size(self) -> int: ...
@@ -54,17 +54,17 @@ class Bucket(Protocol):
     """Objects below one address. Thread-safe.
 
     Raises NotFound for a missing object, and AlreadyExists if the condition of a put is not met. Raises Unauthenticated
-    or Refused if a repetition cannot help. If it raises Unavailable, the server may or may not have carried the request
-    out.
+    or Refused if a repetition cannot help. After Unavailable, it is unknown whether the server carried out the request.
     """
 
     @property
     def address(self) -> str: ...
 
     def put(self, key: str, data: bytes | Sequence[Buffer], *, only_new: bool = False, if_match: str = "") -> str:
-        """Write an object in one request, and return its etag. A put with a condition is never repeated.
+        """Write an object in one request, and return its etag, S3's id of the object's content.
 
-        `data` are bytes, or several buffers that the object has one after another.
+        `data` is the content: bytes, or several buffers in order. With a condition, the implementation sends the
+        request only once.
         """
 
     def get(self, key: str, most: int) -> Fetched:

@@ -1,20 +1,20 @@
-"""Decisions about objects of the log: which puts are allowed, acknowledged, ignored by readers, and deleted. Pure.
+"""Decisions about log objects: which may be put, acknowledged, skipped by readers or deleted. Pure functions.
 
-A *slot* is the place of one number in the log. A slot is free, or has one object until the collector deletes the
-object. A *taker* is a broker that takes the store over from an earlier broker. A *claim* is an empty object that a
-taker puts into a slot. The *window* is the number of slots that a broker may use at the same time. The *manifest* is
-the object that names the owner of the store. The *epoch* in it is a number that each new owner raises.
+A *slot* is the place of one number in the log. A slot is free or has one object. The *window* is the number of slots
+that a broker may use at the same time. The *manifest* is the object that names the owner of the store. The *epoch* in
+the manifest is a number that each new owner raises. A *taker* is a broker that takes the store over from an earlier
+broker. It puts *claims*, empty objects, into slots, so that a late put of the earlier broker fails there.
 
     acknowledged │ stored, not acknowledged │ in flight │ free
     ─────────────┼──────────────────────────┼───────────┼──────
                  lowest                                 lowest + window
 
 Rules
-- A broker has no put in flight at or behind `lowest + window`, where `lowest` is its lowest unacknowledged number.
-- A broker acknowledges numbers in ascending order. Before an acknowledgement it reads the manifest, which must show the
-  broker's epoch. This read begins after the put has succeeded.
-- If a broker finds another broker's object in a slot where it puts, the slot is lost. Then the broker ends.
-- An object is void if an object with a lower number has a higher epoch. Readers ignore void objects.
+- A broker puts objects only at numbers below `lowest + window`. `lowest` is its lowest unacknowledged number.
+- A broker acknowledges numbers in ascending order. After a put has succeeded, the broker first reads the manifest. It
+  acknowledges the object only if the manifest shows the broker's epoch.
+- If a broker finds another broker's object in a slot into which it puts, the slot is lost. Then the broker ends.
+- An object is *void* if an object with a lower number has a higher epoch. Readers skip void objects.
 - A taker claims the first free slot and the rest of the window.
 - A taker reads the manifest again before its first claim and after its last one. If the epoch has changed, the taker
   ends. So a taker that was suspended takes no slot from the broker that owns the store now.
@@ -41,9 +41,9 @@ class Slot(Enum):
     LOST = auto()
     """The object of another broker."""
     FREE = auto()
-    """No object: it was deleted, or another put of it is still running, for which S3 also responds with 412.
+    """No object, so the put is repeated.
 
-    The put is repeated.
+    The object was deleted. Or another put into this slot is still running: S3 then responds with 412, too.
     """
 
 
@@ -86,9 +86,9 @@ def require_epoch(manifest: StoreManifest, epoch: int, where: str) -> None:
 
 
 def acknowledged_to(lowest: int, stored_numbers: Iterable[int]) -> int:
-    """Return the new lowest unacknowledged number.
+    """Return the lowest number that is not acknowledged after a read of the manifest.
 
-    The objects of `stored_numbers` were stored before the read of the manifest began.
+    The objects of `stored_numbers` were stored before this read began.
     """
     stored = set(stored_numbers)
     while lowest in stored:
@@ -97,20 +97,20 @@ def acknowledged_to(lowest: int, stored_numbers: Iterable[int]) -> int:
 
 
 def is_void(epoch: int, highest: int) -> bool:
-    """Return whether readers ignore an object of `epoch`. `highest` is the highest epoch of all objects before it."""
+    """Return whether readers skip an object of `epoch`. `highest` is the highest epoch of the objects before it."""
     return epoch < highest
 
 
 def claimed_slots(first_free: int, window: int) -> range:
-    """Return the slots that a taker claims. Reason: the earlier broker may have a put in flight for each of them."""
+    """Return the slots that a taker claims: all slots for which the earlier broker may have a put in flight."""
     return range(first_free, first_free + window)
 
 
 def taken_over(before: StoreManifest, nonce: uuid.UUID, window: int, move: Move | UnsetType = UNSET) -> StoreManifest:
-    """Return the manifest of a taker. Its window is at least as large as the window of the earlier manifest `before`.
+    """Return the manifest of a taker. `before` is the manifest of the earlier broker.
 
-    Reason: the earlier broker may still have puts in flight for its whole window. A command that moves the store to a
-    directory also takes the store over, and sets `move`.
+    The window never becomes smaller, because the earlier broker may still have puts in flight for its whole window. A
+    command that moves the store to a directory also takes the store over, and sets `move`.
     """
     return StoreManifest(
         store_id=before.store_id,
@@ -155,8 +155,8 @@ def require_served(manifest: StoreManifest, where: str, *, take_over: bool = Fal
 def is_own_replacement(found: StoreManifest, wanted: StoreManifest) -> bool:
     """Return whether the bucket has the manifest that a broker put. Called after the response to the put was lost.
 
-    All fields are compared, because nonce and revision are not enough. Reason: this broker may have put another
-    manifest with the same nonce and revision, and may have lost every response to that put.
+    All fields are compared, because nonce and revision alone are not enough. This broker may have put another manifest
+    with the same nonce and revision before, and lost the responses to that put.
     """
     return found == wanted
 
@@ -177,8 +177,8 @@ def first_live(records_from: int, oldest_bytes: Iterable[int], unfinished: int |
 def may_sweep(epoch: int, mine: int, age_ms: int, age_min_ms: int) -> bool:
     """Return whether a broker may delete a snapshot or secret that its manifest does not name.
 
-    `epoch` is the epoch in the object's name, and `mine` the broker's epoch. An object of the same epoch is kept.
-    Reason: a change of the manifest may be in flight and name the object. A young object of a lower epoch is kept,
+    `epoch` is the epoch in the object's name, and `mine` the broker's epoch. An object of the broker's own epoch is
+    kept, because a put of the manifest that names the object may be in flight. A young object of a lower epoch is kept,
     because a client of an earlier broker may be reading it.
     """
     return epoch < mine and age_ms > age_min_ms

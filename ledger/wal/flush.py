@@ -1,11 +1,13 @@
-"""Time at which the next object of the write-ahead log is due. Pure.
+"""Time at which the next object of the write-ahead log is due. No input or output.
+
+Each object costs a request. So the batches (groups of changes) of many clients share objects, and wait for each other.
+The batch of a single client does not wait.
 
 Rules
 - A full object is due at once.
 - Any other object is due one flush interval after the previous object.
 - Exception: a lone batch is due at once. A batch is lone if no other batch waits or is in flight, and the previous
   object has bytes of at most one file.
-- Reason: a single client need not wait for the interval. Batches of many clients share objects, which saves requests.
 - Exception: while the bytes of two full objects are in flight, only a full object is due. Reason: the bucket takes
   bytes more slowly than clients send them. Smaller objects would take more requests and no less time.
 """
@@ -27,10 +29,10 @@ class FlushSchedule:
         self._files = 0
 
     def due_ms(self, now_ms: int, packer: Packer, in_flight: Sequence[int]) -> int | None:
-        """Return the time at which the next object is due. It may be in the past.
+        """Return the time at which the next object is due, which may be in the past.
 
-        `in_flight` are the sizes of the objects in flight. Returns None if nothing is due before another batch or an
-        acknowledgement arrives.
+        `in_flight` are the sizes in bytes of the objects in flight. Returns None if no object is due before another
+        batch or an acknowledgement arrives.
         """
         if not len(packer):
             return None
@@ -40,8 +42,8 @@ class FlushSchedule:
         return None if sum(in_flight) >= 2 * self._object_bytes else self._flushed_ms + self._interval_ms
 
     def flushed(self, now_ms: int, files: int) -> None:
-        """Record that an object was packed, with bytes of this number of files.
+        """Record that an object was packed at `now_ms`. `files` is the number of files whose bytes it contains.
 
-        All metadata records count as one file.
+        All metadata records of an object count as one file.
         """
         self._flushed_ms, self._files = now_ms, files

@@ -12,15 +12,16 @@
     | CRC32C of all bytes before (u32)                                                                   |
     +----------------------------------------------------------------------------------------------------+
 
-Integers are big-endian. The epoch is a number that each new broker of the store raises. The nonce is the random id of
-the broker that wrote the object. `ledger.database.changed_rows` defines the payload of a part of kind `records`.
+Integers are big-endian. *Bytes of dir.* is the length of the directory. The epoch is a number that each new broker of
+the store raises. The nonce is the random id of the broker that wrote the object. `ledger.database.changed_rows` defines
+the payload of a part of kind `records`.
 
 Invariants
-- If any bit is damaged, the decoder raises `Corrupt`. The message names the object, the place, the expected and the
-  found value.
+- If any bit is damaged, the decoder raises `Corrupt`. The error names the object and the place, and has the expected
+  and the found value.
 - If the object has a newer format, the decoder raises `Unsupported`.
-- A batch is a sequence of parts. Only the last part of a batch has the flag `last`. A batch may continue in the next
-  object.
+- A batch, a group of changes that becomes visible in one step, is a sequence of parts. Only its last part has the flag
+  `last`. A batch may continue in the next object.
 - A claim, an empty object that a broker puts when it takes the store over (`ledger.wal.take_over`), has no part.
 """
 
@@ -91,7 +92,7 @@ _encode_parts = msgspec.msgpack.Encoder().encode
 
 
 def encode_object(header: Header, parts: Sequence[tuple[WalPart, Buffer]]) -> list[Buffer]:
-    """Return the bytes of an object, as several buffers. The payloads are among them, so nothing is copied.
+    """Return the bytes of an object, as several buffers in order. No payload is copied.
 
     Each payload must have the length and the checksum in its `WalPart`.
     """

@@ -8,7 +8,8 @@
 Invariants
 - `crc32c` is the last member. It is the checksum of all bytes before the comma in front of this member. If any bit is
   damaged, `decode_manifest` raises `Corrupt`.
-- Each put that replaces the manifest has the etag of the old manifest as its condition, and raises `revision` by one.
+- A put replaces the manifest only if the bucket still has the old manifest. The condition of the put is the etag (S3's
+  id of an object's content). Each replacement raises `revision` by one.
 - Each new broker raises `epoch`. `first` is the number of the oldest log object that is still needed. `window` is the
   number of log objects that may be unacknowledged at the same time.
 - `epoch`, `first` and `window` never fall. `window` changes only together with `epoch`.
@@ -33,7 +34,10 @@ BYTES_MAX = 64 * 1024
 
 
 class SnapshotName(msgspec.Struct, frozen=True):
-    """Snapshot object with all records, and the number of the first log object with records that the snapshot lacks."""
+    """Name and checksum of the newest snapshot, the object with all records.
+
+    `records_from` is the number of the first log object with records that the snapshot lacks.
+    """
 
     key: str
     records_from: int
@@ -120,7 +124,7 @@ def decode_manifest(data: bytes, where: str) -> StoreManifest:
 
 
 def require_successor(before: StoreManifest, after: StoreManifest, where: str) -> None:
-    """Raise Corrupt if `after` violates an invariant of the manifest that follows `before`."""
+    """Raise Corrupt if the manifest `after` must not replace the manifest `before`."""
     same_epoch = before.epoch == after.epoch
     kept = (
         before.store_id == after.store_id

@@ -5,11 +5,11 @@ of files (`bytes`).
 
 Rules
 - A batch of `records` is never split between objects.
-- A batch of `bytes` can be split at any byte, because a reader applies a batch only as a whole.
+- A batch of `bytes` can be split at any byte, because a reader waits for the whole batch before it applies the batch.
 - An object has at least one part. All its parts together have at most `bytes_max` bytes. Exception: if one part with
   `records` is larger than this limit, it is the only part of its object.
-- If a file is shorter than its batch states, `pack` raises `Corrupt` and returns no object. Reason: readers would
-  refuse an object with too few bytes.
+- If a file is shorter than its batch states, `pack` raises `Corrupt`. Reason: readers would refuse an object with too
+  few bytes.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from pyspark_ledger.ledger.wal.log_object import BYTES, RECORDS, WalPart
 class FileBytes:
     """Bytes `[offset, offset + length)` of a file of the store's directory.
 
-    `read` returns a range of the file. The packer calls it when it builds the object. So a waiting batch does not keep
-    its bytes in memory.
+    The packer calls `read` only when it builds the object. So a waiting batch does not keep its bytes in memory.
     """
 
     file: str

@@ -1,16 +1,16 @@
 """Reader of the write-ahead log of a store in a bucket. docs/decisions/bucket-store.md describes the log.
 
-The log consists of numbered objects. The *first live number* is the number of the oldest object that is still needed.
-The manifest, the object that describes the store, contains this number. Each object also has the *epoch* of its broker,
-a number that each new broker of the store raises. The log ends at the first missing number. A *batch* is a group of
+The log consists of numbered objects, and ends at the first missing number. The *first live number* is the number of the
+oldest object that is still needed. The manifest, the object that names the store's broker, contains this number. Each
+log object has the *epoch* of its broker, a number that each new broker of the store raises. A *batch* is a group of
 changes that becomes visible in one step. A *part* is a piece of a batch in one object.
 
 Rules
 - The reader requests several objects at once, and applies them in the order of their numbers.
-- A running broker raises the first live number and deletes objects below it. So if an object is missing, any other
-  process reads the manifest again. If the first live number has changed, this process starts there again.
-- A broker puts no object at or beyond `end + window`. `end` is the first missing number, and `window` the number of
-  puts that a broker may have in flight. So an object there proves that an earlier object is lost, and the reader raises
+- While another process reads, the broker may raise the first live number and delete the objects below it. So the caller
+  reads the manifest again at the end. If the first live number has changed, the caller starts there again.
+- A broker has at most `window` puts in flight. So no object can have the number `end + window` or a higher number,
+  where `end` is the first missing number. Such an object proves that an earlier object is lost. Then the reader raises
   Corrupt.
 """
 
@@ -33,9 +33,9 @@ _AHEAD = 8
 
 
 class Batch(NamedTuple):
-    """Complete batch: the range of its objects, and its parts with their payloads and the places of the payloads.
+    """Complete batch: the range of its objects, and its parts.
 
-    The parts are an iterator that can be used once.
+    Each part has its payload, and the place of the payload in the log. The parts are an iterator that can be used once.
     """
 
     place: WalRange
@@ -104,7 +104,7 @@ class WalReader:
         return found
 
     def require_end(self, number: int, window: int) -> None:
-        """Raise Corrupt if the log has an object at or behind `number + window`. Then earlier objects are lost."""
+        """Raise Corrupt if the log has an object at `number + window` or later. Then earlier objects are lost."""
         listing = self._bucket.objects(LOG_PREFIX, after=log_key(number + window - 1))
         beyond = repeated(lambda: next(iter(listing), None), self._limits)
         if beyond is not None:

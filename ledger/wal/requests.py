@@ -1,11 +1,11 @@
 """Requests of the write-ahead log. Each request is repeated until its result is known.
 
 Rules
-- A conditional put is repeated with the same bytes. If the server responds with 412 (the condition is not met), the
-  broker reads the header of the object, which shows whose put succeeded.
+- A put with a condition is repeated with the same bytes. If the server responds with 412 (the condition is not met),
+  the broker reads the header of the object. The header shows whose put succeeded.
 - A read is repeated after a temporary error.
-- Each request has a deadline. After the deadline it raises the last error. A request is also repeated if S3 refuses the
-  credentials, because another program may renew expired credentials. The deadline for this case is shorter.
+- A request is also repeated if S3 refuses the credentials, because another program may renew expired credentials.
+- Each request has a deadline, a shorter one for refused credentials. After the deadline, the last error is raised.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ T = TypeVar("T")
 
 
 class FoundManifest(NamedTuple):
-    """Manifest, the object that names the owner of the store, and its etag.
+    """Manifest, the object that names the owner of the store, and its etag, S3's id of the content.
 
-    A put that replaces the manifest has this etag as its condition.
+    A put that replaces the manifest succeeds only if the manifest in the bucket still has this etag.
     """
 
     manifest: StoreManifest
@@ -51,8 +51,8 @@ class RequestLimits:
     """Limits of a writer and its requests.
 
     `flush_interval_ms` is the minimum time between two objects that are not full. `object_bytes` is the size of a full
-    object. `deadline_ms` limits the attempts to put one object. `refused_ms` limits them while S3 refuses the
-    credentials.
+    object. `deadline_ms` is the time after which a request is not repeated again. `refused_ms` is this time while S3
+    refuses the credentials.
     """
 
     flush_interval_ms: int = 100
@@ -72,7 +72,7 @@ def store_object(
     limits: RequestLimits,
     is_over: Callable[[], bool] = lambda: False,
 ) -> Slot:
-    """Put a log object, and repeat the put until its result is known. Return whose object has the number.
+    """Put a log object, and repeat the put until its result is known. Return whose object is in the slot.
 
     Raises the last error after the deadline or if `is_over` returns True.
     """

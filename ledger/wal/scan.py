@@ -1,23 +1,22 @@
-"""State of a reader of the log: skips void objects, and joins the parts of batches. Pure.
+"""State of a reader of the log: skips void objects, and joins the parts of batches. No input or output.
 
     number   10        11          12          13 (claim)   14        15
     epoch    3         3           3           4            3         4
-             apply     begins a    missing     batch of 11  void      apply
-                       batch       would be    is dropped
-                                   the end
+             apply     begins a    the batch   the batch    void      apply
+                       batch       goes on     is dropped
 
-Each broker writes objects of its own *epoch*, and each new broker has a higher epoch. A *claim* is the empty first
+The objects of a broker have the broker's *epoch*. Each new broker has a higher epoch. A *claim* is the empty first
 object of a broker that takes the store over. An object is *void* if an object with a lower number has a higher epoch.
-Reason: its broker was already replaced when it wrote the object. A *batch* is a group of changes that becomes visible
-in one step. It consists of parts in one or more objects.
+Reason: a broker wrote it that was already replaced. A *batch* is a group of changes that becomes visible in one step.
+It consists of parts in one or more objects.
 
 Invariants
 - The caller feeds each object once, in the order of the numbers.
 - A batch is returned once, after its last part was fed, with all of its parts in order.
 - If the epoch rises, a batch without its last part is dropped. Reason: its broker was replaced, and never acknowledged
   the batch.
-- For an incomplete batch, payloads of at most `held_max` bytes together are kept in memory. For the other payloads only
-  their places are kept. So a batch can be larger than the memory.
+- A batch can be larger than the memory. So of an incomplete batch, only the first `held_max` bytes of payloads are kept
+  in memory. Of the other payloads, only the places in the log are kept.
 """
 
 from __future__ import annotations
@@ -54,9 +53,8 @@ class ScannedBatch(NamedTuple):
 class LogScan:
     """State of one reader: the next number, the highest epoch so far, and the parts of an incomplete batch.
 
-    A scan can start at the first live number, the oldest object that is still needed, without an earlier epoch. Reason:
-    this object is never void. Only numbers that a new broker claims have void objects, and the first live
-    number is never one of them.
+    A scan can start at the first live number, the number of the oldest object that is still needed. It need not know
+    earlier epochs, because the object with this number is never void.
     """
 
     def __init__(self, first: int, epoch: int = 0, held_max: int = HELD_BYTES_MAX) -> None:

@@ -1,9 +1,9 @@
-"""Slots that one broker uses in the write-ahead log, from the put of an object to its acknowledgement. Pure.
+"""Slots that one broker uses in the write-ahead log, from the put of an object to its acknowledgement.
 
-A *slot* is the place of one numbered object in the log. The *manifest* is the object that names the owner of the store.
-The *epoch* in it is a number that each new owner raises. The broker reads the manifest again before it acknowledges an
-object. The read shows whether this broker still owns the store. The *window* is the number of slots that the broker may
-use at the same time.
+No input or output. A *slot* is the place of one numbered object in the log. The *window* is the number of slots that
+the broker may use at the same time. The *manifest* is the object that names the owner of the store. The *epoch* in the
+manifest is a number that each new owner raises. Before the broker acknowledges an object, it reads the manifest. The
+epoch there shows whether this broker still owns the store.
 
     number      lowest                                                   next
     ────────────┼────────────────────────────────────────────────────────┼──────────
@@ -12,7 +12,7 @@ use at the same time.
 Invariants
 - `lowest <= next <= lowest + window`.
 - Acknowledgements come in the order of the numbers.
-- A read of the manifest acknowledges only numbers whose objects were stored before the read began.
+- After a read of the manifest, only numbers whose objects were stored before the read began are acknowledged.
 """
 
 from __future__ import annotations
@@ -51,9 +51,10 @@ class Slots:
         self._stored.add(number)
 
     def checkable(self) -> frozenset[int]:
-        """Return the numbers that can be acknowledged by a read of the manifest that begins now.
+        """Return the stored numbers, which can be acknowledged after a read of the manifest that begins now.
 
-        The result is empty if the lowest number is not stored yet, because no number can be acknowledged before it.
+        The result is empty if the object of the lowest number is not stored yet. Reason: no number can be acknowledged
+        before the lowest one.
         """
         return frozenset(self._stored) if self.lowest in self._stored else frozenset()
 

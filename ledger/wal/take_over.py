@@ -1,19 +1,22 @@
 """Take-over of a store in a bucket: raise the epoch, read the log, claim the slots of the earlier broker.
 
-The *epoch* is a number in the manifest, the object that names the broker of the store. Each new broker raises it by 1.
-A *slot* is the place of one numbered object in the log. To *claim* a slot is to put an empty object there, so that a
-late put of the earlier broker fails. The *window* is the number of slots for which the earlier broker may have a put in
-flight.
+The *taker* is the broker that takes the store over. The *epoch* is a number in the manifest, the object that names the
+broker of the store. Each new broker raises the epoch by 1. A *slot* is the place of one numbered object in the log. To
+*claim* a slot is to put an empty object there, so that a late put of the earlier broker fails. The *window* is the
+number of slots for which the earlier broker may have a put in flight.
 
-    epoch + 1 ──▶ read to the first free slot ──▶ epoch? ──▶ claim it and the rest of the window ──▶ epoch? ──▶ write
+        epoch + 1 ──▶ read to the first free slot ──▶ epoch? ──▶ claim it and the rest of the window ──▶ epoch? ──▶
+        write
+
+In the diagram, *epoch?* is a read of the manifest, which must still have the taker's epoch.
 
 Invariants
 - The epoch is raised before the log is read. So the earlier broker acknowledges no put that succeeds later.
 - Before its first claim and before its first put, the taker reads the manifest again, and ends if the epoch has
-  changed. So a later taker finds every object that this taker has read or claimed, and starts behind them. A late claim
-  or put of a suspended taker cannot take a slot of the later taker.
+  changed. So a later taker finds every object that this taker has read or claimed, and uses only slots after them. If
+  the operating system suspends a taker, its late claim or put cannot reach a slot of a later taker.
 - The taker claims the first free slot. If the earlier broker has meanwhile put an object there, the taker reads this
-  object and tries the next slot. Objects of the earlier broker behind the claim are void: readers skip them.
+  object and tries the next slot. Objects of the earlier broker in slots after the claim are void: readers skip them.
 - Each other slot of the window gets a claim or has a void object. So a late put of the earlier broker cannot reach a
   number that this broker uses.
 - A crash between any two steps leaves objects that every later reader skips.
@@ -94,7 +97,7 @@ class TakeOver:
         self._first_number = claims.stop
 
     def _require_end(self, reader: WalReader, number: int) -> None:
-        """Raise Corrupt if objects of the log are lost, or Fenced if a later taker wrote behind the window."""
+        """Raise Corrupt if objects of the log are lost, or Fenced if a later taker has written after the window."""
         try:
             reader.require_end(number, self.found.manifest.window)
         except Corrupt:
@@ -104,7 +107,7 @@ class TakeOver:
     def _claim_first(self, scan: LogScan) -> Slot:
         """Claim the first free slot. Raises Fenced if another broker has raised the epoch.
 
-        Raises Corrupt if the log has objects of this epoch already. Then the manifest is an old version.
+        Raises Corrupt if the log has objects of this epoch already. Then an old version of the manifest was restored.
         """
         self._require_owner()
         epoch, where = self.found.manifest.epoch, self._bucket.address
@@ -116,7 +119,7 @@ class TakeOver:
         return self._claim(scan.next)
 
     def _require_owner(self) -> None:
-        """Raise Fenced if a later taker has raised the epoch. Its collector may have deleted what this taker read."""
+        """Raise Fenced if a later taker has raised the epoch. It may have deleted objects before this taker's read."""
         found = read_manifest(self._bucket, self._limits)
         require_epoch(found.manifest, self.found.manifest.epoch, self._bucket.address)
 

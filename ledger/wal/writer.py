@@ -1,8 +1,8 @@
 """Writer of the write-ahead log: packs batches into objects, puts several objects at once, acknowledges in order.
 
 A *batch* is a group of changes that becomes visible in one step. The *manifest* is the object that names the owner of
-the store. The *epoch* in it is a number that each new owner raises. The *window* is the number of objects that may be
-unacknowledged at the same time.
+the store. The *epoch* in the manifest is a number that each new owner raises. The *window* is the number of objects
+that may be unacknowledged at the same time.
 
     append ──▶ waiting ──▶ pack thread ──▶ put threads, up to `window` ──▶ read of the manifest ──▶ futures, in order
                  │              an object is due: see `ledger.wal.flush`
@@ -10,9 +10,8 @@ unacknowledged at the same time.
 Rules
 - The future of a batch is set when the object with the last part of the batch is acknowledged (`ledger.wal.fence`).
 - A put is repeated with the same bytes until its result is known, or until its deadline.
-- The writer fails if another broker's object is in a slot of this broker, or if the manifest has another epoch. It also
-  fails after a deadline. Then pending and later batches get the error, and `on_failure` is called once. Nothing is
-  acknowledged afterwards.
+- The writer fails if another broker's object is in the place of its own object. It also fails if the manifest has
+  another epoch, or after a deadline. Pending and later batches then get the error, and `on_failure` is called once.
 - The bytes of a file are read when their object is built. So the file must stay open until the future is set.
 """
 
@@ -42,10 +41,9 @@ _log = logging.getLogger(__name__)
 
 
 class _Pending(NamedTuple):
-    """Unacknowledged object: the futures of the batches that end in it, and its number of bytes.
+    """Unacknowledged object: the futures of the batches that end in the object, and its number of bytes.
 
-    Its first batch may have begun in an earlier object. `began` is the number of the object with the first part of this
-    batch.
+    `began` is the number of the object in which its first batch begins, which may be an earlier object.
     """
 
     futures: list[Future[WalRange]]
@@ -186,9 +184,9 @@ class WalWriter:
             self.fail(Unavailable(f"{log_key(header.number)} of {self._bucket.address}: {error!r}"))
 
     def _check_epoch(self) -> None:
-        """Read the manifest and acknowledge stored objects, until none waits.
+        """Read the manifest and acknowledge stored objects, until no stored object waits.
 
-        Returns at once if another thread is in this method.
+        If another thread is in this method already, that thread does the work, and this call returns at once.
         """
         while True:
             with self._changed:
