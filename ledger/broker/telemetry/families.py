@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Family(Generic[T]):
-    """Metric: its name, meaning and labels, and a function that gets its value from the object that a row describes.
+    """Metric: its name, meaning and labels, and a function that reads its value from an object, such as a ledger.
 
     The name of a counter has no `_total`, which the text adds. `pulsar` is Pulsar's name.
     """
@@ -47,7 +47,7 @@ class Family(Generic[T]):
 
 
 class Table(NamedTuple):
-    """Families with the same labels, and for each row the labels' values and the families' values, in order."""
+    """Families with the same labels, and their rows. A row has the values of the labels and of the families."""
 
     families: Sequence[Family[Any]]
     rows: list[tuple[tuple[str, ...], list[Value]]]

@@ -7,7 +7,8 @@
 Rules
 - A family is present even without a sample.
 - The text is OpenMetrics 1.0 or Prometheus' format 0.0.4. They differ in the head of a counter and in the last line.
-- The text is written here. Reason: the writer of Prometheus' Python library takes four times as long as the rest.
+- This module writes the text itself. Reason: the writer of Prometheus' Python library takes four times as long as the
+  rest of a request.
 
 Sources: https://prometheus.io/docs/specs/om/open_metrics_spec/,
 https://prometheus.io/docs/instrumenting/exposition_formats/
