@@ -39,7 +39,7 @@ from pyspark_ledger.offload.upload import FilePart
 _ENSEMBLE_MEMBER = "127.0.0.1:3181"  # a placeholder: the format requires the address of a BookKeeper server
 _INCARNATION = "LedgerIncarnation"
 DIRECT_EPOCH = "LedgerDirectEpoch"
-"""User metadata of data objects that tasks put. S3 returns the name in lower case."""
+"""Name in the user metadata of data objects that tasks put. S3 returns the name in lower case."""
 
 
 def build_index(ledger: LocalSegment, entry_index: EntryIndex, extra: Mapping[str, str]) -> BlockIndex:
