@@ -2,8 +2,8 @@
 
 Rules
 - The *lag* is the number of rows that the query has not read yet.
-- The query is not changed. Spark reports the lag after each batch. Between batches, this module asks the broker for the
-  lag, and starts no broker. If this process cannot reach the broker, it uses the lag of the last batch.
+- Spark reports the lag after each batch. Between batches, this module asks the broker for the lag. It starts no broker.
+  If this process cannot reach the broker, it uses the lag of the last batch.
 """
 
 from __future__ import annotations
