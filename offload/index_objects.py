@@ -5,8 +5,8 @@ the same metadata as a block index of Pulsar's offloader: BookKeeper's `LedgerMe
 metadata name the ledger in Pulsar's spelling, and state one replica on this host. The page docs/concepts.md explains
 the words segment, block, entry, data object and direct segment.
 
-Rule: before the upload, the segment file is compared with its record in the store's metadata. The number of entries,
-the sum of their bytes, the length of the file and the frame of the last entry must agree.
+Rule: before the upload, the segment file is compared with its record in the store's metadata. Both must agree in the
+number of entries, the sum of their bytes, the length of the file and the frame of the last entry.
 """
 
 from __future__ import annotations

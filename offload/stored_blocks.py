@@ -8,8 +8,8 @@ docs/concepts.md explains the words segment, entry, log object, data object and 
 
 Rules
 - A place has a key, an offset and a length. It contains no rows and no credentials.
-- The next blocks are fetched while the caller uses a block. The fetches in flight take about 72 MiB of memory: three
-  fetches of blocks of segments, or eight of small log objects.
+- The next blocks are fetched while the caller uses a block. Three fetches from segments, or eight fetches from small
+  log objects, run at once. They take about 72 MiB of memory.
 - The real stamps of a block of a direct segment are written into the fetched bytes.
 - The first frame of a block must have the entry id that the plan states. The reader of the rows verifies the other
   frames.

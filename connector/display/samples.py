@@ -112,7 +112,7 @@ class LiveLag:
         self._clients: dict[str, Client] = {}
 
     def of(self, progress: Mapping[str, Any]) -> QueryLag | None:
-        """Return the number of rows after the batch of a progress; None if unknown. Never raises LedgerError."""
+        """Return the lag behind the batch of a progress; None if unknown. Never raises LedgerError."""
         lags = []
         for source in progress.get("sources", []):
             origin = parse_source_identity(source_report(source))

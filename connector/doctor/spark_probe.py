@@ -153,7 +153,7 @@ def _asked(spark: SparkSession, tag: str, question: Mapping[str, Any]) -> str:
 
 
 def ask_source(spark: SparkSession, seconds: float = TASK_SECONDS) -> tuple[str, str]:
-    """Return the errors of the import of Unity Catalog's provider in the planner and in a task of a Python source.
+    """Import Unity Catalog's provider in the planner and in a task of a Python source. Return both errors.
 
     The source stays registered in the session, and a later probe replaces it. Raises TimeoutError, and Spark's errors.
     """

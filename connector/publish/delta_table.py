@@ -3,8 +3,8 @@
 The user names the table. A text with a slash is a path in any file system that Spark supports. Any other text is a
 name, `[catalog.][schema.]table`. The page docs/concepts.md explains the words segment, log and incarnation.
 
-DataFrames write the rows, and SQL statements read the history and optimize. So these operations need only a platform's
-own Delta, and not the Python package `delta`. Over Spark Connect they do not need Delta's plugin for the server.
+DataFrames write the rows, and SQL statements read the history and run OPTIMIZE. So these operations need only a
+platform's own Delta, and not the Python package `delta`. Over Spark Connect they need no plugin of Delta on the server.
 Exception: DELETE and MERGE use the package, because their conditions are built as expressions of DataFrames.
 
 Rules

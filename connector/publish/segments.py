@@ -20,8 +20,8 @@ Rules of `part_rows`
 - Spark plans a data source in a separate process, which would have to scan the bucket again. But this process has
   already read all entries to find transactions. So this process plans the parts, and creates a data source class that
   contains the parts.
-- Each segment registers its data source under the same name, so the session keeps only the last. Reason why this works:
-  a DataFrame keeps the data source with which it was created.
+- Each segment registers its data source under the same name, so the session keeps only the last data source. This does
+  no harm, because a DataFrame keeps the data source with which it was created.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A *listed* ledger has metrics of its own. A setting limits the number of listed 
 ledgers are summed.
 
 Rules
-- Up to the limit, new ledgers are listed: first open ledgers, then the others by name.
+- Up to the limit, new ledgers are listed: first open ledgers, then all other ledgers by name.
 - A listed ledger stays listed until it is deleted. Reason: to a monitor, a counter that disappears and returns looks
   like a restart.
 - A collection also opens listed ledgers that nobody has used since the start, because they may have a backlog. It does

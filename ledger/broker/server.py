@@ -3,7 +3,8 @@
 Rules
 - The protocol's table `ACTIONS` has the request type of each action. The server decodes the body to this type and calls
   the handler in `ledger.broker.actions`.
-- The server sends an error of the store with its class. It logs any other error with the traceback, and sends the text.
+- The server sends an error of the store with the error's class and text. It logs any other error with the traceback,
+  and sends only the text.
 - If a required token is missing, the server refuses the call before it reads the body.
 - A writing action runs only while this broker owns the store. The store's epoch is a number that a new owner raises.
   The server checks the epoch before and after the action, and acknowledges the action only after the second check.

@@ -8,8 +8,8 @@ Unix socket:
                       with one entry
     from the broker   Appended, one packet for each packet with entries
 
-`Welcome`, the broker's reply to a new client, has the abstract name of this socket. Client and broker each check that
-the other process belongs to the same user.
+`Welcome`, the broker's reply to a new client, has the name of this socket, in Linux's abstract namespace. Client and
+broker each check that the other process belongs to the same user.
 """
 
 from __future__ import annotations

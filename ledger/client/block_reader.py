@@ -10,7 +10,7 @@ Rules
 - `read_ranges` asks the broker for the locations of many ranges in one call, so that a read of many small ledgers is
   cheap. The ranges keep the order of the requests. Each range has the blocks that `read_blocks` would return.
 - If a location in a range is invalid, `read_ranges` reads the rest of that range by `read_blocks`.
-- `read_ranges` copies small blocks, because a map of a small block takes longer than a copy.
+- `read_ranges` copies small blocks, because the mapping of a small block takes longer than a copy.
 """
 
 from __future__ import annotations

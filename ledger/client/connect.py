@@ -14,10 +14,10 @@ Rules
   broker.
 - If a broker owns the store and does not answer yet, a client waits for it.
 - If a start fails in a directory that is no store, the client removes the files that the start created.
+- `connect_store` has the arguments `start` and `create`. Only a client with `start` starts a broker, and only a client
+  with `create` creates a store. Any other client connects, or fails with an error that names the store's path.
 - An idle broker exits. A client with `start` then starts another broker at its next call.
 - If a store in a bucket has no broker of this directory, the client connects to the broker that the manifest names.
-- Only a client with `start` starts a broker, and only a client with `create` creates a store. Any other client
-  connects, or fails with an error that names the store's path.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
     gap       a range of entries that the topic had and the bucket does not have
 
 Rules
-- The user metadata of an object state its topic. If the topic is missing there, the index object states it.
+- The user metadata of an object name its topic. If they name no topic, the index object names it.
 - Objects of one topic are grouped by Pulsar cluster and by incarnation, the id that changes when a ledger is created
   again.
 - Objects of older versions of Pulsar state neither cluster nor incarnation. They are a group of their own. Exception:

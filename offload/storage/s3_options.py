@@ -8,7 +8,7 @@ The options contain no secret. The credentials come from the first of these sour
 2. `profile`: a profile in the configuration files of AWS.
 3. boto3's default chain: environment, web identity, container, instance.
 
-If `role` is set, these credentials are used to assume the role. When the role's credentials expire, it is assumed
+If `role` is set, these credentials are used to assume the role. When the role's credentials expire, the role is assumed
 again.
 """
 

@@ -16,7 +16,7 @@ Rules of acknowledgements
 - A query acknowledges only entries of batches that Spark has committed, which Spark's commit log names. So it
   acknowledges up to the start of the next batch, or up to the end of a committed batch.
 - The *replay floor* is the end of the last batch that Spark is known to have committed. It is set before the first
-  batch. So a batch can be repeated even if the batch itself acknowledged rows.
+  batch, and retention keeps all rows after it. So Spark can repeat a batch whose rows are acknowledged already.
 - Each ledger is acknowledged separately. A deleted ledger is skipped.
 
 Rules of a query without a subscription (`AnonymousReader`)

@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 
 class TableScan(BatchPlanner):
-    """Plan of a batch read of a table and of the ledgers that are published to it."""
+    """Plan of a batch read of a table, and of the ledgers that are published to this table."""
 
     def __init__(self, options: LedgerOptions, user_schema: StructType | None = None) -> None:
         self._read = LedgerRead(options, user_schema)
@@ -87,7 +87,7 @@ class TableScan(BatchPlanner):
 
 
 class BucketTableScan(BucketScan):
-    """Plan of a batch read of a table and of the topic of a bucket that is published to it."""
+    """Plan of a batch read of a table, and of the topic in a bucket that is published to this table."""
 
     def tasks(self) -> list[Task]:
         read = self._read

@@ -10,8 +10,8 @@ The cache copies no bytes of a local file. It only records that a block of the f
 the system's page cache probably has the bytes. The code calls this record *to account for* a block.
 
 Rules
-- If the cache does not have a block, its read counts as a read from storage. It is the same whether the reader maps the
-  block or gets it from the broker.
+- If the cache does not have a block, its read counts as a read from storage. This rule also applies to a block that the
+  reader maps itself.
 - After that read, the eviction policy decides whether the block is cached. Usually a block is cached if another reader
   still has to read it.
 - A range counts as read when the broker has sent the locations of its blocks, or the last of its frames.

@@ -7,8 +7,8 @@ read of object storage.
 Rules
 - The broker prefetches nothing for a reader that waits.
 - The broker computes a waiting time for each ledger of a query. The query waits once, for the longest of these times.
-- A query waits only before ranges that must be read from object storage. It never waits before local files. Reason: the
-  system's page cache probably has them, so a second read is cheap.
+- A query waits only if its ranges must be read from object storage. It never waits because of local files. Reason: the
+  system's page cache probably has their bytes, so a second read is cheap.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ the export to OpenTelemetry and `docs/metrics.md` are written from this list.
 Rules
 - A name follows Pulsar's, with `ledger_` instead of `pulsar_`, if Pulsar has the metric: `ledger_in_bytes_total`.
 - Rows are called messages, as in Pulsar.
-- Label `ledger` is the canonical name. Ledgers and subscriptions that are not listed are summed as `others`.
+- Label `ledger` is the canonical name. Up to a limit, ledgers and subscriptions are *listed*: they have metrics of
+  their own. The metrics of all other ledgers and subscriptions are summed as `others`.
 - A value of None is left out.
 """
 

@@ -69,7 +69,7 @@ class LedgerRow(msgspec.Struct, frozen=True):
 
 
 class LedgerPage(msgspec.Struct, frozen=True):
-    """Rows of one page, with the number of ledgers that match, and the number of the page, from 0."""
+    """Rows of one page of the list. It also has the number of all matching ledgers, and the page's number, from 0."""
 
     rows: list[LedgerRow]
     matching: int
