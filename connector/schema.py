@@ -7,7 +7,7 @@ Rules
 - Spark requires that a reader's Arrow schema equals `to_arrow_schema(schema, timezone="UTC")` exactly. Only
   `arrow_schema` calls that function.
 - A ledger without registered columns contains messages of a Pulsar client, and has one column, `value binary`.
-  Exception: the schema of the payloads is known (`connector.rows.shape`).
+  Exception: if the schema of the payloads is known, it has the columns of this schema (`connector.rows.shape`).
 - If Arrow, Spark or the ledger cannot store a type, the error names the column.
 - A write must have the columns of its ledger, or narrower columns, which are cast. With `mergeSchema` it may add and
   widen columns.

@@ -246,7 +246,7 @@ def position_info(
 
 
 def _of_record(value: memoryview, where: str, *, whole: bool) -> dict[str, Any]:
-    """Return the content of a cursor's record of Pulsar's metadata store.
+    """Return the content of a cursor's record, in the form of Pulsar's metadata store.
 
     The record has the whole state of the cursor. Exception: if the cursor has a log of its own, the record has the
     state at the creation of this log.

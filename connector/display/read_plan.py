@@ -143,7 +143,7 @@ def planned_parts(number: int, task: Task, named: str) -> list[PlannedPart]:
 
 
 def _described(options: LedgerOptions, parts: Sequence[PlannedPart]) -> tuple[LedgerDescription, ...]:
-    """Return the descriptions of the first ledgers, or none if the broker or one of the ledgers is not found."""
+    """Return the descriptions of the first ledgers. Empty if the broker or one of the ledgers is not found."""
     names = list(dict.fromkeys(part.ledger for part in parts if part.ledger))[:_DRAWN_LEDGERS]
     if options.bucket is not None or not names:
         return ()

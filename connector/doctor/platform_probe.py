@@ -134,7 +134,7 @@ def _exchange(listener: socket.socket, address: str) -> None:
 
 @contextmanager
 def _connected(listener: socket.socket, address: str) -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Both ends of a connection to a listening socket."""
+    """Yield both ends of a connection to a listening socket."""
     listener.settimeout(SECONDS)
     listener.listen(1)
     with socket.socket(listener.family, listener.type) as client:

@@ -3,7 +3,7 @@
 The bucket that contains such a store is its *home* bucket.
 
 Rules
-- The options for access to the home bucket have the names of the options for access to the bucket of `offload`.
+- The user gives the access to the home bucket with the same options as the access to the bucket of `offload`.
 - An option that needs a broker is refused, even if other batch reads accept it.
 - Streams and writes refuse the option `broker` itself.
 """

@@ -11,8 +11,8 @@ Rules
   covers all ledgers of the store.
 - The mark-delete position of a cursor is the entry up to which it has acknowledged every entry. Entries after this
   position are acknowledged *out of order*.
-- A cursor can have millions of acknowledged ranges. So the task gets the ranges in their encoded form, and decodes them
-  into rows.
+- A cursor can have millions of acknowledged ranges. So the driver sends them to the task in their encoded form. The
+  task decodes them into rows.
 """
 
 from __future__ import annotations

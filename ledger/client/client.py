@@ -88,7 +88,7 @@ class Client(BrokerConnection):
         return done
 
     def register_schema(self, name: str, arrow_schema: bytes) -> SchemaVersion:
-        """Register the first schema of a ledger. Return the newest schema, which another writer may have registered."""
+        """Register the first schema of a ledger. Return its newest schema. Another writer may have registered it."""
         done: SchemaVersion = self.call("schema.register", RegisterSchema(name, arrow_schema))
         return done
 

@@ -299,7 +299,7 @@ def _split_block(
 
 
 def _pieces(size: int, target_bytes: int) -> int:
-    """Return the number of ranges of about `target_bytes`. It is rounded to the nearest, so that no task is small."""
+    """Return the number of ranges of about `target_bytes`. The number is rounded, so that no task is small."""
     return max(1, round(size / target_bytes))
 
 

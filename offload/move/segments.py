@@ -97,7 +97,7 @@ def _upload(
 
 
 def _require_indexes(name: str, ledger_id: int, attempt: OffloadAttempt) -> None:
-    """Raise Refused for a direct segment whose index objects a broker still has to put."""
+    """Raise Refused for a direct segment without its index objects. A broker must put them first."""
     if attempt.lacks_indexes:
         raise Refused(
             f"segment {ledger_id} of {short_name(name)!r} has no index objects: its broker ended before it put them",

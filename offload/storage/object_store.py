@@ -5,7 +5,7 @@ Rules
   and no part that is empty, `.` or `..`.
 - User metadata are pairs of a name and a text. Names are returned in lower case, as by S3.
 - A multipart upload makes its object visible only at `complete`, as a whole.
-- Parts may be uploaded in any order, by any thread, and repeatedly.
+- Any thread may upload a part, in any order, and more than once.
 
 Errors (`ledger.errors`)
 - NotFound: the key, bucket or upload does not exist. AlreadyExists: the condition of a put is not met.

@@ -1,4 +1,4 @@
-"""Memory for the bytes of large replies. A piece of memory is used again when no view of it exists any more.
+"""Memory for the bytes of large replies. When no view of a piece of memory exists any more, the piece is used again.
 
 Reason: the first write to each new page of memory is a page fault. For a large reply, the page faults take longer than
 the copy of its bytes.

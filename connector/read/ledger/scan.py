@@ -222,7 +222,7 @@ class LedgerRead:
         return plan_tasks(ranges, least, target, self.split)
 
     def newest_schemas(self, logs: Sequence[str]) -> list[SchemaOfMany]:
-        """Return the newest schemas of ledgers, and of the partitioned ledgers of partitions. Makes one call."""
+        """Return the newest schemas of ledgers, in one call. For a partition, also its partitioned ledger's schema."""
         partitioned = {part[0] for log in logs if (part := partition_of(log)) is not None}
         request = AskSchemas([*logs, *sorted(partitioned)])
         newest: LedgerSchemas = self.connection.call(lambda client: client.call("schema.many", request))

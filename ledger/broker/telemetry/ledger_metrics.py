@@ -157,7 +157,7 @@ def _cursor_metrics(store: Store, ledger: ManagedLedger, name: str) -> CursorMet
 
 
 def _lag(state: CursorState, snapshot: LogSnapshot, left: PositionRange) -> tuple[int, int]:
-    """Return the rows and bytes of the range `left`, from the first unacknowledged position to the end.
+    """Return the rows and bytes of `left`, the range from the first unacknowledged position to the end.
 
     If no later position is acknowledged, these numbers are equal to the backlog.
     """

@@ -70,7 +70,7 @@ def page_routes(store: Store, history: History) -> dict[str, Route]:
 
 
 def status_of(store: Store, history: History, request: Request) -> Status:
-    """Return the event for a page with this filter, order and page number. Defaults replace wrong values."""
+    """Return the event for a request with its filter, order and page number. Defaults replace wrong values."""
     sample, query = history.newest(), request.query
     sort, number = query.get("sort", "name"), query.get("page", "0")
     ledgers = ledger_page(
