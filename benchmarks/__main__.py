@@ -1,7 +1,7 @@
 """`python -m benchmarks [NAME]`: run one benchmark, or all, each in a process of its own.
 
 A benchmark is a module of this folder with a `main()`. A process of its own isolates its memory and settings from the
-next benchmark. At the end all `ratio` lines are printed again, so a run ends with its results.
+next benchmark. At the end all `ratio` lines, which are the results, are printed again.
 """
 
 from __future__ import annotations

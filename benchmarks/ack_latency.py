@@ -1,11 +1,11 @@
 """Append latency of one producer, against a bare Flight server that only writes and syncs.
 
 One message of 1 KiB is in flight at a time. Ours is an append through the producer. The broker verifies, writes and
-syncs the message. It acknowledges the message after it has read the store's epoch again. The base sends the same bytes
+syncs the message. Before it acknowledges the message, it reads the store's epoch again. The base sends the same bytes
 to a server that makes one pwrite to a preallocated file and one fdatasync, and answers.
 
-Each round measures some hundred appends of both sides and compares the 99th percentiles. The result is the median of
-these ratios, which are of times.
+Each round measures some hundred appends of both sides. Its ratio is of times, and compares the 99th percentiles. The
+result is the median of the rounds' ratios.
 """
 
 from __future__ import annotations

@@ -4,11 +4,12 @@
     read of 1,000 rows                 1 action, then `do_get` of the same rows
     cursor.read + acknowledge          1 action, then `do_get` of the same rows, then 1 action that writes and syncs
 
-The bare server is a process of its own behind a Unix socket. It keeps the rows in memory as one batch, and writes to a
-preallocated file. One thread makes the calls, one after another. The project's broker also verifies, stamps, indexes,
-encodes and decodes rows, stores cursors in its metadata, and reads the epoch before it answers. The rows for a cursor
-are appended untimed. Each round makes some of the calls on each side. The ratio of a call is the median of the rounds.
-The last line is the worst ratio.
+The base is a bare Flight server, a process of its own behind a Unix socket. It keeps the rows in memory as one batch,
+and writes to a preallocated file. The project's broker also verifies, stamps, indexes, encodes and decodes rows, stores
+cursors in its metadata, and reads the epoch before it answers.
+
+One thread makes the calls, one after another. The rows for a cursor are appended untimed. Each round makes some of the
+calls on each side. The ratio of a call is the median of the rounds. The last line is the worst ratio.
 """
 
 from __future__ import annotations

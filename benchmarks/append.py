@@ -2,8 +2,8 @@
 
 Ours builds each entry (metadata, checksum) and sends it, with 64 entries in flight. A round ends when all are
 acknowledged. The base has the same bytes in memory and writes them to a preallocated file. For each sync of the broker
-in the same round, it makes one pwrite and one fdatasync of exactly as many bytes. So the base, too, profits from the
-broker's group commit, which syncs several appends at once. The ratio shows the cost between caller and disk.
+in the same round, the base makes one pwrite and one fdatasync of exactly as many bytes. So the base, too, profits from
+the broker's group commit, which syncs several appends at once. The ratio shows the cost between caller and disk.
 
 Both drop their page cache after each round (see `benchmarks.raw_disk`). The result is the lowest ratio of three entry
 sizes.

@@ -1,12 +1,12 @@
 """Durable appends to 100 ledgers at once, against the same bytes to one ledger with equally large syncs.
 
 Ours has 100 ledgers in one store, and one append of 64 KiB in flight to each. The base has one ledger and 100 such
-appends in flight. It makes the next 100 when all are acknowledged: about 6.25 MiB per sync. Both use the store in this
-process, so they differ only in the number of files and syncs. Memory is warmed and page cache is dropped as in
-`benchmarks.raw_disk`.
+appends in flight. When all are acknowledged, the base makes the next 100 appends. So a sync has about 6.25 MiB. Both
+use the store in this process, so they differ only in the number of files and syncs. Memory is warmed and page cache is
+dropped as in `benchmarks.raw_disk`.
 
-The floor writes the same bytes to 100 files and syncs each, with eight threads, and does nothing else. The figures
-depend on the device: how long one sync takes, and how many syncs it does at once.
+The floor writes the same bytes to 100 files and syncs each file, with eight threads, and does nothing else. The figures
+depend on the device: on the time of one sync, and on the number of syncs that the device does at once.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Durable messages of 1 KiB through the batching producer, against the disk alone.
 
 Ours sends the messages as an Arrow column (`send_column`). A round ends when all are acknowledged. The base has the
-bytes in memory. For each sync of the broker in the same round, it makes one pwrite and one fdatasync of exactly as
-many bytes (`benchmarks.append`). The ratio shows the cost between caller and disk.
+bytes in memory. For each sync of the broker in the same round, the base makes one pwrite and one fdatasync of exactly
+as many bytes (`benchmarks.append`). The ratio shows the cost between caller and disk.
 
-For information, the same is measured message by message: `send`, with one Python call and one future for each message.
+For information, the benchmark also measures `send`, which needs one Python call and one future for each message.
 """
 
 from __future__ import annotations

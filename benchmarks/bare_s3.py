@@ -1,9 +1,11 @@
 """Python data sources with boto3 only: the upper bound for a source that reads entries from a bucket.
 
-A task gets byte ranges of objects and fetches each with one GET. `bare_s3` steps from frame to frame and yields the
-batches of their Arrow streams. It verifies nothing and reads no metadata. `bare_messages` decodes nothing: it yields as
-many prepared messages as the range has. `inflated_messages` decompresses each batch, and then yields the same prepared
-messages. `bare_store` joins ranges whose frames continue in the next object.
+A task gets byte ranges of objects and fetches each range with one GET. There are four sources:
+
+    bare_s3              steps from frame to frame, and yields the batches of their Arrow streams, without verification
+    bare_messages        decodes nothing: it yields as many prepared messages as the range has
+    inflated_messages    decompresses each batch of messages, and then yields prepared messages
+    bare_store           as bare_s3, also for a frame that continues in the next object
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Time of micro-batches of one entry, against micro-batches of a Python source that reads nothing.
 
-Before each batch of ours, one entry of one row is appended. The base advances its offset and yields one row from
+Before each of our batches, one entry of one row is appended. The base advances its offset and yields one row from
 memory. Rounds of twenty batches alternate between both sides. Only one query runs at a time, because an idle query
-requests offsets and would slow down the other. The first batch of each query is dropped.
+requests offsets and would slow down the other query. The first batch of each query does not count.
 
-The ratio is our median batch time over the base's: 1.0 is no overhead, lower is better.
+The ratio is our median batch time divided by the base's. 1.0 means no overhead, and lower is better.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 bytes.
 
 Both servers are processes of their own behind Unix sockets. The same loop reads from both: it takes every batch and
-counts its bytes. The base has the broker's batches in memory, and Arrow sends them without Python code. The broker
-additionally finds the blocks of the range in its index, takes each from the cache, and counts it. All entries are
-cached. The result is the lower ratio of entries of 1 KiB and of 1 MiB.
+counts its bytes. The base has the broker's batches in memory, and Arrow sends them without Python code. The broker also
+finds the blocks of the range in its index, takes each block from the cache, and counts it. All entries are cached. The
+result is the lower ratio of two cases: entries of 1 KiB, and entries of 1 MiB.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Latency of a lone append to a store in a bucket, against a bare put and a read of a small object.
 
-A single client appends 1 KiB and waits. The base puts an object of the same size with a condition. Then it reads the
-store's manifest, as the broker does. Both numbers are medians of a round. The ratio is of times.
+A single client appends 1 KiB and waits. The broker puts an object with a condition. Before it acknowledges the append,
+it reads the store's manifest, the object that names the store's broker. The base makes two requests of the same sizes.
+Both numbers are medians of a round. The ratio is of times.
 """
 
 from __future__ import annotations

@@ -1,10 +1,13 @@
 """Longest wait of an append while a commit copies a data object in the bucket: copied before the queue, or inside it.
 
-A task has put one part into the bucket of a store, and its id is too low. The commit copies the object under a new id.
-Our side is the commit of the project: it copies before the run is queued in its log. The base copies in the write stage
-of the log, as the project does if the log lists another segment during the copy. Meanwhile two clients append one entry
-every 20 ms, one to the ledger of the commit, one to another ledger. The ratio is of the longest waits in the ledger of
-the commit, for parts of 1 GiB. The other lines are medians. `COPY_MIB` (128,1024) has the sizes of the part.
+A Spark task has put one part into the bucket of a store. The part's segment id is lower than the id of a later segment
+of its ledger. So the commit must copy the object under a new id. Ours is the commit of the project, which copies before
+its run waits in the log's queue of appends. The base copies in the write stage of the log, where all appends of the
+ledger wait. The project also does this, but only if the log gets another segment during the copy.
+
+Meanwhile two clients append one entry every 20 ms, one to the ledger of the commit, one to another ledger. The ratio is
+of the longest waits in the ledger of the commit, for parts of 1 GiB. The other lines are medians. `COPY_MIB` (128,1024)
+has the sizes of the part.
 """
 
 from __future__ import annotations

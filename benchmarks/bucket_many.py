@@ -1,4 +1,4 @@
-"""Appends to 100 ledgers of a store in a bucket at once, against as many bytes to one ledger of it."""
+"""Appends to 100 ledgers of a store in a bucket at once, against as many bytes to one ledger of the store."""
 
 from __future__ import annotations
 

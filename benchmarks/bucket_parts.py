@@ -1,8 +1,13 @@
 """Simulation of a stream whose tasks write eight parts a second, for a day and a month. No server, no clock, no ratio.
 
-Each second one batch of eight parts is committed to one ledger of a store in a bucket. The real code decides whether a
-part is put into the bucket, and how a batch is divided into segments. The policy of rollover and the collector are the
-real code, too. Sizes of records are measured constants.
+Each second one batch of eight parts is committed to one ledger of a store in a bucket. The broker's real code decides:
+
+- whether a task puts a part into the bucket,
+- how a batch is divided into segments,
+- when a segment is sealed,
+- which objects are deleted.
+
+The sizes of metadata records are measured constants.
 
 `python -m benchmarks.bucket_parts` prints the counts for each size of the parts.
 """

@@ -2,9 +2,9 @@
 
 The store has sealed segments of 64 MiB, and 48 MiB that are only in its log. Its broker has ended, and its disk is
 deleted. Both sides are Python data sources into noop, with the same tasks over the same bytes of the same objects.
-Ours includes the plan: it reads manifest, snapshot and log to find the columns, and again to find the end. The base
-gets the places of the entries in advance. It fetches adjacent bytes with one GET, unpacks the entries and yields
-Arrow, without checksums.
+Our time includes the plan, which reads manifest, snapshot and log twice: for the columns, and for the end of the read.
+The base gets the places of the entries in advance. It fetches adjacent bytes with one GET, unpacks the entries and
+yields Arrow, without checksums.
 
 `BUCKET_ENTRIES` (368) sets the number of sealed entries, of 4 MiB each.
 """

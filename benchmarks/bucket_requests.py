@@ -1,7 +1,8 @@
 """Puts of a store in a bucket under 100 clients, against the number that the flush interval allows.
 
-Each client appends 120 bytes and waits, again and again. The base is one object in each flush interval. The line
-before the last has the requests of an idle store in ten seconds, which should be 0.
+Each client appends 120 bytes and waits, again and again. The broker collects the appends of one flush interval in one
+object. So the base is one put in each flush interval. The line before the last has the requests of an idle store in ten
+seconds, which should be 0.
 """
 
 from __future__ import annotations

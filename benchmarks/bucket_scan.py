@@ -4,11 +4,12 @@
 Parquet of their values. Both sides use the same server and write to noop, which takes every column. `BUCKET_ENTRIES`
 (128) and `BUCKET_MESSAGES` (a million) set the sizes.
 
-The floor is a Python data source that fetches the same bytes with boto3 and does nothing else. It unpacks Arrow entries
-unverified, or yields prepared messages. Messages have a second floor, which also decompresses each batch: no reader can
-omit that. Parquet is decoded in the JVM; rows of a Python data source pass through a pipe
-from a worker process. So the figures depend on the cores that worker and JVM share, and on the speed of pipe and
-server.
+The floor is a Python data source that only fetches the same bytes with boto3. It unpacks Arrow entries unverified, or
+yields prepared messages. Messages have a second floor, which also decompresses each batch, because no reader can omit
+this.
+
+Spark decodes Parquet in the JVM. But rows of a Python data source pass through a pipe from a worker process to the JVM.
+So the figures depend on the cores that worker and JVM share, and on the speed of pipe and server.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ through Hadoop's S3A, the usual way. Flights have five columns, whose values rep
 sides write to the same SeaweedFS, which shares the two cores with Spark. The parts of the sink are larger than 32 MiB,
 so each task puts its part into the bucket itself.
 
-The measured time is `triggerExecution` of the batches, without the first. The result is the lower ratio of the two
-kinds. `SINK_CASES` selects from `flights,1KiB`.
+The measured time is `triggerExecution` of the batches, without the first batch. The result is the lower ratio of the
+two kinds of rows. `SINK_CASES` selects from `flights,1KiB`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Catch-up of a stream over sealed segments in a bucket: tasks fetch them, against a broker that sends them.
+"""Catch-up of a stream over sealed segments in a bucket: tasks fetch the segments, against a broker that sends them.
 
-The store is in a bucket. Its broker is a process with an empty cache directory. Both sides are the same streaming query
-into noop, without a subscription, with the same broker, whose cache is a tenth of the backlog. Ours is the default
-(`directReads` = `auto`), the base is `off`. No task maps files, as on executors of other hosts. `BUCKET_ENTRIES` (160)
-sets the number of sealed entries, of 4 MiB each.
+The store is in a bucket. Its broker is a process with an empty cache directory, and its cache is a tenth of the
+backlog. Both sides are the same streaming query into noop, without a subscription, with the same broker. Ours has the
+default option `directReads` = `auto`, the base has `off`. No task maps files, as on executors of other hosts.
+`BUCKET_ENTRIES` (160) sets the number of sealed entries, of 4 MiB each.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Take-over of a store in a bucket by a broker with an empty disk: seconds to the first answer.
 
-The store has 1,000 ledgers with open segments, together 1 GiB that is only in the log. Old objects of the log were
-deleted before, as the broker does every 1,000 objects. The last line is the median of seconds, not a ratio. The server
-runs on the same cores.
+The store has 1,000 ledgers with open segments, together 1 GiB, which is only in the log. Old objects of the log were
+deleted before, as the broker does it after every 1,000 objects. The last line is the median of the seconds, not a
+ratio. The server runs on the same cores.
 """
 
 from __future__ import annotations

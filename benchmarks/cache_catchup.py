@@ -1,8 +1,8 @@
 """Read of a cached backlog by a second query, against the same rows mapped from local segment files.
 
-A store has a backlog in object storage only. A first query has read the backlog into a cache in shared memory that can
-hold all of it. The same rows are also in a local ledger. In turns, a query reads each from the start into noop. The
-measured time is the time of its batches.
+A store has a backlog in object storage only. A first query has read the backlog into the broker's cache in shared
+memory, which is large enough. The same rows are also in a local ledger. In turns, a query reads the cached backlog and
+the local ledger, from the start into noop. The measured time is the time of its batches.
 
     CACHE_CATCHUP_MB=512     size of the backlog
 """

@@ -1,4 +1,4 @@
-"""CPU time per cached entry (put, read once, evicted), over a plain LRU cache of a dictionary and a deque.
+"""CPU time for one entry in the cache (put, read once, evicted), over a plain LRU cache of a dictionary and a deque.
 
 Entries of 1 KiB are requested in blocks of 256 KiB, as readers do. Ours is the broker's cache with its default policy,
 all metrics and two registered readers, one of which reads. The base stores each entry by itself: a dictionary by

@@ -1,12 +1,12 @@
-"""Bytes from object storage per byte of the backlog: eight streaming queries catch up on ten times the cache's size.
+"""Bytes from object storage per byte of the backlog, while eight queries catch up on ten times the cache's size.
 
 One session runs all queries, from the earliest position into noop, 16 MiB per micro-batch. Their starts are spread
 over 30 % of the time that a single query takes. One query polls so rarely that it alone takes twice as long. A proxy
 before the S3 server counts the served bytes, including headers, index objects and retries. The ratio is these bytes
-over the bytes of the backlog. Lower is better, and the minimum is 1.
+divided by the bytes of the backlog. Lower is better. The minimum is 1: each byte is read once for all queries.
 
-The ratio is measured without throttling, then with it. Throttling means that the leading query waits for the others.
-The time of each query in both runs shows its cost. There is one run each and no median.
+The ratio is measured without throttling, and then with throttling: the leading query waits for the other queries. The
+time of each query in both runs shows the cost of throttling. Each ratio is one run, not a median.
 
     CACHE_FANOUT_MB=640     size of the backlog
 """

@@ -1,7 +1,7 @@
 """Hit rate of the cache in the scenario of PIP-430's pull request, in which Pulsar's cache reached 98.4 %.
 
-The trace is `benchmarks.cache_traces.rolling_restart`, run through the broker's cache classes. It has 10 partitions,
-10 subscriptions, 50,000 messages of 8 KB per second, a cache of 250 MB, and three restarts in 30 seconds.
+The broker's cache classes run the trace `benchmarks.cache_traces.rolling_restart`. It has 10 partitions, 10
+subscriptions, and 50,000 messages of 8 KB per second. The cache has 250 MB. Brokers restart three times in 30 seconds.
 """
 
 from __future__ import annotations

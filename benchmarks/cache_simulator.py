@@ -4,12 +4,13 @@
 
 For each trace and policy it prints four numbers:
 - entries read from storage per requested entry;
-- the same over the optimum's (`benchmarks.cache_yardsticks.optimum`);
+- this number divided by that of the optimum (`benchmarks.cache_yardsticks.optimum`);
 - the maximum of cached bytes;
 - the time per operation.
 
-With a file it draws the first number. `EntryCache`, its policies and its readers are the broker's own. Storage returns
-blocks without bytes, which the cache accounts for like blocks of local files. The clock is the trace's.
+With a file it draws the first number. `EntryCache`, its policies and its readers are the broker's own code. The
+simulated storage returns blocks without bytes. The cache only counts their sizes, as for blocks of local files. The
+trace also sets the clock.
 """
 
 from __future__ import annotations

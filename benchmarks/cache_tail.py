@@ -1,10 +1,12 @@
 """Rows per second of processor time: eight queries that tail a ledger in one session, over one query.
 
-Each round appends a few batches to a ledger whose queries are idle. The next batch follows when every query has read
-the batch before. The measured time is the processor time of all processes: Spark, its Python workers, the broker and
-this process. It runs from the first visible batch until all queries have read the last batch, and is divided by the
-rows of all queries. The rows are written in advance as parts that one call makes visible, so writing is not measured.
-The queries' first batch, which starts Python processes, is not counted.
+Each round appends a few batches to a ledger whose queries are idle. When every query has read a batch, the next batch
+is appended. The figure is the number of rows that all queries have read, divided by processor time. This time is the
+sum over all processes: Spark, its Python workers, the broker and this process. It runs from the first visible batch
+until all queries have read the last batch.
+
+The rows are written in advance as staged parts, which one call makes visible. So writing is not measured. The queries'
+first batch, which starts Python processes, does not count.
 
     CACHE_TAIL_MB=64        megabytes per batch
     CACHE_TAIL_BATCHES=5    batches per round

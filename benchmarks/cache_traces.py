@@ -7,8 +7,8 @@ A trace is a list of steps over blocks of one size. Block `b` of a ledger has th
     commit  a reader acknowledged all before `b`          reset   a reader continues at `b`
     again   a reader will read the block once more        clear   the ledger moved to a broker with an empty cache
 
-Every generator is seeded and states its cache size in blocks. A recorded trace is the same list, one JSON array per
-line (`load_trace`).
+Every generator of a trace has a fixed seed, and states the size of its cache in blocks. A file of a recorded trace has
+one step in each line, as a JSON array (`load_trace`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Storage reads of the cache's default policy over those of the optimum, for the same order of requests.
 
 The optimum is an algorithm that knows all future requests. Every pattern of `benchmarks.cache_traces` runs through the
-broker's own cache. The result is the ratio of the worst pattern: (reads per entry + 0.02) / (optimum's + 0.02).
-Nothing is timed, so one run suffices. `python -m benchmarks.cache_simulator` shows every policy and other caches.
+broker's own cache. The ratio of a pattern is (reads per entry + 0.02) / (the optimum's reads per entry + 0.02). The
+result is the ratio of the worst pattern. Nothing is timed, so one run suffices.
+`python -m benchmarks.cache_simulator` shows every policy and other caches.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reference caches over blocks of one size: two that know nothing of readers, and the optimum.
+"""Reference caches over blocks of one size: two caches that know nothing of readers, and the optimum.
 
 `S3Fifo` and `Sieve` are the published algorithms in their plain form. `optimum` is Belady's algorithm, which knows all
 future requests. It evicts the block that is needed last or never. It does not cache a block that is needed later than

@@ -1,8 +1,8 @@
 """Read of an offloaded segment of 1 GiB through the broker's code, against bare GETs of the same ranges.
 
-Each round opens the segment anew with an empty cache: block index, entry index, then blocks of 4 MiB in order. Ours
-checks that each block consists of whole entries. The base fetches the same ranges with the same number of threads, and
-drops them. One SeaweedFS serves both, with one configuration of the client.
+Each round opens the segment again with an empty cache. It reads the block index, the entry index, and then blocks of
+4 MiB in order. Ours checks that each block consists of whole entries. The base fetches the same ranges with the same
+number of threads, and drops them. Both use the same SeaweedFS, and the same settings of boto3.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Bytes that a cursor writes after a thousand acknowledgements in one segment, over its whole state.
+"""Bytes that a cursor writes after a thousand acknowledgements in one segment, over the bytes of its whole state.
 
-The state has ten million randomly acknowledged ranges in a hundred segments. Both sides are the bytes written to the
-cursor's own log, compressed with ZSTD. The name of the result is `dirty_flush`.
+The state has ten million randomly acknowledged ranges in a hundred segments. Both numbers are bytes in the cursor's own
+log, compressed with ZSTD. The name of the result is `dirty_flush`.
 """
 
 from __future__ import annotations

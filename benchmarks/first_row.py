@@ -3,8 +3,8 @@
     pip install PACKAGE[spark]    into a new environment, with its Spark: seconds, once
     python first_row.py           write 1,000 rows to a new store, and read them: seconds, in turns with Parquet
 
-The seconds of the installation depend on the package index and its cache. The ratio is of times: a process that starts
-Spark, makes a store with its broker, writes and reads, over the same process with Parquet.
+The seconds of the installation depend on the package index and its cache. The ratio is of times. Ours is a process that
+starts Spark, makes a store with its broker, writes and reads. The base is the same process with Parquet.
 """
 
 from __future__ import annotations

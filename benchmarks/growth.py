@@ -1,21 +1,23 @@
-"""Time of a call at a count of 10,000 over a count of 10. The kinds of counts are:
+"""Time of a call in a store with 10,000 things of one kind, over the time in a store with 10. The kinds are:
 - segments, cursors and runs of a ledger;
 - ledgers of a store;
 - `holes`: entries of a cursor that are acknowledged individually.
 
-For each kind there are two real stores that differ in this count only, with the same number of entries. Each store has
-a broker of its own. A call is made in both stores in turns, and the ratio of the times is the median of the rounds.
-Calls go through the API like a user's. `latestOffset` is the stream reader's, as Spark calls it. Stores are filled
-through the log's own classes in memory, where a sync costs nothing, and then copied to the disk.
+For each kind there are two real stores, with the same number of entries. Only the count of the kind differs. Each store
+has a broker of its own. A call is made in both stores in turns. The ratio is of times, the median of the rounds. The
+benchmark calls the API like a user. Exception: it calls `latestOffset` of the stream reader, as Spark does. Stores are
+filled through the log's own classes in memory, where a sync costs nothing, and then copied to the disk.
 
 Timed calls
 - `append`: one row. `roll over`: one row that seals the segment before it and opens another.
-- `read`: the last 1,000 rows. `end`: the end, and the entries after the first position.
+- `read`: the last 1,000 rows. `end`: the end of the log, and the number of entries after the first position.
 - `describe`: without the lists of segments and cursors, as a writer calls it. With the lists, the answer is as long as
-  the count: `describe, lists` is shown but is not part of the result.
-- `state`: position and backlog of a cursor at the start. `latestOffset`: of a limited batch before that backlog.
-- `acknowledge`: all before a position. `acknowledge rows`: one entry out of order.
-- `trim`: of one segment that all cursors have read. `start`: of a broker, from the command to its first answer.
+  the count. So `describe, lists` is shown but is not part of the result.
+- `state`: position and backlog of a cursor at the start of the log. `latestOffset`: the end of a limited batch of this
+  backlog.
+- `acknowledge`: all entries before a position. `acknowledge rows`: one entry out of order.
+- `trim`: deletion of one segment that all cursors have read. `start`: start of a broker, from the command to its first
+  answer.
 
 `GROWTH=segments,runs/append` selects kinds, or calls of a kind. `GROWTH_MANY` is the larger count.
 """

@@ -2,7 +2,7 @@
 
 Rules
 - The loops run in turns (ours, base, ours, base …), so a slow minute of the machine affects both.
-- Each round yields a ratio. The result is the median, which one bad round cannot change.
+- Each round yields a ratio. The result is the median of the ratios, so one bad round hardly changes it.
 - The first round is a warm-up and is not counted.
 - A ratio is of speeds: 1.0 is as fast as the base, more is faster. With `of_time` the ratio is of times, ours over the
   base: less is faster.

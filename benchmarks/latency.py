@@ -1,11 +1,11 @@
 """Latency from the append of a small message to `foreachBatch`, at ten messages per second.
 
-The base is a Python source that reads nothing. Its offset is the number of the last message, read from a file, and its
-task counts up to this number. So the ratio shows the project's work: append with sync, the request for the end,
-planning and reading. Both queries trigger without an interval, and `foreachBatch` collects the rows.
+The base is a Python source that reads no messages. Its offset is the number of the last message, read from a file, and
+its task counts up to this number. So the ratio shows the project's work: append with sync, the request for the end of
+the log, planning and reading. Both queries trigger without an interval, and `foreachBatch` collects the rows.
 
-Each side runs for `LATENCY_SECONDS` in turns, seven times. The ratio is of the medians of times. With
-`LATENCY_KAFKA=1`, Kafka is measured in the same way and only reported. It runs with default settings and with
+Each side runs for `LATENCY_SECONDS` in turns, seven times. The ratio is of times: it compares the medians. With
+`LATENCY_KAFKA=1`, Kafka is measured in the same way, for information. It runs once with default settings, and once with
 `fetch.max.wait.ms=10`.
 """
 

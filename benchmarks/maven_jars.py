@@ -1,4 +1,4 @@
-"""Jars from Maven Central for a benchmark's base, pinned by a file and fetched once.
+"""Jars from Maven Central for a benchmark's base. A file has their versions, and they are downloaded once.
 
 benchmarks/<what>/<part>.xml  →  build/<what>/<part>/*.jar
 """

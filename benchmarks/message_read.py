@@ -1,9 +1,9 @@
 """Rows per CPU-second of `ledger.read()` of a million Pulsar messages, against the decoder on the same blocks.
 
-The messages are those of `pulsar_decode`: LZ4 batches of 100, with keys, properties and event times. The project's side
-is one call of the Python API, with all metadata columns. Its time is that of this process and of the broker. The base
-starts with the same blocks, read before the rounds. It finds and parses the entries, and decodes them with all metadata
-columns as a task of Spark does.
+The messages are those of `pulsar_decode`: LZ4 batches of 100, with keys, properties and event times. Ours is one call
+of the Python API, with all metadata columns. Our time is the CPU time of this process and of the broker. The base
+starts with the same blocks, which were read before the rounds. It finds and parses the entries, and decodes them with
+all metadata columns, as a task of Spark does.
 """
 
 from __future__ import annotations

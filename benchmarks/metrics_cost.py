@@ -1,13 +1,14 @@
-"""Processor time of a broker at full load while its metrics are requested once a second, against the same load without.
+"""Processor time of a broker at full load while its metrics are requested once a second, against the load alone.
 
 Both sides use one broker with 100 ledgers, each with a cursor. A separate process requests `/metrics` every second,
 and is stopped during the base's rounds. Its own time does not count, because a monitor runs elsewhere. A round lasts
 some seconds, so that it has some requests.
 
-    append        8,192 entries of 64 KiB, 64 in flight, into a new ledger; time of the broker and of the producer
-    stream_read   `AvailableNow` over 1 GiB of 120-byte rows into noop; time of the broker, the JVM and its workers
+    load          work                                                    processor time of
+    append        8,192 entries of 64 KiB, 64 in flight, into a ledger    the broker and the producer
+    stream_read   `AvailableNow` over 1 GiB of 120-byte rows into noop    the broker, the JVM and its workers
 
-The ratio is the base's processor time over ours. The result is the lower ratio of the two loads.
+The ratio is the base's processor time divided by ours. The result is the lower ratio of the two loads.
 """
 
 from __future__ import annotations

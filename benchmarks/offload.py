@@ -1,9 +1,9 @@
 """Offload of a sealed segment of 1 GiB, against a bare multipart upload of the same bytes.
 
-The project offloads the segment as the broker does. It compares the segment with its record and verifies every
-checksum. It uploads the blocks, the entry index and the block index, and compares the result. The base is boto3 with
-the same number of threads: it uploads parts of the same size from the same file and verifies nothing. Both use one
-SeaweedFS on this host, with one configuration of the client. The objects are deleted between rounds, untimed.
+Ours offloads the segment as the broker does. It compares the segment with its record and verifies every checksum. It
+uploads the blocks, the entry index and the block index, and compares the uploaded objects with the segment. The base is
+boto3 with the same number of threads. It uploads parts of the same size from the same file and verifies nothing. Both
+use the same SeaweedFS on this host, and the same settings of boto3. The objects are deleted between rounds, untimed.
 """
 
 from __future__ import annotations

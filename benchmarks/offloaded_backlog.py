@@ -1,7 +1,7 @@
 """Backlog that is only in object storage: a store whose broker reads an S3 server through a proxy that counts bytes.
 
-The store has a broker of its own. Its cache, including prefetched ranges, is a tenth of the backlog. Segments are
-sealed, offloaded and deleted locally, so reads are served from objects or from the cache.
+The store has a broker of its own, whose cache is a tenth of the backlog, including prefetched ranges. The segments are
+sealed and offloaded, and their local files are deleted. So the broker reads from object storage or from its cache.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Start of a broker on a store of 10,000 managed ledgers, against a start on a store of 10.
 
-Both stores are real: each ledger was created and appended to, and the last 500 were left open by a broker that was
-killed. Stores are made in memory, where a sync costs nothing, and then copied to the disk. A start is measured from the
+Both stores are real: each ledger was created and appended to. A killed broker left the segments of the last 500 ledgers
+open. Stores are made in memory, where a sync costs nothing, and then copied to the disk. A start is measured from the
 command of the process to its first answer. `open_many_store` is the time to open and close the store in this process.
 The ratios are of times.
 """

@@ -1,7 +1,7 @@
 """Processor time of processes and their descendants, read from `/proc`.
 
-The time of a reaped child is part of its parent's, so the sum of a process tree never shrinks. A process outside the
-tree, such as a broker with a session of its own, must be named too.
+When a child process ends, its time is added to the time of its parent. So the sum over a process tree never shrinks.
+The caller must also name each process outside of the tree, such as a broker with a session of its own.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
-"""Rows per second of publishing a sealed segment, over Spark writing the same rows from Parquet files to Delta.
+"""Rows per second of publishing a sealed segment. The base is Spark, which writes the same rows from Parquet to Delta.
 
 The publisher reads entries of the log, verifies every CRC, adds the metadata columns and commits. The base reads
 columns that were written for Spark. Both write the same columns, partitioned by day, to a new table of their own. Each
 round plans its read and creates its table.
 
-The floor is Spark writing the same rows from a Python data source that only maps Arrow files. Rows of such a source
-pass through a pipe and become rows of the JVM one by one. So the figures depend on how worker and JVM share the cores.
+The floor is a write by Spark of the same rows from a Python data source that only maps Arrow files. Rows of such a
+source pass through a pipe and become rows of the JVM one by one. So the figures depend on how worker and JVM share the
+cores.
 
-`PUBLISH_BYTES` (256 MiB) sets the bytes of the log per loop.
+`PUBLISH_BYTES` (256 MiB) sets the bytes of the log in each measurement.
 """
 
 from __future__ import annotations

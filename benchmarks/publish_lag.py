@@ -1,8 +1,8 @@
 """Seconds from the seal of a segment until its rows are visible in the Delta table, over an empty Delta commit.
 
-A publisher runs meanwhile, and looks for sealed segments every half second. Each loop appends a few rows, seals the
-segment and waits for the commit. The base is one commit without rows to another table on the same disk. The ratio is
-of times.
+A publisher runs in the background, and looks for sealed segments every half second. Each measurement appends a few
+rows, seals the segment and waits for the commit of the table. The base is one commit without rows to another table on
+the same disk. The ratio is of times.
 """
 
 from __future__ import annotations

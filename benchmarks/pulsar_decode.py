@@ -1,13 +1,15 @@
 """Decoding of batches of Pulsar's clients into Arrow columns, against a straightforward implementation.
 
 The messages are those of a real topic (`tests/fixtures/pulsar/02-lz4`). They have keys, properties, event times, and
-values of up to 500 bytes. They are put into LZ4 batches of 100, a million rows. The project starts with entries as in a
-segment, verifies their checksums, and returns the record batches for Spark. The base starts with the same entries and
-does not verify them. It decodes metadata by `ParseFromString` and LZ4 by Arrow. For each message it calls
-`ParseFromString` and appends to a list per column. It makes one array per list for 16 Ki rows.
+values of up to 500 bytes. They are put into LZ4 batches of 100, a million rows in all.
+
+Ours starts with entries as in a segment, verifies their checksums, and returns the record batches for Spark. The base
+starts with the same entries and does not verify them. It decodes metadata by `ParseFromString` and LZ4 by Arrow. For
+each message it calls `ParseFromString`, and appends to a list for each column. After each 16 Ki rows it makes an array
+of each list.
 
 The result is the ratio for whole messages: value, key, times, properties and position. With `value` alone the base has
-little to do. This ratio is printed by its own name.
+little to do, so the ratio of this case is printed under its own name.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Time of Pulsar's own offload reader over the project's, for every entry of the same objects on the same server.
 
 Pulsar's reader runs in Java, after a warm-up round. It reads 100 entries at a time, like a broker. The project's reader
-is the reader of tasks without row decoding: prefetched ranged GETs, frame by frame. Batches have 128 KiB. The objects
-have a GiB, or `BUCKET_MESSAGES` messages of a kilobyte each.
+is the reader of Spark's tasks, without the decoding of rows. It prefetches byte ranges and walks from frame to frame.
+Each entry is a batch of messages with 128 KiB. The objects have a GiB, or `BUCKET_MESSAGES` messages of a kilobyte
+each.
 """
 
 from __future__ import annotations

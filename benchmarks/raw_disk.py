@@ -2,10 +2,11 @@
 
 `raw_append` is the base loop: a preallocated file, one pwrite and one fdatasync for each group of bytes.
 
-Page cache distorts measurements on a virtual machine whose host reclaims free memory. A page that was free for a second
-costs a page fault of the host, which takes ten times as long as the write. Either of the two loops may pay for it.
-Therefore the memory that a timed loop will write is used once and freed before (`warm_memory`). After a timed loop, the
-pages of its files are dropped (`drop_page_cache`). Both loops are then timed with pages that the host has backed.
+Page cache distorts measurements on a virtual machine whose host reclaims free memory. If a page was free for a second,
+its next use is a page fault of the host. It takes ten times as long as the write. Chance decides which loop has the
+page faults. Therefore the benchmark uses and frees the memory that a timed loop will write, before the loop
+(`warm_memory`). After the loop, it drops the pages of the loop's files (`drop_page_cache`). So neither loop waits for
+the host.
 
 Run by itself, this module compares the loop with itself. A ratio far from 1.0 means that other benchmarks of the disk
 are unreliable on this machine.

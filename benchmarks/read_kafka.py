@@ -1,7 +1,7 @@
 """Rows per second of `format("ledger")` against Spark's Kafka source, over the same rows, both into noop.
 
-`AvailableNow` reads a backlog in batches of 384 MiB, as two partitions of a topic and as one ledger. Kafka's source
-returns its seven columns, the ledger's source the value only: each is the minimum for a query of the value.
+`AvailableNow` reads a backlog in batches of 384 MiB, from a topic with two partitions and from one ledger. The query
+needs only the value. Kafka's source always returns its seven columns. The ledger's source returns only the value.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Broker that records how many bytes each of its syncs covered. Otherwise the broker is unchanged.
+"""Broker that records the number of bytes of each of its syncs. Otherwise the broker is unchanged.
 
     python -m benchmarks.recording_broker RECORD --store DIR …        the rest as for `ledger.broker.main`
 
-`RECORD` gets one decimal number per line, before the synced appends are acknowledged. The file should not be on the
-measured disk.
+For each sync, the file `RECORD` gets a line with a decimal number, before the synced appends are acknowledged. The file
+should not be on the measured disk.
 """
 
 from __future__ import annotations

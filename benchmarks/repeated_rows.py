@@ -2,8 +2,8 @@
 
     format("repeated")  rows=ROWS tasks=N batchRows=R rowBytes=B allowed=FILE [server=ADDRESS]
 
-Each micro-batch has `rows` rows in `tasks` partitions. FILE has the number of micro-batches, a decimal number that may
-rise while the query runs. With `server`, the batches come from a bare Flight server instead of from memory.
+Each micro-batch has `rows` rows in `tasks` partitions. `FILE` contains the number of micro-batches in decimal digits.
+The number may rise while the query runs. With `server`, the batches come from a bare Flight server, not from memory.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Messages per second of a Python loop of single `send`s, against the same loop with `confluent-kafka`.
 
 A message has a value of 120 bytes and a key. Both sides wait until every message is acknowledged, and check each
-result: a future here, a delivery callback there. Both producers have their defaults; a batch of ours is acknowledged
-when it is synced. Kafka is measured with `flush.messages=1`, which syncs each batch of its producers, and with its
-defaults, which never sync. Target: at least 1.0 against a Kafka that syncs. The figure depends on the Python
-interpreter, and on how many cores the brokers share with it.
+result. Ours returns a future for each message, Kafka's client calls a delivery callback. Both producers have their
+defaults. A batch of ours is acknowledged when it is synced. Kafka is measured with `flush.messages=1`, which syncs each
+batch of its producers, and with its defaults, which never sync. Target: at least 1.0 against a Kafka that syncs. The
+figure depends on the Python interpreter, and on the number of cores that the brokers share with it.
 """
 
 from __future__ import annotations

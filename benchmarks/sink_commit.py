@@ -1,8 +1,8 @@
 """Batch of the sink in a local store, against one write and one sync of as many bytes.
 
-Ours writes a batch of 128 MiB as two parts, in two threads as Spark's tasks would, and commits it. The time contains
-each sync of the tasks and of the broker. It does not contain the encoding of the rows. The base writes the same number
-of bytes to a preallocated file, and syncs it once (`benchmarks.raw_disk`).
+Ours writes a batch of 128 MiB as two parts, in two threads instead of two tasks of Spark, and commits the batch. The
+time includes all syncs of the tasks and of the broker, but not the encoding of the rows. The base writes the same
+number of bytes to a preallocated file, and syncs it once (`benchmarks.raw_disk`).
 
 The ratio is of times. A ratio of 1 means that the tasks and the commit cost no more than one durable write of the
 rows. Memory is warmed and page cache is dropped as in `benchmarks.raw_disk`.

@@ -1,8 +1,8 @@
 """Rows per second of the streaming sink on Spark 4.0, against the sink on the Spark of this environment.
 
 Spark 4.0 has no class for a streaming sink of Arrow batches. There the sink is one class for batch and streaming
-writes, which receives Arrow batches too (`connector.spark_features`). A second sink, only for streaming writes,
-receives rows and writes nothing. Each worker copies the same ledger by one micro-batch.
+writes, because Spark passes Arrow batches to such a class (`connector.spark_features`). For comparison, a second sink
+receives single rows and writes nothing. Each measurement copies the same ledger by one micro-batch.
 
 Needs .venv-spark40 (`make test-sparks SPARKS=spark40` creates it). The ratio is of speeds: 4.0 over this environment.
 """

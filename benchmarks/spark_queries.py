@@ -1,7 +1,7 @@
 """Streaming queries into noop, and the time of their micro-batches.
 
 Rule: the measured time is `triggerExecution` of a query's progress, from the request for the offset to its commit. Only
-batches with rows count. The first one does not count, because it starts Python processes.
+batches with rows count. The first batch does not count, because it starts Python processes.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@
     start_up_archive   the base's imports, from the archive of pyspark that Spark puts first on a worker's path
 
 Ratios are of processor time (user and system, with children), which a busy machine changes little. All bytecode is
-cached before the measurement, except for the archive: Python compiles its modules in each process.
+cached before the measurement. Exception: Python compiles the modules of the archive again in each process.
 """
 
 from __future__ import annotations

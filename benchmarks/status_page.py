@@ -1,10 +1,10 @@
 """Time to the first rows of the status page of a store with 10,000 ledgers, and the bytes of the page.
 
-Each round starts a broker, so no ledger is open and nothing was sampled. A client fetches the page's four files and
-opens the stream of events as a browser does, until the first event with rows has arrived. A browser's own time to draw
-50 rows is not counted. The bytes are those of the files and of that event, uncompressed.
+Each round starts a broker, so that no ledger is open and no metrics are sampled yet. A client fetches the page's four
+files and opens the stream of events, as a browser does. The time ends when the first event with rows has arrived. It
+does not include the browser's time to draw 50 rows. The bytes are those of the files and of that event, uncompressed.
 
-The line before the last one has the kB of the page. The last line is the median of the seconds.
+The line before the last line has the kB of the page. The last line is the median of the seconds.
 """
 
 from __future__ import annotations

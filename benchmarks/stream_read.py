@@ -4,9 +4,9 @@ The base is the upper bound of any connector in Python. Both sides write to noop
 workers behind Unix sockets. The ledger's source reads distinct rows and verifies every CRC. The base yields 10k or 64k
 rows at a time, whichever is faster on this machine.
 
-Catch-up: `AvailableNow` over a closed backlog, in batches of half a GiB. A round repeats the query until five seconds
-are counted. Tail: a running, idle query, for which half a GiB becomes visible in one step, ten times. The first batch
-of a query does not count.
+Catch-up: `AvailableNow` over a backlog that does not grow, in batches of half a GiB. A round repeats the query until
+five seconds are counted. Tail: a running query that waits for rows. Half a GiB of rows becomes visible to it in one
+step, ten times. The first batch of a query does not count.
 
 The result is the lowest ratio of catch-up and tail with rows of 120 bytes and of 1 KiB. `READ_CASES` selects cases, and
 `READ_TAIL` sets the batches of a tail round.

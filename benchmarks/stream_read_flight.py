@@ -1,7 +1,7 @@
-"""Benchmark `stream_read` without mapping: every byte travels over Flight, against a bare Flight server.
+"""Benchmark `stream_read` without mapping: the broker sends every byte over Flight, against a bare Flight server.
 
-The bare server feeds the same Python source. It answers with one prebuilt batch repeatedly, without files, checksums or
-Python code between batches.
+The base's Python source reads from the bare server. This server sends one prebuilt batch repeatedly, without files,
+checksums or Python code between batches.
 """
 
 from __future__ import annotations

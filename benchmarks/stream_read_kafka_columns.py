@@ -1,4 +1,4 @@
-"""Group-by over flights: columns of a ledger, against JSON in Kafka with `from_json`, the usual format there.
+"""Group-by over flights: columns of a ledger, against JSON in Kafka with `from_json`, the usual format in Kafka.
 
 The data are the 3 million flights of vega-datasets 3.2.1 (npm), whose licence does not allow redistribution. `FLIGHTS`
 names the file; otherwise the file is fetched into `build/`. Each round reads the flights in batches of a million. It

@@ -2,8 +2,8 @@
 
 A batch is two files of 64 MiB, so both sides have two tasks. The ledger's sink has synced every batch when it is
 committed. Kafka is measured with `flush.messages=1`, which syncs each batch of its producers, and with its defaults,
-which never sync. `WRITE_CASES` selects from `120B,1KiB`. The result is the lower ratio of the two sizes, against each
-Kafka.
+which never sync. `WRITE_CASES` selects from `120B,1KiB`. There is a result for each of the two Kafkas: the lower ratio
+of the two sizes of rows.
 """
 
 from __future__ import annotations

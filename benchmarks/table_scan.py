@@ -1,7 +1,7 @@
 """Queries on a published table without OPTIMIZE, over a plain Delta table of the same rows.
 
 The ledger is published in eight segments. Spark writes the plain table in one commit from Parquet files of the same
-columns. A round has three queries on each: a sum over a column, a count of a day's rows, and a range of numbers.
+columns. A round runs three queries on each table: a sum over a column, a count of a day's rows, and a range of numbers.
 
 `PUBLISH_BYTES` (1 GiB) sets the size of the ledger.
 """

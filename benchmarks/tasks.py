@@ -1,9 +1,9 @@
-"""Time of a micro-batch over 1,000 ledgers of a pattern, against a micro-batch over a single ledger with the same rows.
+"""Time of a micro-batch over 1,000 ledgers, against a micro-batch over a single ledger with the same number of rows.
 
-Each batch has 1,000 new entries of 100 rows: one in each of the 1,000 ledgers, or all in the single ledger. They are
-appended untimed, and a query into noop reads them in one batch. Rounds of three batches alternate between both sides,
-and each query continues from its checkpoint. The first batch of a round does not count. The ratio is of median times:
-1.0 is as fast.
+Our query selects its ledgers by a pattern. Each batch has 1,000 new entries of 100 rows: one in each of the 1,000
+ledgers, or all in the single ledger. They are appended untimed, and a query into noop reads them in one batch. Rounds
+of three batches alternate between both sides, and each query continues from its checkpoint. The first batch of a round
+does not count. The ratio is of times: it compares the medians.
 """
 
 from __future__ import annotations

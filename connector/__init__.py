@@ -1,1 +1,1 @@
-"""Spark's Python data source over managed ledgers, format `ledger`."""
+"""Spark's Python data source for ledgers, `format("ledger")`. docs/concepts.md explains the words of this package."""

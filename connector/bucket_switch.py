@@ -1,4 +1,7 @@
-"""Switch of a bucket in one Python process: after an error, the tasks of the process use the broker for a while.
+"""Switch between bucket and broker in one Python process.
+
+Tasks that run in this process read and write a bucket directly if they can. After an error of the bucket, they use the
+broker for a while.
 
 Rules
 - The switch warns once, with the reason. Later errors are logged with level INFO.
@@ -15,17 +18,17 @@ from pyspark_ledger.ledger.clock import Clock, monotonic_ms
 from pyspark_ledger.ledger.errors import LedgerError
 
 CONNECT_MS = 3_000
-"""The time in which a task must reach a bucket. Reason: it can use the broker instead."""
+"""Time limit for a connection to the bucket. It is short, because a task can use the broker instead."""
 OFF_MS = 300_000
 """The time after an error in which the tasks of a process do not try the bucket."""
 _log = logging.getLogger(__name__)
 
 
 class BucketSwitch:
-    """Whether the tasks of this process use one bucket. Any thread may call any method."""
+    """Switch for one bucket. If it is on, the tasks of this process use the bucket. Any thread may call any method."""
 
     def __init__(self, effect: str, clock: Clock = monotonic_ms) -> None:
-        """`effect` tells in the warning what the tasks do instead."""
+        """`effect` is the text of the warning: it says what the tasks do instead."""
         self._effect = effect
         self._clock = clock
         self._off_until_ms: int | None = None
@@ -47,7 +50,7 @@ class BucketSwitch:
         _log.log(level, "%s: %s", self._effect, error)
 
     def try_once(self, key: object, trial: Callable[[], object]) -> bool:
-        """Return whether the bucket can be used. The first call with a `key` makes the trial."""
+        """Return whether the bucket can be used. Calls `trial` if no trial with this `key` has succeeded yet."""
         if key in self._tried:
             return True
         try:

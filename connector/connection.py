@@ -1,6 +1,7 @@
 """Connection of the driver to a broker, the line that names the default store, and paths of credential files.
 
-Here the *default store* is the store of a read or write if neither an option nor the session names a store.
+If neither an option nor the session names a store, a read or write uses the *default store*. The user sees a line with
+its location, once.
 
     <run directory>/<digest of driver and store>.told        identity of the driver process (`ledger.ownership`)
 
@@ -11,20 +12,20 @@ Rules of `DriverConnection`
   streaming query.
 - If the location is a broker's address, no broker is started. If no broker has ever answered there, a call raises
   Unavailable within seconds.
-- Retried requests must be idempotent. All requests that are sent through this class are idempotent.
+- All requests that are sent through this class must be idempotent, because a retry repeats them.
 
 Rules of `log_default_store`
 - The line is printed once for each driver and store. The driver is the parent of the processes in which Spark runs
   data sources.
-- A file records that the line was printed. Reason: Spark starts a process for nearly every read and write, and shows
-  the standard error of each process to the user.
+- The file above records that the line was printed. Reason: Spark starts a process for nearly every read and write, and
+  shows the standard error of each process to the user. Without the file, each of them would print the line.
 - If the file cannot be written, the line is printed again.
 - Files of drivers that have ended are removed when the next file is written.
 
 Rules of `local_credentials`
-- A file at the given path takes precedence over a file of the same name that Spark shipped to its executors.
-- `spark.files`, `sc.addFile` and `pyspark_ledger.serve` ship files. On an executor, shipped files are in a directory of
-  Spark and keep their names.
+- `spark.files`, `sc.addFile` and `pyspark_ledger.serve` ship files to executors. There the files are in a directory of
+  Spark, with the same names.
+- A file at the given path takes precedence over a shipped file of the same name.
 """
 
 from __future__ import annotations

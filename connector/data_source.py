@@ -8,9 +8,10 @@ Rules
 - The driver replaces a relative path of a store by the absolute path, before Spark pickles the source for its
   processes.
 - If the user calls `.schema()`, this schema is compared with the ledger's schema.
-- A batch read of a bucket reads the objects that existed when Spark asked for the columns, like a read of files.
-- In a batch read without a broker, the columns are fixed when Spark asks for them. The end of the read is fixed when
-  Spark plans the read.
+- A batch read with option `offload` reads the objects that existed when Spark asked for the columns, like a read of
+  files.
+- In a batch read with option `broker` = `none`, the columns are fixed when Spark asks for them. The end of the read is
+  fixed when Spark plans the read.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class LedgerSource:
                 hint="Use CREATE TEMPORARY VIEW … USING ledger OPTIONS (path 'orders')",
             )
         options = read_options(self._option_texts)
-        if options.ledger or options.ledgers or options.ledgers_pattern:  # a write can name ledgers by a column
+        if options.ledger or options.ledgers or options.ledgers_pattern:  # a write can name its ledgers in a column
             options.addressing()
         self._store = store_location(options.store or default_store)
         if options.home is not None:
@@ -81,8 +82,8 @@ class LedgerSource:
     def schema(self) -> StructType:
         """Return the columns of a read.
 
-        The source keeps the listing of a bucket, and the columns of a read without a broker. Spark pickles the source
-        next, so the reader gets both.
+        The source keeps its findings: the listing of a bucket, or the columns of a read without a broker. Reason: Spark
+        then pickles the source, so that the process of the reader gets the findings.
         """
         self._findings = None
         scan = self._scan(self._located(read_options(self._option_texts)))

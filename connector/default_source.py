@@ -1,7 +1,7 @@
 """Data source class that Spark finds by its module name.
 
-An import of this module never fails, and imports only small modules. Reason: Spark searches each module `pyspark_*` for
-a `DefaultSource`, and one import that fails hides all other sources.
+An import of this module never fails, and imports only small modules. Reason: Spark imports each module `pyspark_*`, and
+searches it for a `DefaultSource`. If one of these imports fails, Spark finds no source at all.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ Rules
 - Spark requires that a reader's Arrow schema equals `to_arrow_schema(schema, timezone="UTC")` exactly. Only
   `arrow_schema` calls that function.
 - A ledger without registered columns contains messages of a Pulsar client, and has one column, `value binary`.
-  Exception: the schema of the payloads is known (`connector.rows.shape`).
+  Exception: if the schema of the payloads is known, it has the columns of this schema (`connector.rows.shape`).
 - If Arrow, Spark or the ledger cannot store a type, the error names the column.
 - A write must have the columns of its ledger, or narrower columns, which are cast. With `mergeSchema` it may add and
   widen columns.
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 REDELIVERY_COUNT = pa.field("__redeliveryCount", pa.int32())
 # Names that no column of a ledger may have, in any case.
 _RESERVED_NAMES = {name.lower(): name for name in (*METADATA.names, "__ledger")}
-# Arrow can store some of these types, but only Spark can interpret the stored values.
+# Types that no ledger stores. Arrow can store some of them, but only Spark can interpret the stored values.
 _UNSUPPORTED_TYPES = frozenset({"CalendarIntervalType", "YearMonthIntervalType", "GeometryType", "GeographyType"})
 
 
@@ -65,7 +65,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     """Return the exact Arrow schema that Spark expects of a reader of these columns."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    # Spark 4.0 and 4.1 have no such argument. Their timestamps are in UTC by default.
+    # Spark 4.0 and 4.1 do not have the argument `timezone`. Their timestamps are in UTC by default.
     arguments: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
     return to_arrow_schema(schema, **arguments)
 

@@ -1,9 +1,8 @@
 """Short tracebacks for the errors that Spark shows: a LedgerError has one frame, no cause and no context.
 
 Spark copies the whole traceback of an error into its message. A user of this package needs only the code, the text and
-the hint of a LedgerError. So this module removes the traceback, and logs it at level DEBUG.
-
-Other errors are unexpected, and keep their traceback.
+the hint of a LedgerError. So this module removes the traceback from a LedgerError, and logs it at level DEBUG. Any
+other error is unexpected, and keeps its traceback.
 """
 
 from __future__ import annotations

@@ -8,14 +8,14 @@
 Rules
 - The version number of Spark is not used. Reason: platforms such as Databricks add features of newer releases to older
   releases.
-- A missing feature is replaced here or by `connector.read.stream_reader`.
-- *Admission control* means that Spark passes the limits of a batch to the source. Without it, Spark 4.0.5 and 4.1.4
-  call a source in this order:
+- This module or `connector.read.stream_reader` replaces a missing feature.
+- *Admission control* means that Spark passes the start and the limits of a batch to `latestOffset`. Without it, Spark
+  4.0.5 and 4.1.4 call a source in this order:
   - without a checkpoint: `latestOffset()`, `initialOffset()`, `partitions(initial, end)`.
   - with a checkpoint: `partitions(newest, newest)` with the newest logged offset, and only then `latestOffset()`.
   - with an unfinished batch: `partitions(newest, newest)`, `partitions(start, newest)`, and then `latestOffset()`.
-- If Spark has a checkpoint, but first calls `latestOffset()`, the source refuses the batch when Spark plans it.
-  Reason: the batch would be empty, or repeat rows.
+- If Spark has a checkpoint, but still calls `latestOffset()` first, the source refuses the batch when Spark plans it.
+  Reason: the batch would be empty, or would repeat rows.
 - Spark 4.0 refuses to register a source under the name of a discovered source. `register_source` replaces the
   discovered source.
 - Without admission control, Spark runs Trigger.AvailableNow as Trigger.Once: one batch, whose end is determined at the
@@ -68,7 +68,7 @@ def spark_features() -> SparkFeatures:
 def stream_reader_classes() -> tuple[type, ...]:
     """Return the base classes of a stream reader.
 
-    Spark with admission control needs a class for Trigger.AvailableNow.
+    One of them declares support for Trigger.AvailableNow, if this Spark has admission control.
     """
     if admission is None:
         return (datasource.DataSourceStreamReader,)
@@ -78,7 +78,7 @@ def stream_reader_classes() -> tuple[type, ...]:
 def stream_writer_classes() -> tuple[type, ...]:
     """Return the base classes of a streaming sink that receives Arrow batches.
 
-    If Spark does not have DataSourceStreamArrowWriter, it passes Arrow batches to a sink that is a
+    A Spark without DataSourceStreamArrowWriter passes Arrow batches to a streaming sink that is also a
     DataSourceArrowWriter.
     """
     if hasattr(datasource, "DataSourceStreamArrowWriter"):

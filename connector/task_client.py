@@ -3,7 +3,7 @@
 Rules
 - Driver and executors must have the same release of this package, because tasks are pickled. A task refuses another
   release before it reads or writes.
-- The driver may reach a broker that a task cannot reach. So the error names the task's host and the remedies.
+- A task may be unable to reach a broker that the driver can reach. So the error names the task's host and the remedies.
 - The broker of a store in a bucket can move to another address while a batch runs. A task that can read the bucket
   finds the next broker in the manifest. Any other task fails, and the next batch uses the next broker.
 """

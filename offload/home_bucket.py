@@ -1,7 +1,7 @@
 """Access to the home bucket of a store: the bucket that contains the store's log and segments.
 
-The broker imports this module at its first use, by a name in a string, because `ledger` does not depend on `offload`. A
-segment is one file of a ledger.
+The package `ledger` must not depend on `offload`. So the broker imports this module only when it needs a bucket, by the
+module's name. A segment is one file of a ledger.
 
 Rules
 - The offload settings also apply to this bucket: endpoint, region, profile, role, encryption.

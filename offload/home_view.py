@@ -4,10 +4,10 @@ The records (the store's metadata) and the open segments are in a temporary dire
 the bucket. The page docs/concepts.md explains the words segment, sidecar, record and data object.
 
 Rules
-- A view shows the state of the store at the time when the view was opened (`ledger.bucket_store.view`). A view changes
-  nothing in the bucket.
+- A view shows the state of the store when the view was opened (`ledger.bucket_store.view`). It changes nothing in the
+  bucket.
 - Uploaded segments are read from the folder `segments` of the address, with the credentials of this process.
-- The temporary directory has the files that are only in the log. It is deleted with the view, or when the process ends.
+- The temporary directory is deleted with the view, or when the process ends.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class HomeView(ReadOnlyStore):
     def _load_index(self, segment: LogSegment) -> None:
         """Fetch the entry index of an uploaded segment, and store it in the directory as the segment's sidecar.
 
-        A segment without this object, or with a damaged one, is read as any other uploaded segment.
+        A missing or damaged object is no error: the reader of the segment then finds the entries itself.
         """
         if segment.offloaded is not None:
             key = ObjectKey(segment.offloaded.attempt.attempt, segment.ledger_id)

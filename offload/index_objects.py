@@ -5,8 +5,8 @@ the same metadata as a block index of Pulsar's offloader: BookKeeper's `LedgerMe
 metadata name the ledger in Pulsar's spelling, and state one replica on this host. The page docs/concepts.md explains
 the words segment, block, entry, data object and direct segment.
 
-Rule: before the upload, the segment file is compared with its record in the store's metadata. The number of entries,
-the sum of their bytes, the length of the file and the frame of the last entry must agree.
+Rule: before the upload, the segment file is compared with its record in the store's metadata. Both must agree in the
+number of entries, the sum of their bytes, the length of the file and the frame of the last entry.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from pyspark_ledger.offload.upload import FilePart
 _ENSEMBLE_MEMBER = "127.0.0.1:3181"  # a placeholder: the format requires the address of a BookKeeper server
 _INCARNATION = "LedgerIncarnation"
 DIRECT_EPOCH = "LedgerDirectEpoch"
-"""User metadata of data objects that tasks put. S3 returns the name in lower case."""
+"""Name in the user metadata of data objects that tasks put. S3 returns the name in lower case."""
 
 
 def build_index(ledger: LocalSegment, entry_index: EntryIndex, extra: Mapping[str, str]) -> BlockIndex:

@@ -1,10 +1,10 @@
 """Offloader for sealed segments. The objects have the format of Pulsar's own offloader.
 
 A segment becomes three objects. The *data object* has the segment's bytes. The *entry index* has the offset of each
-entry. The *block index* has the first entry and the offset of each block, a part of the file with whole entries. An
-*attempt* is one upload of a segment, with its own id. A *driver* is Pulsar's word for a kind of object storage with
-its address, as the segment's record states them. The page docs/concepts.md explains the words segment, entry, frame
-and direct segment.
+entry. A *block* is a part of the file with whole entries. The *block index* has the first entry and the offset of each
+block. An *attempt* is one upload of a segment, with its own id. A *driver*, in Pulsar's words, is the kind and the
+address of an object storage. The segment's record states its driver. The page docs/concepts.md explains the words
+segment, entry, frame and direct segment.
 
     offload   data object, whole or in parts ─▶ entry index ─▶ block index ─▶ comparison with the segment
     read      block index once, then ranges of the data object (`offload.reader`)
@@ -165,7 +165,7 @@ class ObjectStoreOffloader:
         return reader_of(self.store_of(driver), ObjectKey(attempt, ledger_id), self.windows, direct)
 
     def stored_object(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> StoredObject | None:
-        """Return the data object, for direct reads by tasks. None in a directory, or if segments are transformed."""
+        """Return the data object, which tasks read directly. None in a directory, or if segments are transformed."""
         properties = driver.properties
         if self._transform is not None or "bucket" not in properties:
             return None

@@ -1,14 +1,14 @@
 """Reader of an offloaded segment: fetches the block index once, then ranges of the data object.
 
-The entry index, an object that this project writes, has the offset of each entry. A segment that Pulsar offloaded has
-no entry index. Its blocks are scanned frame by frame, and the offsets are kept in memory, 16 bytes for each entry. A
-frame is an entry with its length and number. The page docs/concepts.md explains the words segment, block, entry and
-data object.
+The entry index has the offset of each entry. Only this project writes such an object. So a segment that Pulsar
+offloaded has no entry index. The reader scans its blocks frame by frame instead, and keeps the offsets in memory, 16
+bytes for each entry. A frame is an entry with its length and number. The page docs/concepts.md explains the words
+segment, block, entry and data object.
 
 Invariants
 - Nothing is fetched before the first read.
-- No entry is read before format version and length are verified. Both objects must state the supported version. The
-  length of the data object must equal the length in the block index.
+- No entry is read before format version and length are verified. The data object and the block index must both state
+  the supported version. The length of the data object must equal the length in the block index.
 - If values disagree, Corrupt is raised. It names the object, the offset, and the expected and the found value.
 - A missing object raises DataLoss, because the segment's record refers to it.
 """
@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 
 class LearnedBlock:
-    """Offsets and lengths of the entries in that part of a block which was scanned already."""
+    """Offsets and lengths of the entries in the scanned part of a block."""
 
     def __init__(self, block: IndexedBlock, block_bytes: int) -> None:
         self.first_entry = block.first_entry

@@ -1,16 +1,18 @@
-"""Blocks of a store in a bucket, with their places in objects. A task gets the places from its plan, and fetches the
-blocks.
+"""Blocks of a store in a bucket, with their places in objects.
+
+The plan of a read gives each task the places of its blocks. The task fetches the blocks from the bucket.
 
 A *block* is a number of consecutive frames of one segment. A frame is an entry with its length and id. The bytes of a
 block are in the data object of an uploaded segment, or in one or more objects of the write-ahead log. The page
 docs/concepts.md explains the words segment, entry, log object, data object and direct segment.
 
 Rules
-- A place has a key, an offset and a length. It has no row and no credential.
-- The next blocks are fetched while the caller uses a block. The fetches in flight take about 72 MiB of memory: three
-  fetches of blocks of segments, or eight of small log objects.
+- A place has a key, an offset and a length. It contains no rows and no credentials.
+- The next blocks are fetched while the caller uses a block. Three fetches from segments, or eight fetches from small
+  log objects, run at once. They take about 72 MiB of memory.
 - The real stamps of a block of a direct segment are written into the fetched bytes.
-- The first frame of a block must have the id that the place states. Its reader verifies the other frames.
+- The first frame of a block must have the entry id that the plan states. The reader of the rows verifies the other
+  frames.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from pyspark_ledger.offload.storage.object_store import ObjectStore
 from pyspark_ledger.offload.storage.prefetch import ObjectRange, RangePrefetcher
 
 BLOCK_BYTES = 24 * 1024 * 1024
-"""Largest block that is planned, except for one larger entry. One request fetches a block of an uploaded segment."""
+"""Maximum size of a block. Exception: one larger entry. One request fetches a block of an uploaded segment."""
 _HELD_BYTES = 3 * BLOCK_BYTES
 _IN_FLIGHT_MIN, _IN_FLIGHT_MAX = 3, 8
 

@@ -1,4 +1,4 @@
-"""Transformation of a sealed segment before it is offloaded: a user's function changes every entry of a copy.
+"""Transformation of a sealed segment before its offload: a user's function changes every entry in a copy of the file.
 
 The page docs/concepts.md explains the words segment, entry and block.
 

@@ -4,7 +4,7 @@ Rules
 - The key of the test object has another form than the keys of segments. So readers ignore the test object.
 - Each request is tried twice, with short time limits, so that a wrong endpoint is reported within seconds.
 - The raised error names the steps that worked and the step that failed. It has the class of the failed step's error.
-  Exception: Unavailable becomes Refused, because a client would repeat the call for half a minute.
+  Exception: Unavailable becomes Refused, because a client would repeat a call that raises Unavailable.
 """
 
 from __future__ import annotations

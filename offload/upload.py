@@ -4,8 +4,8 @@ Rules
 - A file of one part is put in one request. Reason: an upload in parts needs five more requests.
 - The kernel sends the bytes from a mapping of the file. They are not copied to this process's memory.
 - A part that fails with Unavailable is retried with growing pauses.
-- An unfinished upload of the same key is resumed. A part is reused if its number and size are right. Reason: a key is
-  used for only one attempt to upload one sealed file, so the part has the right bytes.
+- An unfinished upload of the same key is resumed. A part is reused if its number and size are right. This is safe,
+  because all uploads with this key are of the same sealed file.
 - The object becomes visible when all bytes are uploaded. Then its length is compared with the file's.
 """
 
@@ -23,7 +23,7 @@ from pyspark_ledger.ledger.tiering.offloader import OffloadCallbacks
 from pyspark_ledger.offload.storage.object_store import ObjectStore, Upload, UploadedPart
 
 _ATTEMPTS = 4
-# A file of at most so many parts is put in one request.
+# A file with at most this number of parts is put in one request.
 _PARTS_PUT_WHOLE = 1
 _PAUSE_MS, _PAUSE_MS_MAX = 200, 10_000
 T = TypeVar("T")
@@ -105,7 +105,7 @@ def _upload_parts(
                 future.cancel()
     ordered = [uploaded[number] for number in sorted(uploaded)]
     retry(lambda: store.complete(upload, ordered))
-    # An upload is left over if the answer to its start was lost.
+    # If the reply to the start of an upload was lost, this upload was never used, and must be aborted.
     for leftover in retry(lambda: list(store.uploads(key))):
         if leftover.key == key:
             retry(lambda leftover=leftover: store.abort(leftover))  # type: ignore[misc]

@@ -12,7 +12,8 @@ Rules
 - Nothing in the bucket is changed. The local file is deleted.
 - Damage raises Corrupt, which names the object and the place. A missing object raises DataLoss.
 - The stamps in the object of a direct segment must be provisional. The real stamps are written into the local file.
-- A segment that was transformed before its upload differs from its record. Only its frames and its length are verified.
+- A segment that was transformed before its upload differs from its record. So only its frames and its length are
+  verified.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ def verify_objects(
 ) -> None:
     """Verify the objects of a segment. `segment` is its record, with a path for the data and the present schemas.
 
-    `extra` are the values that the offload has written to the objects. `progress` gets numbers of verified entries.
+    `extra` are the values that the offload has written to the objects. `progress` is called with the number of verified
+    entries.
     """
     if segment.direct is not None and not segment.direct.indexed:
         _verify_without_indexes(store, key, segment, segment.direct, progress)

@@ -1,8 +1,8 @@
 """LRU cache of object ranges with prefetching.
 
 An object is divided into windows of a fixed size. A read is *sequential* if it starts near the end of an earlier read,
-or at the first byte of the data. A sequential read fetches whole windows, and prefetches the next ones. Any other read
-fetches exactly its range, unless all windows of the range are cached.
+or at the first byte of the data. A sequential read fetches whole windows, and prefetches the next windows. Any other
+read fetches exactly its range, unless all windows of the range are cached.
 
 Invariants
 - Concurrent readers of a window share one fetch.

@@ -3,8 +3,10 @@
     from pyspark_ledger import session, connect, register
 
 In the repository, `connector`, `ledger` and `offload` in this folder are links to the top-level folders. The wheel has
-the folders themselves. Spark imports every top-level module called `pyspark_*` to look for a class `DefaultSource`.
-This import must therefore be fast and must not fail, so this module imports everything else on first use.
+the folders themselves.
+
+Spark imports every top-level module called `pyspark_*` to look for a class `DefaultSource`. So the import of this
+module must be fast and must not fail. For this reason the module imports everything else on first use.
 """
 
 from __future__ import annotations
@@ -122,7 +124,7 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-# Arguments `store` and `options` of the last call of `register` for each session.
+# For each session, the arguments `store` and `options` of the last call of `register`.
 _default_stores: WeakKeyDictionary[Any, tuple[Any, Any]] = WeakKeyDictionary()
 
 
@@ -133,8 +135,9 @@ def register(
 
     Spark usually finds the data source itself. Call this function if Spark does not find it, or to set a default store.
 
-    `store`, or else the environment variable `LEDGER_STORE` of this process, becomes the default of the option `store`.
-    Reason: Spark creates sources in other processes, which do not see later changes of this process's environment.
+    `store`, or else the environment variable `LEDGER_STORE`, becomes the default of the option `store`. If you change
+    the variable later, call this function again. Reason: Spark creates sources in other processes, which do not see the
+    change.
 
     `options` are options for the default store, such as the client's certificate files. A read or write that names
     another store does not get them.
@@ -217,7 +220,7 @@ def acknowledge(
 ) -> None:
     """Acknowledge all rows of a frame for a subscription. With `nack`, redeliver them instead.
 
-    The frame needs a column `__position` or `__messageId`. `options` are options of `format("ledger")`, such as the
+    The frame needs the column `__position` or `__messageId`. `options` are options of `format("ledger")`, such as the
     client's certificate files. See docs/cursors.md.
     """
     from pyspark_ledger.connector.write.acknowledge import acknowledge_frame
@@ -229,8 +232,8 @@ def acknowledge(
 def settle(spark: SparkSession, timeout_s: float = 10.0) -> bool:
     """Wait until the subscriptions of the session's ended queries have acknowledged the last committed batches.
 
-    Returns False after a time-out. Reason for the wait: a session of `session()` or `configure()` acknowledges a batch
-    in the background, usually within milliseconds after its commit.
+    A session of `session()` or `configure()` acknowledges a batch in the background, usually within milliseconds after
+    its commit. So call this function before you look at the subscriptions. Returns False after a time-out.
     """
     from pyspark_ledger.connector.session.commit_listener import settle as settle_session
 
@@ -269,9 +272,10 @@ def watch(target: Any, show: Any = None, *, prometheus: Any = None, every_s: flo
 
 
 def catch_up(query: StreamingQuery, timeout_s: float | None = None, *, progress: bool = True) -> bool:
-    """Wait until a query ends, such as one with `trigger(availableNow=True)`, with a progress bar of its backlog.
+    """Wait until a query ends, for example a query with `trigger(availableNow=True)`. Show a progress bar meanwhile.
 
-    The bar is shown in a terminal or a notebook. Returns False after the time-out. Raises the query's exception.
+    The bar shows how much of the backlog the query has read, in a terminal or a notebook. Returns False after the
+    time-out. Raises the query's exception.
     """
     from pyspark_ledger.connector.display.catch_up import catch_up as wait_for
 
@@ -291,8 +295,8 @@ def publish(
 
     A segment is a file of the ledger; a sealed segment never changes. `table` is a path or `[catalog.][schema.]table`.
     `options` are the options of `format("ledger")` that locate the ledger: `store`, or `offload` for a bucket. Without
-    them the ledger is in the session's default store. docs/tables.md explains the other `parameters`. With `progress`,
-    a terminal or a notebook shows a progress bar.
+    these options the ledger is in the session's default store. With `progress`, a terminal or a notebook shows a
+    progress bar. docs/tables.md explains the other `parameters`.
     """
     from pyspark_ledger.connector.publish.publisher import Publisher
     from pyspark_ledger.connector.publish.request import Publishing
@@ -329,8 +333,8 @@ def _located(spark: SparkSession, options: Mapping[str, str] | None) -> Mapping[
 def explain(spark: SparkSession, ledger: str = "", *, options: Mapping[str, str] | None = None) -> ReadPlan:
     """Return the plan of `spark.read.format("ledger")` with these options: columns, and the ranges of each task.
 
-    A notebook shows the plan as a picture; `print` shows the same as text. Nothing is read. Without a `ledger` the
-    options name the ledgers. Raises the errors that the read would raise.
+    A notebook shows the plan as a picture, and `print` shows it as text. No row is read. Without a `ledger` the options
+    name the ledgers. Raises the errors that the read would raise.
     """
     from pyspark_ledger.connector.display.read_plan import explain as plan
 

@@ -3,8 +3,8 @@
     python -m tools.draw_pictures            writes docs/notebook-*.svg
 
 In a notebook, a picture is HTML around SVG drawings. A page cannot include the HTML of another file, so this module
-puts the drawings and the lines of text into one SVG. Its background is white, because a page does not pass its colours
-to a picture. A test compares the committed files.
+puts the drawings and the lines of text into one SVG. Its background is white, because the SVG cannot know the colours
+of the page. A test compares the committed files.
 """
 
 from __future__ import annotations

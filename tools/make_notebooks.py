@@ -5,8 +5,8 @@
 The script is the source. Lines `# COMMAND ----------` divide it into cells.
 
 - A cell of `# MAGIC %md` lines becomes text.
-- A cell `# MAGIC %pip install …` becomes code that installs only if a package is missing. So the cell changes nothing
-  in an environment that has the packages, and needs no network there. Databricks runs the line itself.
+- A cell `# MAGIC %pip install …` becomes code that installs only if a package is missing. So in an environment with the
+  packages, the cell changes nothing and needs no network. In the script, Databricks runs the `%pip` line itself.
 - Every other cell becomes code.
 
 The same script always becomes the same bytes. A notebook has no outputs. A test compares the committed notebooks.

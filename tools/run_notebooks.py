@@ -2,8 +2,8 @@
 
     python tools/run_notebooks.py [WHEEL]         the wheel is the one in dist/ unless it is given
 
-Each notebook runs in a new kernel, in an empty directory. The kernel has the wheel and cannot import the checkout. A
-first cell checks this. No output is written into the notebooks.
+Each notebook runs in a new kernel, in an empty directory. The kernel imports the package from the wheel, not from the
+checkout, and an added first cell checks this. No output is written into the notebooks.
 """
 
 from __future__ import annotations

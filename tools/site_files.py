@@ -1,6 +1,6 @@
 """Hook of mkdocs, which builds the site: adds files from outside of `docs/` to the site, and corrects links to them.
 
-- The pages `ROOT_PAGES`, and each file that a page links, are in the site at their path in the repository.
+- The site has the pages `ROOT_PAGES`, and each file that a page links, at their path in the repository.
 - A link names a path in the repository. The hook changes it into the path in the site, where `docs/` is the top.
 - If the text of a link is the name of a page, the hook replaces it by the title of the page.
 """

@@ -2,9 +2,9 @@
 
     python = make_environment(Path("dist/pyspark_ledger-….whl"), directory)
 
-The wheel is installed into a new environment in `directory`. All other packages come from the environment that runs
-this module: a line in a `.pth` file adds its directory. Python ignores `.pth` files in a directory that was added in
-this way. So the editable install of the checkout has no effect.
+The wheel is installed into a new environment in `directory`. A line in a `.pth` file adds the packages of the
+environment that runs this module. That environment has the checkout as an editable install, by a `.pth` file of its
+own. Python ignores `.pth` files in an added directory. So the new environment does not see the checkout.
 """
 
 from __future__ import annotations

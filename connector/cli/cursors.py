@@ -5,9 +5,9 @@ The page docs/concepts.md explains the words cursor, entry, mark-delete and chun
 Rules
 - No command changes an existing file. An export writes only new files.
 - If a cursor is damaged, the other cursors are still shown.
-- `ledger dump positioninfo` reads the state of a cursor from one file, or from the files of its chunks and their footer
-  in order. PIP-381 and DataStax's fork of Pulsar define such chunks. The command also reads the log of a cursor in a
-  store.
+- `ledger dump positioninfo` reads the state of a cursor from one file. If a large state is split into chunks, the
+  command takes the files of the chunks and of their footer, in order. PIP-381 and DataStax's fork of Pulsar define such
+  chunks. The command also reads the log of a cursor in a store.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ def export_cursor(
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise Refused(f"{directory} exists and is not an empty directory", hint="Name a new directory")
     client, ledger = opened(store).client, canonical_name(name)
-    # One call gets the whole state. Between two calls the cursor could move, and the two parts would not match.
+    # One call gets the whole state. Between two calls the cursor could move, so that their results would not match.
     found: AckedRanges = client.call(
         "cursor.holes", AskAckedRanges(ledger, cursor, PositionRange(EARLIEST, LATEST), whole=True)
     )
@@ -246,9 +246,10 @@ def position_info(
 
 
 def _of_record(value: memoryview, where: str, *, whole: bool) -> dict[str, Any]:
-    """Return the content of a cursor's record of Pulsar's metadata store.
+    """Return the content of a cursor's record, in the form of Pulsar's metadata store.
 
-    The record has the whole state, or the state at the time when the cursor's own log was created.
+    The record has the whole state of the cursor. Exception: if the cursor has a log of its own, the record has the
+    state at the creation of this log.
     """
     info = parse_cursor_info(value, where)
     return {

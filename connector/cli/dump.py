@@ -5,8 +5,8 @@ The page docs/concepts.md explains the words segment, entry, cursor and data obj
 Rules
 - Files are only read.
 - `verify` first verifies the checksums of all records of the metadata.
-- Then it compares every byte of every sealed segment with the metadata. In the open segment, and in segments that are
-  only in object storage, it compares every committed entry with its checksum.
+- Then it verifies every byte of every sealed segment on this host. In the open segment, and in segments that are only
+  in object storage, it verifies the checksum of every committed entry.
 - The first difference ends `verify` with an error that names the expected and the found value.
 - At the end `verify` names files without a record. If there are such files, it exits with status 1.
 """
@@ -254,7 +254,7 @@ def _verify(
 
 
 def _sealed_here(records: Metadata, name: str) -> dict[int, SegmentRecord | None]:
-    """Return the record of each listed segment. None for an open segment, and for a segment only in object storage."""
+    """Return the record of each segment. It is None for an open segment, and for a segment only in object storage."""
     rows = [(record, record.listed()) for record in records.segments.of(name)]
     return {
         record.ledger_id: record if listed.timestamp and not _is_remote(listed) else None for record, listed in rows

@@ -1,7 +1,7 @@
 """`ledger settings`: the settings of a running broker, and changes while it runs.
 
 Rules
-- A change is kept in the store, so it also applies to later brokers.
+- A change is stored in the store, so it also applies to later brokers.
 - A change of a setting that needs a restart is refused. The error names the setting.
 """
 

@@ -1,14 +1,15 @@
 """Commands on a whole store: `ledger serve` and `stop` for its broker, `ledger repair` for its metadata, `store move`.
 
-If the metadata lost the record of a segment, `repair` adds the segment to its ledger again. The command can also accept
-metadata whose newest changes are lost. The page docs/concepts.md explains the words segment and record.
+If the metadata lost the record of a segment, `repair` adds the segment to its ledger again. If only the newest changes
+of the metadata are lost, `repair` can accept the rest. The page docs/concepts.md explains the words segment and record.
 
 Rules of `repair`
 - Without `--yes` the command changes nothing.
 - With `--yes` the command overwrites or deletes no existing data (`ledger.store.repair`).
 
 Rules of `store move`
-- A private broker of the store on this host is stopped. A broker with an address for other hosts is refused.
+- If the store has a private broker on this host, the command stops it. If its broker has an address for other hosts,
+  the command refuses to move the store.
 - A repeated run continues where the last run ended.
 """
 

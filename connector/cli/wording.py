@@ -20,7 +20,7 @@ def next_words(position: Position) -> str:
 
 
 def mark_delete_words(mark_delete: Position) -> str:
-    """Return the text of the last acknowledged position before the first gap.
+    """Return the text of the mark-delete position, the entry up to which every entry is acknowledged.
 
     Entry number -1 means that no entry of the segment is acknowledged.
     """

@@ -1,7 +1,7 @@
 """Wait for the end of a query, with a progress bar. The *backlog* is the rows that the query has not read yet.
 
 Rules
-- The bar shows the share of read rows. All rows are the rows that the query has read, plus its present backlog.
+- The bar shows the share of rows that the query has read. The whole is these rows plus the present backlog.
 - Spark counts no rows while a batch runs. Until the first batch ends, the bar counts the tasks of this batch.
 - A failed query raises its exception, like Spark's `awaitTermination`.
 """
@@ -46,7 +46,7 @@ def catch_up(
 
 
 def _tasks(run_id: str) -> tuple[float | None, str]:
-    """Return the share of finished tasks of the running batch, and this share in words. Unknown with Spark Connect."""
+    """Return the share of finished tasks of the running batch, and its text. The share is None with Spark Connect."""
     from pyspark.sql import SparkSession
 
     session, done, total = SparkSession.getActiveSession(), 0, 0

@@ -20,7 +20,7 @@ _TEXT_WIDTH = 40
 
 @dataclass(frozen=True, slots=True)
 class _Panel:
-    """Curve of one figure. `value` returns the number of a sample, `words` returns the text of the number.
+    """Curve of one figure over time. `value` returns the number of a sample, `words` returns the number's text.
 
     `top` is the number at the upper edge. None means the largest number of the samples, at least 1.
     """

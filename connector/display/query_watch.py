@@ -5,8 +5,8 @@ Rules
   affect the query.
 - A notebook shows a picture, which each sample replaces. A terminal shows a live view. Otherwise, each batch is printed
   as a line.
-- A notebook displays a `QueryWatch` as its present chart. So a notebook that cannot replace a picture shows the present
-  chart if another cell displays the watch.
+- Some notebooks cannot replace a picture. There the user displays the `QueryWatch` in another cell to see the present
+  chart.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _Screen(Protocol):
 
 
 class QueryWatch:
-    """Watch of one query. `samples` are the newest measurements; `state` is running, ended, failed or stopped."""
+    """Watch of one query. `samples` are the newest measurements. `state` is running, ended, failed or stopped."""
 
     def __init__(self, query: StreamingQuery, *, every_ms: int = 1000, clock: Clock = monotonic_ms) -> None:
         self.title = query_title(query)
@@ -92,7 +92,7 @@ class QueryWatch:
         return chart_html(self.title, self.state, list(self.samples))
 
     def _ipython_display_(self) -> None:
-        """Display the watch in another cell. The cell that started the watch shows the chart already."""
+        """Display the chart in this cell. Does nothing in the cell that started the watch, which shows it already."""
         shell = kernel()
         if shell is None:
             print(repr(self))  # noqa: T201 — IPython in a terminal prints here

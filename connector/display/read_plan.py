@@ -7,8 +7,8 @@ The page docs/concepts.md explains the words entry and segment.
          ━━━━━━━━━ ━━━━━━━━━ ━━        tasks
 
 Rules
-- `explain` returns the plan that Spark would get now. Spark plans again when it runs a query, so the query also reads
-  later rows.
+- `explain` returns the plan that Spark would get now. Spark plans again when it runs a query. So the query also reads
+  rows that are appended until then.
 - No entry is read.
 - In a plan of a bucket, tasks are listed and not drawn, because no broker describes the segments.
 """
@@ -45,8 +45,8 @@ _STRIP, _TASK = 14, 6
 class PlannedPart:
     """Part of a task: a range of one ledger, read from the log, the bucket or the table.
 
-    `size_bytes` is -1 for the log, because a task of the log does not contain its size. `files` is the number of a
-    table's files.
+    `size_bytes` is -1 for a part in the log, because the task does not contain this size. `files` is the number of
+    files for a part in a table.
     """
 
     task: int
@@ -65,7 +65,7 @@ class PlannedPart:
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """Plan of a read. `tasks` is the number of Spark's tasks; `ledgers` describes the first ledgers of the plan."""
+    """Plan of a read. `tasks` is the number of Spark's tasks. `ledgers` describes the first ledgers of the plan."""
 
     columns: tuple[str, ...]
     tasks: int
@@ -110,7 +110,7 @@ def _part_bar(strip: Strip, part: PlannedPart) -> Element:
 def explain(options: Mapping[str, str]) -> ReadPlan:
     """Return the plan of a read with these options of `format("ledger")`. Raises the errors of such a read."""
     parsed = read_options(options)
-    if parsed.bucket is None and not parsed.store:  # else each step would print the default store
+    if parsed.bucket is None and not parsed.store:  # otherwise each step would print the default store
         options = {**options, "store": store_location(None)}
     source = LedgerSource(options, __version__)
     named = canonical_name(parsed.ledger) if parsed.ledger and parsed.table is None else ""
@@ -143,7 +143,7 @@ def planned_parts(number: int, task: Task, named: str) -> list[PlannedPart]:
 
 
 def _described(options: LedgerOptions, parts: Sequence[PlannedPart]) -> tuple[LedgerDescription, ...]:
-    """Return the descriptions of the first ledgers, or none if the broker or one of the ledgers is not found."""
+    """Return the descriptions of the first ledgers. Empty if the broker or one of the ledgers is not found."""
     names = list(dict.fromkeys(part.ledger for part in parts if part.ledger))[:_DRAWN_LEDGERS]
     if options.bucket is not None or not names:
         return ()

@@ -2,8 +2,8 @@
 
 Rules
 - The *lag* is the number of rows that the query has not read yet.
-- The query is not changed. Spark reports the lag after each batch. Between batches, this module asks the broker for the
-  lag, and starts no broker. If this process cannot reach the broker, it uses the lag of the last batch.
+- Spark reports the lag after each batch. Between batches, this module asks the broker for the lag. It starts no broker.
+  If this process cannot reach the broker, it uses the lag of the last batch.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class LiveLag:
         self._clients: dict[str, Client] = {}
 
     def of(self, progress: Mapping[str, Any]) -> QueryLag | None:
-        """Return the number of rows after the batch of a progress; None if unknown. Never raises LedgerError."""
+        """Return the lag behind the batch of a progress; None if unknown. Never raises LedgerError."""
         lags = []
         for source in progress.get("sources", []):
             origin = parse_source_identity(source_report(source))

@@ -1,13 +1,13 @@
-"""Checks of everything that may keep Spark from finding or running the source. Each diagnosis says what to do.
+"""Checks of everything that may keep Spark from finding or running the data source. Each diagnosis says what to do.
 
 Rules
 - The checks change nothing, and start no Spark session. They start the same interpreters as a session would.
-- Spark reads and writes with the workers' Python. It is the first of these that is set: `spark.pyspark.python`,
-  PYSPARK_PYTHON, `python3` on the path.
-- Spark looks for data sources with the driver's Python. It is the first of these that is set:
+- Spark reads and writes with the workers' Python. This interpreter is the first of these that is set:
+  `spark.pyspark.python`, PYSPARK_PYTHON, `python3` on the path.
+- Spark looks for data sources with the driver's Python. This interpreter is the first of these that is set:
   `spark.pyspark.driver.python`, PYSPARK_DRIVER_PYTHON, the workers' Python.
-- If the search for data sources fails, Spark reports no error.
-- A check that passes also shows its result, because the user may expect another result.
+- If the search for data sources fails, Spark reports no error. So a check makes the same search.
+- A check that passes also shows the value that it found, because the user may expect another value.
 - Environment variables, settings and the directory are arguments, so that tests can set them.
 """
 
@@ -80,7 +80,7 @@ class SparkEnvironment:
 
 
 def examine(surroundings: SparkEnvironment, store: str | None = None) -> Iterator[Diagnosis]:
-    """Run all checks, in the order in which Spark uses the checked things. Checks a store only if `store` is given."""
+    """Run all checks, in the order in which a session uses the things. Checks a store only if `store` is given."""
     yield check_java(surroundings)
     yield from check_spark(surroundings)
     probes: dict[str, dict[str, Any] | str] = {}

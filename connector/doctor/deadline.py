@@ -13,8 +13,8 @@ _LETTERS_MAX = 240
 def within(seconds: float, call: Callable[[], T]) -> T:
     """Return the result of `call`, which runs on a daemon thread. Raises its error, or TimeoutError after `seconds`.
 
-    Raises RuntimeError if the call tries to end the process. Python cannot end a thread. So after the TimeoutError the
-    call continues to its end, and its result is ignored.
+    After a TimeoutError the call continues on its thread, because Python cannot end a thread. Its result is ignored.
+    Raises RuntimeError if the call tries to end the process.
     """
     results: list[T] = []
     errors: list[BaseException] = []

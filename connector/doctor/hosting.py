@@ -1,7 +1,7 @@
 """Platform and disk of the driver, for the report of `ledger doctor --platform`.
 
 Rules
-- The platform is a guess from names of environment variables and directories. No check except `Unity Catalog` uses it.
+- The platform is a guess from names of environment variables and directories. Only the check `Unity Catalog` uses it.
 - Values of variables are not shown.
 """
 

@@ -28,7 +28,7 @@ from pyspark_ledger.ledger.clock import new_id, pause
 SECONDS = 2.0
 _LOOK_AGAIN_MS = 300
 _CHILD_SECONDS = 20
-# The child process exits after `_CHILD_SECONDS`, even if the probe cannot end it.
+# Program of the child process. It exits after `_CHILD_SECONDS`, even if the probe cannot end it.
 _CHILD = f"import os, time; print(os.getsid(0) == os.getpid(), flush=True); time.sleep({_CHILD_SECONDS})"
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # the probe creates a file without a name there
 _SHARED_MEMORY_LEAST = 128 * 1024 * 1024
@@ -88,7 +88,7 @@ def _started(command: Sequence[str]) -> subprocess.Popen[bytes]:
 
 
 def _first_line(child: subprocess.Popen[bytes]) -> str:
-    """Return the first line that a child process prints; empty if it prints none within 70 % of a probe's time."""
+    """Return the first line that a child process prints. Empty if it prints none within 70 % of a probe's time."""
     if child.stdout is None or not select.select([child.stdout], [], [], SECONDS * 0.7)[0]:
         return ""
     return os.read(child.stdout.fileno(), 64).decode(errors="replace").strip()
@@ -134,7 +134,7 @@ def _exchange(listener: socket.socket, address: str) -> None:
 
 @contextmanager
 def _connected(listener: socket.socket, address: str) -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Both ends of a connection to a listening socket."""
+    """Yield both ends of a connection to a listening socket."""
     listener.settimeout(SECONDS)
     listener.listen(1)
     with socket.socket(listener.family, listener.type) as client:

@@ -1,6 +1,6 @@
 """Python data source that tests whether its planner and its tasks import Unity Catalog's provider of credentials.
 
-Rule: Spark pickles the class by value, because Spark's processes may lack this package.
+Rule: Spark pickles the class by value, with its code, because Spark's processes may lack this package.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NAME = "ledger_platform_probe"
 
 
 class ProbeReader(DataSourceReader):
-    """Reader of one row with two texts: the error of the import in the planner, and in a task. Empty: no error."""
+    """Reader of one row with two texts: the error of the import in the planner, and in a task. Empty means no error."""
 
     def partitions(self) -> list[InputPartition]:
         return [InputPartition(imported(CREDENTIALS_MODULE).get("error", ""))]

@@ -2,7 +2,7 @@
 
 Rules
 - The job is a DataFrame with a Python function. It needs neither RDDs nor pandas, and also runs over Spark Connect.
-- Spark pickles the function by value, so that a task without this package can run it.
+- Spark pickles the function by value, with its code, so that a task without this package can run it.
 - The job has a tag, the name by which Spark can interrupt a job. If the job exceeds its deadline, the probe interrupts
   the job.
 - If the probe started the session, it stops the session.
@@ -31,7 +31,7 @@ T = TypeVar("T")
 START_SECONDS = 120.0
 _STOP_SECONDS = 30.0
 TASK_SECONDS = 30.0
-"""Deadline of the task. The first task of a session also waits until an executor and Python have started."""
+"""Deadline of the task. It is long, because the first task of a session waits until an executor and Python start."""
 
 
 class EchoListener:
@@ -126,7 +126,7 @@ def _new_session(conf: Mapping[str, str]) -> SparkSession:
 
 
 def driver_host(spark: SparkSession) -> str:
-    """Return the host name by which tasks reach the driver, chosen as in `serve`: Spark's setting, else this host's."""
+    """Return the host name by which tasks reach the driver, as `serve` chooses it: Spark's setting, else this host."""
     with suppress(Exception):  # a platform may hide its settings
         host = within(SECONDS, lambda: spark.conf.get("spark.driver.host", ""))
         if host:
@@ -153,7 +153,7 @@ def _asked(spark: SparkSession, tag: str, question: Mapping[str, Any]) -> str:
 
 
 def ask_source(spark: SparkSession, seconds: float = TASK_SECONDS) -> tuple[str, str]:
-    """Return the errors of the import of Unity Catalog's provider in the planner and in a task of a Python source.
+    """Import Unity Catalog's provider in the planner and in a task of a Python source. Return both errors.
 
     The source stays registered in the session, and a later probe replaces it. Raises TimeoutError, and Spark's errors.
     """

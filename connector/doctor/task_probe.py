@@ -1,4 +1,4 @@
-"""Probe that runs in a task, in Spark's Python worker. Spark pickles this module by value.
+"""Probe that runs in a task, in Spark's Python worker. Spark pickles this module by value, with its code.
 
 Rules
 - Only the standard library is imported at the top, because a task may lack this package. Other imports may fail.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-# By release line, oldest first.
+# Tested versions of Spark by release line, oldest first.
 SPARK: dict[tuple[int, int], tuple[str, ...]] = {
     (4, 0): ("4.0.0", "4.0.5"),
     (4, 1): ("4.1.4",),

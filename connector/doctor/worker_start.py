@@ -1,8 +1,8 @@
 """Time that an interpreter needs until it can connect to Spark. Spark waits ten seconds, and no setting changes this.
 
-Spark directly starts the process that drives a stream. If `spark.python.use.daemon` is false, it also starts every
-worker directly. If such a process ends early or is slow, Spark raises "Python worker failed to connect back". A process
-ends early because its interpreter lacks a package. It is slow because the host is overloaded.
+If such a process ends early or is slow, Spark raises "Python worker failed to connect back". A process ends early if
+its interpreter lacks a package. It is slow if the host is overloaded. The limit applies to the process that drives a
+stream. It applies to every worker only if `spark.python.use.daemon` is false.
 """
 
 from __future__ import annotations

@@ -209,7 +209,7 @@ class BucketOptions(EveryReadOptions):
 def take_direct_options(values: dict[str, object]) -> BucketOptions | None:
     """Remove the access options from `values`, and return them; None if option `directReads` is `off`.
 
-    A direct read is a task's read of a sealed segment from the bucket, in a read through the broker.
+    In a read through the broker, a *direct read* is a read of a sealed segment that the task makes from the bucket.
     """
     if values.get("direct_reads") == "off":
         return None

@@ -1,4 +1,4 @@
-"""Checks of options against each other, which need no ledger. Pure functions.
+"""Checks that compare options with each other. They need no ledger. Pure functions.
 
 The values are parsed, and their keys are field names of `LedgerOptions`. Errors name the options and their values.
 """
@@ -14,7 +14,7 @@ from pyspark_ledger.ledger.position import EARLIEST, LATEST
 
 Values = Mapping[str, object]
 _EDGES = ("starting", "ending")
-# Options that a read with option `table` accepts. Options of a bucket or a history are checked in their own modules.
+# Options that a read with option `table` accepts. Other modules check the options of a bucket and of a history.
 _OF_A_TABLE = frozenset(
     {
         "table", "ledger", "store", "tls_trust_certs_file_path", "tls_certificate_file_path", "tls_key_file_path",

@@ -4,8 +4,8 @@ Rules
 - A foreign option is never an alias. It is refused even if an option here has the same meaning.
 - A name that ends in `*` means every option that begins with the text before the `*`. If several such names match,
   the longest applies.
-- A hint quotes options of this source, such as 'store'. An example of a value follows as `such as VALUE`, up to a
-  semicolon.
+- A hint quotes options of this source, such as 'store'. An example of a value follows the words `such as`, and ends at
+  a semicolon.
 - An error contains the option's name and never its value, which may be a secret.
 
 docs/from-kafka.md, docs/from-pulsar.md and docs/from-delta.md have the same names in their tables.
@@ -20,7 +20,7 @@ from pyspark_ledger.ledger.errors import Refused
 
 
 class Origin(Enum):
-    """Connectors that have an option: their names in errors, and the pages for their users."""
+    """Other connectors: each with its name in errors, and the page for its users."""
 
     KAFKA = ("Kafka's connector", ("docs/from-kafka.md",))
     PULSAR = ("Pulsar's connector", ("docs/from-pulsar.md",))

@@ -2,8 +2,8 @@
 
 Rules
 - The options for access to the table's bucket are the same as for the bucket of option `offload`.
-- `subscription`, `ledgers` and `ledgersPattern` are refused. Reason: a subscription keeps a position in the log, and a
-  table contains one ledger.
+- `subscription` is refused, because a subscription keeps a position in the log, not in the table.
+- `ledgers` and `ledgersPattern` are refused, because a table contains one ledger.
 """
 
 from __future__ import annotations

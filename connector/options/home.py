@@ -3,7 +3,7 @@
 The bucket that contains such a store is its *home* bucket.
 
 Rules
-- The options for access to the home bucket have the same names as those for the bucket of option `offload`.
+- The user gives the access to the home bucket with the same options as the access to the bucket of `offload`.
 - An option that needs a broker is refused, even if other batch reads accept it.
 - Streams and writes refuse the option `broker` itself.
 """
@@ -32,7 +32,7 @@ _SHARED = frozenset(
 def take_home_options(values: dict[str, object], options: Mapping[str, Option]) -> BucketOptions | None:
     """Remove the options for access to the bucket from `values`, and return them; None unless `broker` is `none`.
 
-    `options` are all options by their keys. Options without a meaning in a batch read are left to other checks.
+    `options` are all options by their keys. This function does not check options that no batch read accepts.
     """
     if values.get("broker") != "none":
         return None

@@ -2,8 +2,8 @@
 
 Rules
 - The name of a partitioned ledger selects all of its partitions, also partitions that are added later.
-- A pattern must match the whole short name of a ledger: `orders`, or `tenant/namespace/orders` outside of
-  public/default. It is never compared with the name of a partition.
+- A pattern must match the whole short name of a ledger: `orders` in the namespace public/default, and
+  `tenant/namespace/orders` in any other namespace. It is never compared with the name of a partition.
 - Between two runs of a query, the selection may grow. It must still contain all ledgers of the checkpoint.
 """
 
@@ -35,7 +35,7 @@ class Addressing:
         return f"ledgers like {self.pattern!r}" if self.pattern else ", ".join(self.names)
 
     def matching(self, names: Iterable[str]) -> list[str]:
-        """Return the selected names out of `names`, in which a partitioned ledger has one name for all partitions."""
+        """Return the selected names out of `names`. In `names` a partitioned ledger has one name for all partitions."""
         return [name for name in names if self._selects(name)]
 
     def addresses(self, log: str) -> bool:
@@ -50,7 +50,7 @@ class Addressing:
 
 
 def dead_letter_ledger(log: str, subscription: str) -> str:
-    """Return the name of the ledger for the dead letters of a ledger. The name may be invalid, such as too long."""
+    """Return the name of the ledger for the dead letters of a ledger. The name may be invalid, for example too long."""
     part = partition_of(log)
     return f"{log if part is None else part[0]}-{subscription}-DLQ"
 

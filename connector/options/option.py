@@ -6,8 +6,8 @@
 Rules
 - An option is declared once, as a field of the class of its area. `table.OPTIONS` and docs/options.md are built from
   these fields.
-- A parser returns the value, or raises ValueError with the expected form. Its caller adds the option's name and value
-  to the error.
+- A parser returns the value, or raises ValueError with the expected form. The caller of the parser adds the option's
+  name and value to the error.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def option(
     shown: bool = True,
     chars_max: int = 4096,
 ) -> T:
-    """Declare an option as a field of a dataclass. The option's name is derived from the field's, or is `name`.
+    """Declare an option as a field of a dataclass. The option's name is `name`, or is derived from the field's name.
 
     If the user does not set the option, its value is the parsed text `default`. Without a `default`, the value is
     `absent`, and the documentation shows the text `otherwise` as the default.
@@ -179,7 +179,7 @@ def time(value: Time) -> int:
 
 
 def _measured(value: str) -> str:
-    """Return the text without blanks at its ends. If it is too long, return an empty text, which all parsers refuse."""
+    """Return the text without blanks at its ends. If it is too long, return "", which all parsers refuse."""
     trimmed = value.strip()
     return trimmed if len(trimmed) <= _DIGITS_MAX else ""
 

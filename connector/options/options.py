@@ -1,9 +1,11 @@
-"""Options of one use of the data source, parsed and checked together. A use is a batch or stream read or write.
+"""Options of one use of the data source, parsed and checked together.
+
+A *use* is a batch read, a batch write, a stream that reads or a stream that writes.
 
 Rules
 - Names are case-insensitive.
-- An option is refused if `connector.options.table` does not have its name, if its value is invalid, or if it has no
-  meaning for the use. The error names the option and the expected form.
+- An option is refused if its name is unknown, if its value is invalid, or if it has no meaning for the use. The error
+  names the option and the expected form.
 - Values are never logged.
 """
 
@@ -41,7 +43,7 @@ _SHOWN = 300  # characters of a value in an error
 
 @dataclass(frozen=True)
 class LedgerOptions(AddressOptions, ReadOptions, WriteOptions):
-    """Parsed options of one use. The value None means that the option is not set. Its default is determined later."""
+    """Parsed options of one use. The value None means: the option is not set, and its default is determined later."""
 
     bucket: BucketOptions | None = None
     history: HistoryOptions | None = None
@@ -51,7 +53,7 @@ class LedgerOptions(AddressOptions, ReadOptions, WriteOptions):
     """Access of tasks to buckets, in a read through the broker and in a write; None if `directReads` is `off`."""
 
     def refuse_access(self, use: str) -> None:
-        """Raise Refused if an option for access to a bucket is set. `use` is a use that accesses no bucket."""
+        """Raise Refused if an option for access to a bucket is set. The error names `use`, which needs no bucket."""
         given = "" if self.direct is None else self.direct.given_access()
         if given:
             raise Refused(f"option {given!r} has no meaning for {use}, which accesses no bucket", hint="Leave it out")
@@ -59,7 +61,7 @@ class LedgerOptions(AddressOptions, ReadOptions, WriteOptions):
     def require_acknowledger(self) -> None:
         """Raise Refused for `ackMode` = `explicit` without a subscription.
 
-        Raises Refused also if an option needs `ackMode` = `explicit`, and another `ackMode` is set.
+        Also raises Refused for an option that needs `ackMode` = `explicit`, if `ackMode` has another value.
         """
         explicit = self.ack_mode == "explicit"
         if explicit and self.subscription is None:
@@ -82,7 +84,7 @@ class LedgerOptions(AddressOptions, ReadOptions, WriteOptions):
 
     @property
     def starting(self) -> list[str]:
-        """Names of the given options for the start of a read."""
+        """Names of the set options that determine the start of a read."""
         given = {
             "startingPosition": self.starting_position is not None,
             "startingTimestamp": self.starting_timestamp is not None,
@@ -198,7 +200,7 @@ def _consistent(values: dict[str, object]) -> LedgerOptions:
     bucket = take_bucket_options(values, names)
     if values.get("ack_mode") == "explicit":
         values["include_metadata"] = True  # a write that acknowledges rows needs their positions
-    if "min_partition_bytes" not in values and "target_partition_bytes" in values:  # the default may be too large
+    if "min_partition_bytes" not in values and "target_partition_bytes" in values:  # the default may exceed the target
         least = int(str(values["target_partition_bytes"]))
         values["min_partition_bytes"] = min(least, LedgerOptions.min_partition_bytes)
     options = LedgerOptions(bucket=bucket, history=history, home=home, direct=direct, **values)  # type: ignore[arg-type]  # each parser answers its field's type

@@ -1,4 +1,4 @@
-"""Values of the options that have a position or a time for each ledger, as JSON text: builders and parsers.
+"""Builders and parsers of the options that have a position or a time for each ledger. Their values are JSON text.
 
     {"clicks": "earliest", "orders": "3:17"}        startingPositions, endingPositions
     {"orders": 1700000000000}                       startingTimestamps, endingTimestamps: milliseconds since 1970
@@ -31,8 +31,9 @@ _SHOWN = 300  # characters of an unexpected text in an error
 def positions_json(positions: Mapping[str, object]) -> str:
     """Return the text for option `startingPositions` or `endingPositions`.
 
-    A position is `earliest`, `latest`, `SEGMENT:ENTRY`, a `Position`, a pair of numbers, or a value of column
-    `__position`. Such a value means the entry of the row. Raises Refused, which names the ledger and the value.
+    A position is `earliest`, `latest`, `SEGMENT:ENTRY`, a `Position`, a pair of numbers, or a value of the column
+    `__position`. A value of this column means the entry of the row. Raises Refused, which names the ledger and the
+    value.
     """
     return _built(positions, lambda value: _text_of(_place(value)))
 

@@ -14,9 +14,7 @@ OPTIONS: tuple[Option, ...] = (PATH, *(option for area in _AREAS for option in o
 
 
 def options_reference() -> str:
-    """Return `docs/options.md`: regenerate it with `python -m pyspark_ledger.connector.options.table >
-    docs/options.md`.
-    """
+    """Return the text of `docs/options.md`. `python -m tools.reference` writes the file."""
     lines = [
         "# Options",
         "",

@@ -1,15 +1,15 @@
 """Operations on a Delta table for a publisher: create, append, widen, change, and read the history.
 
-A target with a slash is a path in any file system that Spark supports. Any other target is a name,
-`[catalog.][schema.]table`. The page docs/concepts.md explains the words segment, log and incarnation.
+The user names the table. A text with a slash is a path in any file system that Spark supports. Any other text is a
+name, `[catalog.][schema.]table`. The page docs/concepts.md explains the words segment, log and incarnation.
 
-Rows are written as DataFrames, and SQL statements read the history and optimize. So these operations work with a
-platform's own Delta, without the Python package `delta`, and over Spark Connect without Delta's plugin for the server.
-DELETE and MERGE use the package, because their conditions are built as expressions of DataFrames.
+DataFrames write the rows, and SQL statements read the history and run OPTIMIZE. So these operations need only a
+platform's own Delta, and not the Python package `delta`. Over Spark Connect they need no plugin of Delta on the server.
+Exception: DELETE and MERGE use the package, because their conditions are built as expressions of DataFrames.
 
 Rules
-- An append is one commit, with an application id and a version. Delta skips the commit if the table has a commit of
-  this application with the same or a greater version.
+- An append is one commit, with an application id and a version. If the table has a commit of this application with the
+  same or a greater version, Delta skips the new commit. So a repeated append has no effect.
 - A commit to a table on a local disk waits for commits of other processes (`table_lock`).
 - If a commit conflicts with a concurrent commit, it raises LostRace. Then the caller reads the table's state again.
 """
@@ -93,9 +93,11 @@ class DeltaTable:
     def created_identity(self) -> str:
         """Return the id of a table whose first commit this process has just made.
 
-        The first file of the table's log contains the id. Reason: DESCRIBE DETAIL also computes the state of the table,
-        which costs as much as a small commit. Exceptions: a table that is given by name, a path that Spark would read
-        as a pattern, and a log without that file. For these, `identity` returns the id.
+        Reads the id from the first file of the table's log. Reason: `identity` runs DESCRIBE DETAIL, which also
+        computes the state of the table, and costs as much as a small commit.
+
+        Calls `identity` for a table with a name, for a path that Spark would read as a pattern, and for a log without
+        that file.
         """
         from pyspark.errors import PySparkException
 
@@ -115,7 +117,7 @@ class DeltaTable:
     def _detail(self) -> Any:
         """Return the row of DESCRIBE DETAIL, None if there is no table. Raises Refused for a table of another format.
 
-        SQL is used, because package `delta` reports a table of another format as missing.
+        The method uses SQL, because package `delta` reports a table of another format as missing.
         """
         if self._is_absent():
             return None
@@ -129,7 +131,7 @@ class DeltaTable:
     def _is_absent(self) -> bool:
         """Return whether the table has a path on this host's disk that does not exist. False if this is unknown.
 
-        Reason: DESCRIBE DETAIL takes a tenth of a second to find no table.
+        This check saves a DESCRIBE DETAIL, which takes a tenth of a second to find no table.
         """
         if not self.is_path or self._directory is None or self._directory.exists():
             return False
@@ -154,8 +156,8 @@ class DeltaTable:
     ) -> None:
         """Create the table with its first rows in one commit. Raises LostRace if the table exists.
 
-        If an error is raised, no table was created. If the table is given by name, Delta takes the user metadata only
-        from the session of `rows`, which `tagged_session` creates.
+        If an error is raised, no table was created. For a table with a name, Delta takes the user metadata only from
+        the session of `rows`. So the caller creates this session by `tagged_session`.
         """
         write = _appending(rows, app, version, user_metadata).partitionBy(*partitions).options(**(properties or {}))
         try:

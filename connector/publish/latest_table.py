@@ -1,4 +1,4 @@
-"""Second Delta table, the *view*, with the newest row of each key. A MERGE from the published table updates the view.
+"""Second Delta table, called the *view*, with the newest row of each key. A MERGE from the published table updates it.
 
     published table ── rows of the segments that the view lacks, newest row of each key ──▶ MERGE ──▶ view
 
@@ -6,10 +6,10 @@ A *segment* is one sealed file of a log. A *log* is a ledger without partitions,
 a log is an id that changes when the ledger is deleted and created again.
 
 Rules
-- Each Delta commit of the view, and of the published table, names the last segment in the table.
+- Each Delta commit, of the view and of the published table, names the last segment that the table has then.
 - Rows are read from the published table, never from the log. So the user may add a view later. If an update of the view
   is killed, the next update completes it.
-- A MERGE covers one log. Its Delta transaction (application and version) is the log's incarnation and the newest
+- A MERGE covers one log. Its Delta transaction has an application and a version: the log's incarnation and the newest
   segment. Delta skips a MERGE that arrives after a newer MERGE. So a deleted key does not reappear.
 - A row is replaced only by a row with a later position. Rows without a key are ignored.
 - A tombstone deletes its key. By default, a tombstone is a row whose other columns are all null. The user may give a
@@ -36,7 +36,7 @@ _DELETES, _RANK = "__deletes", "__rank"
 
 @dataclass(frozen=True, slots=True)
 class LatestRows:
-    """View of a published table. `key` is the key column. `deleted_when` is an SQL condition for tombstones."""
+    """View of a published table. `key` is the key column. `deleted_when` is the user's SQL condition for tombstones."""
 
     table: DeltaTable
     view: DeltaTable

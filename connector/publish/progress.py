@@ -1,6 +1,6 @@
-"""Progress bar of one *pass* of a publisher, which publishes all segments that are sealed and not in the table yet.
+"""Progress bar of one *pass* of a publisher. A pass publishes all segments that are sealed and not in the table yet.
 
-The bar counts the bytes of these segments, in all logs of the publisher (a ledger, or the partitions of a ledger).
+The bar counts the bytes of these segments. They are the segments of one ledger, or of all its partitions.
 """
 
 from __future__ import annotations

@@ -10,20 +10,21 @@ table yet. *Dead letters* are payloads that cannot be decoded.
 Invariants
 - Each segment is one commit, in the order of segments. The commit's `txnAppId` identifies the log's incarnation, an id
   that changes when a ledger is created again. Its `txnVersion` is the segment's id. Delta skips a segment that the
-  table has.
-- So a publisher may be killed at any point and restarted, and several publishers may run at once. A publisher whose
-  commit conflicts with another commit reads the table's state again.
+  table already has.
+- So a publisher may be killed at any point and restarted, and several publishers may run at once. If a commit conflicts
+  with another commit, the publisher reads the table's state again.
 - The first segment's commit creates the table. So a failed publication does not create an empty table.
 - A segment is written only when the commit of the previous segment is visible. So if a segment of a log is published,
   all earlier segments are published, too.
 - Dead letters of a segment are committed before its rows.
-- A write is refused after each of three events, unless the user allows it. The table or the ledger was deleted and
-  created again. Another program changed rows of the table (a *foreign change*). Retention deleted an unpublished
-  segment.
-- A publisher *reviews* commits: it looks for foreign changes. Each commit states the last reviewed version. So this
-  pass or the next pass detects a foreign change that was made during this pass.
+- Unless the user allows it, the publisher refuses to write after any of these events:
+  - The table or the ledger was deleted and created again.
+  - Another program changed rows of the table (a *foreign change*).
+  - Retention deleted an unpublished segment.
+- A publisher *reviews* commits: it looks for foreign changes. Each of its commits states the last reviewed version. So
+  if another program changes rows during a pass, this pass or the next pass finds the change.
 
-As a streaming query, each trigger is one pass over the newly sealed segments. The query's checkpoint only counts
+A publisher can also run as a streaming query. Then each trigger is one pass. The query's checkpoint only counts
 triggers. So a query may start with an empty checkpoint, continue with an old checkpoint, or run beside other
 publishers. A failed pass fails the query.
 """
@@ -126,7 +127,7 @@ class Publisher:
     def publish(
         self, on_published: Callable[[PublishedSegment], object] | None = None, bar: ProgressBar = SILENT
     ) -> list[PublishedSegment]:
-        """Publish all sealed segments that are not in the table, and return them, oldest first.
+        """Publish all sealed segments that are not in the table. Return these segments, oldest first.
 
         `on_published` is called after the commit of each segment. `bar` shows the bytes of the published segments. If
         no segment was sealed since the last pass, this method uses neither Spark nor the table.
@@ -194,7 +195,7 @@ class Publisher:
             except LostRace as lost:
                 _log.info("%s", lost)
                 newest = self._last_published(log)
-                # Count successive conflicts. Start again at 0 if another publisher has committed a segment meanwhile.
+                # Count successive conflicts. The count starts again at 0 if another publisher has committed a segment.
                 up_to, lost_races = newest, 0 if newest > up_to else lost_races + 1
                 if lost_races > _RACES_MAX:
                     raise
@@ -229,7 +230,7 @@ class Publisher:
         commit = app_id(log.name, log.incarnation), segment.ledger_id, metadata
         missing = [self.table] if not self._table_id else []
         missing += [letters] if letters is not None and not letters.identity() else []
-        # If the table is given by name, Delta takes the user metadata of its first commit from the session.
+        # For a table with a name, Delta takes the user metadata of the first commit from the session.
         session = self.spark if all(table.is_path for table in missing) else tagged_session(self.spark, metadata)
         frame = self.source.rows(session, log, segment, rescue=letters is not None)
         if letters is not None:
@@ -250,7 +251,7 @@ class Publisher:
         self._table_id = self.table.created_identity()
 
     def _set_table_id(self, identity: str) -> None:
-        """Record the table's id and the partition columns to write. An empty id means that there is no table."""
+        """Store the table's id and the partition columns to write. An empty id means that there is no table."""
         if identity and identity != self._table_id:
             self._compared = None
             wanted = self.publishing.partitions
@@ -382,13 +383,13 @@ def _require_apart(*tables: DeltaTable | None) -> None:
             )
 
 
-_CLOCK = "rate-micro-batch"  # a source with one batch for each trigger, and a single batch with `availableNow`
+_CLOCK = "rate-micro-batch"  # a source of Spark with one batch for each trigger; with `availableNow`, one batch in all
 
 
 class _Pass:
     """Function that Spark calls for each trigger. The first call in a process creates a publisher.
 
-    Spark pickles the function, so it contains only the arguments of the publisher.
+    Spark pickles the function. So the object has only the arguments of the publisher, not the publisher.
     """
 
     def __init__(self, ledger: str, table: str, options: Mapping[str, str], publishing: Publishing) -> None:

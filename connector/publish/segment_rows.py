@@ -5,10 +5,10 @@ The page docs/concepts.md explains the words segment, log and incarnation.
     __position  __publishTime  __eventTime  __key  __topic  __incarnation  __messageProperties  [partitions]  rows …
 
 Rules
-- Position and times are the first columns, because Delta has statistics of the first columns only. With these
-  statistics a query over a range of positions or times skips files.
+- Position and times are the first columns. Reason: Delta has statistics of the first columns only. By these statistics
+  a query over a range of positions or times skips files.
 - New columns of the ledger are added at the end.
-- `__incarnation` distinguishes a log from a deleted log of the same topic.
+- `__incarnation` distinguishes the rows of a log from the rows of a deleted log with the same name.
 - The publish date is in UTC, independent of the session's time zone.
 - A column of a type that Delta does not support is refused before any write. The error names the column.
 - A row that cannot be decoded has a *rescue text*: JSON with reason, position and payload (option `rescuedDataColumn`).
@@ -34,7 +34,7 @@ _DATE = "date_from_unix_date(cast(unix_micros(__publishTime) div 86400000000 as 
 _UNSUPPORTED_TYPES = frozenset(
     {"VariantType", "DayTimeIntervalType", "YearMonthIntervalType", "CalendarIntervalType", "TimeType"}
 )
-_UNSUPPORTED_NESTED_TYPES = frozenset({"NullType"})  # outside of a struct or list, such a column becomes text
+_UNSUPPORTED_NESTED_TYPES = frozenset({"NullType"})  # in a struct or list; a whole column of this type becomes text
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +61,10 @@ BY_DATE = (PartitionColumn.parse(PUBLISH_DATE),)
 def computed_columns(
     wanted: Sequence[PartitionColumn], partitioned_by: Sequence[str], columns: Sequence[str]
 ) -> tuple[PartitionColumn, ...]:
-    """Return the partition columns of an existing table, and its other columns that an expression of `wanted` computes.
+    """Return the columns that a write to an existing table must compute.
 
-    A partition column without an expression must be a column of the rows.
+    They are the table's partition columns, and those of its other columns that have an expression in `wanted`. A
+    partition column without an expression must be a column of the rows.
     """
     expressions = {column.name: column for column in (*BY_DATE, *wanted) if column.expression}
     extra = [column for column in expressions.values() if column.name in columns and column.name not in partitioned_by]
@@ -116,7 +117,7 @@ def _provenance_columns(incarnation: str) -> list[Column]:
 def _reason(frame: DataFrame) -> Column:
     """Return the column with the reason why a row could not be decoded. It is null for decoded rows.
 
-    A decoded row may have a rescue text too, with the values of columns that were added after the read was planned.
+    A decoded row may also have a rescue text: it has the values of columns that were added after the read was planned.
     """
     from pyspark.sql import functions as f
 

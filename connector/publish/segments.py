@@ -1,5 +1,6 @@
-"""Sealed segments of a ledger or of a bucket's topic that can be published, and the rows of each segment as a
-DataFrame.
+"""Sealed segments that can be published, of a ledger or of a topic in a bucket, and the rows of a segment.
+
+A segment's rows are a DataFrame.
 
     StoreSegments     segments of a ledger, read through the broker
     BucketSegments    segments of a topic, read from the objects of a bucket without a broker
@@ -10,16 +11,17 @@ Rules
 - In a bucket, a transaction is open if its commit or abort is missing. Only segments before the first open transaction
   are listed, because it is unknown whether later rows are visible.
 - A segment is read as a range of positions. Each partition of the DataFrame becomes one data file of the table.
-- Each object of a bucket is listed and scanned once. So the cost of a segment does not depend on other segments.
+- Each object of a bucket is listed and scanned once, not again for each segment.
 - If entries between the last published segment and the first existing segment were deleted, an error is raised before
   any write.
 
 Rules of `part_rows`
 - A part is the input of one task.
-- Spark plans a data source in a separate process. That process cannot use the scan of this process, which has read all
-  entries to find transactions. So this process plans the parts, and creates a data source class that contains them.
-- Each segment registers its data source under the same name, and the session keeps only the last one. A DataFrame keeps
-  the data source with which it was created.
+- Spark plans a data source in a separate process, which would have to scan the bucket again. But this process has
+  already read all entries to find transactions. So this process plans the parts, and creates a data source class that
+  contains the parts.
+- Each segment registers its data source under the same name, so the session keeps only the last data source. This does
+  no harm, because a DataFrame keeps the data source with which it was created.
 """
 
 from __future__ import annotations
@@ -95,8 +97,8 @@ RESCUED = "__rescued"
 """Column for undecodable rows, if the publisher has a dead-letter table: JSON with reason, position and payload."""
 _TOPIC = "__topic"
 PUBLISHED_METADATA = ("__position", "__publishTime", "__eventTime", "__key", _TOPIC, "__messageProperties")
-# Options that the publisher sets. A user must not set them, because a partly published segment would count as
-# published.
+# Options that only the publisher may set. Reason: with a user's selection of rows, a partly published segment would
+# count as published.
 _PUBLISHER_OPTIONS = (
     "path", "ledger", "ledgers", "ledgersPattern", "table", "history", "includeMetadata", "rescuedDataColumn",
     "startingPosition", "startingPositions", "startingTimestamp", "startingTimestamps",
@@ -153,7 +155,7 @@ class StoreSegments:
 
     def logs(self) -> list[SealedLog]:
         whole = self.describe(self.name)
-        # The description of a partitioned ledger has only sums, so each partition is described by a call.
+        # The description of a partitioned ledger has only sums. So each partition needs a call.
         return [
             _to_sealed_log(self.describe(log.name) if whole.partitions else log) for log in whole.partitions or [whole]
         ]
@@ -193,7 +195,7 @@ class StoreSegments:
 
 
 class BucketSegments:
-    """Segments of a topic in a bucket. `options` are the bucket and its access options."""
+    """Segments of a topic in a bucket. `options` name the bucket and the access to it."""
 
     def __init__(self, ledger: str, options: Mapping[str, str], file_bytes: int) -> None:
         self._ledger = ledger
@@ -330,7 +332,7 @@ def _frame(
 
 
 def _with_topic(frame: DataFrame, name: str) -> DataFrame:
-    """Return the frame with the topic of ledger `name` as a literal, which costs less than a text read for each row."""
+    """Return the frame with the topic of ledger `name` as a literal. A text that is read for each row costs more."""
     from pyspark.sql import functions as f
 
     return frame.withColumn(_TOPIC, f.lit(Topic.of(name).text))
@@ -339,9 +341,8 @@ def _with_topic(frame: DataFrame, name: str) -> DataFrame:
 def _columns(rows: Sequence[str]) -> dict[str, str]:
     """Return the options that select the columns to read.
 
-    `__messageId` is left out, because it repeats the position, and `__topic`, because it is the same for all rows.
-
-    If a name cannot be part of a list, all columns are selected.
+    `__messageId` is left out, because it repeats the position. `__topic` is left out, because it is the same for all
+    rows. A list cannot have a name with a comma, or with blanks at its ends. Then all columns are selected.
     """
     names = [*rows, *(name for name in METADATA.names if name in PUBLISHED_METADATA and name != _TOPIC)]
     if any("," in name or name != name.strip() for name in names):

@@ -9,7 +9,7 @@ Rules
 - The lock is on the directory of the table's log, so it needs no file. Before the first version, the lock is on the
   nearest existing directory above the table.
 - A table on another file system is not locked, because Delta detects concurrent commits there.
-- The lock excludes only programs that use it. A table on a file system without locks is not locked.
+- The lock excludes only programs that use it. If the file system has no locks, the table is not locked.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _acquire(table: Path) -> int | None:
         except FileNotFoundError:
             continue  # another process deleted the directory
         except PermissionError:
-            return None  # a process that cannot list the directory cannot commit there, and Delta raises the error
+            return None  # the process also cannot commit there, and Delta raises the error
         try:
             _wait_for_lock(fd, directory)
         except OSError as error:

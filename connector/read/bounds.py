@@ -3,11 +3,12 @@
 The page docs/concepts.md explains the words entry and cursor.
 
 Rules
-- The start of a ledger is the first of these that is set. The end of a ledger follows the same order.
+- The start of a ledger is the first of these that is set:
   1. The ledger's value in `startingPositions` or `startingTimestamps`. A value under a partition's own name takes
      precedence over the value under the name of its partitioned ledger.
   2. `startingPosition` or `startingTimestamp`, for all ledgers.
   3. The default of the read: earliest for a batch read, latest for a stream.
+- The end of a ledger follows the same order, with the options `ending…`. By default a read has no end bound.
 - A query starts at its checkpoint, else at its subscription's position, else at the bound that the options set. If a
   start option is ignored, a warning is logged once per run of a query.
 - Spark asks a source for its initial offset only if there is no checkpoint. So if Spark passes a start offset before it
@@ -76,8 +77,8 @@ class ReadBounds:
     def initial_progress(self, names: Iterable[str]) -> dict[str, ReadProgress]:
         """Return the positions and times that the first status request of a read asks for, by ledger.
 
-        The request is for these ledgers and for each ledger that an option names. The broker answers with the state of
-        each ledger, and with the positions of its bounds.
+        The request is for these ledgers and for each ledger that an option names. The broker's reply has the state of
+        each ledger, and the positions of its bounds.
         """
         options = self._options
         places = (
@@ -89,7 +90,7 @@ class ReadBounds:
     def _initial_progress(self, log: str) -> ReadProgress:
         """Return the part of a status request that asks the broker for the bounds of one ledger.
 
-        A start that is the position of an entry needs no question: `start_position` uses it directly.
+        The request leaves out a start that is the position of an entry, because `start_position` can use it directly.
         """
         start, end = self.start(log), self.end(log)
         return ReadProgress(
@@ -169,7 +170,7 @@ class IgnoredStart:
         self._reported = False
 
     def on_initial_offset(self, start_warning: str) -> None:
-        """Log `start_warning`, unless the run has reported already. Called when Spark asks for the initial offset."""
+        """Log `start_warning`, unless this run has logged a warning. Called when Spark asks for the initial offset."""
         if not self._reported and start_warning:
             _log.warning("%s", start_warning)
         self._reported = True

@@ -1,11 +1,11 @@
-"""Entries that a reader needs and that are lost: ledger, range, counts, cause, and the hint for the user.
+"""Description of lost entries that a reader needs: ledger, range, counts, cause, and the hint for the user.
 
 The *incarnation* of a ledger is an id that changes when the ledger is deleted and created again.
 
 Causes
 - *trimmed*: retention deleted the entries. Counts are exact if the broker recorded them at that time.
 - *deleted*: the ledger was deleted. Counts are unknown.
-- *made again*: the ledger was deleted and created again under the same name.
+- *made again*: the ledger was deleted and created again under the same name. Counts are unknown.
 - *missing file*: a file or object that the ledger's metadata lists does not exist.
 """
 

@@ -3,9 +3,9 @@
 Rules
 - A batch always contains the oldest unread entry of all ledgers, even if this entry alone exceeds the limits. So every
   batch makes progress, and an entry waits only for older entries.
-- The remaining limit is split by max-min fairness (`fair_shares`). So a ledger with a small backlog is read to its end
-  in every batch.
-- If shares are smaller than entries, ledgers take turns with one whole entry each, the oldest entry first.
+- The rest of the limits is split by max-min fairness (`fair_shares`). Every ledger gets an equal share. If a ledger
+  needs less, the other ledgers get the rest. So a ledger with a small backlog is read to its end in every batch.
+- If the shares are too small for a whole entry, the batch takes the first entries of some ledgers, the oldest first.
 - The limits of rows and bytes apply together. Ranges are split between entries, never inside an entry.
 - Values and functions have no side effects. Exception: the argument `ask` asks the broker where limited ranges end.
 """
@@ -29,7 +29,7 @@ _Part = TypeVar("_Part")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Maximum rows and bytes of one batch. None: no limit."""
+    """Maximum rows and bytes of one batch. None means no limit."""
 
     rows: int | None = None
     size_bytes: int | None = None
@@ -56,7 +56,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class LedgerBacklog:
-    """Unread entries of one ledger. The head is the part up to and including the first entry with rows."""
+    """Unread entries of one ledger. The *head* is their first part, up to and including the first entry with rows."""
 
     ledger: str
     range: PositionRange
@@ -78,7 +78,7 @@ class LedgerBacklog:
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """Wait for `rows_min` rows. It ends at the latest when the oldest row is `delay_ms` old by the broker's clock."""
+    """Wait for `rows_min` rows, at most until the oldest row is `delay_ms` old by the broker's clock."""
 
     rows_min: int = 0
     delay_ms: int = 0
@@ -132,7 +132,8 @@ def share_limits(
 def fair_shares(needs: Sequence[int], budget: int) -> list[int]:
     """Split a budget by max-min fairness and return each share.
 
-    No share exceeds its need. Unused shares are redistributed. Remainders go to the first of equal needs.
+    No share exceeds its need. Unused parts of shares are distributed again. If equal needs cannot get equal shares,
+    the first of them get one more.
     """
     shares, left = [0] * len(needs), budget
     order = sorted(range(len(needs)), key=lambda i: (needs[i], -i))

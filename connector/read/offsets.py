@@ -11,19 +11,19 @@ Rules
 - If a batch skips acknowledged rows or redelivers rows, its end offset has `"delivery": n`. The broker's delivery
   record n lists the rows of the batch.
 - Spark's checkpoint has only the ends of batches. If a ledger of a batch does not start at the start offset, the end
-  offset has the start: `"from": {name: [ledger, entry]}`. `from` takes precedence over the start offset. There are
+  offset has the real start: `"from": {name: [ledger, entry]}`. `from` takes precedence over the start offset. There are
   three such cases:
   - the first batch of a query, whose initial offset has `"initial": true`. Reason: if this batch is repeated, a new
-    process computes the initial offset again, and `latest` may be a later position by then.
+    process computes the initial offset again. A start at `latest` may then be a later position.
   - a ledger that is found while the query runs
   - a ledger that has lost entries
 - A ledger that is in the start offset and not in the end offset was deleted.
-- If a batch reads a published table, the end offset has the table, its version and the last segment of each ledger:
-  `"history": {"id": …, "upTo": {name: ledger}, "version": …}`. Rows up to that segment are read from the table, later
-  rows from the log. The position of a row is the same in both. If a batch reads only the log, `history` has only the
-  table's id. Offsets with `history` have version 2.
+- If a batch reads a published table, the end offset has the table's id and version, and the last segment of each
+  ledger: `"history": {"id": …, "upTo": {name: ledger}, "version": …}`. Rows up to that segment are read from the table,
+  later rows from the log. The position of a row is the same in both. If a batch reads only the log, `history` has only
+  the table's id. Offsets with `history` have `"v": 2`.
 - Spark 4.0 and 4.1 do not ask a source for a progress report (`progress.py`). So the end offset of a batch contains the
-  report: `"report": {…}`. No batch depends on the report.
+  report: `"report": {…}`. The rows of a batch do not depend on the report.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ REPORT_KEY = "report"
 
 @dataclass(frozen=True, slots=True)
 class LedgerOffset:
-    """Offset of one ledger. `delivery` is the delivery record of the batch that ends here; 0 if there is none."""
+    """Offset of one ledger. `delivery` is the number of the delivery record of the batch that ends here, or 0."""
 
     position: Position
     incarnation: str
@@ -228,7 +228,7 @@ def _range(name: str, start: StreamOffset, end: StreamOffset) -> LedgerRange:
 
 
 def require_addressed(offset: StreamOffset, names: Collection[str], reads: str) -> None:
-    """Raise Refused if the offset has a ledger that is not in `names`. Then the checkpoint is of another query.
+    """Raise Refused if the offset has a ledger that is not in `names`, because the checkpoint is then of another query.
 
     `reads` is the text of the ledgers that the query reads.
     """

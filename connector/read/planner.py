@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class Task(Protocol):
-    """Part of a read: the input of one task on an executor."""
+    """Part of a read that one task reads on an executor."""
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows. Called on an executor, on an unpickled copy of the task."""
@@ -57,7 +57,7 @@ class BatchPlanner(Protocol):
         ...
 
     def findings(self) -> Any:
-        """Return results, such as a listing, that save work in the process that plans the read; or None."""
+        """Return results, such as a listing, that the process that plans the read can use. None if there are none."""
         return None
 
 
@@ -72,7 +72,10 @@ class StreamPlanner(Protocol):
         ...
 
     def latest(self, start: StreamOffset, *, limited: bool) -> StreamOffset | None:
-        """Return the end of the next batch from `start`; None if there is no batch. `limited`: apply the limits."""
+        """Return the end of the next batch from `start`, or None if there is no batch.
+
+        With `limited`, the limits of a batch apply.
+        """
         ...
 
     def tasks(self, start: StreamOffset, end: StreamOffset) -> Sequence[Task]:
@@ -91,7 +94,7 @@ class StreamPlanner(Protocol):
         return None
 
     def stop(self) -> None:
-        """Release leases and readers of the run. Spark may kill the process during this call."""
+        """Release the leases of the run, and end its registrations. Spark may kill the process during this call."""
 
 
 @dataclass(frozen=True)

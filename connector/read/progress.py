@@ -1,7 +1,7 @@
 """Progress report of a stream: the value that Spark copies into `sources[i].latestOffset` of its progress.
 
-Spark before 4.2 does not ask a Python source for a report. There the end offset of a batch has the report, as its
-member `report`. A Python source cannot set another field of the progress. The page docs/concepts.md explains the words
+A Python source can set no other field of the progress. Spark before 4.2 does not ask a Python source for a report.
+There the end offset of a batch has the report, as its member `report`. The page docs/concepts.md explains the words
 incarnation, entry and block.
 
     {"v": 1, "store": "/data/store", "storeId": "<uuid>", "subscription": "billing", "credentials": {…},
@@ -14,15 +14,15 @@ incarnation, entry and block.
      "columnsAdded": 1, "columnsNotRead": ["name"]}               only if columns were added (`with_added_columns`)
 
 Rules
-- Keys are sorted. The lag is the backlog after this batch, in the state of the ledger when the batch was planned.
+- Keys are sorted. The lag is the backlog after this batch. It was computed when the batch was planned.
 - `lagMs` is the age of the oldest unread entry by the broker's clock; 0 without a backlog.
 - `reads` counts the data of all readers since the last report: mapped ranges, sent blocks, and direct reads.
   `cacheHitRate` is the share of entries that were not read from storage. `memoryBytes`, `pageCacheBytes`,
   `localFileBytes` and `objectStorageBytes` are the bytes by their source (`ledger.protocol.cache.ReadSources`).
 - `batch.id` is the id of the batch in logs (`connector.read.read_batches`).
 - `cache` is the broker's cache of all ledgers: counters since the last report, and current sizes.
-- If there are more than `LEDGERS_MAX` ledgers, the report lists the ledgers with the largest lag. `ledgersInAll` has
-  the sums over all ledgers.
+- If there are more than `LEDGERS_MAX` ledgers, the report lists only the ledgers with the largest lag. Then
+  `ledgersInAll` has the sums over all ledgers.
 - `dataLoss` has the lost and skipped ranges, the newest last. `dataLosses` is their number.
 - Credentials are references, never secrets. The session's listener (`connector.session.commit_listener`) parses the
   report and uses the store, the subscription and the credentials to acknowledge.
@@ -82,7 +82,7 @@ class SourceIdentity:
 
 @dataclass(frozen=True, slots=True)
 class LedgerLag:
-    """Unread entries of one ledger after a batch. `left` is the ledger's status from there; None: no backlog."""
+    """Unread entries of one ledger after a batch. `left` is the ledger's status from there on; None: no backlog."""
 
     log: LogStatus
     left: LogStatus | None
@@ -147,7 +147,7 @@ def cache_between(before: CacheReads | None, now: CacheReads) -> dict[str, Any]:
         "missBytes": now.miss_bytes - before.miss_bytes,
         "misses": now.misses - before.misses,
         "nonEvictableBytes": now.non_evictable_bytes,
-        "requeues": max(now.requeues - before.requeues, 0),  # a new cache policy counts from 0
+        "requeues": max(now.requeues - before.requeues, 0),  # after a change of the cache policy, the count is 0 again
         "sizeBytes": now.size_bytes,
     }
 
@@ -190,7 +190,7 @@ def _sums(ledgers: Sequence[LedgerLag]) -> dict[str, int]:
 
 
 def source_report(source: Mapping[str, Any]) -> Any:
-    """Return the report in one source of a progress: its latest offset, or a part of its end offset; else None."""
+    """Return the report in one source of a progress: its latest offset, or a part of its end offset, or None."""
     for name in ("latestOffset", "endOffset"):
         value = parse_report(source.get(name))
         report = value.get(REPORT_KEY, value) if isinstance(value, Mapping) else None
@@ -200,7 +200,7 @@ def source_report(source: Mapping[str, Any]) -> Any:
 
 
 def parse_report(report: Any) -> Any:
-    """Return a report as a value. It may be JSON text. Returns None for other text, which other sources report."""
+    """Return a report, which may be JSON text, as a value. Returns None for other text, which other sources report."""
     if not isinstance(report, str):
         return report
     try:

@@ -1,12 +1,13 @@
 """Ids of the batches that one run of a query reads, for logs: see `ledger.logs.batch`.
 
-    latestOffset(start)      start ──▶ the next id, or the id that the start had at the last trigger
-    partitions(start, end)   the same id, also for the end
-    commit(end)              the id of that end
+    Spark calls              the batch gets
+    latestOffset(start)      the next id; but the same id again for the same start
+    partitions(start, end)   the id of its start, which is then also stored for its end
+    commit(end)              the id that is stored for its end
 
 Rules
 - If a trigger finds no rows, the next trigger has the same id, because it has the same start.
-- Only the newest `_KEPT` ends are known. Two would be enough: Spark commits batch n before it plans batch n + 2.
+- The ids of the newest `_KEPT` ends are stored. Two would be enough: Spark commits batch n before it plans batch n + 2.
 """
 
 from __future__ import annotations

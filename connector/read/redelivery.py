@@ -18,7 +18,7 @@ from pyspark_ledger.ledger.protocol.cursors import Due
 
 
 class SplitLimits(NamedTuple):
-    """Limits of the new rows and of the redelivered rows of a batch. None means no rows of this kind.
+    """Limits of new rows and of redelivered rows in a batch. None means that the batch has no rows of this kind.
 
     `alternates` is set if the first entries of both sides do not fit together.
     """

@@ -9,9 +9,10 @@
 Rules
 - The driver asks the broker once, when Spark plans the read. No entry is read. If `load()` names no ledger, a table
   covers all ledgers of the store.
-- *Out of order* means: after the mark-delete position, the entry up to which a cursor has acknowledged every entry.
-- A cursor can have millions of acknowledged ranges. So the task gets the ranges in their encoded form, and decodes them
-  into rows.
+- The mark-delete position of a cursor is the entry up to which it has acknowledged every entry. Entries after this
+  position are acknowledged *out of order*.
+- A cursor can have millions of acknowledged ranges. So the driver sends them to the task in their encoded form. The
+  task decodes them into rows.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class AckedRangesTask:
             yield from self._batches(ledger_id, rows.entries, rows.entries + 1, rows.left_counts())
 
     def _batches(self, ledger_id: int, *columns: Integers) -> Iterator[pa.RecordBatch]:
-        """Yield batches of one segment. `columns` are first entries, end entries and numbers of unacknowledged rows."""
+        """Yield the rows of one segment. `columns` are first entries, end entries, numbers of unacknowledged rows."""
         for row in range(0, len(columns[0]), _ROWS_PER_BATCH):
             slices = [pa.array(values[row : row + _ROWS_PER_BATCH], pa.int64()) for values in columns]
             constants = (self.ledger, self.cursor, pa.scalar(ledger_id, pa.int64()))

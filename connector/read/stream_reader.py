@@ -4,7 +4,7 @@ Spark keeps one reader on the driver for each run of a query. For each trigger S
 `reportLatestOffset`, `commit(previous end)` and `partitions(start, end)`. After a failure it calls `partitions` first.
 
 Spark 4.0 and 4.1 have no *admission control*: they pass no start and no limits to `latestOffset()`. There the start is
-the newest offset of the run, else the initial offset (`connector.spark_features` has the order of calls). These
+the newest offset of the run, or else the initial offset. `connector.spark_features` has the order of the calls. These
 releases do not call `reportLatestOffset` either. So the end offset of a batch contains the batch's progress report.
 
 Rules
@@ -40,7 +40,10 @@ _log = logging.getLogger(__name__)
 
 @plain_errors
 class LedgerStreamReader(*stream_reader_classes()):  # type: ignore[misc]  # the classes of the running Spark
-    """Spark's reader of a stream: plans batches on the driver with the planner of `plan`, reads tasks on executors."""
+    """Spark's reader of a stream. It plans batches on the driver, with a planner that `plan` creates.
+
+    It reads tasks on executors.
+    """
 
     def __init__(self, options: LedgerOptions, plan: Callable[[], StreamPlanner]) -> None:
         log_connector_by()
@@ -50,7 +53,7 @@ class LedgerStreamReader(*stream_reader_classes()):  # type: ignore[misc]  # the
         self._ignored_start = IgnoredStart(options)
         self._features = spark_features()
         self._batches = ReadBatches()
-        # Without admission control: the newest offset, and the end of a batch that starts at the initial offset.
+        # Used without admission control: the newest offset, and the end of a batch that starts at the initial offset.
         self._last_end: dict[str, Any] | None = None
         self._first_end: dict[str, Any] | None = None
         self._limits_reported = False
@@ -70,9 +73,9 @@ class LedgerStreamReader(*stream_reader_classes()):  # type: ignore[misc]  # the
         return initial.to_json()
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: object = None) -> dict[str, Any]:  # noqa: N802
-        """Return the end of the next batch; the start itself if there are no rows to deliver.
+        """Return the end of the next batch. If there are no rows to deliver, return the start.
 
-        Spark without admission control passes no arguments. The limits apply to its batches too.
+        Spark without admission control passes no arguments. The limits also apply to its batches.
         """
         if start is not None:
             self._ignored_start.on_start_offset()
@@ -104,7 +107,8 @@ class LedgerStreamReader(*stream_reader_classes()):  # type: ignore[misc]  # the
     def _start_without_admission_control(self) -> dict[str, Any]:
         """Return the start of the next batch. The first call of a run logs a warning if a limit is set.
 
-        Reason: `Trigger.AvailableNow` then ends after one limited batch, and not at the end of the log.
+        Reason: in this Spark, `Trigger.AvailableNow` ends after one batch. With a limit, that is before the end of the
+        log.
         """
         options = self._options
         if not self._limits_reported and (options.max_rows_per_trigger or options.max_bytes_per_trigger):

@@ -2,8 +2,8 @@
 
 Rules
 - A plan depends only on the ranges and on stored entries, which never change. So a repeated batch has the same tasks.
-- A task costs tens of milliseconds, even if it reads few rows. So a small read has few tasks, and a large read has
-  tasks of about equal size.
+- A task costs tens of milliseconds, even if it reads few rows. So a small read has few tasks. A large read has tasks of
+  about equal size.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pyspark_ledger.connector.read.offsets import LedgerRange
 from pyspark_ledger.ledger.protocol.reads import SplitPart, SplitRequest
 
-# A read between the least and the target size is split into this many tasks.
+# Number of tasks of a read whose size is between the least and the target size of a task.
 _PARTS_OF_MEDIUM_READ = 4
 _PARTS_MAX = 4096
 

@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from pyspark_ledger.connector.rows.message_rows import PulsarRows
 
 
-# A batch costs Spark about a hundred microseconds. So batches below the first size are joined up to the second size.
-# Larger batches are split into slices of about the second size, which fit into the processor's cache when Spark copies
-# them.
+# Batches below the first size are joined up to the second size, because each batch costs Spark about a hundred
+# microseconds. Larger batches are split into slices of about the second size, which fit into the processor's cache when
+# Spark copies them.
 _JOIN_BELOW_BYTES = 256 * 1024
 _BATCH_BYTES = 1024 * 1024
 

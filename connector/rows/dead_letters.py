@@ -11,10 +11,10 @@ A row with too many redeliveries is written with these columns:
     the row's columns … (in a ledger of messages: value, unchanged) · __key · __eventTime · __messageProperties
 
 Rules for payloads that cannot be decoded (`DeadLetters`)
-- A micro-batch writes each dead letter once. The dead letter ledger has de-duplication. The producer name is a hash of
-  query, batch and task range, and the sequence id is the position of the payload.
-- So a repeated or parallel attempt of a task writes no dead letter twice. Exception: the user changes the query between
-  two attempts. No dead letter is lost.
+- A micro-batch writes each dead letter once, even if Spark repeats a task or runs it twice at once. For this, the
+  ledger of the dead letters has de-duplication. The producer name is a hash of query, batch and task range, and the
+  sequence id is the position of the payload.
+- Exception: if the user changes the query between two attempts, dead letters may be written twice. None is lost.
 - A task completes after its dead letters are durable. If the broker restarts, the task sends unacknowledged dead
   letters again.
 - Damage of the ledger does not become a dead letter. It always fails the read.
@@ -83,7 +83,7 @@ def prepare_dead_letters(client: Client, name: str) -> None:
 
 
 class DeadLetters:
-    """Writer of one task's dead letters. `part` identifies the task's ranges, which are equal in every attempt."""
+    """Writer of one task's dead letters. `part` is an id of the task's ranges, which are equal in every attempt."""
 
     def __init__(self, client: Client, ledger: str, shape: RowShape, part: bytes) -> None:
         self._client = client
@@ -214,7 +214,7 @@ def _with_origin(properties: pa.MapArray, topics: pa.Array, positions: pa.Struct
     starts = np.asarray(properties.offsets).astype(np.int64)
     first, own = int(starts[0]), int(starts[-1] - starts[0])
     ends = starts[1:] - first + 2 * np.arange(1, count + 1)
-    # `chosen` are indexes into the concatenation of the rows' own properties, all topics, and all positions.
+    # `chosen` are indexes into one array: first the rows' own properties, then all topics, then all positions.
     chosen = np.full(own + 2 * count, -1, dtype=np.int64)
     chosen[ends - 2], chosen[ends - 1] = own + np.arange(count), own + count + np.arange(count)
     chosen[chosen < 0] = np.arange(own)

@@ -37,7 +37,7 @@ class PulsarRows:
         self._metadata = shape.metadata
         self._provenance = not set(PROVENANCE.names).isdisjoint(self._metadata)
         self._values = MessageValues(topic, shape)
-        # Only `Message` objects have keys as bytes.
+        # A converter that needs keys as bytes needs `Message` objects, because no column has keys as bytes.
         self._groups = MessageGroups(topic.text, self._batch, by_message=self._values.needs_keys, rescues=shape.rescues)
 
     def batches(self, entries: Iterable[Entry]) -> Iterator[pa.RecordBatch]:

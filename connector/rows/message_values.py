@@ -6,7 +6,8 @@ The rescue column has a JSON text in one of two forms:
     {"_position": …, "_topic": …, "column": value …}          columns that were added after the query was planned
 
 Rules
-- An undecodable value fails the read with ledger, position and reason. Exception: the read has a rescue column.
+- An undecodable value fails the read. The error names ledger, position and reason. Exception: if the read has a rescue
+  column, the value becomes a text there.
 - Columns that are not selected are not decoded. If no column is selected, values are not read.
 - The JSON has the form of Databricks' rescued data. The names of this project's fields start with an underscore.
 - Damage of the ledger, such as a wrong checksum, always fails the read.
@@ -107,8 +108,8 @@ def rescue_column(count: int, texts: Mapping[int, str]) -> pa.Array:
 class MessageSlice:
     """Messages to decode together. Message `i` of `columns` is in the entry at `positions[columns.owner[i]]`.
 
-    `versions` are the schema versions, -1 for none. They are empty if they are not needed. `rescued` maps the number of
-    an undecodable message to the reason and the payload.
+    `versions` are the messages' schema versions, -1 for none. The array is empty if no version is needed. `rescued`
+    maps the number of an undecodable message to the reason and the payload.
     """
 
     positions: list[Position]

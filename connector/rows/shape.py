@@ -11,8 +11,9 @@ Rules
   of its payload schemas. Option `payloadSchema` takes precedence over the schemas that are registered with the ledger.
 - Option `columns` selects columns and their order. Metadata columns are always last. A column that is not selected is
   not decoded.
-- Spark fixes the columns when a query is planned. Columns that are added to a ledger later are not read. The schema
-  that Spark passes may lack such columns, and may have wider row columns. All other columns must be equal.
+- Spark fixes the columns when a query is planned. Columns that are added to a ledger later are not read. So the schema
+  that Spark passes to the reader may lack columns of the ledger. Its row columns may also be wider. All other columns
+  must be equal.
 - A read returns the union of all ledgers' columns, each with its widest type. If two types of a column have no common
   wider type, their ledgers cannot be read together.
 - Ledgers of messages in one read must have the same payload schema, or no payload schema. Ledgers without entries are
@@ -114,7 +115,7 @@ class RowShape:
         return replace(self, target=schema_bytes(pa.schema([*self.schema, METADATA.field("__position")])))
 
     def with_rescue_column(self) -> RowShape:
-        """Return this shape with a rescue column for undecodable rows, but not for columns that were added later."""
+        """Return this shape with a rescue column, which has no values of columns that were added later."""
         fields = list(self.schema)
         fields.insert(self.row_columns, pa.field("", pa.string()))
         return replace(self, target=schema_bytes(pa.schema(fields)), rescues=True, rescues_columns=False)
@@ -190,7 +191,7 @@ def row_shape(
 
 
 def load_schemas(option: str) -> TopicSchemas:
-    """Return the schemas of option `payloadSchema`: JSON, the name of a primitive type, or the path of a file."""
+    """Return the schemas in option `payloadSchema`. It is JSON, the name of a primitive type, or the path of a file."""
     value = option.strip()
     where = "option 'payloadSchema'"
     if value in PRIMITIVES or value[:1] in {"{", "[", '"'}:

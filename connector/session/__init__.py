@@ -1,4 +1,1 @@
-"""Sessions of Spark: settings, listeners, a broker for a cluster.
-
-`commit_listener` acknowledges committed batches.
-"""
+"""Sessions of Spark: their settings, the listener that acknowledges committed batches, and a broker for a cluster."""

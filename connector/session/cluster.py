@@ -1,14 +1,14 @@
 """`serve(spark)`: a broker on the driver's host for executors on other hosts. Its store is the session's default.
 
 Rules
-- The credentials of executors are created for this broker and deleted with it. Spark ships the certificates, and the
-  driver makes tokens for each read and write. The driver's own token stays in a file on its host.
-- An executor that can read the broker's token file is on the broker's host. It maps the store's files into memory.
-  Every other executor receives the data by Arrow Flight.
+- The credentials of executors are created for this broker and deleted with it. Spark ships the certificates to the
+  executors, and the driver makes tokens for each read and write. The driver's own token stays in a file on its host.
+- An executor that can read the broker's token file is on the broker's host. It maps the store's files into memory. The
+  broker sends the data to every other executor over Arrow Flight.
 - The broker lives as long as the session's process, which sends a heartbeat. Without the heartbeat the broker exits
   after its idle time. If the broker is killed, it is restarted at the same port.
-- The directory of the store stays when the broker exits. If the store's disk is deleted with the cluster, a warning is
-  printed once.
+- The directory of the store stays when the broker exits. If the platform deletes the disk with the cluster, a warning
+  is printed once.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def serve_session(
 ) -> ServedStore:
     """Start the broker and ship its certificates. The caller registers the source with `address` and `options`.
 
-    `leave` restores the session's earlier default store. It is called before the broker stops.
+    `leave` restores the session's earlier default store. Called before the broker stops.
     """
     if is_connect(spark):
         raise Refused(

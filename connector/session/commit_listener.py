@@ -6,10 +6,12 @@ The event contains the batch's `endOffset`. Sessions of `session()` and `configu
 the cursors.
 
 Invariants
-- Only the end offset of a progress event is acknowledged, because rows that tasks have read may be read again.
+- Acknowledgements go only up to the end offset of a progress event. Rows after it may have been read by tasks, but
+  Spark may have to read them again.
 - The listener never blocks Spark's listener bus. A separate thread calls the broker, with only the newest position of
   each cursor.
-- If an acknowledgement fails, a warning is logged. The next batch, or the next start of the query, repeats it.
+- If an acknowledgement fails, a warning is logged. The next batch, or the next start of the query, also acknowledges
+  these rows.
 - A process that ends waits, for a limited time, until the commits of its finished queries are acknowledged.
 """
 
@@ -51,8 +53,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 SETTLE_SECONDS = 10.0
-# Setting of a session: the id of the listener that acknowledges for it. `is_installed` looks for this id among the
-# listeners of its own process.
+# Setting of a session that has the id of its listener. `is_installed` looks for this id among the listeners of its own
+# process.
 CONF = "spark.ledger.acknowledgedBy"
 
 
@@ -61,7 +63,7 @@ class CursorMover:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        # By store, ledger and subscription.
+        # The newest position of each cursor, by store, ledger and subscription.
         self._wanted: dict[tuple[str, str, str], tuple[SourceIdentity, Position, BatchId | None]] = {}
         self._busy = False
         self._thread: threading.Thread | None = None
@@ -201,7 +203,7 @@ def install(spark: SparkSession) -> None:
         return
     log_connector_by()
     listener, name = CommitListener(_acknowledger.put), str(uuid.uuid4())
-    # The last acknowledgements are sent before the process ends.
+    # At the end of the process, wait until the last acknowledgements are sent.
     add_listener(spark, listener, lambda: _settled(spark, listener, monotonic_ms() + int(SETTLE_SECONDS * 1000)))
     spark.conf.set(CONF, name)
     _listeners[name] = listener

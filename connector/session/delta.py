@@ -1,7 +1,7 @@
 """Settings of a local Spark session for Delta tables: jars of the right version, an extension, a catalog.
 
-Databricks and EMR have their own Delta and do not need these settings. The package `delta-spark` returns the names of
-its jars, because they depend on its version and on Spark's version.
+Databricks and EMR have their own Delta and do not need these settings. The names of the jars depend on the versions of
+Delta and Spark. So the package `delta-spark` computes the names.
 """
 
 from __future__ import annotations

@@ -17,15 +17,16 @@ _OF_KINDS = {"tmpfs": "memory", "ramfs": "memory", "overlay": "the layer of a co
 
 
 def dies_with_its_machine(path: Path, mounts: str) -> str:
-    """Return what kind of disk it is if it is deleted with the cluster, else empty. `mounts` has /proc/mounts.
+    """Return the kind of the disk in words if the disk is deleted with the cluster. Otherwise return an empty text.
 
-    This is a guess from the path and the file system: it may cause a warning, never a refusal.
+    `mounts` is the text of /proc/mounts. The result is a guess from the path and the file system. So callers may warn,
+    but must refuse nothing.
     """
     for known, what in _OF_PLATFORMS.items():
         if path.is_relative_to(known):
             return what
     points = [line.split()[1:3] for line in mounts.splitlines() if len(line.split()) > 2]
     holding = [(len(point), kind) for point, kind in points if path.is_relative_to(point)]
-    # If several file systems are mounted at one place, the last mount counts, because it hides the earlier mounts.
+    # If several file systems are mounted at one place, the last mount hides the earlier mounts. So the last one counts.
     kind = max(reversed(holding), key=lambda held: held[0], default=(0, ""))[1]
     return _OF_KINDS.get(kind, "")

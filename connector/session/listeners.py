@@ -1,7 +1,7 @@
 """Listeners of a session that do not keep the process alive.
 
-Rule: when a client of Spark Connect ends, it waits for its event thread. This thread ends only after the last listener
-was removed. So each listener of this package is removed when the main thread has ended and the listener's work is done.
+Rule: each listener of this package is removed when the main thread has ended and the listener's work is done. Reason:
+a client of Spark Connect ends only when its event thread ends. This thread waits until the last listener is removed.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ _log = logging.getLogger(__name__)
 def add_listener(
     spark: SparkSession, listener: StreamingQueryListener, at_exit: Callable[[], object] = lambda: None
 ) -> None:
-    """Add a listener. `at_exit` is called once when the process ends; its error is logged, because the session may be
-    gone.
+    """Add a listener. `at_exit` is called once when the process ends.
+
+    An error of `at_exit` is only logged, because the session may have stopped already.
     """
     spark.streams.addListener(listener)
 

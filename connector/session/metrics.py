@@ -1,10 +1,10 @@
-"""Figures of ledgers in Spark's progress, for people and for Prometheus: lag, cache, and why a batch ended.
+"""Figures of ledgers in Spark's progress, for people and for Prometheus: lag, cache, and the reason of a batch's end.
 
 Rules
 - The figures are the fields of `connector.read.progress`. Sources of other formats are ignored.
 - A query without a name is shown by its id.
-- The gauges of a query are removed when the query ends. Reason: a gauge that keeps its last value would look like a
-  lag.
+- The gauges of a query are removed when the query ends. Otherwise a gauge would keep its last value, and look like a
+  lag that stays.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 class LedgerProgress:
     """Figures of one ledger in one batch of one query.
 
-    The lag is the data that the query has not read at the end of the batch. `waited_ms` is the age of its oldest entry.
+    The lag is the data that the query has not read at the end of the batch. `waited_ms` is the age of the oldest entry
+    in the lag.
     `mapped_bytes` were read by memory mapping (mmap) on the broker's host. `sent_bytes` were sent by the broker.
     """
 
@@ -79,7 +80,7 @@ class LedgerProgress:
 def ledgers_of(progress: Mapping[str, Any]) -> list[LedgerProgress]:
     """Return the figures of the ledgers in a progress: `query.lastProgress`, or the JSON value of a progress.
 
-    Parses its `json`, because the other members of `lastProgress` differ between releases of Spark.
+    Parses the member `json` of `lastProgress`, because its other members differ between releases of Spark.
     """
     text = getattr(progress, "json", None)
     value = json.loads(text) if isinstance(text, str) else progress

@@ -2,9 +2,9 @@
 
 `conf/spark-defaults.conf` has the same settings for `spark-submit`. A test compares the two.
 
-The source works without these settings, but more slowly. Without the listener, the last batch of a query is
-acknowledged when the query starts again. If a running session cannot change a setting, `configure_session` prints the
-setting as a line for `spark-defaults.conf`.
+The data source works without these settings, but more slowly. Without the listener, the last batch of a query is
+acknowledged only when the query starts again. If a running session cannot change a setting, `configure_session` prints
+the setting as a line for `spark-defaults.conf`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class SparkSetting:
     name: str
     value: str
     reason: str
-    default: str = ""  # Spark's default, for settings that are fixed when the session starts
+    default: str = ""  # Spark's default, for settings that a running session cannot change
     at_run_time: bool = False
 
 
@@ -65,12 +65,12 @@ LOCAL_SETTINGS: tuple[SparkSetting, ...] = (
 
 
 def local_session(app_name: str, conf: Mapping[str, object], *, delta: bool = False) -> SparkSession:
-    """Return a local session of all cores with these settings. `conf` overrides them; names may have `_` for `.`."""
+    """Return a local session on all cores with these settings. `conf` overrides them, and may have `_` for `.`."""
     from pyspark.sql import SparkSession
 
     from pyspark_ledger.connector.session.delta import PACKAGES, delta_settings, with_packages
 
-    # Workers must be this interpreter: Spark's default is the `python3` of the path.
+    # Workers must run this interpreter. Spark's default is the `python3` of the path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app_name).master("local[*]")
@@ -117,6 +117,6 @@ def configure_session(spark: SparkSession, *, quiet: bool = False) -> SparkSessi
     if missing and not quiet:
         print("# To be set before the session starts, for example in spark-defaults.conf:")  # noqa: T201
         for setting in missing:
-            # A separate line, because in that file the rest of a line is the value.
+            # The reason is a separate line, because in that file the rest of a line is the value.
             print(f"# {setting.reason}\n{setting.name} {setting.value}")  # noqa: T201
     return spark

@@ -22,9 +22,9 @@ Rules
 
 Rules of `acknowledge_frame`
 - The function selects the column of positions, runs the write, and raises the write's errors.
-- The function changes one setting of the session during the write, and restores the setting afterwards, also after a
-  failure. With the usual value, Spark measures the bytes of an Arrow batch after each row. For small rows like
-  positions, this measurement is most of the write's cost.
+- During the write, the function changes one setting of the session. Reason: with the usual value, Spark measures the
+  bytes of an Arrow batch after each row. For small rows like positions, this is most of the write's cost. After the
+  write, also after a failure, the function restores the setting.
 - The calls of one process run one after the other. Otherwise a second call would read the changed setting, and restore
   the wrong value.
 """
@@ -72,7 +72,7 @@ _IGNORED = (_PARTITION, _BATCH_SIZE)
 
 
 def acknowledged(rows: Iterable[pa.RecordBatch], column: str) -> Iterator[pa.RecordBatch]:
-    """Yield the request batches for all rows of a task, in as few batches as bounded memory allows."""
+    """Yield the positions of all rows of a task, as batches for the request. Small batches are joined."""
     pending: list[tuple[Integers, Integers, Integers]] = []
     count = 0
     for batch in rows:
@@ -174,7 +174,7 @@ class LedgerAcknowledgeWriter(DataSourceArrowWriter):
         count = connection.call(lambda client: client.call("partitions", NameLedger(self._ledger))).partitions
         self._incarnation = ""
         if count:
-            # A new partition has no cursor until its rows are read.
+            # Only the first partition is checked, because a new partition has no cursor until its rows are read.
             self._require_cursor(connection, partition_names(self._ledger, 1)[0])
         else:
             self._require_cursor(connection, self._ledger)

@@ -9,7 +9,8 @@ id that changes when the ledger is deleted and created again.
 Invariants
 - Only the query and the batch determine the run's id. So if any process repeats a batch, its run has the same id, and
   the broker appends the run once.
-- The options `txnAppId` and `txnVersion` name a write: it is batch `txnVersion` of a query named by `txnAppId`.
+- The options `txnAppId` and `txnVersion` name a write. Such a write counts as batch `txnVersion` of a query with the
+  name `txnAppId`.
 - Spark may repeat a commit after a failure, and this module repeats it while the broker restarts. A repeated commit
   appends nothing.
 - The message of a task contains the query, because Spark does not pass the query to `commit`. If the messages of two
@@ -17,14 +18,13 @@ Invariants
 - A failed task leaves a staged part that no commit names. The broker deletes the part later.
 
 Rules for repeated batches
-- A batch is a *repetition* if it is not above the newest committed batch of its query. The log keeps the number of the
-  newest batch until the ledger is deleted.
-- The commit of a repetition appends nothing and deletes the staged parts. A task that knows of the repetition consumes
-  no rows, and stages none. Then the commit also deletes the parts of tasks that did not know of the repetition.
+- A batch is a *repetition* if its number is not above the newest committed batch of its query. The log keeps the number
+  of the newest batch until the ledger is deleted.
+- A task that knows of the repetition consumes no rows, and stages none. The commit of a repetition appends nothing, and
+  deletes the parts that other tasks have staged.
 - For a named write the driver asks the broker once whether the batch is a repetition.
 - In a streaming write only the tasks know the query, so the tasks ask the broker. A Python worker asks before it stages
-  its first batch of a query. Later it asks only if the batch's number is not above the number of the batch that it
-  staged last.
+  its first batch of a query. Later it asks only if a batch's number is not higher than the number of its last batch.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def stage_rows(
 
 
 def _sums(parts: Sequence[StagedPart]) -> dict[str, Figure]:
-    """Return the number, entries, rows and bytes of parts, and of those that tasks put into a bucket."""
+    """Return the number, entries, rows and bytes of all parts, and of the parts that tasks put into a bucket."""
     direct = [part.length for part in parts if part.object is not None]
     return {
         "parts": len(parts),
@@ -190,7 +190,7 @@ def commit_parts(
 ) -> CommittedRun | CommittedRuns | None:
     """Append the staged parts of a batch exactly once, in the order of tasks. Returns None if there is no part.
 
-    `once` is set if the query has only this batch.
+    `once` means that the query has only this batch.
     """
     agreed = _agreed(target, version, messages, batch)
     log_connector_by()
@@ -227,7 +227,8 @@ def _commit(
 def abort_parts(target: SinkTarget, messages: Sequence[PartMessage | None], batch: int) -> None:
     """Delete the staged parts of the tasks. Messages of failed tasks are None.
 
-    The broker deletes data objects in the bucket itself, after a later commit or at the age of staged parts.
+    This function does not delete data objects in the bucket. The broker deletes them after a later commit, or at the
+    age at which it deletes staged parts.
     """
     existing = [message for message in messages if message is not None]
     parts = [part.part for message in existing for part in message.parts if part.object is None]

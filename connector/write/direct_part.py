@@ -4,10 +4,11 @@
                   └──── fewer, or no access ─▶ staged part of the broker (`ledger.client.part_writer`)
 
 Rules
-- When its part is large enough, the task asks the broker for the key of a new object. So small parts cost no request.
-- The task uses the credentials of its process, or those that an option of the write names.
-- If the task cannot begin the upload, it sends the part through the broker. So do the next tasks of the process, for a
-  while (`connector.bucket_switch`).
+- Only when its part is large enough, the task asks the broker for the key of a new object. So small parts cost no
+  request.
+- The task uses the credentials of its process, or the credentials that an option of the write names.
+- If the task cannot begin the upload, it sends the part through the broker. For a while, the next tasks of the process
+  do the same (`connector.bucket_switch`).
 - An upload that fails later fails the task, because its first entries are not in memory any more. Spark repeats the
   task.
 """
@@ -58,7 +59,7 @@ class DirectPart:
             self._begin(self._upload)
 
     def rest(self) -> None:
-        """Free the memory of a part whose upload has not begun: its entries go to the broker."""
+        """If the upload has not begun, free the part's memory: send its entries to the broker."""
         if self._upload is not None and not self._upload.is_begun:
             self._hand_over(self._upload)
         if self._staged is not None:
@@ -96,7 +97,7 @@ class DirectPart:
             self._hand_over(upload)
 
     def _hand_over(self, upload: DirectUpload) -> None:
-        """Send the entries in memory, and all later ones, to the broker."""
+        """Send the entries in memory to the broker, and then all later entries."""
         self._upload = None
         for entry, rows in upload.entries():
             self._through_broker().write([entry], rows)
@@ -108,7 +109,7 @@ class DirectPart:
 
 
 def bucket_of(access: BucketAccess, given: S3Options | None) -> ObjectStore:
-    """Return the bucket of a store. The broker states its options; `given`, options of the write, take precedence."""
+    """Return the bucket of a store. Options of the write (`given`) take precedence over the options of the broker."""
     stated = msgspec.structs.asdict(access)
     address, options = stated.pop("address"), (given or S3Options()).completed(stated)
     return _opened(address, replace(options, connect_timeout_ms=CONNECT_MS))

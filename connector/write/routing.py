@@ -6,8 +6,8 @@
     __messageProperties  map<string,string>    the row's properties
 
 Rules
-- None of these is a column of the ledger. An entry stores the last three after the ledger's columns. A read with
-  `includeMetadata` returns them as they were written. Other reads ignore them.
+- None of these columns is a column of the ledger. An entry stores the last three of them, after the ledger's columns. A
+  read with `includeMetadata` returns these three as they were written. Other reads ignore them.
 - The rows of a batch are grouped by ledger with a stable sort, so rows of one ledger keep the task's order.
 - No Python code runs for each row.
 """

@@ -53,11 +53,11 @@ class StagingTask:
 
     @property
     def turn(self) -> int:
-        """The partition for the first record batch's rows without a key. It is the same in every attempt of the task.
+        """Number of the partition for rows without a key, in the first record batch. Every attempt has the same number.
 
-        The partition starts at a hash of the query and advances with the number of the batch. Reason: a small batch is
-        often one task with one record batch. With a fixed start, the rows of all small batches and of all queries would
-        go to the same partition.
+        The number is the sum of a hash of the query, the batch's number and the task's number. Reason: a small batch is
+        often one task with one record batch. With a fixed number, the rows of all small batches and of all queries
+        would go to the same partition.
         """
         return self.run.most + self.batch + self.task
 
@@ -152,7 +152,7 @@ class _LedgerStream:
             self._writer.rest()
 
     def abort(self) -> None:
-        """Abort an upload into the bucket. A part of the broker stays, and the broker deletes it later."""
+        """Abort an upload into the bucket. A part that was sent to the broker stays until the broker deletes it."""
         if isinstance(self._writer, DirectPart):
             self._writer.abort()
 

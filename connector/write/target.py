@@ -55,7 +55,7 @@ _BLOCK_BYTES_DEFAULT = 64 * 1024 * 1024
 class LedgerTarget:
     """Ledger to write to. `columns` is its registered Arrow schema. `partitions` is 0 if it has no partitions.
 
-    A task writes its rows to the store's bucket itself if they have at least `upload_from` bytes; -1: never.
+    A task writes its rows to the store's bucket itself if they have at least `upload_from` bytes. -1 means never.
     """
 
     name: str

@@ -11,9 +11,9 @@ Rules of the batch sink
 - Overwriting is refused before anything is staged.
 
 Rules of the streaming sink
-- Spark creates one writer for the tasks and another for the commit of every batch. So `self` keeps nothing between
-  batches.
-- A task takes query and batch from Spark's task context, and puts them into its message.
+- Spark creates one writer for the tasks of a query, and another writer for the commit of each batch. So `self` keeps
+  nothing between batches.
+- A task reads the query and the batch from Spark's task context, and puts both into its message to the commit.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class Cursor:
     def read_between(self, start: Position, end: Position) -> tuple[pa.Table, Position]:
         """Return the unacknowledged rows of `[start, end)`, and the end of the range.
 
-        A repeated call returns the same rows, unless some of them were acknowledged meanwhile.
+        A repeated call returns the same rows, without the rows that were acknowledged in between.
         """
         require_positions(start=start, end=end)
         return OpenedRows(self.ledger.client, OpenRead(self.ledger.name, start, end, self.name)).table(), end

@@ -1,7 +1,7 @@
 """Administration of a ledger: policies, properties, offload, sealing and termination.
 
     orders.set_policy(retentionTimeInMinutes=7 * 24 * 60, retentionSizeInMB=10_240)
-    orders.trim()                                   # delete segments by retention now, which the broker does regularly
+    orders.trim()                                   # apply retention now; the broker also does this regularly
     orders.change_properties({"owner": "billing"})
     orders.offload(seal=True)                       # to the store's object storage (`store.offload_to(…)`)
     orders.terminate()                              # readers see the end, and appends are refused

@@ -74,8 +74,8 @@ class PartitionedLedger(Ledger):
     def append(self, rows: pa.Table | pa.RecordBatch | Iterable[Mapping[str, object]] | bytes) -> Position:
         """Append rows, or one message, to the next partition in rotation. Return the position after them there.
 
-        A client that appends continuously does not use partitions that were added meanwhile. It uses them after it was
-        idle for some seconds.
+        While a client appends continuously, it does not use newly added partitions. It uses them after it was idle for
+        some seconds.
         """
         if not isinstance(rows, (bytes, pa.Table, pa.RecordBatch)):
             rows = listed_rows(rows)

@@ -1,8 +1,8 @@
 """Read-only store: it reads the files of a store without a broker, and changes nothing.
 
-`ReadOnlyStore` replaces the client in `ledger.api.store`. It refuses calls that would change the store. It takes no
-lock, and no lease (the right of one query to use a subscription). It does not raise the epoch, a number that each new
-broker raises. So it replaces no broker, and a broker can serve the store at the same time.
+`ReadOnlyStore` has the methods of a broker's client, so that `ledger.api.store` can use it instead of a client. It
+refuses calls that would change the store. It takes no lock and no lease, and does not raise the store's epoch, as a new
+broker would. So it fences no broker, and a broker can serve the store at the same time.
 
 Invariants
 - No file in the directory is changed. In particular, no segment (a file of a ledger) is repaired, and no file is
@@ -10,8 +10,8 @@ Invariants
 - A reader gets only the acknowledged entries of the open segment, even if the broker was killed.
 - Each call reads the last committed state of the metadata. If a broker changes the store during a call, the call is
   repeated.
-- Exception: all calls see the same state in the view of a store in a bucket (`ledger.bucket_store.view`). Reason: no
-  broker changes the view.
+- Exception: for a store in a bucket, all calls see the state at the time of the open. Reason: they read a local copy,
+  the view (`ledger.bucket_store.view`), and no broker changes the view.
 """
 
 from __future__ import annotations
@@ -263,8 +263,8 @@ class ReadOnlyStore:
         """Return the open segment up to its acknowledged end.
 
         This end is in the sidecar, a small file beside the segment. Without a sidecar, return the segment up to the
-        last undamaged entry. In a directory that was built from a bucket, a segment without entries has no file. Then
-        return None.
+        last undamaged entry. Return None if the segment has no file: in a directory that was built from a bucket, a
+        segment without entries has none.
         """
         ledger_id = kept.ledger_id
         path = data_path(self._directory, ledger_id)

@@ -88,7 +88,7 @@ class OpenedRows:
                     yield position, parse_entry(frame, self._where(position))
 
     def _entries_before(self, position: Position) -> Iterator[Entry]:
-        """Yield the entries before a position in reverse order. The first chunks of a message can be among them."""
+        """Yield the entries before a position in reverse order. Called to find the first chunks of a message."""
         for range_ in earlier_ranges(self._client.describe(self._name).segments, position):
             request = msgspec.structs.replace(self._request, range=range_)
             yield from reversed(list(self._entries(self._client.read_blocks(request))))
@@ -123,10 +123,10 @@ def require_positions(**given: object) -> None:
 
 
 def _copied(payload: memoryview) -> pa.Buffer:
-    """Return a copy of the payload that begins at an aligned address, because Arrow's joins and sums need this.
+    """Return a copy of the payload at an aligned address, which Arrow's joins and sums need.
 
-    The function copies an aligned payload too. Reason: a table with one payload of a block would keep the whole block
-    mapped.
+    The function also copies a payload whose address is aligned. Reason: a table that references one payload of a block
+    would keep the whole block mapped.
     """
     copy = pa.allocate_buffer(len(payload))
     np.frombuffer(copy, dtype=np.uint8)[:] = np.frombuffer(payload, dtype=np.uint8)
@@ -183,7 +183,7 @@ def _column(values: list[object], name: str, field: pa.Field | None) -> pa.Array
     wanted = None if field is None else field.type
     try:
         if wanted is not None and pa.types.is_integer(wanted) and any(isinstance(value, float) for value in values):
-            pa.array(values).cast(wanted)  # this cast refuses 1.5; the conversion below would make it 1
+            pa.array(values).cast(wanted)  # this cast refuses 1.5 for an integer; the conversion below makes it 1
         return pa.array(values, wanted)
     except (pa.ArrowException, OverflowError) as wrong:
         text = f"the values of column {name!r} cannot have {f'type {wanted}' if wanted else 'one type'}: {wrong}"

@@ -1,6 +1,6 @@
 """Broker: the process that owns a store and serves its ledgers over Arrow Flight.
 
-`main` starts the process. `server` receives the calls, `actions` handles them, and `append_socket` receives the entries
-of producers on this host. `reads` serves blocks through the cache, `web` is the HTTP service, and `telemetry` computes
-metrics.
+`main` starts the process. `server` receives the calls, `actions` carries them out, and `append_socket` receives the
+entries of producers on this host. `reads` serves blocks through the cache, `web` is the HTTP service, and `telemetry`
+formats and sends the metrics.
 """

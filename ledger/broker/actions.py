@@ -1,10 +1,10 @@
-"""Handlers of the protocol's actions: each takes one request, calls the store, and returns one reply.
+"""Functions that carry out the calls of clients. Arrow Flight names such a call an *action*.
 
 Rules
-- A handler takes the decoded request. It returns the reply, or raises the store's error.
+- Each action has one handler. It takes the decoded request, and returns the reply or raises the store's error.
 - After a change of the store, a handler also updates the cache and the leases that depend on the change.
-- A handler returns file locations only to a client that sent the token of this broker. Reason: only a process of this
-  user on this host can read the token, and can map the files.
+- A handler returns file locations only to a client that sent the token of this broker. Reason: the client must map the
+  files, and only a process of this user on this host can do so. Only such a process can read the token, too.
 """
 
 from __future__ import annotations

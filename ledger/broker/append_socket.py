@@ -1,13 +1,14 @@
-"""Local socket for producers on the broker's host. A packet has the offsets of entries in shared memory.
+"""Local socket for producers on the broker's host.
 
-`ledger.client.append_transport` defines the packets. Each producer has one connection, and the broker has one thread
-for each connection.
+A producer writes its entries into shared memory. Then it sends packets over the socket, which have the offsets of the
+entries in this memory. `ledger.client.append_transport` defines the packets. Each producer has one connection, and the
+broker has one thread for each connection.
 
 Invariants
 - The broker refuses connections of other users.
 - Each broker process has a new socket name. A client gets the name with the broker's first reply. So the
   name never leads to another broker.
-- If the broker has too few descriptors or threads, a producer waits or gets an error. The listener stays open.
+- If the broker has too few file descriptors or threads, a producer waits or gets an error. The listener stays open.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ class _Packets:
 
 
 def _read_command(peer: socket.socket) -> tuple[AppendCommand, RingReader]:
-    """Return the command in the first packet, and the producer's shared memory, whose descriptor the packet passes."""
+    """Return the command in the first packet, and the producer's shared memory. The packet passes its descriptor."""
     body, files = _packet(peer)
     try:
         command = _COMMAND.decode(body)

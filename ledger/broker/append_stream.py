@@ -9,7 +9,7 @@ Invariants
   gRPC or of the local socket then slows the producer down. This limits the memory.
 - A producer gets its replies in the order of its entries. One thread at a time replies, to the oldest append first.
   The reply to an append that completes early waits for the replies to earlier appends.
-- The thread that completes an append also syncs other logs. So it never waits for a producer.
+- The thread that completes an append also syncs other logs. So this thread never waits for a producer.
 - After the first error the broker sends no further replies. It only waits for the appends in flight.
 """
 
@@ -72,8 +72,8 @@ class AppendResponses:
             self._changed.notify()
 
     def _completed(self, _: Future[Position] | None = None) -> None:
-        # If another thread has the lock, it may have checked just before this append completed. That thread checks
-        # again after it has released the lock, so this append gets its reply.
+        # Another thread may have the lock, and may have found no due reply just before this append completed. That
+        # thread checks again after it has released the lock, so this append gets its reply.
         while self._is_due() and self._answer_lock.acquire(blocking=False):
             try:
                 pending = not self._send_due(self._replies.write_at_once)

@@ -1,6 +1,8 @@
-"""Broker of a store in a bucket: opens the store, writes the broker's address to it, and ends when the log ends.
+"""Start and end of the broker of a store in a bucket.
 
-The *manifest* is the object of the bucket that names the store's broker, its address and the changed settings.
+The broker takes the store over from its earlier broker, opens it, and writes its own address to the bucket. When
+another broker takes the store over, the log of this broker ends, and so does the broker. The *manifest* is the object
+of the bucket that names the store's broker, its address and the changed settings.
 
     the earlier broker …                       this broker …
     ran on this host and has ended             takes the store over at once
@@ -10,8 +12,9 @@ The *manifest* is the object of the bucket that names the store's broker, its ad
 
 Rules
 - Segments are offloaded to the bucket of the store when they are sealed.
-- If another broker has taken the store over, this broker writes a mark into the local directory and exits with status
-  0. So its supervisor does not restart it. If the log ends for another reason, the supervisor restarts the broker.
+- If another broker has taken the store over, this broker writes a mark into the local directory. Then it exits with
+  status 0, so that its supervisor does not restart it.
+- If the log ends for another reason, the supervisor restarts the broker.
 """
 
 from __future__ import annotations
@@ -101,8 +104,8 @@ class FoundStore(NamedTuple):
     def find(cls, bucket: Bucket, settings: Settings, *, create: bool) -> FoundStore:
         """Read the manifest. With `create`, create the store if there is none. Otherwise raises NotFound.
 
-        If S3 refuses the credentials at the start, the request is not repeated. Reason: only credentials of a running
-        broker can have expired in the meantime.
+        If S3 refuses the credentials, the request is not repeated. Reason: this broker has just read them, so they are
+        wrong. Only a running broker can have credentials that have expired, and get newer ones.
         """
         limits = limits_of(settings)
         requests = replace(limits.requests, refused_ms=0)
@@ -153,8 +156,7 @@ class BucketHome:
     def announced(self, record: BrokerRecord, port: int) -> BrokerRecord:
         """Return the broker's record with its address for other hosts. `port` is the port at which it listens.
 
-        If no address is configured, the broker listens at loopback. It then stays a private broker without such an
-        address.
+        If no address is configured, the broker listens at loopback, and the record has no address for other hosts.
         """
         if self._own is None:
             self._address = record.remote or record.address
@@ -163,13 +165,13 @@ class BucketHome:
         return msgspec.structs.replace(record, remote="" if self._own.is_default else self._address)
 
     def begin(self) -> None:
-        """Write the secret and the address to the bucket, and start the collector."""
+        """Write the broker's token, authority and address to the bucket. Start to delete unneeded objects there."""
         secret = None if self._own is None else self._own.secret()
         self.store.begin(BrokerAddress(self._address, process_identity()), secret)
 
 
 def _leave(directory: Path, error: LedgerError) -> None:
-    """End the process, because nothing may be acknowledged or answered after the log has ended."""
+    """End the process. Reason: after the end of the log, the broker must send no acknowledgement and no reply."""
     status = 1
     try:
         _log.error("the broker exits: %s", error)

@@ -3,14 +3,14 @@
 Rules of limits
 - Each limit can change while the broker runs.
 - A call uses a thread. A reader uses memory for the blocks that are sent to it. A connection uses a descriptor.
-- A caller above a limit gets `Unavailable`, and clients retry until their deadline. So in a short overload calls are
-  only late, and they fail only in a long overload.
-- If too many bytes of appends wait for the disk, the broker refuses no append. Instead, the producer waits.
+- A caller above a limit gets `Unavailable`, and clients retry until their deadline. So a short overload only delays
+  calls. Calls fail only in a long overload.
+- Exception: if too many bytes of appends wait for the disk, the broker does not refuse appends. The producers wait.
 
 Rules of idle time
 - Idle time begins when the last call ended. It is 0 while a call runs or a lease is valid.
-- A lease counts because its query will need the broker again. A query with one trigger an hour makes no call between
-  the triggers.
+- A lease is the right of a running query to use its subscription. It counts because the query will need the broker
+  again: a query with one trigger an hour makes no call between the triggers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Listening addresses of a broker, and the credentials that the broker requires at each address.
 
 Rules
-- An address that other hosts can reach requires TLS, an authority that has signed the clients' certificates, and a
-  bearer token. If one of the three is missing, the broker refuses the address before it opens a socket.
+- An address that other hosts can reach requires three things: TLS, client certificates of a known authority, and a
+  bearer token. If the settings lack any of the three, the broker refuses the address before it opens a socket.
 - Exception: the broker of a store in a bucket can make certificates and a token of its own. Clients find them in the
   bucket. Such an address requires TLS and the token, and no certificate of a client.
 - The broker refuses a key file or token file that every user of the host can read.
@@ -38,7 +38,7 @@ _FORMS = "Use grpc+unix:///path, grpc://127.0.0.1:PORT or grpc+tls://HOST:PORT"
 class Listening:
     """Listening address with the required credentials. `tls` has the TLS arguments of Flight's server.
 
-    `repr` shows no secret.
+    The text of `repr` contains no secret.
     """
 
     address: str

@@ -7,8 +7,10 @@ Rules
 - A changed value overrides the configuration file. The broker checks both in the same way.
 - A change is durable before the broker replies, and it survives a restart. Reason: a private broker, which a client
   starts, has no configuration file.
-- A client can change only the settings that the broker reads at each use. The error for another setting says to change
-  the file and restart the broker.
+- A client can change only *live* settings, which the broker reads at each use. For any other setting, the error says to
+  change the file and restart the broker.
+- A client can request a trial of the new values. For the address of offloads, the trial writes and reads an object
+  there.
 - A broker does not start with an unknown setting in settings.json or the manifest. The error names the file or the
   bucket.
 """
@@ -93,9 +95,9 @@ class LiveSettings:
         self._checks.append(check)
 
     def on_trial(self, trial: Callable[[Settings], object]) -> None:
-        """Call `trial` with the new settings before a change that has `trial` set.
+        """Call `trial` with the new settings before a change whose request asks for a trial.
 
-        The change raises the error of `trial`.
+        If `trial` raises an error, the change raises it too.
         """
         self._trials.append(trial)
 
@@ -106,8 +108,8 @@ class LiveSettings:
     def change(self, request: ChangeSetting) -> SettingStates:
         """Change several settings in one step. A value of None restores the configured value.
 
-        Raises Refused if a check refuses one of the values. With `request.trial`, raises the error of a trial that
-        fails. In both cases no setting is changed.
+        Raises Refused if a check refuses one of the values. With `request.trial`, raises the error of a failed trial.
+        After an error, no setting is changed.
         """
         wanted = {**request.others, request.name: request.value}
         for name in wanted:

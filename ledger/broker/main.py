@@ -65,8 +65,8 @@ _OFFLOADER = "pyspark_ledger.offload.offloader:offloader_of"
 _ADDRESS = "pyspark_ledger.offload.storage.address:require_address"
 _BUCKET = "pyspark_ledger.offload.home_bucket:home_bucket"
 _TRIAL = "pyspark_ledger.offload.trial:try_address"
-# A short interval, so that a thread gets the interpreter lock soon after its fsync, even while another thread computes
-# a checksum.
+# Interval after which a computing thread gives up the interpreter lock. It is short, so that a thread gets the lock
+# soon after its fsync, even while another thread computes a checksum.
 _SWITCH_SECONDS = 0.0002
 _DESCRIPTORS_MAX = 2**20  # the kernel's default limit (fs.nr_open)
 _CHECK_SECONDS = 0.5
@@ -116,9 +116,9 @@ def _opened(
 ) -> tuple[Store, CachedReads, LiveSettings, Listening | None, WebAddress | None, BucketHome | None]:
     """Open the store. Return it with its cache, settings, the addresses for calls and for HTTP, and its bucket.
 
-    Both addresses are checked before the store is opened. Reason: the opening ends an earlier broker of the
-    store. The address for calls is None if the broker listens only at its private socket. The bucket (`BucketHome`) is
-    None for a local store.
+    Both addresses are checked before the store is opened, because the opening ends an earlier broker of the store.
+    The address for calls is None if the broker listens only at its private socket. The address for HTTP is None if the
+    broker has no HTTP service. The bucket (`BucketHome`) is None for a local store.
     """
     settings = Settings.load(options.config) if options.config else Settings()
     in_bucket = bucket_of(options.store)
@@ -175,7 +175,7 @@ def _bound(
 ) -> tuple[list[BrokerServer], BrokerRecord]:
     """Start the servers. Return them, and the record from which clients read their addresses.
 
-    With an address that requires credentials, the broker also listens at the private socket. The socket requires no
+    If the address requires credentials, the broker also listens at its private socket. The socket requires no
     credentials, because a client that can open the store directory has this user's rights.
     """
     previous = BrokerRecord.read(store.path)
@@ -326,12 +326,14 @@ def _leave(store: Store | BucketStore, servers: list[BrokerServer], limit_ms: in
     """Complete the queued appends, shut the servers down, and close the store.
 
     Flight's shutdown waits until all streams end, and an idle producer keeps its stream open. So after `_GRACE_MS` the
-    process exits without waiting. It keeps the store's lock until it exits. Reason: the shutdown removes the socket,
-    and the lock keeps the next broker from creating its socket at the same path before that.
+    process exits without waiting for the streams.
+
+    The process keeps the store's lock until it exits. Reason: the shutdown removes the socket's file. Without the lock,
+    the next broker could have created its own socket at this path before, and would lose it.
 
     For a store in a bucket, the next broker may use another directory of this host, which has its own lock. So the
-    broker of such a store first checks the manifest. If another broker has taken the store over, this check ends
-    the process.
+    broker of such a store first reads the manifest, which names the store's broker. If it names another broker, this
+    process ends at once.
     """
     if isinstance(store, BucketStore):
         store.check_fenced()

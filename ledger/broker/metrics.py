@@ -1,8 +1,12 @@
 """Metrics of a broker, collected from the counters of all its parts.
 
+A *listed* ledger has metrics of its own. A setting limits the number of listed ledgers. The metrics of all other
+ledgers are summed.
+
 Rules
-- A ledger that was listed once stays listed until it is deleted. Reason: to a monitor, a counter that disappears and
-  returns looks like a restart. Up to the limit, new ledgers are listed: first open ledgers, then the others by name.
+- Up to the limit, new ledgers are listed: first open ledgers, then all other ledgers by name.
+- A listed ledger stays listed until it is deleted. Reason: to a monitor, a counter that disappears and returns looks
+  like a restart.
 - A collection also opens listed ledgers that nobody has used since the start, because they may have a backlog. It does
   this for at most `_OPENING_SECONDS`, so that a collection is short. The next collection opens more ledgers.
 - If a ledger cannot be opened, the metrics contain its error. The broker tries again after `_RETRY_SECONDS`.
@@ -58,7 +62,7 @@ class MetricsCollector:
         self._started_ms = clock()
         self._lock = threading.Lock()
         self._publish_latencies = Latencies(LONG_BOUNDS)
-        # The listed cursors of each ledger.
+        # The cursors with metrics of their own, for each listed ledger.
         self._listed: dict[str, dict[str, None]] = {}
         self._unreadable: dict[str, tuple[str, float]] = {}
 

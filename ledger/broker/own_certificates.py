@@ -1,11 +1,11 @@
 """Certificates, token and address of a broker of a store in a bucket, if its settings name none.
 
     <directory>/tls/ledger-<host>-…     certificates, key and token; mode 0600
-    <directory>/tls/port                the port, if the address leaves the choice to the system
+    <directory>/tls/port                the port, if the address has port 0, so that the system chose the port
 
 Rules
-- The broker makes certificates if no address is configured, and listens at loopback. It also makes them for an address
-  `grpc+tls://` if the settings name no certificates and tokens.
+- If no address is configured, the broker makes certificates and listens at loopback.
+- For an address `grpc+tls://`, the broker makes certificates if the settings name no certificates and tokens.
 - The next broker of the same directory uses the same files and the same port, because running tasks know them. After
   half a year, a broker makes new files.
 - Without the package `cryptography` a broker without an address listens at its private socket only.
@@ -89,7 +89,7 @@ def _host(address: str) -> str:
 def _files(folder: Path, host: str, clock: Clock) -> EphemeralCertificates:
     """Return the files of an earlier broker, or new files.
 
-    The token is written last, so its file proves that all exist.
+    The token is written last. So if its file exists, all files exist.
     """
     disk.make_directory(folder)
     files = EphemeralCertificates(folder, host)

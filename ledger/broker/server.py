@@ -3,8 +3,9 @@
 Rules
 - The protocol's table `ACTIONS` has the request type of each action. The server decodes the body to this type and calls
   the handler in `ledger.broker.actions`.
-- The server sends an error of the store with its class. It logs any other error with the traceback, and sends the text.
-- The server refuses a call without a required token before it reads the body.
+- The server sends an error of the store with the error's class and text. It logs any other error with the traceback,
+  and sends only the text.
+- If a required token is missing, the server refuses the call before it reads the body.
 - A writing action runs only while this broker owns the store. The store's epoch is a number that a new owner raises.
   The server checks the epoch before and after the action, and acknowledges the action only after the second check.
 """
@@ -67,12 +68,12 @@ from pyspark_ledger.ledger.transport.part_file import PartFile
 from pyspark_ledger.ledger.transport.store_id_header import MIDDLEWARE, StoreIdHeaderFactory, require_store
 from pyspark_ledger.ledger.transport.tokens import BearerTokenFactory, require_allowed, require_token
 
-# Actions that the limit of concurrent calls does not apply to. An operator needs them while the broker is overloaded.
+# Actions without a limit of concurrent calls. An operator needs them while the broker is overloaded.
 _ALWAYS = frozenset({"hello", "health", "settings", "settings.change", "shutdown"})
-# Maximum number of blocks that are prepared together, after the first block. Reason: a copy of a block overwrites the
-# processor's caches. So Python's work on several blocks in a row is four times as fast as work between the copies. The
-# cost: while a client does not read, the broker keeps up to this many blocks in memory. Blocks that are not in local
-# files have at most `CachedReads.group_bytes` bytes in a group.
+# Maximum number of blocks in a group. The server prepares the blocks of a group in Python, and then copies and sends
+# them. Reason: a copy of a block overwrites the processor's caches. Without groups, each copy would be followed by
+# Python's work on the next block, which is then four times as slow. The cost: while a client does not read, the broker
+# keeps a group in memory. Blocks that are not in local files have at most `CachedReads.group_bytes` bytes in a group.
 _AHEAD = 8
 _log = logging.getLogger(__name__)
 

@@ -8,12 +8,12 @@ Rules
 - After any other status the supervisor restarts the broker at once. If the broker ends quickly several times in a row,
   the delay before a restart grows up to five seconds.
 - SIGTERM ends both processes at any time.
-- The option `--create` is passed until a broker has run for five seconds. After that no restart creates a store that
-  was deleted.
+- The supervisor passes the option `--create` to the broker until a broker has run for five seconds. Reason: a later
+  restart must not create a store again that was deleted.
 - If the broker ends quickly several times without answering a call, the supervisor exits with status 3. It prints the
   broker's last error, for the program that started the supervisor.
-- Standard error is a log file. If the file exceeds 16 MiB, its content is moved to `.old`. The supervisor does this
-  before a restart, and the broker does it while it runs.
+- Standard error is a log file. If the file exceeds 16 MiB, the supervisor moves its content to `.old` before a restart.
+  The broker does the same while it runs.
 """
 
 from __future__ import annotations
@@ -105,9 +105,9 @@ class Supervisor:
 
 
 def bound_log(fd: int, path: str | None = None) -> None:
-    """Move the content of a log that is too large to `<log>.old`. With `path`, only if `fd` is the file at `path`.
+    """If a log is too large, move its content to `<log>.old`. With `path`, only if `fd` is the file at `path`.
 
-    The file is truncated and not replaced, because several processes have it open.
+    The content is copied, and the file is truncated. It is not replaced, because several processes have it open.
     """
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode) or status.st_size <= _LOG_BYTES_MAX:
@@ -125,7 +125,7 @@ def _private(path: str, flags: int) -> int:
 
 
 def _last_error(fd: int) -> str:
-    """Return the last line of a log that the broker wrote, and not the supervisor."""
+    """Return the last line of the broker in a log. Skips the lines of the supervisor."""
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):
         return "see its log"

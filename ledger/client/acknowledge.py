@@ -1,7 +1,11 @@
-"""Acknowledgement of any number of entries and rows in one call, by record batches. The reply is the cursor's state.
+"""Acknowledgement of any number of entries and rows in one call. The reply is the cursor's state.
 
-Rule: if the broker refuses one line of a record batch, it acknowledges nothing of the whole call. The client repeats
-the call until its deadline if it cannot reach the broker. Reason: a repeated acknowledgement has no second effect.
+The call sends the positions as Arrow record batches, with one position in each line.
+
+Rules
+- If the broker refuses one line, it acknowledges nothing of the whole call.
+- If the client cannot reach the broker, it repeats the call until its deadline. Reason: a repeated acknowledgement has
+  no second effect.
 """
 
 from __future__ import annotations

@@ -1,13 +1,15 @@
 """Transport of a producer's entries to the broker: through shared memory on the broker's host, else over Flight.
 
+On the broker's host the producer copies an entry into a ring buffer in shared memory, and sends only its offset over a
+Unix socket:
+
     to the broker     first packet: AppendCommand, and the file descriptor of the ring buffer
                       next packets: offsets and lengths of entries in the ring buffer; or one file descriptor, of a file
                       with one entry
     from the broker   Appended, one packet for each packet with entries
 
-On the broker's host the producer copies an entry once, and sends only its offset over a Unix socket. The broker's reply
-to a new client, `Welcome`, has the abstract name of this socket. Client and broker each check that the other process
-belongs to the same user.
+`Welcome`, the broker's reply to a new client, has the name of this socket, in Linux's abstract namespace. Client and
+broker each check that the other process belongs to the same user.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ _log = logging.getLogger(__name__)
 # Errors of a system call that a container's policy forbids.
 _FORBIDDEN = (errno.EPERM, errno.EACCES, errno.ENOSYS)
 _REPLY_BYTES_MAX = 64 * 1024
-# A ring buffer that is larger than the data of a few syncs is not faster, and the kernel must allocate all its pages.
+# The ring buffer needs room for the entries of a few syncs. A larger buffer is not faster, and costs the kernel pages.
 _RING_BYTES_MAX = 32 * 1024 * 1024
 
 # An entry until it is acknowledged: its bytes, or its offset in the ring.
@@ -58,7 +60,7 @@ class EntryStream(Protocol):
         """Tell the broker that no more entries follow."""
 
     def read(self) -> bytes | None:
-        """Return the next reply; None after the broker has ended the stream."""
+        """Return the next reply. Return None after the broker has ended the stream."""
 
     def close(self) -> None:
         """Close the stream after the broker has ended it too. The caller must send no entry afterwards."""

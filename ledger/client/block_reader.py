@@ -7,10 +7,10 @@ Rules
   rest of the range again, until the deadline.
 - The reader maps exactly the bytes that the broker named. All of them are committed. The first frame must have the
   entry id that the broker named. If the file was deleted since, the reader requests the locations again.
-- One call locates many ranges, so that a read of many small ledgers is cheap. The ranges keep the order of the
-  requests. Each range has the blocks that `read_blocks` would return.
-- If a location in a range is invalid, the reader reads the rest of that range by `read_blocks`.
-- `read_ranges` copies small blocks, because to map a small block takes longer than to read it.
+- `read_ranges` asks the broker for the locations of many ranges in one call, so that a read of many small ledgers is
+  cheap. The ranges keep the order of the requests. Each range has the blocks that `read_blocks` would return.
+- If a location in a range is invalid, `read_ranges` reads the rest of that range by `read_blocks`.
+- `read_ranges` copies small blocks, because the mapping of a small block takes longer than a copy.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def slices_of(column: pa.LargeBinaryArray) -> list[pa.Buffer]:
     return [data.slice(start, end - start) for start, end in pairwise(edges)]
 
 
-# Number of ranges that one call locates. With more ranges, the first rows would arrive later.
+# Number of ranges in one call. With more ranges, the first rows would arrive later.
 _AT_ONCE = 512
 _COPIED_BYTES = 64 * 1024
 

@@ -1,14 +1,14 @@
 """Connection of one process to one broker. It makes the calls of the protocol, and retries them until their deadline.
 
 Rules
-- A pickled connection has the address, the store's id and the references to the credentials. The process that unpickles
-  it opens a connection of its own, at its first call.
+- A pickled connection has the address, the store's id and the references to the credentials. A process that unpickles
+  the connection opens a gRPC connection of its own, at its first call.
 - A call that reaches no broker is retried on a new connection until its deadline. Reason: a killed broker is restarted
   at the same address within a second. A repetition of an action has no second effect.
 - If the broker at the address has another store, every call fails. The error names both ids: see `store_id_header`.
-- gRPC does not work in a process that was forked from a process with gRPC: a call would never return. So the connection
-  refuses a call in such a process. It never closes an inherited gRPC connection, because a close would abort the
-  process.
+- After a fork, gRPC does not work in the child: a call would never return. So if the parent has used gRPC, the
+  connection refuses every call in the child. It never closes an inherited gRPC connection, because a close would abort
+  the process.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ class BrokerConnection:
         self.credentials.require_usable(address)
         self.store_id = store_id
         self.deadline_ms = deadline_ms
-        # If set, this function starts the broker of a directory again, and returns its address. An idle broker exits.
+        # Function that starts the broker of a directory again and returns its address. Reason: an idle broker exits.
         self.revive: Callable[[], str] | None = None
         self.can_move = False
-        """Whether the next broker may be on another host. Then the client looks for it after each failed call."""
+        """Whether the store's next broker may be on another host. If so, a failed call makes the client look for it."""
         self._lock = threading.Lock()
         self._connection: flight.FlightClient | None = None
         self._token: str | None = None
@@ -101,10 +101,11 @@ class BrokerConnection:
     ) -> Any:
         """Call an action of the protocol and return its reply. Raises the broker's error, or Unavailable.
 
-        Until the deadline, the call is retried if no broker is reached. A broker that has accepted the call has
-        `attempt_seconds` to reply. If the broker can move, a call is also retried after another broker took
-        the store over. A call is retried once if the broker does not trust this client, because another broker may have
-        the address.
+        A broker that has accepted the call has `attempt_seconds` to reply. The call is retried until the deadline if no
+        broker is reached. With `can_move`, it is also retried after another broker took the store over.
+
+        If the broker does not trust this client, the call is retried once. Reason: the store's next broker, with
+        another token, may have the address now.
         """
         body = request_body(request)
         until = monotonic_ms() + (self.deadline_ms if deadline_ms is None else deadline_ms)

@@ -88,7 +88,7 @@ class Client(BrokerConnection):
         return done
 
     def register_schema(self, name: str, arrow_schema: bytes) -> SchemaVersion:
-        """Register the first schema of a ledger. Return the newest schema, which another writer may have registered."""
+        """Register the first schema of a ledger. Return its newest schema. Another writer may have registered it."""
         done: SchemaVersion = self.call("schema.register", RegisterSchema(name, arrow_schema))
         return done
 
@@ -108,7 +108,7 @@ class Client(BrokerConnection):
         return done
 
     def producer(self, ledger: str, name: str | None = None, *, max_in_flight_bytes: int = 64 << 20) -> Producer:
-        """Open a producer of one ledger, which sends further entries before earlier entries are acknowledged."""
+        """Open a producer of one ledger. It sends further entries before earlier entries are acknowledged."""
         from pyspark_ledger.ledger.client.producer import Producer
 
         return Producer(self, ledger, name, max_in_flight_bytes=max_in_flight_bytes)
@@ -116,7 +116,7 @@ class Client(BrokerConnection):
     def read_blocks(
         self, request: ReadRequest, *, mapping: bool = True, places: Places | None = None
     ) -> Iterator[FrameBlock]:
-        """Yield the blocks of a range, in order. With `mapping`, blocks of the broker's host are mapped, not sent."""
+        """Yield the blocks of a range, in order. With `mapping`, a client on the broker's host maps the blocks."""
         from pyspark_ledger.ledger.client.block_reader import read_blocks
 
         return read_blocks(self, request, mapping=mapping, places=places)
@@ -184,8 +184,8 @@ def client_for(
 def _after_fork_in_child() -> None:
     global _clients_lock  # noqa: PLW0603 — a thread that the child does not have may hold the old lock
     _clients_lock = threading.Lock()
-    # The handler of `broker_connection` has run before, and still references all inherited connections. Reason: a
-    # freed connection would wait for threads that the forked process does not have.
+    # This frees no connection: the fork handler of `broker_connection` has run before, and references all inherited
+    # connections. Reason: a freed connection would wait for threads that the forked process does not have.
     _clients.clear()
 
 

@@ -4,19 +4,20 @@ The *manifest* of a store in a bucket is the object that names the store's prese
 
 Rules
 - A client of a directory reads the broker's address in `<store>/broker.json`. If no broker answers, the client takes
-  the lock `spawn.lock` and starts one. So many clients that start at once start exactly one broker.
+  the lock `spawn.lock` and starts a broker. So many clients that connect at once start exactly one broker.
 - The broker and its supervisor run in a new session, with their output in `<store>/broker.log`. They continue after the
   process that started them has ended.
 - The broker's `PYTHONPATH` has only the directories of the packages that it imports. Reason: a file `queue.py` beside a
   user's script must not replace a module of the broker. `broker_environment` describes the other variables.
-- A store has at most one supervisor, which keeps the lock `supervisor.lock`. While the supervisor restarts a broker, a
-  client waits for that broker.
-- If a broker owns the store and does not answer yet, a client waits for it. If a start fails in a directory that is no
-  store, the client removes the files that the start created.
-- An idle broker exits. A client that is allowed to start a broker then starts another at its next call.
+- The *supervisor* is the parent process of the broker, and restarts the broker after a crash. A store has at most one
+  supervisor, which keeps the lock `supervisor.lock`. While the supervisor restarts a broker, a client waits for that
+  broker.
+- If a broker owns the store and does not answer yet, a client waits for it.
+- If a start fails in a directory that is no store, the client removes the files that the start created.
+- `connect_store` has the arguments `start` and `create`. Only a client with `start` starts a broker, and only a client
+  with `create` creates a store. Any other client connects, or fails with an error that names the store's path.
+- An idle broker exits. A client with `start` then starts another broker at its next call.
 - If a store in a bucket has no broker of this directory, the client connects to the broker that the manifest names.
-- Only a client that is allowed to do so starts a broker or creates a store. Any other client connects, or fails with an
-  error that names the store's path.
 """
 
 from __future__ import annotations
@@ -66,8 +67,8 @@ def connect_store(
 ) -> Client:
     """Return a client of the broker at an address, or of the store in a directory or a bucket.
 
-    `credentials` are for an address, and for the broker of a store in a bucket that has no own certificates. For an
-    address the function starts no broker. It waits a few seconds at most for the broker at the address.
+    `credentials` are for an address. They are also for a store in a bucket, if its broker has no certificates of its
+    own. For an address the function starts no broker, and waits at most a few seconds for the broker there.
 
     Raises Unauthenticated if broker and client do not trust each other, and Unavailable if no broker answers in time.
     Raises NotFound if the directory has no store and `create` is false. Raises Refused if the store cannot be used on
@@ -108,7 +109,8 @@ def connect_store(
 def _elsewhere(store: Path, credentials: Credentials | None, deadline_ms: int, *, wait_ms: int = 0) -> Client | None:
     """Return a client of the broker that a store in a bucket has on another host, or with another directory.
 
-    Waits up to `wait_ms` for a broker that its supervisor restarts. Running tasks know the address of this broker.
+    Waits up to `wait_ms` for a broker that its supervisor restarts. Reason: running tasks know the address of this
+    broker, so it is better than a new broker.
     """
     if not bucket_of(store):
         return None
@@ -118,7 +120,7 @@ def _elsewhere(store: Path, credentials: Credentials | None, deadline_ms: int, *
 
 
 def _started_or_elsewhere(store: Path, create: bool, credentials: Credentials | None, deadline_ms: int) -> Client:
-    """Start a broker. If the start fails because another host was first, return a client of the broker there."""
+    """Start a broker. If the start fails because another host has just started one, return a client of that broker."""
     try:
         return _started(store, create, deadline_ms)
     except (Refused, Unavailable):
@@ -130,8 +132,9 @@ def _started_or_elsewhere(store: Path, create: bool, credentials: Credentials | 
 def _revived(client: Client, store: Path, credentials: Credentials | None, deadline_ms: int) -> str:
     """Return the address of a store's next broker, and give the client the broker's credentials.
 
-    If another host has taken over the store's bucket, the next broker runs on that host. Raises Fenced if it does not
-    answer. Reason: two hosts that restart their brokers by themselves would take the store from each other for ever.
+    If another host has taken over the store's bucket, the next broker runs on that host. Raises Fenced if this broker
+    does not answer, and starts none. Reason: two hosts that both restart their brokers would take the store from each
+    other for ever.
     """
     mark = store / FENCED
     if mark.exists():
@@ -228,7 +231,7 @@ def _awaited(store: Path, deadline_ms: int) -> Client:
 def _answering(store: Path, deadline_ms: int, *, of_any_version: bool = False) -> Client | None:
     record = BrokerRecord.read(store)
     if record is None or (record.guarded and not _alive(record.pid)):
-        return None  # another process may use the port of a dead broker, and must not get the token
+        return None  # another process may use the port of the dead broker, and must not get the token
     client = _client_of(record, store, deadline_ms)
     client.connection()  # Refused in a forked child, where gRPC does not work and a call would wait in vain
     try:
@@ -366,7 +369,7 @@ def _start_error(store: Path, log: Path, offset: int, status: int, before: set[s
         for name in {log.name, "spawn.lock", "supervisor.lock"} - (before or set()):
             (store / name).unlink(missing_ok=True)
         if before is None:
-            with suppress(OSError):  # not empty: the broker failed later
+            with suppress(OSError):  # the directory is not empty, because the broker failed later
                 store.rmdir()
     return Refused(f"the broker of {location_text(store)} ended with status {status}: {last_line}", hint=hint)
 

@@ -3,10 +3,11 @@
     Credentials("/etc/ledger/ca.pem", "/etc/ledger/me.pem", "/etc/ledger/me.key", "file:/etc/ledger/token")
 
 Rules
-- A path or a reference is no secret, so it can be printed and pickled. The exception is the token of a Spark task. It
-  is pickled with the task's partition. It is never printed, it allows one operation, and it expires.
-- A process reads the files at every new connection. Each process that uses the broker must have them at the same paths.
-  Exception: if the client has no certificate, its tasks get the authority's certificate, which is public.
+- A path or a reference is no secret, so it can be printed and pickled.
+- Exception: the token of a Spark task is a secret. It is pickled with the task's partition. It is never printed, it
+  allows one operation, and it expires.
+- A process reads the files at every new connection. Each process that uses the broker must have the files at the same
+  paths. Exception: if the client has no certificate, its tasks get the authority's certificate, which is public.
 - gRPC gives no reason for a failed TLS handshake. The client therefore repeats the handshake without gRPC, and raises
   the error of TLS. It does not retry the call, because a retry cannot correct a certificate.
 """
@@ -80,7 +81,7 @@ class Credentials:
         return replace(task, ca="", authority=read_pem(self.ca).decode("latin-1"))
 
     def with_files(self, find: Callable[[str], str]) -> Credentials:
-        """Return the credentials with the path on this host for each file. `find` returns this path."""
+        """Return the credentials with the files' paths on this host. `find` returns such a path."""
         paths = {part: find(path) for part in ("ca", "certificate", "key") if (path := getattr(self, part))}
         return replace(self, **paths) if paths else self
 

@@ -6,13 +6,13 @@ Rules
 - A producer serves one append at a time. A producer has its own name and sequence ids.
 - An idle producer ends its stream after a timeout. A client keeps the newest `_IDLE_MAX` idle producers.
 - A producer whose stream has ended is not kept.
-- If the broker is killed during an append, the client reads the log that the next broker has recovered. The entries of
-  the append in that log count as acknowledged. The client sends the missing entries again. So no row is lost or
+- If the broker is killed during an append, the client reads the log that the next broker has recovered. If the log has
+  entries of the append, they count as acknowledged. The client sends the missing entries again. So no row is lost or
   repeated.
 - If the stream ends while the same broker serves the ledger, entries may still be in flight. The append then fails, and
   its outcome is unknown.
-- If the ledger was deleted and created again, it has none of the append's entries. The caller then encodes the rows
-  again, because the columns may differ.
+- If the ledger was deleted and created again, it has none of the append's entries. The append then raises
+  `NothingAppended`. The caller encodes the rows again, because the columns may differ, and repeats the append.
 """
 
 from __future__ import annotations

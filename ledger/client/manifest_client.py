@@ -1,13 +1,13 @@
 """Client of a store in a bucket whose broker runs with another local directory, on this host or another host.
 
 Rules
-- The *manifest* is the object that names the store's broker. It is read only if the directory's own broker does not
-  answer. So a client of that broker sends nothing to the bucket.
-- A broker is not reachable if its process on this host has ended, or if it listens at loopback of another host.
+- The *manifest* is the object that names the store's broker. The client reads it only if the directory's own broker
+  does not answer. So a client of the directory's own broker sends nothing to the bucket.
+- The client does not try a broker whose process on this host has ended, or that listens at loopback of another host.
 - If the broker has own certificates, the client uses the secret in the bucket. Otherwise it uses the credentials that
   the caller gave.
-- A task starts no broker. If its broker does not answer, and the task can read the bucket, it continues with the broker
-  that the manifest names. From then on it uses the token of that broker.
+- A Spark task starts no broker. If its broker does not answer, and the task can read the bucket, the task uses the
+  broker that the manifest names. It also uses the token of that broker.
 - An error of the bucket is only logged. The caller then starts a broker, and the broker reports the same error.
 """
 
@@ -44,7 +44,7 @@ def manifest_client(
     while True:
         named = _named(directory)
         client = None if named is None else _answering(named, directory, credentials, deadline_ms)
-        # If the manifest names no broker, the broker has ended, or the next broker is taking the store over.
+        # If the manifest names no broker, the last broker has ended, and another broker may be taking the store over.
         most_ms = wait_ms if named is not None else min(wait_ms, _TAKING_OVER_MS)
         if client is not None or monotonic_ms() - started >= most_ms:
             return client

@@ -9,12 +9,12 @@ An *entry* is the unit of storage: one batch of messages, or a *chunk*, a part o
 Invariants
 - The log has the messages in the order of the calls. One lock covers the open batch and its sending.
 - The producer sends a batch when the batch has its maximum number of messages or bytes, and at `flush`.
-- It also sends a batch when the first message has waited for the delay and no entry is in flight. While an entry is in
-  flight it waits, because the broker would sync the batch after that entry anyway.
+- It also sends a batch when the first message has waited for the configured delay. Exception: while an entry is in
+  flight the producer waits, because the broker would sync the batch after that entry anyway.
 - Memory is limited to one open batch and the limit of bytes in flight. `send` waits at this limit.
 - A message that is too large for an entry is sent in chunks, one after another, after the open batch.
-- If an entry fails, all messages of its batch fail. A message that is invalid is refused alone, and gets no sequence
-  id.
+- If an entry fails, all messages of its batch fail.
+- An invalid message is refused alone, before it joins a batch, and gets no sequence id.
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ class MessageProducer:
                     self._next += count
                     self.batches += 1
             *before, last = entries
-            # The pipeline acknowledges in order, and nothing after an error. So if the last entry is durable, all are.
+            # Entries are acknowledged in order, and none after an error. So if the last entry is durable, all are.
             sent = SentBatch(self._partition)
             last.add_done_callback(partial(self._settle, sent, is_batch=count > 1, new=True, before=before))
             return MessageFuture(sent, count - 1)  # type: ignore[return-value]  # see its class
@@ -350,7 +350,8 @@ class MessageProducer:
         batch = self._open
         if batch:
             self._open = OpenBatch(self._partition)
-            entries = map(batch.encode, [self._envelope], [self._clock()])  # lazily: an error fails only this batch
+            # `map` encodes the batch later, in `_send_entries`, so that an error of the encoding fails only this batch.
+            entries = map(batch.encode, [self._envelope], [self._clock()])
             self._send_entries(entries, batch.result, len(batch), new=batch.first_sequence_id > self._known)
 
     def _send_large(self, message: OutgoingMessage) -> MessageFuture:
@@ -369,7 +370,7 @@ class MessageProducer:
         return MessageFuture(sent, 0)
 
     def _send_entries(self, entries: Iterable[list[Buffer]], sent: SentBatch, count: int, *, new: bool) -> None:
-        """Send the entries of a batch or of one large message. The result is set, also after an error."""
+        """Send the entries of a batch or of one large message. Sets the result of `sent`, also after an error."""
         self.batches += 1
         try:
             *before, last = [self._pipeline.append(*entry) for entry in entries]
@@ -387,7 +388,7 @@ class MessageProducer:
     def _send_due(self) -> None:
         """Send each batch that has waited for the delay. Runs on the timer thread.
 
-        Takes the lock only to send, because callers of `send` would wait for the lock.
+        Does not have the lock while it waits, because callers of `send` would wait for the lock.
         """
         delay = self._batching.batching_max_publish_delay_ms
         while not self._closed:
@@ -412,7 +413,7 @@ class MessageProducer:
         new: bool,
         before: Sequence[Future[Position]] = (),
     ) -> None:
-        """Set the result of a batch, whose last entry is durable or has failed. `new`: no message is a repetition.
+        """Set the result of a batch whose last entry is durable or has failed. `new` means: no message is a repetition.
 
         `before` has the earlier entries of the same future: the other batches of a column, or the other chunks of a
         message.

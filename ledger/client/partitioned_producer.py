@@ -3,8 +3,8 @@
 Rules, as in Pulsar's clients
 - The key of a message selects its partition (`ledger.partition_routing`). So messages with the same key keep their
   order.
-- Messages without a key are sent to the partitions in rotation. The next partition is used after each sent batch, so
-  that batches are full. The producer's name selects the first partition.
+- Messages without a key are sent to the partitions in rotation. The producer's name selects the first partition. The
+  producer changes to the next partition after each sent batch, and not after each message, so that batches are full.
 - Exception: without a key, an explicit sequence id selects the partition, as the id modulo the number of partitions.
   Reason: each partition has its own de-duplication, so a repeated message must go to the same partition.
 - The producer keeps the number of partitions with which it was created. So a key never changes its partition.

@@ -38,8 +38,8 @@ from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.protocol.actions import AppendCommand, Appended
 from pyspark_ledger.ledger.transport.errors import from_flight
 
-# Limits of a batch. They are small, so that many small entries form several batches: while the broker syncs one batch,
-# the next one is filled.
+# Limits of a batch. They are small, so that many small entries form several batches. While the broker syncs a batch,
+# the producer fills the next batch.
 _BATCH_BYTES_MAX = 1024 * 1024
 _BATCH_ENTRIES_MAX = 1024
 # Errors with which the broker refuses one entry. Before such an error it has acknowledged all earlier entries.
@@ -140,9 +140,9 @@ class Producer:
             self._bytes += size
             self._queued.append(sent)
             self._queued_bytes += size
-            # The calling thread sends if nothing is in flight or a batch is full. Reason: to wake the sender thread
-            # takes longer than to send. Also, the sender could wait for the GIL for milliseconds while another thread
-            # computes.
+            # The calling thread sends if nothing is in flight or a batch is full. Reason: a wake-up of the sender
+            # thread takes longer than a send. Also, the sender thread could wait milliseconds for the GIL while another
+            # thread computes.
             here = not self._in_flight or self._queued_bytes >= _BATCH_BYTES_MAX
             here = here and self._writing.acquire(blocking=False)
             if not here:

@@ -141,7 +141,7 @@ def _ledger(view: LedgerView) -> list[Element]:
 
 
 def _rest(view: LedgerView) -> list[str]:
-    """Return lines that count the omitted partitions and cursors, unless the view omits all of them."""
+    """Return lines with the numbers of omitted partitions and cursors, unless the view omits all of them."""
     described = view.described
     if described is None or view.problem:
         return []

@@ -35,11 +35,10 @@ _FORBIDDEN = re.compile("[\ufffe\uffff]")
 
 
 def element(tag: str, *children: Element | str, **attributes: str | float) -> Element:
-    """Return an element. Underscores in the name of an attribute become hyphens: `stroke_width`.
+    """Return an element. A text child must come before all elements.
 
-    An underscore at the end of the name is removed: `for_`, because `for` is a word of Python.
-
-    A text child must come before all elements.
+    In the name of an attribute, `stroke_width` becomes `stroke-width`. An underscore at the end is removed: `for_`
+    becomes `for`, which is a word of Python.
     """
     made = ET.Element(tag)
     for name, value in attributes.items():

@@ -1,7 +1,7 @@
 """Display of a notebook that this process runs in: a picture that is shown once and replaced.
 
 Rules
-- IPython is used only if the process runs in its kernel. It is no dependency and is never imported first.
+- IPython is used only if this process is its kernel, so that IPython is imported already. It is no dependency.
 - A picture has a text beside it, for notebooks that show no HTML.
 - A failed update ends the updates. Reason: some platforms show a picture but cannot replace it.
 """

@@ -50,7 +50,7 @@ class ProgressBar:
 
     @property
     def shown(self) -> bool:
-        """Whether updates are drawn. Otherwise the caller need not count what is left."""
+        """Whether updates are drawn. If not, the caller need not count the remaining work."""
         return self._screen is not None
 
     def update(self, fraction: float | None, words: str) -> None:
@@ -80,7 +80,7 @@ SILENT = ProgressBar("")
 
 
 def remaining_ms(elapsed_ms: int, fraction: float | None) -> int | None:
-    """Return the estimated time left; None at the begin, at the end and without a known end."""
+    """Return the estimated time left. Return None at the start, at the end, and if the end is unknown."""
     if not fraction or fraction >= 1:
         return None
     return round(elapsed_ms * (1 - fraction) / fraction)

@@ -3,14 +3,14 @@
     | table table | bucket | both | local | open |        parts, in the order of the log
     0                                      x(position)    coordinates from 0 to the width
 
-The *place* of a segment is where its data is: in a published table, in the bucket, local, or both in the bucket and
+The *place* of a segment says where its data is: in a published table, in the bucket, local, or both in the bucket and
 local.
 
 Rules
 - If the ledger has at most `PARTS_MAX` segments, each part is one segment. Otherwise a part is a group of consecutive
   segments of the same place. If there are more than `PARTS_MAX` such groups, each part has an equal number of segments.
   Its place is then the place of most of its entries.
-- The width of a part grows with its entries. Every part has a least width, so that each is visible.
+- The width of a part grows with its number of entries. Every part has a minimum width, so that each part is visible.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _GAP = 2.0
 class DrawnPart:
     """Consecutive segments from `first` to `last`.
 
-    `place` is the place of most entries, `counts` the segments by place.
+    `place` is the place of most of their entries. `counts` has the number of segments for each place.
     """
 
     place: Place
@@ -95,7 +95,7 @@ class Strip:
         return float(self._xs(position.ledger_id, np.array([position.entry_id]))[0])
 
     def covered(self, runs: Iterable[LedgerRuns]) -> list[tuple[int, int]]:
-        """Return the coordinates of ranges of entries, at least 1 wide. Ranges that meet at this scale are joined."""
+        """Return the coordinates of ranges of entries. A range is at least 1 wide, and touching ranges are joined."""
         changes = np.zeros(WIDTH + 2, np.int64)
         for run in runs:
             starts = np.floor(self._xs(run.ledger_id, run.starts)).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Header with the batch that a call belongs to: see `ledger.logs.batch`. A call without the header has no batch."""
+"""Header of a call with the id of the query's batch, for the broker's log. `ledger.logs.batch` explains the id."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ from pyspark_ledger.ledger.wal.requests import RequestLimits, read_manifest, rep
 
 TOKEN_FILE, AUTHORITY_FILE = "remote.token", "remote.ca.pem"
 OWN_CERTIFICATES = "tls"
-"""Folder in the local directory of a broker with certificates, key and token of its own."""
+"""Folder in a broker's local directory with the certificates, the key and the token that the broker made."""
 # A name and not an import, because this package must not depend on the modules of object storage.
 _BUCKET = ("pyspark_ledger.offload.home_bucket", "home_bucket")
 _SECRET_BYTES_MAX = 64 * 1024

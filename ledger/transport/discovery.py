@@ -6,18 +6,18 @@ new broker raises.
 
     <store>/broker.json                       {"address", "pid", "epoch", "store_id", "remote", "crc32c", "guarded"}
     <store>/broker.token                      token for the loopback port of a host that forbids Unix sockets
-    <run directory>/<16 hex digits>.sock      the socket; its name is made of the store id, so a restart keeps the path
+    <run directory>/<16 hex digits>.sock      the socket; the digits are from the store id, so every restart has them
     <run directory>/<16 hex digits>.token     the token of the running broker, which keeps the file locked
 
 Rules
 - A broker writes a new record to a scratch file and renames it. A reader sees either the old or the new record.
 - A record can be out of date. A client therefore accepts a broker only if the broker answers with the store's id.
 - A record with a wrong checksum is ignored. A record of an older broker has no checksum.
-- On a host that forbids Unix sockets, the broker listens at a loopback port and requires a token. The next broker after
-  a crash uses the same port and token, because running tasks know them.
-- Only the user of the broker can read the token file.
-- After an orderly end the next broker has another token. Reason: a process of another user can take the free port, and
-  receive the old token from a client that stays connected.
+- On a host that forbids Unix sockets, the broker listens at a loopback port and requires a token. Only the user of the
+  broker can read the token file.
+- After a crash, the next broker uses the same port and token, because running tasks know them.
+- After an orderly end, the next broker has another token. Reason: a process of another user can take the free port. It
+  then receives the old token from a client that connects to this port again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """Memory mapping of blocks (parts of a segment file with whole entries).
 
-Readers on the broker's host map blocks themselves. The broker maps the blocks that it sends to remote readers. A block
-can also be in a shared-memory file, which its readers lock and map. `ledger.cache.shared_memory` creates and evicts
-these files and defines their layout. A *frame* is an entry in a block, with its length and id.
+Readers on the broker's host map blocks themselves. The broker maps the blocks that it sends to remote readers. A
+*frame* is an entry in a block, with its length and id.
+
+A block can also be in a shared-memory file of the broker's cache. Its readers lock and map the file.
+`ledger.cache.shared_memory` creates and evicts these files, and defines their layout.
 """
 
 from __future__ import annotations
@@ -43,8 +45,8 @@ def map_block(block: SegmentBlock) -> pa.Buffer:
     """Map exactly the frames of a block. Raises NotFound, Corrupt or Unavailable. The error names the file.
 
     The mapping begins at a page boundary, and the returned buffer begins at the block. The mapping exists while the
-    buffer or a slice of it exists. All pages are loaded before the function returns. Reason: this is faster than one
-    page fault for each page. Also, an unreadable disk then raises an error instead of SIGBUS.
+    buffer or a slice of it exists. The function loads all pages before it returns. Reason: this is faster than one
+    page fault for each page. Also, an unreadable disk then causes an error, and not SIGBUS, which kills the process.
     """
     end = block.offset + block.length
     with opened(block.path) as fd:

@@ -1,11 +1,11 @@
 """Mark of a directory whose store has moved to a bucket. Each later open of the directory fails with the new address.
 
     moved.json               {"address": "s3://…", "store_id": …, "nonce": …}, written first
-    metadata.moved.sqlite    the metadata; the rename from metadata.sqlite is the mark
+    metadata.moved.sqlite    the store's metadata; its new name is the mark
 
 Rules
-- One rename marks a directory. A program of an earlier version, without this module, finds no metadata and refuses the
-  directory.
+- A rename of `metadata.sqlite` marks a directory. A program of an earlier version, without this module, finds no
+  metadata and refuses the directory.
 - A rename back removes the mark. `moved.json` beside `metadata.sqlite` is no mark.
 """
 

@@ -10,12 +10,13 @@ of two layouts:
     segment    the blocks of a segment file (`ledger.segment.format`), so that the part can become a segment
 
 In segment layout each entry has a *wide* stamp before it, a stamp of fixed length. The task writes zeros there, and the
-broker overwrites them at the commit. The marker is the last entry. After the task has closed the file, no other bytes
-change.
+broker overwrites them at the commit. No other bytes change after the task has closed the file. The marker is the last
+entry.
 
 Rules
-- The checksum of a part in segment layout covers the frame header, the magic number and the checksum of each entry. So
-  it also protects the entries' bytes, and the task does not read them a second time.
+- The checksum of a part in segment layout covers the frame header, the magic number and the checksum of each entry. It
+  does not cover the entries' other bytes, which the entries' own checksums protect. So the task does not read these
+  bytes a second time.
 - The task syncs a large part in segment layout when it closes the part. So the syncs of a batch run in parallel.
 """
 

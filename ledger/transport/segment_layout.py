@@ -1,11 +1,11 @@
-"""Bytes of a segment file, made one entry after the other (`ledger.segment.format`).
+"""Bytes of a segment file (`ledger.segment.format`) for a staged part, made one entry after the other.
 
-A part in segment layout has a stamp before each entry: the time at which the broker stored the entry, and its row
-number. The writer of the part does not know these numbers. So it writes a stamp of fixed length in their place. The
-last entry is the marker, which ends the part's run (the entries of one batch).
+In a segment file, each entry has a stamp before it: the time at which the broker stored the entry, and its row number.
+The writer of the part does not know these numbers. So it writes a placeholder of fixed length instead. The last entry
+is the marker, which ends the part's run (the entries of one batch).
 
-Rule: while entries are added, the header of the open block states the full length of a block. `last_header` returns
-the header with the real length.
+Rule: while entries are added, the header of the open block has the maximum length of a block. At the end, `last_header`
+returns the header with the real length.
 """
 
 from __future__ import annotations

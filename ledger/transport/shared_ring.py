@@ -71,7 +71,7 @@ class RingWriter:
             view = buffer if isinstance(buffer, bytes) else memoryview(buffer).cast("B")
             self._memory[at : at + len(view)] = view
             at += len(view)
-        at = max(at, start + 1)  # an empty entry needs an offset of its own, too
+        at = max(at, start + 1)  # an empty entry also needs an offset of its own
         self._live.append((start, at))
         self._head = at
         return start
@@ -80,7 +80,7 @@ class RingWriter:
         """Release the space of the oldest entry. Called when the entry was acknowledged or has failed."""
         self._live.popleft()
         if not self._live:
-            self._head = 0  # the next entry is at 0 again, so that a seldom used ring uses few pages
+            self._head = 0  # the next entry starts at 0 again, so that an often empty ring uses few pages
 
     def free(self) -> None:
         """Release the file and the memory. Called after the last write. A repeated call does nothing."""
@@ -158,7 +158,7 @@ def map_sealed(fd: int) -> memoryview:
 def entry_file(fd: int) -> memoryview:
     """Return the entry in a file that cannot shrink.
 
-    If nobody can write to the file, the result is a mapping, otherwise a copy.
+    If the kernel forbids writes to the file, the result is a mapping, otherwise a copy.
     """
     if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _UNCHANGING != _UNCHANGING:
         return memoryview(map_sealed(fd).tobytes())
@@ -178,7 +178,7 @@ def is_same_user(peer: socket.socket) -> bool:
 
 
 def entry_batch(entries: Sequence[Buffer]) -> pa.RecordBatch:
-    """Return a batch of entries. The batch references a single entry, and copies several entries into one buffer."""
+    """Return a batch of entries. Several entries are copied into one buffer. A single entry is not copied."""
     sizes = [memoryview(entry).nbytes for entry in entries]
     data = pa.py_buffer(entries[0]) if len(entries) == 1 else pa.py_buffer(b"".join(map(memoryview, entries)))
     offsets = np.zeros(len(entries) + 1, dtype=np.int32)

@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 from pyspark_ledger.ledger.errors import LedgerError, Refused, Unauthenticated
 
 _PROBE_SECONDS = 5.0
-# A broker that is killed during the handshake also closes the connection. The next attempt then gets no answer.
+# Number of attempts before a closed connection counts as a refusal. Reason: a broker that is killed during the
+# handshake also closes the connection, but then the next attempt gets no answer.
 _PROBES = 3
 _X509_EXPIRED = 10
 _HINT = "Compare the client's authority, certificate and key with the broker's"

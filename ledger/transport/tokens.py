@@ -53,10 +53,11 @@ from pyspark_ledger.ledger.location import require_path
 
 PREFIX = "ledger-task."
 TASK_TOKEN_MS = 24 * 3600 * 1000
-# A token for more ledgers than this names no ledger and allows all. Reason: every call carries the token.
+# A token for more ledgers than this number names none, and allows all ledgers. Reason: every call sends the token, so
+# it must be short.
 LEDGERS_NAMED_MAX = 16
 May = Literal["read", "write"]
-# The name of a call is its action in the protocol, or the type of its stream.
+# A right is a set of names of calls. A name is the action of the call, or the type of its stream.
 _APPEND = "AppendCommand"
 _ALLOWED: dict[str, frozenset[str]] = {
     "read": frozenset({"hello", "locate", "locate.many", "locate.stored", "survey", "DoGet"}),

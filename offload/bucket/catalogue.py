@@ -5,14 +5,15 @@
     gap       a range of entries that the topic had and the bucket does not have
 
 Rules
-- The user metadata of an object state its topic. If the topic is missing there, the index object states it.
-- Objects of one topic are grouped by cluster and by incarnation, the id that changes when a ledger is created again.
-- Objects of older versions of Pulsar state neither cluster nor incarnation. If the topic has exactly one other group,
-  and their segments are earlier, they join this group. Otherwise they are a separate group.
+- The user metadata of an object name its topic. If they name no topic, the index object names it.
+- Objects of one topic are grouped by Pulsar cluster and by incarnation, the id that changes when a ledger is created
+  again.
+- Objects of older versions of Pulsar state neither cluster nor incarnation. They are a group of their own. Exception:
+  if the topic has exactly one other group, and all its segments are later, the objects join that group.
 - An attempt is valid if its index is readable and its data object is at least as long as the index states.
 - Valid attempts of one segment must agree in last entry id and length. The attempt with the most entries is read.
-- A missing segment is a gap only if later segments of the topic exist, because the last segments may still be uploaded.
-  Exception: an index without its data object is always a gap, because the index is written last.
+- A missing segment is a gap only if later segments of the topic exist. Reason: the last segments may still be uploaded.
+- An index without its data object is always a gap. Reason: the index is written last, so the data object was deleted.
 - The user may give Pulsar's metadata of a topic (option `offloadMetadata`). Then these metadata determine the segments
   of the topic and the valid attempt of each segment. Objects that state no topic are found only by such metadata.
 """
@@ -40,7 +41,7 @@ class Attempt:
 
     `topic` is the ledger in Pulsar's spelling, or empty if no object states it. `data_bytes` is -1 if the data object
     is missing. `object_name` is the name of the data object, if this name cannot be derived from `key`. `entries` is
-    the number of entries if it is known without a readable index, else -1.
+    -1, except for an attempt whose number of entries is known without a readable index.
     """
 
     key: ObjectKey
@@ -73,7 +74,7 @@ class Segment:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """Values of which at least one changes if the data object is replaced."""
+        """Values for comparison. At least one of them changes if the data object is replaced."""
         return self.data_name, self.ledger_id, self.index.data_bytes, self.stored_entries, self.changed_ms
 
     @property
@@ -129,8 +130,8 @@ class Catalogue:
     def find(self, name: str, records: Sequence[PulsarRecord] = (), *, cluster: str = "") -> list[TopicSegments]:
         """Return the topic of this name in any spelling, or its partitions in order.
 
-        Raises NotFound if there is no topic of this name. Raises Refused if name or cluster is ambiguous, or if no
-        record of `records` is of the topic.
+        Raises NotFound if there is no topic of this name. Raises Refused if name or cluster is ambiguous, or if
+        `records` are given and none of them is of the topic.
         """
         topicless = [attempt for group in self._topics.get("", {}).values() for attempt in group] if records else []
         try:
@@ -212,7 +213,8 @@ def _paths_of(wanted: str, names: Mapping[str, str]) -> list[str]:
 def _merge_unstated_cluster(groups: Mapping[tuple[str, str], list[Attempt]]) -> dict[tuple[str, str], list[Attempt]]:
     """Merge the attempts that state no cluster and incarnation into the only other group.
 
-    They stay a separate group if there are several other groups, or if the other group has an earlier segment.
+    These attempts stay a group of their own if there are several other groups. They also do so if any segment of the
+    other group is earlier than one of their segments.
     """
     named = {group: attempts for group, attempts in groups.items() if group != _UNSTATED}
     older = groups.get(_UNSTATED, [])

@@ -6,7 +6,8 @@ Rules
 - Arrays have one element for each entry.
 - Entries of transactions, transaction markers and message chunks are rare, and are kept in lists.
 - The time of an entry is the time at which the broker stored it. If it is missing, the producer's publish time is used.
-  The entries of a direct segment, whose stamps in the object are provisional, have the time that its index states.
+- The stamps in a direct segment are provisional, without the real time. So its entries have the time that the segment's
+  index states.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Reads of a bucket's segments: the visible entries of a *part*, the input of one task, and the heads of all entries.
+"""Reads of a bucket's segments: the entries of a *part*, which is the input of one task, and the heads of all entries.
 
-An entry is *visible* if a consumer of Pulsar would get it: markers and entries of aborted transactions are not visible.
-The head of an entry is its offset, length, time, number of rows and transaction (`entry_heads`). A topic is *scanned*
-if the heads of all its entries have been read. The page docs/concepts.md explains the words marker, chunk, segment and
-direct segment.
+A part returns only *visible* entries, which a consumer of Pulsar would get. Markers and entries of aborted transactions
+are not visible. The *head* of an entry is its offset, length, time, number of rows and transaction (`entry_heads`). A
+topic is *scanned* if the heads of all its entries have been read. The page docs/concepts.md explains the words marker,
+chunk, segment and direct segment.
 
 Rules of a part
-- The process that uses an entry's rows verifies the entry's checksum. Pulsar's clients may write entries without one.
+- The process that uses an entry's rows verifies the entry's checksum. Entries of Pulsar's clients may have no checksum.
 - A chunked message is returned as a whole, in place of its last chunk. Its other chunks may be in any segment.
 - Payloads are decrypted before chunks are joined, because each chunk of a message is encrypted separately.
 - If the topic was not scanned, a chunk or an entry of a transaction is an error. Reason: only a scan determines whether

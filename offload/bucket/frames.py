@@ -7,8 +7,8 @@ provisional stamp.
 Rules
 - The bytes of an entry are a view of the fetched piece, not a copy. Exception: an entry that crosses the end of a
   piece.
-- Header, lengths, entry ids and padding are checked. Damage raises Corrupt with object, offset, the expected and the
-  found value.
+- Header, lengths, entry ids and padding are checked. Damage raises Corrupt. The error names the object, the offset, and
+  the expected and the found value.
 - Padding in place of an entry raises DataLoss, because the writer of the object left out entries.
 - The caller verifies the checksums of entries.
 """
@@ -39,9 +39,9 @@ class ByteRange:
     """Entries `[first, end)` of one block, and their bytes `[offset, end_offset)` in the data object.
 
     The bytes may begin before entry `first`: their first frame is entry `at_entry`. If `header` is set, the bytes begin
-    with the block's header. If `whole` is set, `end` is the end of the block, whose padding is then checked. `stamps`
-    are the real stamps from `at_entry` on, if those in the object are provisional
-    (`ledger.segment.provisional_stamps`).
+    with the block's header. If `whole` is set, `end` is the end of the block, and the padding after it is checked. If
+    the stamps in the object are provisional (`ledger.segment.provisional_stamps`), `stamps` has the real stamps from
+    `at_entry` on.
     """
 
     data_name: str

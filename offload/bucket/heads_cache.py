@@ -1,9 +1,9 @@
 """Cache of entry heads in one process, for repeated reads of the same objects.
 
-The head of an entry is its offset, length, time, number of rows and transaction (`entry_heads`). To find transactions
-and chunks, a read needs the heads, and must fetch all bytes of a topic for them. Spark reuses the processes that plan
-reads. So a second read of the topic in one session gets the heads from this cache. A segment is one file of a ledger;
-a sealed segment never changes.
+The head of an entry is its offset, length, time, number of rows and transaction (`entry_heads`). A read needs the heads
+of a topic to find transactions and chunks, and must fetch all bytes of the topic to get the heads. Spark reuses the
+processes that plan reads. So a second read of the topic in one session gets the heads from this cache. A segment is one
+file of a ledger.
 
 Rules
 - The key has the store's address and options, the object's name, the segment, and the object's sizes and times of

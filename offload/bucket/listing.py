@@ -10,7 +10,8 @@ Rules
   an offload is not read. Its attempts are invalid, so its segments are listed as missing.
 - An object of a later format version makes its attempt invalid.
 - A *direct segment* has a data object that a Spark task wrote before the commit. The object's metadata state this. If
-  the segment has no index object, it is skipped: its rows are not committed, or they were committed a moment ago.
+  the segment has no index object, the listing skips it. Reason: its rows are not committed, or were committed only a
+  moment ago.
 - Objects never change. So a repeated listing reads only the indexes of new attempts and of invalid attempts.
 - An index is read as a whole, up to a limit. An unreadable index makes its attempt invalid, and the listing continues.
 """
@@ -193,7 +194,7 @@ def _with_names(attempt: Attempt, metadata: Mapping[str, str], index: BlockIndex
 
 
 def _check_data_size(attempt: Attempt, index: BlockIndex, where: str) -> Attempt:
-    """Return the attempt, with a fault if its data object is missing or shorter than the index states."""
+    """Return the attempt. Set its fault if its data object is missing, or is shorter than the index states."""
     if attempt.data_bytes < 0:
         return replace(_with_fault(attempt, f"{where} is missing, only its index exists"), entries=index.entries)
     if attempt.data_bytes < index.data_bytes:

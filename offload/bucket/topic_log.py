@@ -1,4 +1,4 @@
-"""Log of one topic in a bucket, for the planning of reads: its positions, and the split of a range into tasks.
+"""Log of one topic in a bucket, for the planning of reads. It finds positions, and splits a range into tasks.
 
 The head of an entry is its offset, length, time, number of rows and transaction (`entry_heads`). A log is *scanned* if
 the heads of all its entries have been read. A *part* is the input of one task. The page docs/concepts.md explains the
@@ -91,10 +91,11 @@ class BucketLog:
 
     @cached_property
     def _row_gaps(self) -> list[Gap]:
-        """Gaps before direct segments. The index of a direct segment states the number of rows before it in the log.
+        """Gaps in which direct segments are missing. They are found by the numbers of rows.
 
-        Reason: if a direct segment has lost its index object, its data object looks like a part that was never
-        committed. A gap is found only if the heads since the previous direct segment were read.
+        If a direct segment has lost its index object, its data object looks like a part that was never committed. But
+        the index of a later direct segment states the number of rows before it in the log. The method compares this
+        number with the rows in the bucket. It can do so only if the heads since the previous direct segment were read.
         """
         found, before, rows = [], -1, None
         known = [gap.ledger_id for gap in self.topic.gaps]
@@ -270,7 +271,7 @@ def segment_ranges(segment: Segment) -> list[ByteRange]:
 
 
 def _narrow(byte_range: ByteRange, first: int, end: int) -> ByteRange:
-    """Return the range of the entries `[first, end)` of a block without heads, which is scanned from its start."""
+    """Return the range of the entries `[first, end)` of a block without heads. Its bytes begin at the block's start."""
     return replace(byte_range, first=first, end=end, whole=end == byte_range.end)
 
 
@@ -298,7 +299,7 @@ def _split_block(
 
 
 def _pieces(size: int, target_bytes: int) -> int:
-    """Return the number of ranges of about `target_bytes`, rounded, so that no small task remains."""
+    """Return the number of ranges of about `target_bytes`. The number is rounded, so that no task is small."""
     return max(1, round(size / target_bytes))
 
 

@@ -9,7 +9,7 @@ The page docs/concepts.md explains the words segment and attempt. The file is of
 Rules
 - This file, and not the listing of the bucket, determines which segments a topic has. If a segment was uploaded several
   times, a metadata record also determines the valid upload.
-- The segments of a metadata record have no order. After the parsing they are ordered by segment id.
+- The segments of a metadata record have no order. The parser orders them by segment id.
 - The last segment is open and was never offloaded.
 """
 

@@ -6,8 +6,8 @@
 
 Rules
 - Names are not validated, because a bucket may contain topics that `ledger.names` refuses.
-- A text is first compared with decoded names, then with encoded names. Reason: `a+b` may be the name of a topic, and
-  the encoded name of the topic `a b`.
+- A user's text is first compared with decoded names, then with encoded names. Reason: `a+b` may be the name of one
+  topic, and also the encoded name of the topic `a b`.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ Rules
 - A transaction is open if the bucket has neither its commit nor its abort. The log ends before the first entry of an
   open transaction, as for Pulsar's own readers.
 - The position of a chunked message is the position of its last chunk.
-- If a first chunk comes again, its message starts again. Any other repeated chunk is ignored. A message with a missing
-  chunk is not delivered.
+- If the first chunk of a message is repeated, the message starts again. Any other repeated chunk is ignored.
+- A message with a missing chunk is not delivered.
 """
 
 from __future__ import annotations

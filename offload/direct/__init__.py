@@ -1,6 +1,6 @@
-"""Direct segments: segments whose data object a task of a sink has put before the commit.
+"""Direct segments: segments whose data object a Spark task of a sink has put into the bucket before the commit.
 
-The stamps in such an object are provisional. `reader` writes the real ones into the copies that it returns.
-`data_object` reads a whole object without an index. `upload` writes an object, for a task and for the broker.
-`store_objects` are the requests of the broker.
+A *stamp* is the time and the row number that the broker gives an entry at the commit. So the stamps in such an object
+are provisional. `reader` writes the real stamps into the copies that it returns. `data_object` reads a whole object
+without an index. `upload` writes an object, for a task or for the broker. `store_objects` makes the broker's requests.
 """

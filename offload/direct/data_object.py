@@ -1,12 +1,12 @@
 """Data object of a direct segment: finds its entries without an index object, and stamps a copy of its bytes.
 
 A *stamp* is the time and the row number that the broker gives an entry. A *direct segment* is a segment whose data
-object a task of a sink has put. The stamps in this object are provisional (`ledger.segment.provisional_stamps`).
+object a Spark task has put. The stamps in this object are provisional (`ledger.segment.provisional_stamps`).
 
 Rules
-- Every header, frame, provisional stamp, padding byte and checksum is compared. Damage raises Corrupt, which names the
+- Every header, frame, provisional stamp, padding byte and checksum is verified. Damage raises Corrupt, which names the
   object and the place.
-- The layout that follows from the lengths of the entries must be the layout of the object.
+- The lengths of the entries determine the layout of the object. A different layout raises Corrupt, too.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Reader of a direct segment, which fetches ranges of its data object and writes the real stamps into the copies.
 
 A *stamp* is the time and the row number that the broker gives an entry. A *direct segment* is a segment whose data
-object a task of a sink has put. The stamps in this object are provisional (`ledger.segment.provisional_stamps`).
+object a Spark task has put. The stamps in this object are provisional (`ledger.segment.provisional_stamps`).
 
 Invariants
 - Nothing is fetched before the first read.
 - No caller gets a provisional stamp.
-- The index comes from the caller or from the entry index. Exception: if the entry index is not in the bucket yet, the
-  whole data object is read. The block index is never read.
+- The reader gets the entries' offsets from its caller, or from the entry index object. If this object is not in the
+  bucket yet, the reader reads the whole data object instead. It never reads the block index.
 - A missing data object raises DataLoss, because the segment's record refers to it.
 """
 

@@ -1,4 +1,6 @@
-"""Upload of one data object while its entries are made: the large part of a task, or small parts that a broker joins.
+"""Upload of the data object of a direct segment while its entries are made.
+
+A task uploads its rows if they are many. The broker joins the rows of several tasks if they are few, and uploads them.
 
     entry ─▶ frame with a provisional stamp ─▶ piece of about 8 MiB ─▶ part of an upload, by another thread
                                                                         marker ─▶ last header ─▶ complete
@@ -8,9 +10,9 @@ entries are provisional, and readers compute the real ones (`ledger.segment.prov
 
 Rules
 - The upload begins when the pieces have `upload_from` bytes. Until then they are in memory, and `entries` returns them.
-- A piece with the header of the open block waits until the block is full. Reason: the last header states the length of
-  the last block.
-- At most `_IN_FLIGHT` pieces are on their way, so that memory is bounded.
+- The piece with the header of the open block is not sent before the block is full. Reason: if this block is the last,
+  its real length must be written into the header.
+- At most `_IN_FLIGHT` pieces are being sent, so that memory is bounded.
 - The object exists when `close` returns. After an error the upload is aborted.
 """
 
@@ -35,7 +37,7 @@ from pyspark_ledger.offload.storage.object_store import ObjectStore, Upload, Upl
 from pyspark_ledger.offload.upload import retry
 
 _PIECE_BYTES = 8 * 1024 * 1024
-_PIECES_OF_ONE_SIZE = 2_500  # an upload has at most 10,000 parts: then the pieces become larger
+_PIECES_OF_ONE_SIZE = 2_500  # after this number the pieces become larger, because S3 allows 10,000 parts an upload
 _THREADS, _IN_FLIGHT = 2, 4
 
 
@@ -64,7 +66,7 @@ class DirectUpload:
         self._lengths: list[int] = []
         self._rows: list[int] = []
         self._starts: list[tuple[int, int]] = []  # piece and offset of each entry, until the upload begins
-        self._pieces: list[_Piece] = []  # complete, and not on their way
+        self._pieces: list[_Piece] = []  # complete, and not sent yet
         self._open = _Piece(1, bytearray())
         self._header = 1, 0  # piece and offset of the open block's header
         self._place: DirectPlace | None = None
@@ -75,7 +77,7 @@ class DirectUpload:
 
     @property
     def is_begun(self) -> bool:
-        """Whether entries are on their way to the bucket."""
+        """Whether the upload has begun."""
         return self._place is not None
 
     @property
@@ -90,7 +92,7 @@ class DirectUpload:
         self._append(entry)
 
     def entries(self) -> Iterator[tuple[memoryview, int]]:
-        """Yield the entries, each with its number of rows. The upload has not begun."""
+        """Yield the entries, each with its number of rows. Called only before the upload has begun."""
         pieces = {piece.number: memoryview(piece.data) for piece in (*self._pieces, self._open)}
         for (number, start), length, rows in zip(self._starts, self._lengths, self._rows, strict=True):
             yield pieces[number][start : start + length], rows
@@ -103,7 +105,7 @@ class DirectUpload:
         self._release()
 
     def abort(self) -> None:
-        """Abort the upload. Raises no error of the bucket: a sweep aborts an upload that is left over."""
+        """Abort the upload. Raises no error of the bucket, because the broker's sweep later aborts the upload too."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
         if self._place is not None and self._upload is not None:
@@ -159,7 +161,7 @@ class DirectUpload:
                 self._send(piece)
 
     def _send(self, piece: _Piece) -> None:
-        """Hand a piece to the pool. Waits if too many are on their way. Raises the error of an earlier piece."""
+        """Give a piece to the thread pool. Waits if too many are being sent. Raises the error of an earlier piece."""
         while len(self._sending) >= _IN_FLIGHT or (self._sending and self._sending[0].done()):
             self._sent.append(self._sending.popleft().result())
         assert self._pool is not None  # noqa: S101 — the upload has begun
@@ -185,7 +187,7 @@ class DirectUpload:
 
 @contextmanager
 def _required(place: DirectPlace) -> Iterator[None]:
-    """Add the reason to the error of an upload that is gone."""
+    """Add the reason to the error if the upload does not exist any more."""
     try:
         yield
     except NotFound as gone:
@@ -196,5 +198,5 @@ def _required(place: DirectPlace) -> Iterator[None]:
 
 
 def _piece_bytes(number: int) -> int:
-    """Return the least size of part `number`."""
+    """Return the minimum size of part `number` in bytes."""
     return _PIECE_BYTES << min((number - 1) // _PIECES_OF_ONE_SIZE, 3)

@@ -12,12 +12,12 @@ Rules
 - Some values are in the object twice. If two such values differ, Corrupt is raised, which names both.
 - Sizes are compared with the object's size before memory is allocated.
 - The streaming format (version 2) raises Unsupported.
-- The index of a *direct segment*, whose stamps in the data object are provisional, states the real stamps. Its custom
-  metadata have `ledger/stamps`: the time of all entries, and the rows of the log before each block and at the end.
+- The stamps in the data object of a *direct segment* are provisional. Its index states the real stamps, in its custom
+  metadata. `ledger/stamps` has the time of all entries, and the rows of the log before each block and at the end.
 
 Pulsar's offloader has a known fault: if an entry does not fit into a block, the offloader stops and reports success.
-The index then lists a last block that begins where the data object ends. The entries from this block on are not in the
-object, although the metadata count them.
+The index then lists a last block that begins where the data object ends. The metadata count the entries of this block,
+but the object does not have them.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class BlockIndex:
 
     @property
     def payload_schemas(self) -> str:
-        """The payload schemas of the messages as JSON; empty if no schema was registered with the ledger's store."""
+        """The payload schemas of the messages as JSON; empty if no schema was registered."""
         for pair in self.metadata.customMetadata:
             if pair.key == PAYLOAD_SCHEMAS:
                 return pair.value.decode(errors="replace")

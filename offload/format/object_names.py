@@ -7,7 +7,7 @@ The page docs/concepts.md explains the words segment, block, entry and data obje
     <uuid>-ledger-<ledger id>-entries    the entry index, with the offset of each entry; optional, and unknown to Pulsar
 
 A ledger id is the id of a segment. The UUID identifies one attempt to offload the segment. The segment's record in the
-metadata contains the UUID's halves as signed 64-bit numbers.
+store's metadata has the UUID as two signed 64-bit numbers, its halves.
 """
 
 from __future__ import annotations

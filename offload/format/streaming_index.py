@@ -10,8 +10,9 @@ The page docs/concepts.md explains the words segment, block, entry and data obje
     block header: magic 26A66D32  header length i64  block length i64  first entry id i64  ledger id i64  92 zero bytes
 
 Rules
-- Pulsar 4.0 never calls its writer of this format. The parser exists so that an error can name such an object.
-- The first entry of a segment in the data object may have any id.
+- Pulsar 4.0 never calls its writer of this format. The parser exists so that an error can name the segments of such an
+  object.
+- A data object may have only a later piece of a segment. So the first entry may have any id.
 - Lengths are compared with the object's size before memory is allocated.
 """
 

@@ -3,11 +3,11 @@
     reserve ─▶ put_files, put_snapshot ─▶ planned manifest ─▶ complete (still `arriving`) ─▶ end (no field `move`)
 
 Rules
-- The first manifest reserves the prefix. Its nonce, a random id, identifies the move. A later run of the command finds
-  it.
-- A run of the command puts log objects under successive numbers. If the bucket already has log objects of a killed run,
-  this run leaves one number free after them. So a late put of the killed run takes the free number, which the new
-  manifest leaves out. If the late put takes a number of this run instead, this run fails.
+- The first manifest reserves the prefix. Its nonce, a random id, identifies the move. If a run of the command is
+  killed, the next run finds this manifest and continues the move.
+- A run of the command puts log objects under successive numbers. A killed run may have put log objects before, and one
+  put of it may still arrive late. So the next run leaves one number free after these objects, and its manifest leaves
+  out this number. If the late put takes a number of the next run instead, that run fails.
 - No manifest names the new objects before `complete`, and no broker serves the store before `end`.
 """
 

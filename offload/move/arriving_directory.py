@@ -1,4 +1,4 @@
-"""Directory into which a store moves. It becomes a store when its metadata are moved into place, by one rename.
+"""Directory into which a store moves. A rename of the metadata file makes the directory a store, as the last step.
 
     moving.json          {"address": "s3://…", "store_id": …, "nonce": …}; the nonce, a random id of the move, is empty
                          until all files are in place
@@ -9,7 +9,7 @@
 Rules
 - A directory without `moving.json` must be empty. A directory with `moving.json` belongs to the move that the file
   names.
-- All files are durable before the nonce is written. The bucket is marked only after that.
+- All files are durable before the nonce is written. The bucket is marked as left only after that.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ class ArrivingDirectory:
                 hint=f"Run the command for {note.address} again, or choose an empty directory",
             )
         if note is None and self.path.exists():
-            # A crash during the write of the note leaves a file whose name begins with that of the note.
+            # A crash during the write of the note leaves a scratch file. Its name begins with the note's name.
             names = sorted(found.name for found in self.path.iterdir())
             used = [name for name in names if name != _LOCK and not name.startswith(f"{_NOTE}.")]
             if used:
                 raise Refused(f"{self.path} is not empty, it has {used[0]}", hint="Choose an empty or new directory")
 
     def note(self) -> MovedStore | None:
-        """Return the note with the bucket that the store comes from. None before and after a move."""
+        """Return the note (`moving.json`), which names the bucket of the store. None before and after a move."""
         try:
             return msgspec.json.decode((self.path / _NOTE).read_bytes(), type=MovedStore)
         except FileNotFoundError:
@@ -67,7 +67,7 @@ class ArrivingDirectory:
             ) from None
 
     def write_note(self, note: MovedStore) -> None:
-        """Write the note with the bucket that the store comes from. The note is durable on return."""
+        """Write the note (`moving.json`), which names the bucket of the store. The note is durable on return."""
         disk.replace_file(self.path / _NOTE, msgspec.json.encode(note))
 
     @property

@@ -1,7 +1,7 @@
 """Settings that a client changed at run time. A move copies them between the file of a directory and a manifest.
 
-Settings of offloads are not copied. Reason: they name the target of offloads, and a store in a bucket has no other
-target than its own bucket.
+Settings of offloads are not copied. Reason: they name the target of offloads. For a store in a bucket, the target is
+always its own bucket.
 """
 
 from __future__ import annotations

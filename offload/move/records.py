@@ -1,4 +1,4 @@
-"""Records (rows of the metadata) of a store that moves. A copy is changed, and the records of the source stay.
+"""Records (rows of the metadata) of a store that moves. Only a copy is changed. The source keeps its records.
 
 into a bucket       metadata.sqlite ─▶ copy: segments are uploaded, no durability `os` ─▶ snapshot
 into a directory    file that was built from the log: segments are local
@@ -70,8 +70,8 @@ def arriving_snapshot(connection: CheckedConnection, attempts: Mapping[int, Offl
 def leaving_records(connection: CheckedConnection, directory: Path, *, keep: bool) -> set[int]:
     """Change the built records for the store in the directory. Return the ids of segments whose files it needs.
 
-    With `keep`, uploaded segments stay offloaded. An open segment without a file has no entry, and is removed from the
-    list of its ledger.
+    With `keep`, uploaded segments stay offloaded. If an open segment has no entry, it has no file. Its record is
+    removed.
     """
     needed: set[int] = set()
     connection.execute("BEGIN")

@@ -1,11 +1,12 @@
-"""Upload of the segments of a store that moves into a bucket. Each run of the command gives an object the same name.
+"""Upload of the segments of a store that moves into a bucket.
 
     sealed segment with a local file                 is uploaded, as in an offload
     offloaded segment without a local file           its objects are copied unchanged, and keep their names
 
 Rules
-- The name of an upload is a digest of the segment's id and of the nonce, a random id in the bucket's manifest. So a
-  later run finds the objects of an earlier run, and resumes an unfinished upload. The move then verifies every byte.
+- The name of an upload is a digest of the segment's id and of the nonce, a random id in the bucket's manifest. So if a
+  run of the command is killed, the next run gives each object the same name. It finds the objects of the killed run,
+  and resumes an unfinished upload. The move then verifies every byte.
 - If an earlier run uploaded a segment that does not exist any more, its objects are deleted.
 """
 
@@ -96,7 +97,7 @@ def _upload(
 
 
 def _require_indexes(name: str, ledger_id: int, attempt: OffloadAttempt) -> None:
-    """Raise Refused for a direct segment whose index objects a broker still has to put."""
+    """Raise Refused for a direct segment without its index objects. A broker must put them first."""
     if attempt.lacks_indexes:
         raise Refused(
             f"segment {ledger_id} of {short_name(name)!r} has no index objects: its broker ended before it put them",

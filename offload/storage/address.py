@@ -2,7 +2,7 @@
 
 Rules
 - An address contains no credentials.
-- A bucket name follows S3's rules. A prefix precedes every key, separated by one slash.
+- A bucket name follows S3's rules. The prefix is put before every key, with one slash between them.
 - Hadoop's schemes `s3a://` and `s3n://` mean `s3://`.
 """
 

@@ -1,7 +1,7 @@
-"""Stream over buffers in memory, as boto3 takes the body of a request. Nothing is copied.
+"""Stream over buffers in memory, as the body of a request of boto3. Large bodies are not copied.
 
 Rule: `read` returns up to `READ_BYTES` at once, also if the caller asks for less. Reason: urllib3 asks for 16 KiB at a
-time. The Python code of so many small reads took more processor time than the request itself.
+time. So many small reads in Python would take more processor time than the request itself.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from itertools import accumulate
 from pyspark_ledger.ledger.checksum import Buffer
 
 READ_BYTES = 1024 * 1024
-# A smaller body is joined. Reason: boto3 waits for the server's permission before it sends a stream.
+# A smaller body is joined to one `bytes`. Reason: boto3 waits for the server's permission before it sends a stream.
 _JOINED_BYTES = 64 * 1024
 
 

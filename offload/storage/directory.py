@@ -8,7 +8,7 @@ Rules
 - An object is written to a scratch file, synced, and then renamed. So an incomplete object is never visible.
 - A listing skips hidden names and metadata files.
 - An object without a metadata file has no user metadata. A metadata file without an object is ignored.
-- `put` and `complete` hold an exclusive lock on the directory while they rename an object.
+- While `put` and `complete` rename an object, they hold an exclusive lock on the directory.
 """
 
 from __future__ import annotations
@@ -270,7 +270,7 @@ class DirectoryStore:
 
     @contextmanager
     def _shared_lock(self) -> Iterator[None]:
-        """Hold a shared lock, so that no object is replaced. A read-only directory has no lock file and no writer."""
+        """Hold a shared lock, so that no object is replaced. A read-only directory needs no lock: it has no writer."""
         try:
             fd = os.open(self._uploads / ".lock", os.O_RDONLY | os.O_CLOEXEC)
         except (FileNotFoundError, PermissionError):
@@ -321,7 +321,10 @@ def _is_object(name: str) -> bool:
 
 
 def _require_gone(error: OSError) -> None:
-    """Ignore an error of a listing if its path was deleted meanwhile. Otherwise raise Refused, to skip no object."""
+    """Ignore an error of a listing if its path was deleted meanwhile. Raise Refused for any other error.
+
+    Reason: a listing must not silently leave out objects.
+    """
     if not isinstance(error, FileNotFoundError):
         raise Refused(
             f"{error.filename} cannot be listed: {error.strerror}",

@@ -4,8 +4,8 @@ Rules
 - A key is a name below the store's address, which may be a prefix of a bucket. A key has no leading or trailing slash
   and no part that is empty, `.` or `..`.
 - User metadata are pairs of a name and a text. Names are returned in lower case, as by S3.
-- The object of a multipart upload becomes visible as a whole by `complete`.
-- Parts may be uploaded in any order, by any thread, and repeatedly.
+- A multipart upload makes its object visible only at `complete`, as a whole.
+- Any thread may upload a part, in any order, and more than once.
 
 Errors (`ledger.errors`)
 - NotFound: the key, bucket or upload does not exist. AlreadyExists: the condition of a put is not met.
@@ -42,8 +42,8 @@ class ListedObject(NamedTuple):
 class ObjectHead:
     """Size, etag and user metadata of an object.
 
-    `version` is the object's version in a bucket that keeps old versions, otherwise empty. `encryption` is what S3
-    states, such as `AES256`, or empty. `modified_ms` is the time of its last change, in milliseconds since 1970.
+    `version` is the object's version in a bucket that keeps old versions, otherwise empty. `encryption` is S3's name of
+    the method, such as `AES256`, or empty. `modified_ms` is the time of the last change, in milliseconds since 1970.
     """
 
     key: str
@@ -70,7 +70,7 @@ class Upload(NamedTuple):
 
 
 class BegunUpload(NamedTuple):
-    """Unfinished upload in a listing, and the time of its begin in milliseconds since 1970."""
+    """Unfinished upload in a listing, and the time of its start in milliseconds since 1970."""
 
     upload: Upload
     begun_ms: int
@@ -130,7 +130,7 @@ class ObjectStore(Protocol):
         """Return the uploaded parts by number. Raises NotFound if the upload was completed or aborted."""
 
     def complete(self, upload: Upload, parts: Sequence[UploadedPart]) -> None:
-        """Create the object from exactly these parts, in order. If the answer was lost, the call can be repeated."""
+        """Create the object from exactly these parts, in order. If the reply was lost, the call can be repeated."""
 
     def abort(self, upload: Upload) -> None:
         """Abort an upload and delete its parts. A completed or aborted upload is ignored."""
@@ -142,7 +142,7 @@ class ObjectStore(Protocol):
         """Yield the uploads that are neither completed nor aborted and whose keys start with `prefix`."""
 
     def begun_uploads(self, prefix: str = "") -> Iterator[BegunUpload]:
-        """Yield the same uploads, each with the time of its begin."""
+        """Yield the same uploads as `uploads`, each with the time of its start."""
 
     def close(self) -> None:
         """Close the connections."""

@@ -1,6 +1,7 @@
-"""Memory for the answers to large requests, which is used again when no view of it is left.
+"""Memory for the bytes of large replies. When no view of a piece of memory exists any more, the piece is used again.
 
-Reason: the first write to a new page is a page fault. The faults of an answer take longer than the copy of its bytes.
+Reason: the first write to each new page of memory is a page fault. For a large reply, the page faults take longer than
+the copy of its bytes.
 """
 
 from __future__ import annotations

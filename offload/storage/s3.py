@@ -2,15 +2,15 @@
 
 Rules of objects
 - A process creates its clients at its first call. Connections are neither pickled nor inherited by a fork.
-- boto3 retries requests with growing pauses. This module retries answers whose body breaks off.
-- A conditional put is not retried. Reason: if the answer to a put is lost, the object may exist. Then its own existence
-  would make a second put fail.
+- boto3 retries requests with growing pauses. If the body of a reply ends early, this module repeats the request.
+- A conditional put is not retried. Reason: if the reply to a put is lost, the object may exist. Then a second put would
+  fail, although the first put succeeded.
 - A range has exactly the requested length. A range beyond the object's end raises Corrupt.
 
 Rules of errors
 - The class of an error tells the caller what to do.
-- A message names the object, the operation and S3's code and text. It never contains credentials: the part of an
-  answer that repeats a signature is left out.
+- A message names the object, the operation and S3's code and text. It never contains credentials. Some of S3's texts
+  repeat the signature of the request; the message leaves out this part.
 - An unknown error of the server or the network is Unavailable. Any other unknown error is Refused.
 """
 
@@ -110,8 +110,8 @@ _DELETE_AT_ONCE = 1000
 _STARTED = "ledger.started"
 _PAUSE_MS, _PAUSE_MS_MAX = 100, 5_000
 _TYPE = "application/octet-stream"
-_READ_BYTES = 1024 * 1024  # boto3 copies what it reads. So much stays in the processor's cache
-_COPY_BYTES_MAX = 1024**3  # by one request: S3 allows 5 GiB, which can take longer than the time-out of a response
+_READ_BYTES = 1024 * 1024  # boto3 copies the bytes that it reads; this amount stays in the processor's cache
+_COPY_BYTES_MAX = 1024**3  # by one request. S3 allows 5 GiB, but their copy can take longer than the time-out
 T = TypeVar("T")
 
 
@@ -360,7 +360,7 @@ class S3Store:
     def _requesting(self, what: str) -> Iterator[None]:
         """Convert errors of boto3 to this project's errors. Messages begin with `what`: the operation and the object.
 
-        If credentials are missing or refused, the boto3 clients are dropped. So the next request searches credentials
+        If credentials are missing or refused, the boto3 clients are dropped. So the next request loads the credentials
         again.
         """
         try:
@@ -383,7 +383,7 @@ class S3Store:
         return f"s3://{self._address.bucket}/{self._address.key(key)}"
 
     def _retry_body(self, fetch: Callable[[], T]) -> T:
-        """Return the result of `fetch`. Retries `fetch` if an answer breaks off in its body, because boto3 does not."""
+        """Return the result of `fetch`. If the body of the reply ends early, retry, because boto3 does not."""
         for attempt in range(self._options.attempts - 1):
             try:
                 return fetch()
@@ -402,7 +402,7 @@ class S3Store:
 
 
 def _note_start(request: Any, **_: Any) -> None:
-    """Record the start time of a request or of its retry in boto3's context, which `_count_request` gets."""
+    """Record the start time of a request, or of its retry, in boto3's context, where `_count_request` reads it."""
     request.context[_STARTED] = perf_counter()
 
 
@@ -423,7 +423,7 @@ def _allocate(size: int) -> memoryview:
 
 
 def _fill(data: memoryview, body: Any) -> int:
-    """Read a body into `data`. Returns the number of bytes, which is smaller if the body breaks off."""
+    """Read a body into `data`. Returns the number of bytes, which is smaller than `data` if the body ends early."""
     filled = 0
     while filled < len(data):
         found = body.readinto(data[filled : filled + _READ_BYTES])

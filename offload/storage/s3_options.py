@@ -8,7 +8,7 @@ The options contain no secret. The credentials come from the first of these sour
 2. `profile`: a profile in the configuration files of AWS.
 3. boto3's default chain: environment, web identity, container, instance.
 
-If `role` is set, these credentials are used to assume the role. When the role's credentials expire, it is assumed
+If `role` is set, these credentials are used to assume the role. When the role's credentials expire, the role is assumed
 again.
 """
 
@@ -124,13 +124,14 @@ class S3Options:
             read_timeout=self.read_timeout_ms / 1000,
             max_pool_connections=self.connections,
             tcp_keepalive=True,
-            # boto3's own text takes a tenth of the processor time of a small request, which builds it twice.
+            # boto3 would build its own text twice for each request. This takes a tenth of a small request's processor
+            # time.
             user_agent=f"pyspark-ledger/{__version__}",
             # Many servers do not support S3's checksums. They are not needed, because every entry has a checksum.
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
         )
-        # Most servers at another endpoint than Amazon's have no region, but the signature needs a region.
+        # Most servers other than Amazon's have no region. But the signature of a request needs a region.
         region = self.region or session.region_name or ("us-east-1" if self.endpoint else None)
         client = session.client("s3", endpoint_url=self.endpoint or None, region_name=region, config=config)
         if once:
@@ -246,7 +247,7 @@ class S3Options:
 
 
 def _send_at_once(params: Any, **_: object) -> None:
-    """Send the body of a request without waiting for the server's permission, which takes a round trip."""
+    """Send the body of a request without waiting for the server's permission. Reason: the wait takes a round trip."""
     params["headers"].pop("Expect", None)
 
 

@@ -7,17 +7,17 @@ Every commit of a publisher has this text as `userMetadata`:
     {"publication":1,"kind":"segment","ledger":"public/default/persistent/orders","incarnation":"…",
      "segment":7,"last":"7:1233","rows":1000,"after":12}
 
-Delta also stores the newest `segment` for each application id (`app_id`). Delta skips a commit whose segment is not
-greater.
+Each log has an application id (`app_id`). Delta also stores the newest `segment` for each application id, and skips a
+commit whose segment is not greater. So a repeated commit has no effect.
 
 Rules
-- The segments of a log are committed in order, one in each commit. If a segment is committed, so are all segments
-  before.
+- The segments of a log are committed in order, one in each commit. If a segment is committed, so are all earlier
+  segments.
 - A *foreign change* is a commit of another program that changes rows. Commits that only rewrite or describe rows are
   not foreign changes.
-- Before a publisher commits a segment, it *reviews* the table's commits: it looks for foreign changes. The segment's
-  commit states in `after` the last reviewed version. Another program may commit between the review and the publisher's
-  commit. The next publisher reviews that commit.
+- Before a publisher commits a segment, it *reviews* the table's commits: it looks for foreign changes. In the segment's
+  commit, `after` is the last reviewed version.
+- Another program may commit between the review and the publisher's commit. The next publisher reviews that commit.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def covers_unreviewed_commits(changes: Sequence[TableChange]) -> bool:
 
 
 def _reviewed_version(changes: Sequence[TableChange]) -> int:
-    """Return the last reviewed version. A commit of an earlier release states none, and counts as reviewed itself."""
+    """Return the last reviewed version. If a commit of an earlier release states none, its own version counts."""
     reviewed = NO_SEGMENT
     for change in changes:
         publication = change.publication

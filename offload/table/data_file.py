@@ -1,4 +1,4 @@
-"""Data file of a table, with bounds of the positions and incarnations of its rows from the statistics in Delta's log.
+"""Data file of a table, with bounds of the positions and incarnations of its rows. Delta's log has these bounds.
 
 An incarnation is the id of a log, which changes when a ledger is deleted and created again under the same name. The
 page docs/concepts.md explains the words segment, entry and position.

@@ -1,9 +1,9 @@
-"""Split of a log's published rows at a limit of rows and bytes: the first part goes into one batch of a stream.
+"""Split of a log's published rows at a limit of rows and bytes. The rows before the split are one batch of a stream.
 
 The page docs/concepts.md explains the words log, entry and position.
 
 Rules
-- Rows are ordered by position, because a compaction of the table may have mixed them in the files.
+- Rows are sorted by position, because a compaction of the table may have mixed their order in the files.
 - Files that fit into the limit as a whole are not opened.
 - The size of a row is the size of its file divided by the file's number of rows.
 - A split contains at least one entry, unless the range is empty.
@@ -156,7 +156,7 @@ def _overlapping(files: Sequence[TableFile]) -> Iterator[list[TableFile]]:
 
 
 def _is_fully_stated(file: TableFile, wanted: LogRows) -> bool:
-    """Return whether all rows of the file are wanted, and Delta's log states the number of rows."""
+    """Return whether all rows of the file are wanted and Delta's log states their number."""
     return (
         file.rows >= 0 and not file.live_rows and file.belongs_to(wanted.incarnation) and file.is_within(wanted.range)
     )

@@ -3,8 +3,8 @@
 The page docs/concepts.md explains the words log, entry and position.
 
 Rules
-- Only the requested columns are read. If a file may also contain rows of another ledger or outside of the range,
-  position and incarnation are read too. An incarnation is an id that changes if a ledger is created again.
+- Only the requested columns are read. Exception: if a file may contain other rows than the wanted rows, the columns
+  with position and incarnation are read too. An incarnation is an id that changes if a ledger is created again.
 - Row groups that have no position of the range according to their statistics are skipped.
 - A column that a file does not have is null. A partition column has the value in Delta's log.
 - A column of another type is cast if no value is lost. Otherwise an error names both types.

@@ -5,11 +5,11 @@ explains the words log and segment.
 
 Rules
 - A version never changes. Repeated reads return the same rows or raise an error.
-- A publisher's commit contains one whole segment of one ledger, in the order of segments. A commit names an application
-  and a version of it (`txnAppId`, `txnVersion`). The application identifies the ledger, the version is the segment id.
-  Delta's log keeps the newest version of each application, which is therefore the last published segment.
-- If Delta's log has dropped the application's version, the highest segment id of the rows is used instead. The column
-  `ledgerId` contains the segment id, which Pulsar calls a ledger id.
+- A publisher's commit contains one whole segment of one ledger, in the order of segments. A commit names a Delta
+  *application* and a version of it (`txnAppId`, `txnVersion`). Here the application is the ledger, and the version is
+  the segment id. Delta's log keeps the newest version of each application, which is the last published segment.
+- If Delta's log has dropped this version, the highest segment id of the rows is used instead. The column `ledgerId`
+  contains the segment id, which Pulsar calls a ledger id.
 - If a later operation removed many rows at once (RESTORE, an overwrite), the read is refused. The error names this
   operation.
 - A table that needs an unsupported reader feature is refused with a hint.
@@ -119,7 +119,7 @@ class TableSnapshot:
         return sorted(files, key=lambda file: (file.low, file.path))
 
     def _load_deletion_vectors(self, paths: AbstractSet[str]) -> dict[str, bytes]:
-        """Return for each file with deleted rows a bit for each row, 0 if the row is deleted."""
+        """Return the bits of each file with deleted rows: one bit for each row, 0 if the row is deleted."""
         root = unquote(self._table.table_uri).removeprefix("file://").rstrip("/") + "/"
         found = {}
         for batch in pa.RecordBatchReader.from_stream(self._table.deletion_vectors()):

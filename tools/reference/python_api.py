@@ -1,7 +1,7 @@
 """Reference of the Python API, printed as `docs/api.md` from signatures and docstrings.
 
-- Public are the names in `pyspark_ledger.__all__`, the members of its classes, and the classes of returned values.
-- A member is public if its name has no leading underscore. A class of results has a table of its fields instead.
+- The page has the names in `pyspark_ledger.__all__`, the members of their classes, and the classes of returned values.
+- A member is public if its name has no leading underscore. For a class of results, the page has a table of the fields.
 - A signature is copied from the source code, so a default is shown as the expression in the code.
 """
 

@@ -72,7 +72,7 @@ def _sample(client: Client, ledgers: int) -> BrokerMetrics:
 
 @contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM end the block as Ctrl-C does, so that the terminal is restored."""
+    """Let SIGTERM end the `with` block as Ctrl-C does, so that the terminal is restored."""
 
     def end(*_: object) -> NoReturn:
         raise KeyboardInterrupt

@@ -1,6 +1,6 @@
 """Keys of a terminal, without waiting for the return key.
 
-Rule: the terminal's modes are restored when the block ends, also after an error or Ctrl-C.
+Rule: the end of the `with` block restores the terminal's modes, also after an error or Ctrl-C.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ARROWS = {b"\x1b[A": "up", b"\x1b[B": "down", b"\x1bOA": "up", b"\x1bOB": "down
 
 @contextmanager
 def keyboard(descriptor: int) -> Iterator[Keyboard]:
-    """Yield the keys of a terminal. Lines are not echoed during the block."""
+    """Yield the reader of a terminal's keys. During the `with` block, the terminal does not echo keys."""
     modes = termios.tcgetattr(descriptor)
     try:
         tty.setcbreak(descriptor)

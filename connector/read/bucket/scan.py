@@ -1,4 +1,4 @@
-"""Reads of one topic in a bucket, on the driver: columns, range and tasks; and the planner of batch reads.
+"""Reads of one topic in a bucket, on the driver: the columns, the range and the tasks, and the planner of batch reads.
 
 The page docs/concepts.md explains the words entry, segment, block and log.
 
@@ -7,8 +7,8 @@ Rules
   Reason: an object never changes. A stream lists the bucket again when it has read all known objects.
 - The catalogue and the columns that `load()` found are pickled with the source (`BucketTopic`). So the process that
   plans the read does not read them again.
-- A topic has columns if its entries have columns. They are read from two entries of each segment: the first entry, and
-  the first entry of the last block. Otherwise the entries are messages, and all heads are read before planning.
+- The entries of a topic have columns, or they are messages. Columns are read from two entries of each segment: the
+  first entry, and the first entry of the last block. For messages, all heads are read before planning.
 - An entry with columns starts with its schema. So the first bytes of a block are enough, unless the block starts with
   an entry without rows. The task that reads the rows verifies the checksum.
 - Payload schemas come from option `payloadSchema`, else from the newest segment that was offloaded with schemas.
@@ -60,7 +60,10 @@ _PEEK_BYTES = 256 * 1024
 
 
 def first_entry_columns(store: ObjectStore, block: ByteRange) -> pa.Schema | None:
-    """Return the columns of a block's first entry with rows. Empty: the entry has messages. None: no entry has rows."""
+    """Return the columns of a block's first entry with rows.
+
+    They are empty if the entry has messages. Returns None if no entry has rows.
+    """
     where = f"{store.address}/{block.data_name}"
     first_bytes = memoryview(store.get_range(block.data_name, block.offset, min(_PEEK_BYTES, block.size_bytes))).cast(
         "B"
@@ -155,7 +158,7 @@ class BucketRead:
 
     @property
     def logs(self) -> list[BucketLog]:
-        """Topics as logs. Logs of messages have the heads of all entries, unless option `offloadScan` is `none`."""
+        """Logs of the topics. Logs of messages have the heads of all entries, unless option `offloadScan` is `none`."""
         if self._logs is None:
             scan = self.columns is None and self.bucket.offload_scan == "auto"
             self._logs = [BucketLog(topic, self._entry_heads(topic) if scan else {}) for topic in self.topics]
@@ -201,7 +204,7 @@ class BucketRead:
             options.include_metadata, options.columns, options.rescued_data_column or "", options.payload_schema or ""
         )
         schemas = None if self.columns is not None or row_options.payload_schema else self._schemas()
-        # A published table lacks the columns of `PROVENANCE`, so a read of table and bucket does not return them.
+        # A read of table and bucket does not return the columns of `PROVENANCE`, because a published table lacks them.
         more = PROVENANCE if options.history is None else None
         shape = row_shape(self.columns, schemas, row_options, self.name, more=more)
         return shape if self._user_schema is None else shape.for_schema(self._user_schema, self.name)

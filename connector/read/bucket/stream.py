@@ -6,7 +6,8 @@ Rules
 - The stream starts at the first entry, unless an option sets another start. Segments that are offloaded later follow in
   later batches.
 - `tasks(start, end)` depends only on its arguments and on objects, which never change.
-- The limits apply to all partitions of a topic together and are split evenly. Each batch has at least one entry.
+- The limits of a batch apply to all partitions of a topic together, and are split evenly. Each batch has at least one
+  entry.
 - Nothing is acknowledged, because no broker is involved.
 """
 

@@ -7,8 +7,9 @@ Rules
 - When Spark plans the read, the driver opens a *view*: a local copy of the store's state, built from the bucket's
   objects (`offload.home_view`). The end of the read is then fixed for all ledgers. The driver plans with the same code
   as for a read through the broker.
-- Spark asks one process for the columns, and another process for the tasks. The first process also plans the read. If
-  the log has not grown since then, the second process uses this plan and opens no view.
+- Spark asks one process for the columns, and another process for the tasks. The first process already plans the read,
+  and passes its plan to the second process. The second process uses the plan if the log has not grown since then.
+  Otherwise it opens a view and plans again.
 - A task gets the places of its blocks in the bucket. A plan contains no row and no credential.
 """
 
@@ -82,7 +83,7 @@ class HomePlan:
 
 @dataclass(frozen=True, slots=True)
 class HomeFindings:
-    """Ledgers and plan that the process that finds the columns passes to the process that makes the tasks.
+    """Ledgers and plan, which the first process passes to the process that makes the tasks.
 
     The plan is None if planning failed.
     """
@@ -109,7 +110,7 @@ class HomeScan(BatchPlanner):
         return self._read.schema()
 
     def findings(self) -> HomeFindings:
-        """Return the ledgers, and the plan of the view in which they were found."""
+        """Return the ledgers, and a plan by the view in which they were found."""
         try:
             return HomeFindings(self._read.ledgers, self._planned())
         except LedgerError as error:  # `tasks` plans again, and raises the error if it persists

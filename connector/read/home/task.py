@@ -7,8 +7,8 @@ Rules
 - A task fetches the blocks of its plan. It needs only the bucket, and finds the credentials on its own host.
 - The first task of an executor opens a connection to the object store, and later tasks use the connection again.
 - An object of the plan may be missing. Reason: the broker deletes a log object when its bytes are in another object.
-  Then the task opens a *view*, a new local copy of the store's state (`offload.home_view`). The task reads the rest of
-  the range from the places in this view.
+  In this case the task opens a *view*, a local copy of the store's present state (`offload.home_view`). The view has
+  the new places of the blocks, from which the task reads the rest of the range.
 - If the view lacks entries of the range, the entries are lost. Then `failOnDataLoss` decides whether the task fails.
 """
 

@@ -1,4 +1,4 @@
-"""Delivery of single rows with acknowledgement, on the driver: which rows a batch skips, redelivers or gives up.
+"""Delivery of rows that are acknowledged one by one, on the driver. A batch may skip, redeliver or give up rows.
 
 A row that was delivered and not acknowledged is *redelivered* in a later batch. After too many deliveries it becomes a
 *dead letter*: it is moved to another ledger. A *skipped* row is in a range of the batch and is not delivered, for
@@ -7,9 +7,9 @@ example because it is acknowledged already.
 Rules
 - The broker chooses the rows of a batch and stores the choice as a *delivery record*. The query only asks for the
   record. Spark's checkpoint has the record's number.
-- Dead letters are appended to `<ledger>-<subscription>-DLQ` as one commit, whose number the broker chooses. So a
-  repeated attempt writes no row twice. The rows are acknowledged after the commit. All partitions of a ledger share one
-  dead-letter ledger.
+- Dead letters are appended to `<ledger>-<subscription>-DLQ`. All partitions of a ledger share this ledger.
+- The dead letters of a batch are one commit, whose number the broker chooses. So a repeated attempt writes no row
+  twice. The rows are acknowledged after the commit.
 - If columns are added to the ledger after its first dead letter, they are also added to the dead-letter ledger.
 """
 
@@ -46,7 +46,10 @@ _DEAD_LETTERS = -1
 
 
 class RedeliveryLimits(NamedTuple):
-    """Limits of the redelivered rows in a batch of one ledger. `first` allows one entry above the limits."""
+    """Limits of the redelivered rows in a batch of one ledger.
+
+    `first` allows that the first entry exceeds the limits.
+    """
 
     rows: int = UNLIMITED
     size_bytes: int = UNLIMITED
@@ -78,7 +81,7 @@ class Deliveries:
         self.explicit = read.options.ack_mode == "explicit"
 
     def newest(self) -> Delivery:
-        """Return the newest delivery record. A query without a checkpoint continues after it."""
+        """Return the newest delivery record. A query without a checkpoint continues after this record."""
         return self._get(0)
 
     def due(self, delivery: int) -> Due:
@@ -135,7 +138,7 @@ class Deliveries:
             return [LedgerTask(self._read.source_of(source, [part]), (part,), b"", count) for part in parts]
         skipped = decode_info(delivered.skip, "a range of a delivery record").acknowledged
         return [
-            # A task gets only the skipped rows of its own part. The skipped rows of the whole range may have megabytes.
+            # A task gets only the skipped rows of its own part. Those of the whole range may take megabytes.
             LedgerTask(self._read.source_of(source, [part]), (part,), encode_skipped(skipped.within(part.range)), count)
             for part in parts
             if not _is_skipped(part, skipped)
@@ -150,7 +153,7 @@ class Deliveries:
 
         read = self._read
         delivery = self._get(_DEAD_LETTERS)
-        # Messages are read as bytes, not decoded by their schema. Reason: a decoding error must not lose a dead letter.
+        # Messages are read as bytes, not decoded by their schema. Otherwise a dead letter with an error could be lost.
         shape = dead_letter_shape(read.ledgers.columns, self._ledger)
         columns, source = dead_letter_columns(shape), read.source(shape)
         options = read.options
@@ -190,6 +193,6 @@ class Deliveries:
 
 
 def _is_skipped(part: LedgerRange, skipped: Any) -> bool:
-    """Return whether all rows of a part are skipped, which is true for most parts of a redelivered range."""
+    """Return whether all rows of a part are skipped. This is true for most parts of a redelivered range."""
     start, end = part.range.start, part.range.end
     return start.ledger_id == end.ledger_id and skipped.next_missing(start) >= end

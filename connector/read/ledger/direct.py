@@ -1,4 +1,4 @@
-"""Direct reads: a task fetches blocks of sealed segments from a bucket by itself, and all others through the broker.
+"""Direct reads: a task fetches blocks of sealed segments from a bucket itself, and other blocks through the broker.
 
 A *block* is a part of a segment with whole entries. The broker decides for each block whether the task may fetch it
 (`ledger.broker.reads.stored_reads`). If the broker's cache has a block, or another reader will need it, the task reads
@@ -9,8 +9,8 @@ Rules
 - A process tries the bucket once, by a read of a few bytes. If the bucket fails, the process reads through the broker
   for a while, and then tries again (`connector.bucket_switch`).
 - If an object was deleted after the broker's reply, the rest of that part is read through the broker.
-- The broker counts a block when it allows the direct read. If the task then reads the block through the broker, the
-  block counts twice.
+- The broker counts a block when it allows the direct read. If the task then reads the block through the broker after
+  all, the broker counts the block twice.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _locate(client: Client, requests: Sequence[ReadRequest], *, mapping: bool) -
     try:
         places: StoredPlaces = client.call("locate.stored", LocateRanges(asked, token))
     except (DataLoss, NotFound, Refused, Unsupported) as error:
-        _log.debug("the ranges are read through the broker: %s", error)  # it raises the error of a lost range
+        _log.debug("the ranges are read through the broker: %s", error)  # that read raises the error of a lost range
         return None
     has_blocks = any(part.blocks for parts in places.ranges for part in parts)
     return places if has_blocks else None

@@ -1,14 +1,14 @@
 """Prefetch requests: the driver sends the ranges of the next batch to the broker before the tasks read them.
 
-Several queries may read the same old entries. Then the broker can let the first query wait for the next one, and both
-share one read of object storage. In this case the broker's answer has a wait time. The driver waits before it starts
-the tasks, because waiting tasks would occupy cores of executors. The setting `managedLedgerCachePacingPercent` limits
-the waiting. The option `pacing` = `false` switches it off.
+Several queries may read the same old entries. Then the broker can let the query in front wait for the next query, so
+that both share one read of object storage. In this case the broker's reply has a waiting time. The driver waits before
+it starts the tasks, because waiting tasks would occupy cores of executors. The setting
+`managedLedgerCachePacingPercent` limits the waiting time. The option `pacing` = `false` switches the waiting off.
 
 Rules
 - If a prefetch request fails, the error is logged, and the batch continues.
-- If a query has few unread bytes (`WORTH_BYTES`), it sends no request. Reason: such bytes are in memory, or quickly
-  read.
+- If a query has few unread bytes (`WORTH_BYTES`), it sends no request. Reason: so few bytes are in memory, or are read
+  quickly.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pyspark_ledger.ledger.errors import LedgerError
 from pyspark_ledger.ledger.position import PositionRange
 from pyspark_ledger.ledger.protocol.reads import PrefetchRange, PrefetchReply, PrefetchRequest
 
-WORTH_BYTES = 1024 * 1024  # fewest unread bytes of a request over all its ledgers; one ledger needs a sixteenth
+WORTH_BYTES = 1024 * 1024  # minimum number of unread bytes in all ledgers of a request; in each ledger, a sixteenth
 _log = logging.getLogger(__name__)
 
 
@@ -39,7 +39,7 @@ class PrefetchClient:
     def prefetch(self, ranges: Mapping[str, tuple[PositionRange, int]]) -> None:
         """Request the ranges of the next batch by ledger, each with the ledger's number of unread bytes.
 
-        If the broker's answer has a wait time, waits and asks again.
+        If the broker's reply has a waiting time, waits and repeats the request.
         """
         requested = [
             PrefetchRange(name, range_, left)

@@ -1,4 +1,4 @@
-"""Reads of ledgers on the driver: existing ledgers, columns, statuses and tasks; and the planner of batch reads.
+"""Reads of ledgers on the driver: ledgers, columns, statuses and tasks of a read, and the planner of batch reads.
 
 The *incarnation* of a ledger is an id that changes when the ledger is deleted and created again.
 
@@ -6,7 +6,7 @@ Rules
 - A missing ledger raises NotFound with the most similar name in the store. With option `waitForLedger` the read waits
   for the ledger.
 - The ledgers of a read all contain rows, or all contain messages.
-- Each request covers all ledgers of the read in one call.
+- A request to the broker covers all ledgers of the read in one call.
 - A query keeps its columns until it is restarted. It does not read columns that were added after planning. The progress
   of the query reports their number and names.
 - The start and the end of a batch read are fixed when Spark plans the read.
@@ -86,7 +86,10 @@ class LedgerRead:
         connection: DriverConnection | None = None,
         ledgers: FoundLedgers | None = None,
     ) -> None:
-        """If another process has already found the ledgers, `ledgers` has its result. By default a broker answers."""
+        """Create the read. If another process has already found the ledgers, `ledgers` has its result.
+
+        By default, `connection` leads to a broker.
+        """
         self.options = options
         self._user_schema = user_schema
         self.addressing: Addressing = options.addressing()
@@ -135,8 +138,8 @@ class LedgerRead:
     def names(self) -> list[str]:
         """Return the names of the ledgers to read. A partitioned ledger is listed by its name, without its partitions.
 
-        A pattern selects from the existing ledgers. In ack mode `explicit` the query's own dead-letter ledgers are left
-        out. Reason: a query must not read its own dead letters as new rows.
+        A pattern selects from the existing ledgers. With `ackMode` = `explicit` the query's own dead-letter ledgers are
+        left out. Reason: a query must not read its own dead letters as new rows.
         """
         if not self.addressing.pattern:
             return self._with_dead_letters(list(self.addressing.names))
@@ -160,9 +163,9 @@ class LedgerRead:
         *,
         of: Sequence[str] | None = None,
     ) -> LogStatuses:
-        """Return the statuses of the ledgers `of` (default: all), with the number of unread entries of each.
+        """Return the statuses of the ledgers in `of` (default: all), each with its number of unread entries.
 
-        `progress` has the first unread position of some ledgers. `otherwise` applies to all other ledgers.
+        `progress` has the first unread position of some ledgers. For all other ledgers, the request is `otherwise`.
         """
         request = AskLogStatuses(self.names() if of is None else list(of), dict(progress), otherwise)
         statuses: LogStatuses = self.connection.call(lambda client: client.call("survey", request))
@@ -204,9 +207,9 @@ class LedgerRead:
         return [LedgerTask(self.source_of(source, ranges), tuple(ranges)) for ranges in planned]
 
     def source_of(self, source: ReadSource, ranges: Sequence[LedgerRange]) -> ReadSource:
-        """Return the source of a task over `ranges`. It allows direct reads if a range may start in the bucket.
+        """Return the source of a task for `ranges`. It allows direct reads only if a range may start in the bucket.
 
-        Without them the task saves the call that asks where its blocks are.
+        Reason: a task with direct reads makes one more call, which asks for the places of its blocks.
         """
         access = self.options.direct
         if access is None or all(part.range.start.ledger_id > self._offloaded.get(part.ledger, -1) for part in ranges):
@@ -219,14 +222,14 @@ class LedgerRead:
         return plan_tasks(ranges, least, target, self.split)
 
     def newest_schemas(self, logs: Sequence[str]) -> list[SchemaOfMany]:
-        """Return the newest schemas of ledgers and of the partitioned ledgers that they belong to, in one call."""
+        """Return the newest schemas of ledgers, in one call. For a partition, also its partitioned ledger's schema."""
         partitioned = {part[0] for log in logs if (part := partition_of(log)) is not None}
         request = AskSchemas([*logs, *sorted(partitioned)])
         newest: LedgerSchemas = self.connection.call(lambda client: client.call("schema.many", request))
         return newest.schemas
 
     def task_ranges(self, range_: LedgerRange) -> list[LedgerRange]:
-        """Return the parts of a range that are read by one task each."""
+        """Return the parts of a range, one for each task that reads the range."""
         if not range_.range:
             return []
         ((whole,),) = self.split([SplitRequest(range_.ledger, range_.range, 2**62, 1)])
@@ -234,7 +237,7 @@ class LedgerRead:
         return [part for task in tasks for part in task]
 
     def source(self, shape: RowShape | None = None, ledgers: Collection[str] = ()) -> ReadSource:
-        """Return the parameters of tasks. Their credentials are limited to `ledgers`; empty: any ledger."""
+        """Return the parameters of tasks. Their credentials allow only `ledgers`, or all ledgers if it is empty."""
         source = ReadSource.of(
             self.connection.client,
             self.shape() if shape is None else shape,
@@ -330,7 +333,7 @@ def sized_range(ledger: str, incarnation: str, part: SplitPart) -> SizedRange:
     return SizedRange(LedgerRange(ledger, incarnation, part.range), part.entries, part.size_bytes)
 
 
-_LEDGERS_MAX = 8  # ledgers whose columns are compared at each trigger; columns of other ledgers are not reported
+_LEDGERS_MAX = 8  # number of ledgers whose columns are compared at each trigger, and whose new columns are reported
 _NAMES_MAX = 20
 
 

@@ -7,12 +7,12 @@ Invariants
   With a subscription, the cursors store the start before batch 0 exists. Otherwise the end offset of batch 0 stores it.
 - `tasks(start, end)` depends only on its arguments and on stored entries, which never change. Sizes that were measured
   when the batch was planned are reused, and do not change the result.
-- If there are no rows to deliver, `latest` returns None and the start offset does not change. New or deleted ledgers
-  are recorded with the next batch.
+- If there are no rows to deliver, `latest` returns None, and there is no batch. The offset of the next batch also
+  records the ledgers that were created or deleted meanwhile.
 - A ledger that is found while the query runs is read from its beginning. Trigger.AvailableNow reads only the ledgers
   that existed at its start.
-- A query acknowledges only entries of batches that Spark has committed. When Spark plans the next batch, all entries
-  before its start are committed. When Spark reports a commit, it passes the end of the committed batch.
+- A query acknowledges only entries of batches that Spark has committed. These are all entries before the start of the
+  batch that Spark plans. If Spark reports a commit, they are also the entries up to the reported end.
 - Lost entries raise DataLoss. With `failOnDataLoss` false they are logged and reported once. They are never skipped
   silently.
 """
@@ -174,7 +174,7 @@ class LedgerStream(StreamPlanner):
     def acknowledge(self, offset: StreamOffset) -> None:
         """Acknowledge up to `offset`, the end of a batch that Spark has committed.
 
-        In ack mode `explicit` only the leases are checked: the sink acknowledges rows.
+        With `ackMode` = `explicit` this method only checks the leases, because the sink acknowledges the rows.
         """
         if self._explicit:
             self.subscriptions.require_leases()
@@ -203,8 +203,8 @@ class LedgerStream(StreamPlanner):
         )
         self._last_cache_reads = cache_reads
         options = self.read.options
-        # The commit listener acknowledges a reported subscription up to the committed end. In ack mode `explicit` this
-        # would acknowledge rows that the sink did not acknowledge, so the subscription is not reported.
+        # The commit listener acknowledges a reported subscription up to the committed end. With `ackMode` = `explicit`
+        # this would include rows that the sink did not acknowledge. So the subscription is not reported then.
         subscription = None if self._explicit else options.subscription
         identity = SourceIdentity.of(
             connection.location, connection.client.store_id, subscription, options.credentials()
@@ -215,7 +215,7 @@ class LedgerStream(StreamPlanner):
     def pin_end(self) -> None:
         """Let the run end at the present end of each ledger (Trigger.AvailableNow). Later ledgers are not read.
 
-        The run delivers each row at most once: rows that it has delivered are redelivered in a later run.
+        The run delivers each row at most once. A row that needs redelivery is redelivered in a later run.
         """
         statuses = self.read.statuses({})
         self.pinned_ends = {log.name: log.end for log in statuses.logs}
@@ -228,7 +228,7 @@ class LedgerStream(StreamPlanner):
         self.subscriptions.stop()
 
     def _start_positions(self, statuses: LogStatuses) -> dict[str, Position]:
-        """Return the start of each ledger: its cursor if the subscription has one, else the bound of the options."""
+        """Return the start of each ledger: its cursor's position if it has a cursor, else the bound of the options."""
         cursors = {
             log.name: state for log in statuses.logs if (state := self.subscriptions.cursor(log.name)) is not None
         }
@@ -289,7 +289,7 @@ class LedgerStream(StreamPlanner):
         )
 
     def _due(self, start: StreamOffset, states: LogStates) -> dict[str, Due]:
-        """Return the rows of each ledger that the next batch would redeliver without a limit."""
+        """Return the rows of each ledger that are due for redelivery in the next batch, without a limit."""
         return {
             name: self._deliveries(name, log.incarnation).due(_delivered(start, states, name))
             for name, log in states.logs.items()
@@ -329,7 +329,7 @@ class LedgerStream(StreamPlanner):
         return start.advanced(ends, starts, states.deleted)
 
     def _existing(self, offsets: dict[str, LedgerOffset]) -> dict[str, LedgerOffset]:
-        """Return the offsets of ledgers that were not created again meanwhile. Report the others as data loss."""
+        """Return the offsets of ledgers with the same incarnation as before. Report all other ledgers as data loss."""
         if not offsets:
             return {}
         require_subscription(offsets, self.subscriptions.name)

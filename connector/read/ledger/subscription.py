@@ -1,4 +1,4 @@
-"""Subscriptions of a running query: leases and acknowledgements, or without a subscription an anonymous reader.
+"""Subscription of a running query: its leases and acknowledgements. A query without one is an anonymous reader.
 
 The page docs/concepts.md explains the words cursor, entry and incarnation.
 
@@ -6,21 +6,22 @@ Rules of leases
 - A *lease* is the right of one query to use a cursor. A query acquires the leases of all its ledgers or fails. This
   includes ledgers that it finds while it runs.
 - When a query stops, Spark may kill the source's process without a call of `stop()`. So a lease expires unless it is
-  renewed. If the holder was a process on the broker's host that has ended, the broker releases the lease at once.
-- If another process holds a lease, a query waits until the lease expires. If the holder renews the lease, another query
-  is running, and the waiting query is refused.
+  renewed. If the process of the lease's holder ran on the broker's host and has ended, the broker releases the lease at
+  once.
+- If another process holds a lease, a query waits until the lease expires. If the holder renews the lease meanwhile, it
+  is still running. Then the waiting query is refused.
 - One thread renews all leases. The renewals also keep a private broker from its idle shutdown.
 
 Rules of acknowledgements
-- A query acknowledges only entries of batches that Spark has committed (its commit log names them). So it acknowledges
-  up to the start of the next batch, or up to the end of a committed batch.
+- A query acknowledges only entries of batches that Spark has committed, which Spark's commit log names. So it
+  acknowledges up to the start of the next batch, or up to the end of a committed batch.
 - The *replay floor* is the end of the last batch that Spark is known to have committed. It is set before the first
-  batch. So a batch can be repeated even if the batch itself acknowledged rows.
+  batch, and retention keeps all rows after it. So Spark can repeat a batch whose rows are acknowledged already.
 - Each ledger is acknowledged separately. A deleted ledger is skipped.
 
 Rules of a query without a subscription (`AnonymousReader`)
-- The broker's cache has the query's reader name and its position in each ledger. Retention may delete rows that the
-  query has not read, and no state of the query is durable.
+- The broker's cache has the query's reader name and its position in each ledger. The broker stores neither durably. So
+  retention may delete rows that the query has not read.
 - The query registers every 30 seconds, and at every trigger that moves its position. The cache removes the query 90
   seconds after its last registration. The registrations also keep a private broker from its idle shutdown.
 """
@@ -141,7 +142,7 @@ class Subscription:
     def renew(self) -> None:
         """Renew the lease. Raises Refused if another query has acquired it.
 
-        The loss also ends the query at its next call of `require_lease`.
+        After that, `require_lease` raises Refused too, and so ends the query.
         """
         reply = self._request_lease()
         if not reply.granted:
@@ -158,9 +159,9 @@ class Subscription:
             )
 
     def acknowledge(self, position: Position) -> None:
-        """Acknowledge all entries before `position`, all of them in batches that Spark has committed.
+        """Acknowledge all entries before `position`. Spark must have committed all of them.
 
-        Retention may delete the entries after this call.
+        Reason: retention may delete the entries after this call.
         """
         if self._acknowledged is not None and position <= self._acknowledged:
             return
@@ -199,7 +200,7 @@ class AnonymousReader:
         self._positions: dict[str, Position] = {}
 
     def report(self, positions: Mapping[str, Position]) -> None:
-        """Register the positions by ledger that have changed. Spark has committed all entries before them."""
+        """Register the changed positions. `positions` are by ledger. Spark has committed all entries before them."""
         moved = {ledger: at for ledger, at in positions.items() if self._positions.get(ledger) != at}
         self._positions |= moved
         if moved:
@@ -220,7 +221,7 @@ class AnonymousReader:
 
 
 class SubscribedLedgers:
-    """Subscriptions of a running query, one per ledger; or its anonymous reader if it has no subscription."""
+    """Subscriptions of a running query, one for each ledger. Without a subscription, its anonymous reader."""
 
     def __init__(self, connection: DriverConnection, name: str | None) -> None:
         self.name = name

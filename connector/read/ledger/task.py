@@ -8,7 +8,7 @@ Rules
   (`connector.task_client`).
 - If task and broker run on the same host, the task maps the blocks into its memory. Otherwise the broker sends them
   over Arrow Flight. A block is a part of a segment file that contains whole entries.
-- A task fetches blocks from a bucket by itself if it can, and if no other reader expects them (`direct`).
+- A task fetches a block from the bucket itself if it can, and if no other reader will need the block (`direct`).
 - If entries are lost, the task raises DataLoss with their range and counts. Without `fail_on_data_loss` it skips them
   and logs the loss.
 """
@@ -84,7 +84,7 @@ class ReadSource:
     ) -> ReadSource:
         """Return the source with the address and store of `client`.
 
-        The credentials of the tasks are limited to `ledgers`; empty: any ledger.
+        The credentials of the tasks allow only `ledgers`, or all ledgers if it is empty.
         """
         credentials = client.credentials.for_task("read", ledgers, system_clock_ms, dead_letters)
         return cls(
@@ -97,7 +97,7 @@ class LedgerTask:
     """Task that reads ranges of ledgers, one after the other.
 
     `skip` are the positions to leave out, for a task of one ledger. They are encoded as PositionInfo, Pulsar's message
-    for a set of positions. `redelivered` is the value of the redelivery count column; -1: no such column.
+    for a set of positions. `redelivered` is the value of the column with the redelivery count. -1 means no such column.
     """
 
     source: ReadSource

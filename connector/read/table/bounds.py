@@ -2,9 +2,9 @@
 
 Rules
 - A row has the same position in table and ledger. A position before the ledger's start is valid if the table has it.
-- For rows of the ledger, a start or end time is compared with the time at which the broker stored the entry. For rows
-  that only the table has, a start or end time is compared with the publish time. The read starts at the
-  first row at or after the time.
+- A read with a start time starts at the first row at or after this time. The time of a row in the ledger is the time at
+  which the broker stored its entry. The time of a row that only the table has is its publish time. An end time is
+  compared in the same way.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class TableBounds(ReadBounds):
 
 
 def _time_position(log: LogStatus, timestamp_ms: int, log_position: Position, table: HistoryTable) -> Position:
-    """Return the position of a time. A position that only the table has takes precedence over `log_position`."""
+    """Return the position of a time. If only the table has this position, it takes precedence over `log_position`."""
     if log_position > log.start:
         return log_position
     before = PositionRange(BEGINNING, min(log.start, table.after(log)))

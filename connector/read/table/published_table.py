@@ -4,9 +4,10 @@ The page docs/concepts.md explains the words segment, incarnation and trim.
 
 Rules
 - A batch reads one version. If the table's id has changed, an error names both ids.
-- A column in the table must have the ledger's type or a narrower type. Else Refused names both types. If the table does
-  not have a column yet, the column is null. A table without any column of the ledger is refused.
-- If a ledger ends before its last published segment, the store was restored from an older copy. DataLoss is raised.
+- A column in the table must have the ledger's type or a narrower type. Otherwise the read is refused, with both types.
+  If the table does not have a column yet, the column is null. A table without any column of the ledger is refused.
+- If a ledger ends before its last published segment, DataLoss is raised. Reason: the store was restored from an older
+  copy.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from pyspark_ledger.offload.table.rows import FileShare, LogRows, TablePart
 from pyspark_ledger.offload.table.snapshot import TableSnapshot, open_table, require_same_table
 
 BEGINNING = Position(-1, 0)
-"""Position before every entry. With this read progress, the status of a ledger includes its trimmed entries."""
+"""Position before every entry. A request with this position also returns the numbers of a ledger's trimmed entries."""
 FROM_BEGINNING = ReadProgress(position=BEGINNING, count=False)
 
 
@@ -95,7 +96,7 @@ class HistoryTable:
     def require_reached(self, logs: Iterable[LogStatus]) -> None:
         """Raise DataLoss if a ledger ends before its last published segment.
 
-        The statuses must be newer than the table's version.
+        The statuses in `logs` must be newer than the table's version.
         """
         for log in logs:
             newest = self.up_to.get(log.name, -1)
@@ -154,8 +155,8 @@ class HistoryRead:
     def newest_for_start(self, logs: Sequence[LogStatus]) -> HistoryTable:
         """Return the newest version for a read that starts. `logs` are the ledgers' statuses from their beginning.
 
-        Raises Refused if the table has rows, but none of these ledgers, and a ledger is trimmed. Then the table belongs
-        to other ledgers.
+        Raises Refused for a table of other ledgers: it has rows, but no row of these ledgers. The check applies only if
+        a ledger is trimmed.
         """
         table = self.newest(logs)
         trimmed = [log for log in logs if log.trimmed is not None]
@@ -200,7 +201,7 @@ class HistoryRead:
 
 
 def require_columns(snapshot: TableSnapshot, shape: RowShape, ledger: str) -> None:
-    """Raise Refused if a column of the table cannot be cast to the ledger's type, or if no column is the ledger's."""
+    """Raise Refused if a column of the table cannot be cast to the ledger's type, or if they have no common column."""
     table_columns = StructType.fromJson(json.loads(snapshot.columns))
     for column in shape.spark_schema(ledger):
         if column.name not in table_columns.names or isinstance(column.dataType, NullType):

@@ -7,14 +7,14 @@ The page docs/concepts.md explains the words segment, entry and incarnation.
 
 Rules
 - Every row is read once: up to the last published segment from the table, later rows from the ledger or the bucket.
-- With a ledger, the version of the table is fixed before the statuses of the ledgers are read. Entries that are
-  published later are read from the ledger. If they are also deleted from the ledger, the read is planned again with
-  the next version.
-- With a bucket, the bucket is listed before the newest version of the table is opened. If entries are published and
-  deleted from the bucket in between, they are in that version.
+- With a ledger, the version of the table is fixed first, and then the state of the ledgers is read. Entries that are
+  published in between are read from the ledger. If they are also deleted from the ledger in between, the read is
+  planned again with the next version.
+- With a bucket, the bucket is listed first, and then the newest version of the table is opened. If entries are
+  published and deleted from the bucket in between, they are in that version.
 - The table may end after the bucket: a sealed segment can be published before it is offloaded.
-- A table that has rows, but none of the topic, is refused. Reason: the bucket alone cannot show that no entry is
-  missing.
+- If the table has rows, but no row of the topic, the read is refused. Reason: it is probably the wrong table, and the
+  bucket alone cannot show whether entries are missing.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 
 class TableScan(BatchPlanner):
-    """Plan of a batch read of a table and of the ledgers that are published to it."""
+    """Plan of a batch read of a table, and of the ledgers that are published to this table."""
 
     def __init__(self, options: LedgerOptions, user_schema: StructType | None = None) -> None:
         self._read = LedgerRead(options, user_schema)
@@ -87,7 +87,7 @@ class TableScan(BatchPlanner):
 
 
 class BucketTableScan(BucketScan):
-    """Plan of a batch read of a table and of the topic of a bucket that is published to it."""
+    """Plan of a batch read of a table, and of the topic in a bucket that is published to this table."""
 
     def tasks(self) -> list[Task]:
         read = self._read
@@ -186,5 +186,5 @@ def _time_position(read: BucketRead, topic: _Topic, table: HistoryTable, timesta
 
 
 def _clip_to_bucket(topic: _Topic, rest: PositionRange) -> PositionRange:
-    """Return the part of `rest` before the end of the bucket. Later entries are not offloaded yet, and are not lost."""
+    """Return the part of `rest` before the end of the bucket. Later entries are not lost, but not offloaded yet."""
     return PositionRange(rest.start, max(min(rest.end, topic.log.end), rest.start))

@@ -6,9 +6,10 @@ Invariants
 - An offset is a position, as in every stream. A row has the same position in the table and in the ledger.
 - The end offset of a batch has the version of the table that the batch reads. So a repeated batch has the same rows.
 - The version of the table in an offset is the *pinned* version. Batches read this version in the order of positions and
-  within the limits. Without limits, the first batch reads the rest of the table and the ledger.
-- Later batches read the ledger. Retention may delete (*trim*) published segments from the ledger. So before trimmed
-  entries are reported as lost, the stream looks for them in the newest version of the table.
+  within the limits. Without limits, the first batch reads all of the table, and then the ledger.
+- When the query has read the table, its batches read only the ledger. Retention may delete (*trim*) published segments
+  from the ledger. So before the stream reports trimmed entries as lost, it looks for them in the newest version of the
+  table.
 - Positions in the table are not acknowledged. A subscription's cursor is in the ledger.
 """
 
@@ -66,7 +67,7 @@ class _LogPlan:
 
 
 class TableStream(LedgerStream):
-    """Plan of one run of one query of a table and of the ledgers that are published to it."""
+    """Plan of one run of one query. The query reads a table, and the ledgers that are published to this table."""
 
     def __init__(self, options: LedgerOptions, schema: StructType | None = None) -> None:
         super().__init__(options, schema)
@@ -132,7 +133,7 @@ class TableStream(LedgerStream):
         return self._newest_table() if reads_table else None
 
     def _planned_table(self, end: StreamOffset) -> HistoryTable | None:
-        """Return the version that a batch was planned with; the newest if `failOnDataLoss` is not set."""
+        """Return the version that a batch was planned with. Without `failOnDataLoss`, return the newest version."""
         pin, incarnations = end.history, _incarnations(end)
         if pin is None or pin.version < 0:
             return None
@@ -146,7 +147,7 @@ class TableStream(LedgerStream):
         return self._history.newest(self.read.statuses({}, FROM_BEGINNING, of=self.read.names()).logs)
 
     def _next(self, start: StreamOffset, *, limited: bool) -> StreamOffset | None:
-        """Return the end of a batch by the current version. Raises _Trimmed if that version may be too old."""
+        """Return the end of a batch that reads the current version. Raises _Trimmed if that version may be too old."""
         table = self._table
         if table is None:
             return super().latest(start, limited=limited)
@@ -172,7 +173,10 @@ class TableStream(LedgerStream):
         return _pinned_end(start, end or after_table, plans, table, deleted)
 
     def _log_plans(self, start: StreamOffset, table: HistoryTable) -> tuple[dict[str, _LogPlan], set[str]]:
-        """Return the plans of a batch's ledgers, and the deleted ledgers. Report entries in neither place as lost."""
+        """Return the plans of a batch's ledgers, and the deleted ledgers.
+
+        Reports entries as lost that are neither in the table nor in the ledger.
+        """
         names = self.read.names()
         statuses = self.read.statuses(
             {name: replaced(self._read_progress(name, None), count=False) for name in names}, of=names
@@ -218,7 +222,7 @@ class TableStream(LedgerStream):
         return [*table_tasks, *self.read.tasks(measured)]
 
     def _read_progress(self, name: str, at: LedgerOffset | None) -> ReadProgress:
-        """Return the read progress of a ledger. A new ledger is read from BEGINNING, possibly in the table."""
+        """Return the read progress of a ledger. A new ledger is read from BEGINNING, which may be in the table."""
         progress = super()._read_progress(name, at)
         return replaced(progress, position=BEGINNING) if at is None else progress
 
@@ -250,7 +254,7 @@ def _split_table(table: HistoryTable, plans: Mapping[str, _LogPlan], limits: Lim
 def _pinned_end(
     start: StreamOffset, end: StreamOffset, plans: Mapping[str, _LogPlan], table: HistoryTable, deleted: Collection[str]
 ) -> StreamOffset:
-    """Return the end of a batch that reads the table, with the version and the starts of ledgers not in `start`."""
+    """Return the end of a batch that reads the table. It has the table's version, and the starts of new ledgers."""
     incarnations = {name: at.incarnation for name, at in start.ledgers.items()}
     starts = {name: at for name, at in end.start_positions.items() if name not in plans}
     starts |= {name: plan.begin for name, plan in plans.items() if incarnations.get(name) != plan.log.incarnation}

@@ -1,6 +1,6 @@
 """Tasks that read files of a published table, as record batches with the same rows as the ledger.
 
-The message id is not in the table. The task computes it from the row's position.
+A table has no message ids. The task computes the message id of a row from the row's position.
 """
 
 from __future__ import annotations

@@ -6,13 +6,15 @@
     direct      counts blocks in object storage that a reader fetches by itself
     follow …    records the start, the acknowledgements and the end of a reader
 
-The cache keeps no bytes of a local file. It only records that the file's block was read or written recently, because
-the system's page cache then probably has the bytes. The code calls this *to account for* a block.
+The cache copies no bytes of a local file. It only records that a block of the file was read or written recently. Then
+the system's page cache probably has the bytes. The code calls this record *to account for* a block.
 
 Rules
-- A block that is not cached counts as read from storage, whether its reader maps it or gets it from the broker. The
-  eviction policy decides whether the block is then cached. Usually it is cached if another reader still has to read it.
-- A range counts as read when the broker has sent its locations or its last frame.
+- If the cache does not have a block, its read counts as a read from storage. This rule also applies to a block that the
+  reader maps itself.
+- After that read, the eviction policy decides whether the block is cached. Usually a block is cached if another reader
+  still has to read it.
+- A range counts as read when the broker has sent the locations of its blocks, or the last of its frames.
 - Appended entries are cached while the ledger has readers, and for a grace time after that.
 """
 

@@ -1,13 +1,14 @@
 """Prefetching of the ranges that drivers announce, and throttling of readers that are ahead of other readers.
 
-A driver announces the ranges of its next batch. The broker either prefetches them, or tells the driver to wait. While
-the first of several readers waits, the readers behind it catch up, and all share one read of object storage.
+A query's Spark driver announces the ranges of the query's next batch. The broker either prefetches them, or tells the
+driver to wait. While the first of several readers waits, the readers behind it catch up. Then all of them share one
+read of object storage.
 
 Rules
 - The broker prefetches nothing for a reader that waits.
 - The broker computes a waiting time for each ledger of a query. The query waits once, for the longest of these times.
-- A query waits only for ranges that the cache lacks and that object storage has. It never waits for local files.
-  Reason: the system's page cache probably has them, so a second read is cheap.
+- A query waits only if its ranges must be read from object storage. It never waits because of local files. Reason: the
+  system's page cache probably has their bytes, so a second read is cheap.
 """
 
 from __future__ import annotations
@@ -160,7 +161,7 @@ class PrefetchPlanner:
         return LaggingReader(place, speed, own)
 
     def _lag_bytes(self) -> int:
-        """Return the maximum distance in bytes at which the cache still has the leader's blocks for a later reader."""
+        """Return how many bytes a reader may be behind the leader and still find the leader's blocks in the cache."""
         settings = self._settings()
         ledgers = {reading.ledger for reading in list(self._throttles)}
         kept = 100 - settings.managedLedgerCacheReadAheadPercent

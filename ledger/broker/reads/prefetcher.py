@@ -5,12 +5,13 @@
 
 Rules
 - A block is fetched into the cache once for all readers. A block that is cached or being fetched is skipped.
-- A prefetch starts only if the blocks that are prefetched and not read yet take less than `room` bytes. Reason:
-  prefetched blocks then displace at most `room` bytes and one block of other cached blocks.
+- A prefetch starts only if all prefetched blocks that are not read yet take less than `room` bytes. So these blocks
+  never take more of the cache than `room` bytes and one block.
 - A block in a local file is not fetched. Instead, the kernel is asked to read the block into the page cache.
 - An error of a prefetch is only logged. The reader then reads the block itself, and gets the error.
-- The time for a plan depends only on the blocks of the plan. Reason: a query over a thousand ledgers makes a thousand
-  plans. So the totals of all plans are updated at each change, and the queue has only readers with pending blocks.
+- The time to set a plan depends only on the blocks of this plan, not on other plans. Reason: a query over a thousand
+  ledgers makes a thousand plans. So each change updates the totals over all plans, and the queue has only readers with
+  pending blocks.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ _log = logging.getLogger(__name__)
 class _Plan:
     """Plan of one reader. `pending` are the blocks to prefetch.
 
-    `started` are the blocks whose prefetch has started and that the reader has not read yet. When a prefetch for the
-    reader starts, `queue_number` becomes the highest number. So the reader with the lowest number has waited longest.
+    `started` are the blocks whose prefetch has started and that the reader has not read yet. `queue_number` is the
+    place of the reader in the queue. When a prefetch for the reader starts, the reader gets the highest number. So the
+    reader with the lowest number has waited longest.
     """
 
     pending: deque[SegmentBlock]

@@ -7,10 +7,10 @@ Rules
   seconds. A reader can use a file that it has mapped even after the file was deleted.
 - If shared memory is missing or full, the broker sends blocks instead. It tries shared memory again after
   `_RETRY_DELAY_MS`.
-- A mapped block uses memory even after the cache has evicted it. So readers can map at most half of the cache's limit.
-  If they have mapped more, the broker sends blocks instead. So a reader that has stopped cannot use up the whole cache.
-- To count the mapped bytes takes long. So the broker counts them again only if the last count plus the bytes of later
-  replies exceeds the limit.
+- A mapped block uses memory even after the cache has evicted it. If readers have mapped more than half of the cache's
+  limit, the broker sends blocks instead. So a reader that has stopped cannot use up the whole cache.
+- A count of the mapped bytes takes long. So the broker adds the bytes of each reply to the last count. It counts again
+  only if this sum exceeds the limit.
 """
 
 from __future__ import annotations
@@ -80,10 +80,7 @@ class SharedReads:
         return places, number
 
     def finished(self, reading: ReaderId) -> None:
-        """Release the blocks whose locations a reader has.
-
-        The reader has mapped all of them and starts another range.
-        """
+        """Release the blocks whose locations a reader got. Called when it has mapped them and starts another range."""
         with self._lock:
             for key in [key for key in self._references if key[0] == reading]:
                 del self._references[key]

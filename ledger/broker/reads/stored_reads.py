@@ -2,9 +2,9 @@
 
 Rules
 - The broker serves a block that its cache has, or that another reader still has to read (PIP-430). So the block is read
-  from the bucket only once for all readers. Any other block would not be cached. So the reader fetches this block from
-  the bucket.
-- The broker also gives the location of a block that the reader can map from a file of this host.
+  from the bucket only once for all readers.
+- The reader fetches any other block from the bucket itself, because the broker would not cache such a block.
+- If the reader can map a block from a file of this host, the broker returns the file's location instead.
 - All places of a reply are in one bucket. The broker serves blocks of any other bucket.
 - A block counts as read when the broker returns its place, like a block of a local file.
 """

@@ -6,7 +6,8 @@ the export to OpenTelemetry and `docs/metrics.md` are written from this list.
 Rules
 - A name follows Pulsar's, with `ledger_` instead of `pulsar_`, if Pulsar has the metric: `ledger_in_bytes_total`.
 - Rows are called messages, as in Pulsar.
-- Label `ledger` is the canonical name. Ledgers and subscriptions that are not listed are summed as `others`.
+- Label `ledger` is the canonical name. Up to a limit, ledgers and subscriptions are *listed*: they have metrics of
+  their own. The metrics of all other ledgers and subscriptions are summed as `others`.
 - A value of None is left out.
 """
 
@@ -33,7 +34,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Family(Generic[T]):
-    """Metric: its name, meaning and labels, and a function that gets its value from the object that a row describes.
+    """Metric: its name, meaning and labels, and a function that reads its value from an object, such as a ledger.
 
     The name of a counter has no `_total`, which the text adds. `pulsar` is Pulsar's name.
     """
@@ -47,7 +48,7 @@ class Family(Generic[T]):
 
 
 class Table(NamedTuple):
-    """Families with the same labels, and for each row the labels' values and the families' values, in order."""
+    """Families with the same labels, and their rows. A row has the values of the labels and of the families."""
 
     families: Sequence[Family[Any]]
     rows: list[tuple[tuple[str, ...], list[Value]]]

@@ -1,9 +1,13 @@
 """Metrics of one ledger with its cursors, and the sum of ledgers that are not listed.
 
+A *listed* ledger or cursor has metrics of its own. A setting limits the number of listed cursors. The metrics of all
+other cursors are summed.
+
 Rules
-- Nothing here reads a segment file of an open ledger: backlogs and lags come from the segments' counts.
-- A cursor that was listed once stays listed until it is deleted. Cursors beyond the limit are summed.
-- A cursor with the name `others` is never listed, because the sum of cursors has that name.
+- Nothing here reads a segment file of an open ledger. Backlogs and lags are computed from the records of the segments,
+  which have the numbers of rows and bytes.
+- A listed cursor stays listed until it is deleted.
+- A cursor with the name `others` is never listed, because the sum has that name.
 - In a sum, counts are added and times are the maximum.
 """
 
@@ -95,7 +99,8 @@ def other_ledgers(
 ) -> LedgerMetrics:
     """Return the sums of the open ledgers that are not listed. All their cursors are one sum.
 
-    Latencies are the latencies of the store without the listed ledgers. So they include deleted ledgers.
+    Latencies are the latencies of the whole store, minus the latencies of the listed ledgers. So they include deleted
+    ledgers.
     """
     parts, cursors = [], []
     for ledger, cached in ledgers:
@@ -152,7 +157,7 @@ def _cursor_metrics(store: Store, ledger: ManagedLedger, name: str) -> CursorMet
 
 
 def _lag(state: CursorState, snapshot: LogSnapshot, left: PositionRange) -> tuple[int, int]:
-    """Return the rows and bytes of the range `left`, from the first unacknowledged position to the end.
+    """Return the rows and bytes of `left`, the range from the first unacknowledged position to the end.
 
     If no later position is acknowledged, these numbers are equal to the backlog.
     """

@@ -5,9 +5,10 @@
     ledger_in_messages_total{ledger="public/default/persistent/orders"} 7
 
 Rules
-- A family is present even without a sample.
+- A metric (*family*) without a value still has its head in the text.
 - The text is OpenMetrics 1.0 or Prometheus' format 0.0.4. They differ in the head of a counter and in the last line.
-- The text is written here. Reason: the writer of Prometheus' Python library takes four times as long as the rest.
+- This module writes the text itself. Reason: the writer of Prometheus' Python library takes four times as long as the
+  rest of a request.
 
 Sources: https://prometheus.io/docs/specs/om/open_metrics_spec/,
 https://prometheus.io/docs/instrumenting/exposition_formats/

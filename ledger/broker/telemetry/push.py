@@ -5,11 +5,13 @@
     OTEL_EXPORTER_OTLP_ENDPOINT            base address
 
 Rules
-- The setting precedes the variables. Without all of them, nothing is pushed and OpenTelemetry is not imported.
-- `OTEL_SDK_DISABLED=true` and `OTEL_METRICS_EXPORTER=none` switch the variables off, never the setting.
-- If the packages are missing, the setting is refused. If only the variables are set, the broker logs a warning. Reason:
-  a private broker inherits the variables of a program that uses OpenTelemetry for itself.
-- Credentials are given by OpenTelemetry's variables only. An address with a user or password is refused.
+- The setting overrides the variables. Without setting and variables, the broker pushes nothing and does not import
+  OpenTelemetry.
+- With `OTEL_SDK_DISABLED=true` or `OTEL_METRICS_EXPORTER=none`, the broker ignores the variables. The setting still
+  applies.
+- If the packages of OpenTelemetry are missing, the broker refuses the setting. If only the variables are set, it logs a
+  warning. Reason: a private broker inherits the variables of a program that uses OpenTelemetry for itself.
+- Only OpenTelemetry's variables can have credentials. An address with a user or password is refused.
 """
 
 from __future__ import annotations

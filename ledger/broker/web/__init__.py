@@ -1,1 +1,1 @@
-"""HTTP service of a broker: metrics, health and the status page. It reads and changes nothing."""
+"""HTTP service of a broker: metrics, health and the status page. It returns no rows and changes nothing."""

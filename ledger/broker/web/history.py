@@ -1,8 +1,8 @@
 """Samples of a broker's metrics over the last ten minutes, for the status page.
 
 Rules
-- A thread takes a sample every `SECONDS`, but only if the page was requested in the last `_LOOKED_SECONDS`. So a page
-  that nobody watches costs nothing.
+- A thread takes a sample every `SECONDS` if the page was requested in the last `_LOOKED_SECONDS`. So a page that nobody
+  watches costs nothing.
 - A rate is the difference of a counter between two samples, divided by the time between them. A ledger that is not in
   the earlier sample has no rate.
 """

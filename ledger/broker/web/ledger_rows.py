@@ -1,7 +1,7 @@
 """Rows of the status page. Each row shows one ledger: its segments as a strip, and its cursors on the strip.
 
     strip    ▇▇▇ table │ ▆▆ bucket │ ▅ bucket and local │ ▃ local │ ░ open      shares of the ledger's entries
-    cursor            ▲ 0.62 of the entries are behind the cursor, ▪ acknowledged ranges beyond
+    cursor            ▲ 0.62 of the entries are before the cursor, ▪ acknowledged ranges after it
 
 Rules
 - Consecutive segments in the same place are one part of the strip. So the row of a ledger with 10,000 segments is
@@ -69,7 +69,7 @@ class LedgerRow(msgspec.Struct, frozen=True):
 
 
 class LedgerPage(msgspec.Struct, frozen=True):
-    """Rows of one page, with the number of ledgers that match, and the number of the page, from 0."""
+    """Rows of one page of the list. It also has the number of all matching ledgers, and the page's number, from 0."""
 
     rows: list[LedgerRow]
     matching: int

@@ -1,7 +1,7 @@
 """Status page of a broker: its files, and the stream of the data that it shows.
 
     /               the page: HTML, with /page.css and /page.js
-    /events         server-sent events: one `status` at once, one every `SECONDS`; the query has filter, sort and page
+    /events         server-sent events: one `status` at once, one every `SECONDS`; the URL has filter, sort and page
 
 Rules
 - The page loads files of this broker only, and needs no build step. Its files are in the folder `assets`.
@@ -70,7 +70,7 @@ def page_routes(store: Store, history: History) -> dict[str, Route]:
 
 
 def status_of(store: Store, history: History, request: Request) -> Status:
-    """Return the event of a page with this filter, order and page number. Wrong values have their defaults."""
+    """Return the event for a request with its filter, order and page number. Defaults replace wrong values."""
     sample, query = history.newest(), request.query
     sort, number = query.get("sort", "name"), query.get("page", "0")
     ledgers = ledger_page(
@@ -87,7 +87,7 @@ def status_of(store: Store, history: History, request: Request) -> Status:
 
 
 def _finite(seconds: float) -> float:
-    """Return the seconds, or -1 beyond the last bound: JSON has no infinity."""
+    """Return the seconds, or -1 for infinity: a time above the histogram's last bound. JSON has no infinity."""
     return -1.0 if seconds == float("inf") else seconds
 
 

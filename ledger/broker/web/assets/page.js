@@ -1,5 +1,5 @@
-// Status page of a broker. One stream of server-sent events has all that is shown. Texts of the broker are set as text,
-// never as HTML, because names are chosen by users.
+// Status page of a broker. One stream of server-sent events has all data of the page. Names are shown as text, never as
+// HTML, because users choose them.
 "use strict";
 
 const $ = (id) => document.getElementById(id);
