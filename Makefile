@@ -80,17 +80,22 @@ test-tables: setup
 # test-faults: kills processes, damages files, compares what is left
 .PHONY: test-faults
 test-faults: setup
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "fault" $(T)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "fault and not slow" $(T)
 
 # test-sessions: stories that start Spark sessions of their own, with other settings, packages or stores
 .PHONY: test-sessions
 test-sessions: setup
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "sessions" $(T)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "sessions and not slow" $(T)
 
-# test-long: the tests marked slow, such as long random histories, and a thousand rounds of kills
+# test-slow: the tests of a minute and more, such as long random histories and two clusters on one store
+.PHONY: test-slow
+test-slow: setup
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "slow" $(T)
+
+# test-long: a thousand rounds of kills and damage
 .PHONY: test-long
 test-long: setup
-	LEDGER_FAULT_ROUNDS=1000 $(BIN)/python -m pytest -o faulthandler_timeout=0 -m "slow or fault" $(T)
+	LEDGER_FAULT_ROUNDS=1000 $(BIN)/python -m pytest -o faulthandler_timeout=0 -m "fault" $(T)
 
 # test-pulsar: Pulsar's own code reads what is offloaded here (some 100 MB of jars from Maven Central the first time)
 .PHONY: test-pulsar

@@ -58,6 +58,7 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
 
 
 @pytest.mark.sessions
+@pytest.mark.slow
 @pytest.mark.spark
 def test_the_notebook_of_the_bundle_runs_in_an_empty_directory(tmp_path: Path) -> None:
     notebook = DEPLOY / "databricks" / "ledger_example.py"

@@ -25,7 +25,7 @@ from tests.rigs.drivers import kill, start, tail
 from tests.rigs.fault_points import FaultPoints
 from tests.rigs.large_rows_app import BATCH_ROWS
 
-pytestmark = [pytest.mark.spark, pytest.mark.sessions]
+pytestmark = [pytest.mark.spark, pytest.mark.sessions, pytest.mark.slow]
 ROWS, BATCHES = 500, 6
 CLUSTER = """
 import sys

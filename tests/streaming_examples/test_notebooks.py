@@ -133,6 +133,7 @@ def test_a_script_without_spark_runs_with_the_wheel_only(wheel_python: Path, tem
 
 
 @pytest.mark.sessions
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(300)
 def test_a_script_runs_on_the_session_that_is_there(wheel_python: Path, temporary: Path) -> None:

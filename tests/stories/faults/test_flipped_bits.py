@@ -5,7 +5,7 @@ store at a time. Then every answer must equal the answer before, or be a LedgerE
 answer must not be shorter or different, or be an exception of Python or of a library. A refused store does not change
 its files.
 
-Step 1 covers every byte and takes seven minutes (`make test-long`). The steps marked `fault` take 20 seconds.
+Step 1 covers every byte and takes seven minutes (`make test-slow`). The steps marked `fault` take 20 seconds.
 """
 
 from __future__ import annotations
