@@ -1,7 +1,7 @@
 """Goal: kills between stage and commit lose and duplicate no row of a batch whose tasks write into the bucket.
 
 Method: the query and the kills of `tests/rigs/killed_query.py`, a store in a bucket, and a real S3 server. Rounds:
-LEDGER_FAULT_ROUNDS, by default one for each of `KILLS`.
+LEDGER_FAULT_ROUNDS, by default the first five of `KILLS`.
 """
 
 from __future__ import annotations

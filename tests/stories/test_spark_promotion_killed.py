@@ -1,7 +1,7 @@
 """Goal: kills between stage and commit lose and duplicate no row of a batch whose parts become segments.
 
 Method: a query of large rows, and kills of its processes in rounds (`tests/rigs/killed_query.py`). Rounds:
-LEDGER_FAULT_ROUNDS, by default one for each of `KILLS`.
+LEDGER_FAULT_ROUNDS, by default the first five of `KILLS`.
 """
 
 from __future__ import annotations
