@@ -3,8 +3,8 @@
 Rules of names
 - A user writes `orders`, `public/default/orders` or `persistent://public/default/orders` for the same ledger.
   Upper and lower case stay as the user wrote them.
-- No path on this disk contains a ledger's name. But an object store or another system may need a path with the name. So
-  a name with an empty part, `.`, `..`, a control character or a part of more than 255 bytes is refused.
+- A name with an empty part, `.`, `..`, a control character or a part of more than 255 bytes is refused. Reason: an
+  object store or another system may need a path with the name, although no path on this disk contains it.
 - The length of a name is checked before any code scans the text.
 - Hidden characters (`ledger.hidden_characters`) are refused in new names only. So an existing ledger whose name has one
   can still be opened, read and deleted.
@@ -47,9 +47,7 @@ def canonical_name(text: str) -> str:
 def topic_text(spelled_path: str) -> str:
     """Return a full name as Pulsar's clients write it, `persistent://tenant/namespace/topic`.
 
-    Other names stay unchanged.
-
-    A name may also have a cluster after the tenant, as the names of Pulsar's first version have.
+    Other names stay unchanged. A name may have a cluster after the tenant, as in Pulsar's first version.
     """
     parts = spelled_path.split("/")
     for place in (2, 3):
@@ -147,7 +145,7 @@ def nearest(name: str, candidates: Iterable[str]) -> str | None:
 
 
 def nearest_ledger(name: str, names: Iterable[str]) -> str | None:
-    """Return the short name of the ledger that is most similar to a mistyped `name`, of the same namespace if possible.
+    """Return the short name of the ledger that is most similar to a mistyped `name`. Prefers the same namespace.
 
     Only the last parts are compared, because whole names of one namespace are always similar.
     """

@@ -1,9 +1,9 @@
-"""Routing of messages to partitions, as in Pulsar's Java client. Pure.
+"""Routing of messages to partitions, as in Pulsar's Java client. Pure functions.
 
 Rules
 - The partition of a key is the key's hash without the sign bit, modulo the number of partitions. The hash covers the
   key's text in the message. A key of bytes is written in base64.
-- `murmur3_32` is MurmurHash3 x86 32 with seed 0 over UTF-8. All of Pulsar's clients have it. `java_string` is Java's
+- `murmur3_32` is MurmurHash3 x86 32 with seed 0 over UTF-8, which all of Pulsar's clients have. `java_string` is Java's
   `String.hashCode` over UTF-16.
 - Messages without a key go to the partitions in turn, batch by batch (`ledger.client.partitioned_producer`).
 """

@@ -1,4 +1,4 @@
-"""Conversion of times that a person writes to milliseconds since 1970, and back to text. Pure.
+"""Conversion of times that a person writes to milliseconds since 1970, and back to text. Pure functions.
 
     1763806500123                    milliseconds since 1970, as the log stores a time
     2026-11-22T10:15:00Z             ISO 8601 in UTC; a space may replace the T

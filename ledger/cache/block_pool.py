@@ -66,7 +66,7 @@ class BlockPool:
     def added(self, block: CachedBlock, spans: Sequence[CachedRange]) -> None:
         """Add a block that was cached as these ranges.
 
-        Evict other ranges to make room, or else the ranges of this block.
+        Evict other ranges to make room. If the policy keeps them, evict the ranges of this block.
         """
         self.held += block.size
         for span in spans:

@@ -276,7 +276,7 @@ class EntryCache:
 
     @contextmanager
     def _failing_waiters(self, ledger: LedgerCache, own: deque[PendingRead[Loaded]]) -> Iterator[None]:
-        """Pass an error within the context to the readers that wait for a read in `own`."""
+        """If the context raises, pass the error to the readers that wait for a read in `own`."""
         try:
             yield
         except BaseException as error:

@@ -3,17 +3,18 @@
 A *reader* is a subscription with a running query, or a query without a subscription. Its expected reads are a set of
 entries. The set has all entries after the reader's position, without the entries that were already served. It also has
 earlier entries that the reader will read again. The number of expected reads of a range is the number of readers that
-still have to read an entry of it.
+still have to read one of its entries.
 
 Rules, and the behaviour of Spark that requires them
 - `served` removes entries from the set. Spark may retry a task, run it twice, or read a batch in two jobs. Then the
   same entries are served again, and the set does not change.
-- `commit` moves a reader's position forward, which removes the rest of the batch from the set. It never moves back.
+- `commit` moves a reader's position forward, which removes the rest of the batch from the set. A commit never moves
+  the position back.
 - `reset` moves the position anywhere, and all entries after it are expected again. `again` adds a range of entries.
 - A registered reader must report before the time `until_ms`. Otherwise it is removed with its expected reads.
 
-`ActiveCursors` counts the readers at or before a position in a sorted list. A move of a reader is only recorded, in
-O(1). The list is sorted before the next query, because moves are far more frequent than queries.
+`ActiveCursors` counts the readers at or before a position in a sorted list. A move of a reader is only recorded. The
+list is sorted before the next count, because moves are far more frequent than counts.
 
 Invariants
 - A reader is in the list once. Several readers may have the same position.
@@ -33,10 +34,10 @@ _Placed = tuple[int, int, str]
 
 
 class ActiveCursors:
-    """Positions of readers in a list that is sorted on demand. A move costs O(1).
+    """Positions of readers in a list that is sorted on demand. The cost of a move does not depend on the other readers.
 
-    A query first moves the changed readers to their new places. If half of all readers or more have changed, the whole
-    list is sorted again, which is fast because the other readers are in order.
+    A count first moves the changed readers to their new places. If at least half of all readers have changed, the
+    whole list is sorted again. This is fast, because the other readers are in order.
     """
 
     def __init__(self) -> None:
@@ -58,7 +59,7 @@ class ActiveCursors:
         before = self._placed.pop(name, None)
         if before is not None:
             self._moved.setdefault(name, before)
-        if len(self._moved) > 2 * len(self._order) + 16:  # limits the size of `_moved` if no query comes
+        if len(self._moved) > 2 * len(self._order) + 16:  # limits the size of `_moved` if nothing is counted
             self._reconcile()
 
     def at_or_before(self, position: Position) -> int:

@@ -33,7 +33,7 @@ def cache_report(cache: EntryCache, policy: str) -> CacheMetrics:
 
 
 class CacheSums:
-    """Totals of the cache, which every trigger of every query requests. Any thread may call any method."""
+    """Totals of the cache, which each streaming query requests once per batch. Any thread may call any method."""
 
     def __init__(self, cache: EntryCache, clock: Clock) -> None:
         self._cache = cache

@@ -1,13 +1,13 @@
 """Cached entries of one managed ledger, by position. A cached range is the unit of eviction.
 
-A *cached range* has consecutive entries of one block, usually all entries of the block. It lacks entries that another
-block has already cached, and entries that were removed.
+A *cached range* has consecutive entries of one block, usually all entries of the block. It lacks entries that are
+cached in another block, and entries that were removed.
 
 Rules
 - `put` adds only entries that are not cached. Cached entries stay.
 - `get` returns the cached parts of a range, in order, and its missing parts.
 - `remove` removes a cached range only once.
-- All ranges are half-open. The caller of every method holds the cache's lock (`ledger.cache.cache`).
+- A range `[first, end)` excludes `end`. The caller of every method holds the cache's lock (`ledger.cache.cache`).
 
 Invariants
 - Cached ranges do not overlap. `size` and `entries` are the sums over them.
@@ -223,7 +223,7 @@ class RangeCache:
 
 
 def _released(block: CachedBlock) -> int:
-    """Reduce a block's number of ranges by one. After its last range, release the block and return its size, else 0."""
+    """Reduce a block's number of ranges by one. If none is left, release the block and return its size, else 0."""
     block.spans -= 1
     if block.spans:
         return 0

@@ -1,23 +1,25 @@
 """Throttling of the leading reader: it waits for readers close behind it, so that they share one read of storage.
 
-Suppose that several readers read the same backlog. If their distance is less than the cache can keep, the first reader
-reads from storage, and the others read from the cache. If the first reader is too far ahead, each later reader reads
-from storage again. So the first reader waits for a limited time if the others can then catch up.
+Suppose that several readers read the same backlog. As long as the cache can keep the entries between them, the first
+reader reads from storage, and the others read from the cache. If the first reader is too far ahead, each later reader
+reads from storage again. So the first reader waits for a limited time if the others can then catch up.
 
 Rules
-- A reader waits only before a read of storage. The cache keeps the last `span` bytes before the end of this read. A
-  reader behind these bytes is too far away. The first reader waits for it only if it can reach these bytes soon. Soon
-  is at most `_WORTH` times the first reader's remaining waiting time, at the present speed of the other reader.
-- The total waiting time of a reader is at most the share `part` of its reading time. The reading time has two parts:
-  the time since the reader's start, without its waits, and the estimated time for the rest of the log.
-- The estimate uses the reader's *own speed*: the speed of its last batches, without its waits. A *batch* is the range
-  that a reader announces in one request, not a batch of Spark. Reason for several batches: other readers can halve the
-  speed of a single batch.
-- A reader does not wait for a reader that has not moved in the last seconds. Nor does it wait for a reader whose own
-  speed is much lower: less than `_NEARLY` of the speed of the first reader.
+- The first reader waits only before a read of storage. The cache keeps the last `span` bytes before the end of this
+  read. A later reader shares the read if it is within these bytes.
+- The first reader waits for a later reader that is not within these bytes yet, but can reach them soon. Soon is at most
+  `_WORTH` times the first reader's remaining waiting time, at the present speed of the later reader.
+- The first reader does not wait for a reader that has not moved in the last seconds. Nor does it wait for a reader
+  whose own speed is below `_NEARLY` times its own.
+- The *own speed* of a reader is the speed of its last batches, without its waits. A *batch* is the range that a reader
+  announces in one request, not a batch of Spark. Several batches count, because other readers can halve the speed of
+  a single batch.
+- The total waiting time of a reader is at most the share `part` of its reading time. The
+  reading time has two parts. The first is the time from the reader's start until now, without its waits. The second is
+  an estimate of the time for the rest of the log, at the reader's own speed.
 
-Pure: the clock and the positions are arguments. In this module, a position is a number of bytes: the size of all
-earlier entries.
+The functions read no clock: the time and the positions are arguments. In this module, a position is a number of bytes:
+the size of all earlier entries.
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ class SharedBlocks:
             making.mkdir(mode=0o700)
             lock = disk.create_file(making / "lock")
             disk.hold(lock)
-            making.rename(directory)  # it is locked already: other brokers remove an unlocked one
+            making.rename(directory)  # locked already, because other brokers remove an unlocked directory
         except (OSError, LedgerError) as error:
             _log.info("blocks in shared memory are not available: %s", error)
             return cls(None, "")

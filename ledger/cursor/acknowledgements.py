@@ -9,8 +9,8 @@ Rules
   acknowledgement is lost without an error.
 - A cursor's position is the later of the positions in the metadata and in the cursor's log. `state` returns it.
 - In a read-only store the set is read for every call, because the store's broker may be writing it.
-- A clean close moves a small set into the metadata record, and deletes the cursor's log. For a large set the close
-  writes a whole state to the log.
+- A clean close moves a small set into the metadata record, and deletes the cursor's log. A large set is written to the
+  log as a whole.
 """
 
 from __future__ import annotations
@@ -258,7 +258,7 @@ class AcknowledgementTable:
                 _log.exception("cursor %s of %s was not flushed because of an unexpected error", key[1], key[0])
 
     def close(self) -> None:
-        """Write and close the sets of all cursors, as the module's rules say. Never raises: a failure is logged."""
+        """Write and close the sets of all cursors. Never raises: a failure is logged."""
         self._stopped.set()
         if self._thread is not None:
             self._thread.join()

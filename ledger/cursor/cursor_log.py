@@ -8,7 +8,7 @@ that is too large for one entry is split into *chunks*, followed by a *footer*.
               chunk, footer or delta · property `ledger.cursor.compression`: the codec of a whole state
 
 Invariants
-- The entries of a whole state are contiguous. Deltas of this state, or another whole state, follow it.
+- The entries of a whole state are contiguous. Deltas of this state follow, or another whole state.
 - The sidecar, a small file beside the segment, has the segment's acknowledged end. A flushed state is synced and is
   before this end. If bytes before this end are damaged, recovery raises an error that names the place.
 - The acknowledged end is 0 until the metadata name the log.
@@ -62,7 +62,7 @@ class CursorLogForm:
     """Format of states and limits of a cursor's log.
 
     An entry has at most `entry_bytes`, the log at most `entries_max` entries. At most `deltas_max` deltas follow a
-    whole state. With 0, only whole states are written, as in PIP-381.
+    whole state. If `deltas_max` is 0, only whole states are written, as in PIP-381.
     """
 
     entry_bytes: int
@@ -156,7 +156,7 @@ class CursorLog:
         return self._base_bytes
 
     def mark_referenced(self) -> None:
-        """Set the acknowledged end after the synced entries. Called after the metadata name this log."""
+        """Set the acknowledged end to the end of the synced entries. Called after the metadata name this log."""
         if not self._is_referenced:
             self._is_referenced = True
             self._writer.acknowledge()

@@ -1,6 +1,7 @@
 """Durable cursors of a store.
 
-Each change is a pure function of the cursor's record (`ledger.metadata.cursor_records`), stored by compare-and-set.
+A change computes a new record from the cursor's record (`ledger.metadata.cursor_records`). The new record is stored
+only if no other change was stored in the meantime.
 
 Invariants
 - A change is durable before the broker answers the client.

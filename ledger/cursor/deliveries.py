@@ -8,8 +8,8 @@ redelivered rows needs a record. The broker chooses the rows of such a batch onc
 checkpoint of Spark names the record.
 
 Invariants
-- If Spark runs a batch again, the batch delivers exactly the rows of its record, in any process and after any
-  acknowledgement.
+- If Spark runs a batch again, the batch delivers exactly the rows of its record. This holds in any process, even if
+  some of the rows were acknowledged since.
 - The log keeps all rows that a record may deliver. The cursor's replay floor, before which the log may be trimmed, is
   at or before the record's first row.
 - With the read option `ackMode` = `explicit`, the user acknowledges rows. An outstanding row is redelivered, with the
@@ -188,7 +188,7 @@ class DeliveryTable:
             yield
 
     def ack_dead_letters(self, request: AckDeadLetters) -> None:
-        """Acknowledge dead letters. Called after they were written to the dead-letter ledger. Idempotent."""
+        """Acknowledge dead letters. Called after they were written to the dead-letter ledger. May be repeated."""
         snapshot = self._snapshot_of(request.ledger)
         with self._lock:
             cursor = self._cursor(snapshot.name, request.cursor)
@@ -250,7 +250,7 @@ class DeliveryTable:
             if cursor.replay_floor is not None and cursor.replay_floor < cursor.next_position:
                 self._acknowledgements.set_replay_floor(cursor, cursor.next_position)
             return DecidedDelivery(0, new.start, dead)
-        # Dead letters stay outstanding until they are acknowledged. Otherwise a crash before this would lose them.
+        # Dead letters stay outstanding until they are acknowledged. Otherwise a crash before that would lose them.
         waiting = [*decision.waiting, *decision.dead]
         floor = min(share.range.start for share in due)
         decided = self._store_record(request, cursor, new.end, due, waiting, floor=floor, dead=dead)

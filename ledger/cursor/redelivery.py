@@ -1,7 +1,8 @@
-"""Redelivery decisions for a batch: which rows are redelivered, stay outstanding, or become dead letters. Pure.
+"""Redelivery decisions for a batch: pure functions that select the rows to redeliver, to keep, or to give up.
 
 A *delivery* (`DeliveredRange`) is a range of positions that a batch delivered, without the rows that the delivery
-skips. Its rows are *outstanding* until they are acknowledged.
+skips. Its rows are *outstanding* until they are acknowledged. Rows that are given up become *dead letters*: they are
+moved to another ledger.
 
 Rules
 - A delivery skips its acknowledged rows. A delivery ends when all of its rows are skipped.

@@ -10,9 +10,9 @@ Rules
 - An entry may have several lines. Then their rows are merged. The order of the lines has no meaning.
 - All positions are compared with the log before any of them is acknowledged. The request is refused if a segment
   belongs to another log, or if an entry or a row does not exist. The error names the wrong value.
-- A trimmed entry, which retention has deleted, counts as acknowledged. The metadata list the trimmed segments of each
-  log. A comparison of ids would not find them. Reason: segment ids are unique in a store, so a lower id may belong to
-  another log.
+- A trimmed entry, which retention has deleted, counts as acknowledged. The broker finds the trimmed segments of a log
+  in the metadata, and does not compare ids. Reason: ids are unique in the whole store, so a lower id may belong to a
+  segment of another log.
 - If all rows of an entry are acknowledged, the entry is acknowledged as a whole. The log's index has the number of
   rows.
 """
@@ -41,7 +41,7 @@ Gone = Callable[[], Sequence[SegmentDescription]]
 class _Request(NamedTuple):
     """Columns of a request as arrays. `whole` marks lines for whole entries.
 
-    Line `i` has `words[starts[i]:starts[i + 1]]`.
+    The words of line `i` are `words[starts[i]:starts[i + 1]]`.
     """
 
     ledgers: Integers

@@ -1,10 +1,10 @@
 """Group commit for one managed ledger.
 
-Appends pass two stages. One thread at a time runs each stage.
+Appends pass two stages. Each stage is run by one thread at a time. The *executor* is the store's thread pool.
 
 - Write stage: takes as many queued appends as fit into the open segment (a *group*), and writes them. If the log is
   idle, the thread that appends may run this stage. Otherwise a thread of the executor runs it. Exception: in a store in
-  a bucket, a sync has a maximum size. During a sync, appends wait in the queue until they have this size together.
+  a bucket, appends that arrive during a sync wait until its end, or until they fill the next sync.
 - Sync stage: performs one sync for all groups written so far, and completes their futures. The stage repeats until
   all written groups are synced. It runs on the store's `SyncPool` while the write stage writes the next groups.
 
@@ -151,7 +151,7 @@ class Log(Protocol[Written]):
         ...
 
     def written_during_sync(self, group: Written) -> None:
-        """Report a group that was written during a sync to the pool. Raises no error."""
+        """Give the pool a group that was written during a sync, to prepare its own sync. Raises no error."""
         ...
 
     def file(self, written: list[Written]) -> SyncedFile | None:
@@ -315,7 +315,7 @@ class AppendQueue(Generic[Written]):
         return False
 
     def _submit_sync(self, part: Written | None) -> None:
-        """Pass a written group to the sync stage. If a sync has failed, its appends are written again first."""
+        """Pass a written group to the sync stage. The appends of a failed sync are written again before the group."""
         while part is not None:
             with self._lock:
                 if self._given_up is not None:

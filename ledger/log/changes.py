@@ -104,7 +104,7 @@ def complete_offload(writer: LogWriter, ledger_id: int, attempt: uuid.UUID) -> N
 
 
 def lacking_indexes(writer: LogWriter) -> list[tuple[LocalSegment, OffloadAttempt]]:
-    """Return the direct segments whose index objects must be put now, in order, with their attempts."""
+    """Return the direct segments whose index objects must be put into the bucket now, in order, with their attempts."""
     return writer.list.lacking_indexes()
 
 

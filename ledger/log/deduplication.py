@@ -4,7 +4,7 @@
                                           └▶ failed: the entry and all later entries of its producer are dropped
 
 As in Pulsar, a producer has a name and numbers its messages in ascending order. The number is the *sequence id*. An
-entry is a duplicate if its sequence ids are not above the highest id of its producer that the log knows. A duplicate is
+entry is a duplicate if the log already knows its sequence ids, or higher ids, from its producer. A duplicate is
 acknowledged and not written. The known ids are as durable as the log: when a segment (file) is sealed, they are saved
 in the metadata. After a crash, recovery finds later ids in the entries of the open segment.
 
@@ -13,8 +13,8 @@ Invariants
   and admits its claim. So claims have the order of the queue.
 - A duplicate of an entry in flight gets the result of this entry. So a duplicate is acknowledged only if the entry is
   durable.
-- If an entry fails, the later entries of its producer are not written (`SequenceClaim.valid`). Reason: if one were
-  written, a retry of the failed entry would be dropped as a duplicate.
+- If an entry fails, the later entries of its producer are not written (`SequenceClaim.valid`). Reason: a later entry
+  has higher ids. If it were written, a retry of the failed entry would be dropped as a duplicate.
 - A batch with old and new messages is refused, because an entry is either written or dropped as a whole.
 - A message too large for one entry is sent as several entries, its *chunks*. The id of the message becomes known only
   with its last chunk. So if the last chunk is missing after a crash, the message is not a duplicate when it is sent
@@ -72,7 +72,7 @@ class EntrySequence(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class AppendSession:
-    """Connection of one producer. After its first failed entry it is `broken` and refuses further appends."""
+    """Connection of one producer. After the first failed entry, a session is `broken` and refuses further appends."""
 
     broken: bool = False
 

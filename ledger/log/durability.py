@@ -1,10 +1,10 @@
-"""Durability of a store: the place that makes entries and records durable before they are acknowledged.
+"""Durability of a store: the place where entries and records become durable before they are acknowledged.
 
     disk      a sync of the segment file, a sync of the metadata file
     bucket    an object of the write-ahead log, which has both (`ledger.bucket_store`)
 
-A segment is a file of a ledger. All ledgers of a store use the same place. If the place is a bucket, the next broker
-builds the files of open segments from the bucket, and appends to these segments.
+A segment is a file of a ledger. All ledgers of a store use the same place. From a bucket, the next broker builds the
+files of open segments again. It then appends to these segments.
 """
 
 from __future__ import annotations

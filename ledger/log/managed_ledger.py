@@ -1,13 +1,12 @@
 """Managed ledger: one durable log made of segments, which are its files. Only the last segment may be open for appends.
 
 `append` and `commit_run` run on the caller's thread. They verify each entry's checksum, count its rows and queue the
-entry with the log's writer (`ledger.log.writer`). Readers use a snapshot. The writer publishes a new snapshot whenever
-the acknowledged end moves.
+entry with the log's writer (`ledger.log.writer`). Readers use a snapshot. The writer publishes a new snapshot after
+each acknowledgement of appends.
 
-A run is the output of one batch of a Spark query: entries that become visible together. A staged part is a file with
-the entries of one Spark task. The commit of a batch appends its staged parts to the log as a run. The acknowledged end
-is the end of the entries that the broker has acknowledged. With de-duplication, `append_parts` splits an append into
-parts that are acknowledged separately.
+A *run* is the output of one batch of a Spark query: entries that become visible together. A *staged part* is a file
+with the entries of one Spark task. The commit of a batch appends its staged parts to the log as a run. With
+de-duplication, `append_parts` splits an append into parts that are acknowledged separately.
 
 Invariants
 - Every queued entry is complete and verified.
@@ -329,7 +328,7 @@ class ManagedLedger:
         return self._writer.list.lacks_indexes
 
     def lacking_indexes(self) -> list[tuple[LocalSegment, OffloadAttempt]]:
-        """Return the direct segments whose index objects must be put now, in order, with their attempts."""
+        """Return the direct segments whose index objects must be put into the bucket now, with their attempts."""
         return self._change(lambda: changes.lacking_indexes(self._writer))
 
     def require_indexes(self, ledger_id: int) -> None:

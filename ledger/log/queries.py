@@ -14,12 +14,12 @@ Rules
 - An entry can have no rows, for example the marker that ends a run (the entries of one committed batch). Every reader
   skips such an entry, so a counted backlog excludes it.
 - The *head* of a read is its first entry with rows, together with the entries without rows before it. The longest
-  prefix with n rows ends before the first entry that would exceed n rows. So entries without rows after its last row
-  belong to the prefix.
+  prefix with n rows ends before the entry with row n + 1. So entries without rows after its last row belong to the
+  prefix.
 - An estimated backlog is computed without reading a file. Its number of entries includes entries without rows. If only
   a part of a segment is in the range, the same proportion of the segment's rows and bytes is counted.
-- A limit of a batch applies to the rows that are delivered. At least an eighth of a partly skipped entry is counted. So
-  a batch reads at most eight times the counted bytes.
+- The limits of a batch apply to counted rows and counted bytes. A partly skipped entry is read whole, and at least 1/8
+  of its bytes are counted. So a batch reads at most eight times its limit in bytes.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ def unacknowledged(
 ) -> Backlog:
     """Return the backlog `total` of the range `left` without the acknowledged `positions`.
 
-    If not `precise`, each acknowledged entry counts as an average entry of its segment, and an entry with only some
-    acknowledged rows counts as unacknowledged.
+    If not `precise`, each acknowledged entry counts as an average entry of its segment. An entry with only some
+    acknowledged rows then counts as unacknowledged.
     """
     entries, rows, size = total
     if not left:

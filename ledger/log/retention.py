@@ -10,14 +10,14 @@ Invariants
 - If both limits are -1, no segment is deleted for its age or size. Without durable cursors, only the limits decide.
 - With `deleteAfterPublish`, a segment may be deleted when it is in all tables to which its log is published.
 - The open segment is never deleted. A segment that the slowest cursor has not read to its end is never deleted.
-- If the clock is set back, segments seem younger. So no segment is deleted for this reason.
+- A clock that is set back makes segments seem younger. So it never causes a deletion.
 - An offloaded segment has a copy in object storage. Its local copy is deleted when the offload is older than the
   policy's deletion lag (0: at once).
 - With `retentionWaitsForOffload`, no segment is deleted before it is offloaded.
-- `TrimMark` has the first position after the trimmed segments, and the number of rows before this position. The mark is
-  needed because the list of segments does not contain trimmed segments. A reader whose position is before the mark has
-  lost entries. The rows of later entries are counted from the mark.
-- `expendable` and `local_expendable` are pure.
+- `TrimMark` has the first position after the trimmed segments, and the number of rows before this position. Reason: the
+  list of segments does not contain trimmed segments. A reader whose position is before the mark has lost entries. The
+  row numbers of the remaining entries begin at the mark's number of rows.
+- `expendable` and `local_expendable` are pure functions.
 """
 
 from __future__ import annotations

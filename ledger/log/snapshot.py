@@ -95,7 +95,7 @@ class LogSnapshot:
                 yield part
 
     def cover(self, range_: PositionRange) -> Cover:
-        """Find the segments of a range by bisection. Raises DataLoss if the log does not contain the range."""
+        """Find the segments of a range by binary search. Raises DataLoss if the log does not contain the range."""
         self._require_contains(range_)
         start, end, segments = range_.start, min(range_.end, self.end), self.segments
         first, stop = segments.at(start.ledger_id), segments.at(end.ledger_id + 1)
@@ -251,9 +251,9 @@ class LogWatch(Protocol):
     """Listener for changes of the logs of a store, for example the broker's cache."""
 
     def moved(self, before: LogSnapshot, now: LogSnapshot) -> None:
-        """Handle a change of a log. Called by the thread that changed it. Never raises."""
+        """Receive the snapshots before and after a change of a log, on the thread of the change. Never raises."""
         ...
 
     def forget(self, ledger_ids: Collection[int]) -> None:
-        """Handle the deletion of segments."""
+        """Receive the ids of deleted segments."""
         ...

@@ -10,8 +10,8 @@ Rules
   message.
 - A message is *given up* when its producer starts another message, or after ten minutes without a chunk. Then cursors
   and trims may pass it. Reason: a producer that died must not stop trims and cursors for ever.
-- The scan for a position starts one hour before the segment of this position. It does not find a message whose chunks
-  took longer than an hour.
+- The scan for a position starts one hour before the segment of this position. So the scan does not find a message whose
+  chunks took longer than an hour.
 - Segments without a local file are not scanned. A segment is offloaded only after its chunked messages are complete or
   given up.
 """

@@ -1,12 +1,14 @@
 """Writer of one log: writes, syncs and acknowledges the groups of the append queue (`ledger.log.append_queue`).
 
-A *stamp* precedes each entry: the time at which the broker wrote the entry, and the number of rows up to its end. The
-*epoch* is a number that rises with each start of a broker of the store. A *run* is the output of one batch of a Spark
-query. A *rollover* seals the open segment and opens a new segment. The *acknowledged end* is the end of the entries
-that were acknowledged to their producers.
+The write stage puts a stamp before each entry of a group of appends, and writes the group. The sync stage syncs the
+file and checks that this broker still owns the store. Then it moves the acknowledged end, publishes a new snapshot to
+readers and completes the futures, in this order.
 
-The write stage stamps and writes a group of appends. The sync stage syncs the file and compares the epoch. Then it
-moves the acknowledged end, publishes a new snapshot to readers and completes the futures, in this order.
+- *stamp*: the time at which the broker wrote an entry, and the number of rows up to its end.
+- *acknowledged end*: the end of the entries that were acknowledged to their producers.
+- *epoch*: a number that rises with each start of a broker of the store. A broker that finds a higher epoch has lost the
+  store.
+- *run*: the output of one batch of a Spark query. *Rollover*: the open segment is sealed, and a new one is opened.
 
 Invariants
 - An entry is acknowledged after its sync, and after a check that this broker still owns the store. Exception: a
@@ -16,7 +18,7 @@ Invariants
   (`ledger.log.staging.promotion`).
 - A recovered segment is sealed, so no entry is added to it.
 - After a write or sync error, the segment is sealed at its last acknowledged entry before anything else is written.
-  Its unacknowledged entries are retried once, in order, in a new segment.
+  Its unacknowledged entries are written once more, in order, to a new segment.
 - A failed sync is never repeated on the same file.
 """
 
@@ -93,7 +95,7 @@ class LogWriter:
         return self._open
 
     def put(self, item: Item, *, here: bool = False) -> None:
-        """Queue an item. The result is set on its future. With `here` the calling thread may write it."""
+        """Queue an item. The result is set on its future. With `here` the calling thread may write the item."""
         self._queue.put(item, here=here)
 
     def close(self) -> None:
@@ -228,14 +230,14 @@ class LogWriter:
     # Sync stage.
 
     def file(self, written: list[Written]) -> SyncedFile | None:
-        """Return the file of the groups, or None if earlier entries of the file were not acknowledged.
+        """Return the file of the groups, or None if their sync must not start.
 
-        With None, nothing is synced.
+        None: an earlier sync of the file has failed, so its later entries are never acknowledged.
         """
         return TimedFile(written[-1], self.sync_latencies) if _follows(written) else None
 
     def written_during_sync(self, group: Written) -> None:
-        """Report a group that was written during a sync to the pool."""
+        """Give the pool a group that was written during a sync, to prepare its own sync."""
         self._context.sync_pool.written(group.ledger.file)
 
     def settle(self, written: list[Written], failed: Exception | None) -> list[PendingAppend]:

@@ -1,4 +1,4 @@
-"""Structured logs: lines of JSON, and the id of a batch that each line of its steps has, in any process.
+"""Structured logs: lines of JSON. Every line about a batch of a query has the id of the batch, in every process.
 
-Broker and connector log the same way. Nothing here knows Spark or the protocol.
+Broker and connector log the same way. The modules import neither Spark nor the protocol.
 """

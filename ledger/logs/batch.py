@@ -3,8 +3,11 @@
     ledger-batch: BATCH TRIGGER            both percent-encoded; TRIGGER may be missing
 
     write    BATCH is QUERY:NUMBER, the query and the number of its batch
-    read     BATCH is RUN-NUMBER, made by the reader that plans the batch, because Spark gives it no query and number
+    read     BATCH is RUN-NUMBER: a random id of the query's run, and a counter. Reason: Spark does not tell a reader
+             its query and the number of its batch
     both     TRIGGER is QUERY:NUMBER of Spark, where a process knows it: in tasks, and in listeners
+
+A *trigger* is the unit of work of a streaming query: Spark plans, runs and commits one batch.
 
 Rules
 - The id is for people who read logs. No decision depends on it, and a call without it is served the same.

@@ -4,9 +4,9 @@
      "message":"sync","batch":"<query>:3","trigger":"<query>:3","step":"sync","ledger":"…","rows":100}
 
 Rules
-- Text is the default. A broker is switched by its setting `logFormat`, a process of the connector by the variable
-  `LEDGER_LOG_FORMAT`. Only JSON has the lines of steps.
-- A line has the fields above and no others of the record. Every field is text or a number.
+- Text is the default. The setting `logFormat` of a broker selects JSON. For a process of the connector, the environment
+  variable `LEDGER_LOG_FORMAT` selects it. Lines of steps (`ledger.logs.steps`) appear in JSON only.
+- A line has the fields above and no other field of Python's log record. Every field is text or a number.
 - An error adds `error` and `traceback`.
 """
 

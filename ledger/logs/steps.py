@@ -1,8 +1,8 @@
 """Steps of batches in the log: one line for each step, with the batch's id and the step's figures.
 
 The lines have a logger of their own. The logger is silent unless lines are logged as JSON (`ledger.logs.json_lines`).
-Reason: a query that is triggered every second has several steps a second. In a text log these lines would hide the
-others.
+Reason: a query that is triggered every second has several steps a second. In a text log these lines would hide all
+other lines.
 """
 
 from __future__ import annotations

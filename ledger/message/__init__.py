@@ -2,4 +2,10 @@
 
 The functions decode an entry into metadata and payload, or encode metadata and payload as an entry. All functions are
 pure. The folder `schema` decodes payloads by their schema.
+
+Words of the package
+- *entry*: the unit of storage. It has a message, a batch of messages, a *chunk* (a part of a large message), or rows.
+- *stamp*: the bytes that the broker puts before an entry, with the time and the row number.
+- *tombstone*: a message without a value. *Marker*: an entry without messages, for example at the end of a transaction.
+- *varint*: Protobuf's form of a number, in one to ten bytes (`varints`).
 """

@@ -110,7 +110,8 @@ def _decoded(batch: pa.RecordBatch) -> pa.RecordBatch:
 def _some_columns(source: pa.BufferReader, included: list[int]) -> list[pa.RecordBatch]:
     """Return the batches with the columns `included`.
 
-    If the list is empty, the first column is read for the number of rows, because Arrow reads an empty list as all.
+    An empty list means all columns to Arrow. So for an empty list only the first column is read, for the number of
+    rows.
     """
     with pa.ipc.open_stream(source, options=pa.ipc.IpcReadOptions(included_fields=included or [0])) as reader:
         return list(reader)

@@ -6,9 +6,10 @@ entry has the time and the row number that the broker gave it.
     batch:  size u32  SingleMessageMetadata  value …     field 11 of the entry's metadata is the number of messages
 
 Rules
-- A message of a batch has its own key, ordering key, properties and null mark. A message that states no event time or
-  sequence id has the entry's event time or sequence id.
-- Pulsar's compaction marks removed messages of a batch. They are not returned. The other messages keep their index.
+- A message of a batch has its own key, ordering key (a second key of Pulsar's clients), properties and flag for a null
+  value. A message that states no event time or sequence id has the event time or sequence id of its entry.
+- Pulsar's compaction keeps only the newest message of each key, and marks the removed messages of a batch. These are
+  not returned. The other messages keep their index.
 - A value is a view of the entry, or of its decompressed bytes. A null value (a tombstone) differs from an empty value.
 - An encrypted entry raises an error that names the keys, unless `ledger.message.encryption` decrypted it before.
 - A marker, an entry that a broker writes for example at the end of a transaction, has no message.

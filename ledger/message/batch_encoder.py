@@ -7,11 +7,11 @@ An entry contains a single message, or a batch of messages:
 Rules
 - A batch of one message is written as a single message. Field 11, the number of messages, is present from two messages
   on, as in Pulsar's client.
-- The entry's metadata have key, ordering key and schema version of the first message. `sequence_id` is the id of the
-  first message, `highest_sequence_id` the id of the last. A single message always states its size before compression. A
-  batch states this size only if it is compressed.
-- Messages without properties and ordering keys are encoded by columns, without a Python object for each message. Both
-  ways give the bytes that protobuf gives, with fields in the order of their numbers.
+- The entry's metadata have the key, the ordering key (a second key) and the schema version of the first message.
+  `sequence_id` is the id of the first message, `highest_sequence_id` the id of the last. A single message always states
+  its size before compression. A batch states this size only if it is compressed.
+- Messages without properties and ordering keys are encoded by columns, without a Python object for each message. The
+  bytes are the same as with protobuf's own encoder.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ Rules
 - A column that this module stores as a dictionary has the field metadata `ledger.encoding: dictionary`. Readers get a
   column of the values. A column that a user appended as a dictionary has no such metadata, and stays a dictionary.
 - The encoding is chosen by a sample: the beginning of the first entry of a writer, and later of every 256th entry.
-- A column becomes a dictionary if this makes the sample smaller. Each entry is a stream of its own. So an entry with
-  too many distinct values has the column without a dictionary.
+- A column becomes a dictionary if this makes the sample smaller. In an entry with too many distinct values the column
+  stays without a dictionary. This is possible because each entry is an Arrow stream of its own.
 - With `auto`, entries are encoded if the sample shrinks by a fifth. Otherwise all columns are plain, because reading
   plain columns costs nothing. Small entries are always plain.
 - Floating-point numbers are compared as bits, so that NaN and the sign of zero are kept.

@@ -5,8 +5,9 @@
     [0x0e01  crc32c u32]                         the checksum of the bytes after it
     size u32  MessageMetadata  payload …         all numbers are big-endian
 
-A *wide* stamp has a fixed length: each of its two varints takes 8 bytes, with leading zeros. A writer that does not
-know the two numbers yet leaves space for a wide stamp. Every reader of protobuf reads a wide stamp like a short stamp.
+A *varint* is a number of Protobuf, which normally takes as few bytes as possible. In a *wide* stamp both numbers take 8
+bytes each, so the stamp has a fixed length. A writer that does not know the two numbers yet leaves space for a wide
+stamp. Every reader of Protobuf reads a wide stamp like a short stamp.
 
 A *provisional* stamp has the length of a wide stamp, and no index. It is in the data object of a direct segment, which
 a task writes before either number is known (`ledger.segment.provisional_stamps`).

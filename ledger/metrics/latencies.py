@@ -5,7 +5,7 @@
 
 Invariants
 - A duration is in exactly one count.
-- The counts and the sum that `state` returns are of the same durations.
+- The counts and the sum that `state` returns cover the same durations.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Counter of the parts that the tasks of sinks have written, and of what became of them."""
+"""Counter of the parts that the tasks of sinks have written: committed, copied and unneeded parts."""
 
 from __future__ import annotations
 

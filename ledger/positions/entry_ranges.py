@@ -1,8 +1,8 @@
-"""Set of entries of one ledger, as half-open ranges of each segment (file).
+"""Set of entries of one ledger, as ranges `[first, end)` of each segment (file).
 
 Invariant: the ranges of a segment are sorted, disjoint, never adjacent and never empty.
 
-The ranges are in lists and found by bisection, because a set of delivered entries has few ranges.
+The ranges are in lists and found by binary search, because a set of delivered entries has few ranges.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ Each entry has a bit set of rows, which Pulsar calls `deleteSet`. The bit sets o
 Invariants
 - A set bit is a row that is *not* acknowledged. Rows after the last word are acknowledged.
 - Every entry has an unacknowledged row. An entry whose rows are all acknowledged belongs to the set of whole entries.
-- After an acknowledgement, a row is unacknowledged only if it was so before and the request leaves it so. So a
-  repeated acknowledgement changes nothing, and the order of acknowledgements has no effect.
+- An acknowledgement only clears bits. So a repeated acknowledgement changes nothing, and the order of acknowledgements
+  has no effect.
 - A `BatchRows` is immutable.
 """
 

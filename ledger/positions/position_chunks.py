@@ -9,8 +9,8 @@ A *whole state* has all acknowledgements of a cursor. It is one entry, or severa
     delta               0xD5 | version | base u64 | number u32 | codec u8 | size u32 | PositionInfo, or compressed bytes
 
 Rules
-- The first byte identifies the kind of an entry. A compressed state has an uncompressed size below 128 MiB. So its
-  first byte always differs from the first byte of a plain state. The codec of a state is a property of its entry
+- The first byte identifies the kind of an entry. A compressed state begins with its uncompressed size. This size is
+  below 128 MiB, so its first byte is below 0x08. The codec of a state is a property of its entry
   (`ledger.cursor.cursor_log`).
 - The base of a delta is the whole state that ends at entry `base`. Deltas are numbered from 1 without gaps. Pulsar does
   not support deltas, and does not accept them as states.

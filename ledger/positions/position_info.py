@@ -9,8 +9,10 @@ segment.
     2a n 0a n 08 ledger 10 entry  10 word  10 word …              field 5: unacknowledged rows of an entry as bits
     32 n 08 ledger  10 word  10 word …                            field 6: acknowledged entries of a ledger as bits
 
+The hexadecimal numbers are Protobuf's tags of fields. `n` is the length of a field in bytes.
+
 Rules
-- Every number is a varint. A negative int64 has ten bytes.
+- Every number is a varint, Protobuf's number of one to ten bytes. A negative int64 has ten bytes.
 - Fields are written in the order of their numbers, and each word has its own tag, as in Pulsar's protobuf. The decoder
   also accepts packed words.
 - Acknowledged entries are written as field 3 or field 6, whichever is smaller. The caller can choose the field.

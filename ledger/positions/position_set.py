@@ -7,7 +7,7 @@ Invariants
 - The remaining rows of an entry are its rows that are not in the set. `ledger.positions.partial_entries` stores them
   for each entry that is partly in the set.
 - An entry whose bit is set has no remaining rows.
-- Addition is a union: it is idempotent, and the order has no effect. Only `trim_below` removes positions.
+- A repeated addition changes nothing, and the order of additions has no effect. Only `trim_below` removes positions.
 - A range never crosses the end of a ledger. Pulsar before 2.4 wrote ranges that cross it. `split_range` splits them.
 - The number of positions and their distance have no limit. Entry ids are at most 2**31 - 1, as in Pulsar. Reason: a
   large number in a wrong request must not exhaust the memory.
@@ -142,7 +142,7 @@ class PositionSet:
         return bitset.test(self._entries.get(ledger_id, NO_WORDS), entries)
 
     def next_missing(self, position: Position) -> Position:
-        """Return the first entry of a ledger, at or after `position`, that is not in the set as a whole entry."""
+        """Return the first entry from `position` on, in the same ledger, that is not in the set as a whole entry."""
         words = self._entries.get(position.ledger_id, NO_WORDS)
         return Position(position.ledger_id, bitset.next_clear(words, max(position.entry_id, 0)))
 
@@ -209,7 +209,7 @@ class PositionSet:
 
 
 def split_range(lower: Position, upper: Position, ledgers: Sequence[tuple[int, int]]) -> list[PositionRange]:
-    """Split the open-closed range `(lower, upper]` into half-open ranges within a ledger, as Pulsar does.
+    """Split the range `(lower, upper]`, which excludes `lower`, into ranges within one ledger, as Pulsar does.
 
     `ledgers` are the ids and entry counts of the log's ledgers, ascending. Ledgers between `lower` and `upper` become
     whole ranges. If `ledgers` lacks the ledger of `lower`, its entries are left out.

@@ -2,7 +2,7 @@
 
 Rules
 - The checksum of a skipped entry is not verified, because none of its rows is delivered.
-- A row is selected by its batch index, or by its number in an Arrow entry.
+- A row is selected by its number in the entry. For messages, this number is the batch index.
 """
 
 from __future__ import annotations

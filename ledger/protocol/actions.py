@@ -1,5 +1,7 @@
 """Messages between a client and the broker over Arrow Flight, and the list of all actions.
 
+Arrow Flight is Apache Arrow's protocol for calls that carry record batches. It has these calls:
+
     DoAction(type, body)     body and reply are JSON of the structs below; `ACTIONS` lists all actions
     DoPut(append, producer)  the client sends record batches with one binary column `entry`; the broker answers each
                              batch, in order, with one metadata reply `Appended` when all its entries are durable
@@ -7,7 +9,7 @@
                              `ledger.positions.acknowledge_request`
     DoPut(stage, part)       the client sends batches as for an append; the broker writes them to a staged part, a file
                              with the rows of one task, and answers with one `StagedPart` at the end
-    DoGet(ticket)            the ticket is a `ReadRequest`; the broker sends record batches in the columns of
+    DoGet(ticket)            the ticket, the request, is a `ReadRequest`; the broker sends batches in the columns of
                              `BLOCK_SCHEMA`; each row is one block: a sequence of frames (length, entry id, entry),
                              byte for byte as in the segment
 
@@ -59,7 +61,7 @@ class Empty(msgspec.Struct, frozen=True):
 
 
 class Hello(msgspec.Struct, frozen=True):
-    """First request of every client. The broker refuses a `store_id` of another store, and accepts an empty one."""
+    """First request of every client. The broker refuses the `store_id` of another store, and accepts an empty id."""
 
     version: Int64 = PROTOCOL_VERSION
     store_id: Name = ""
@@ -68,9 +70,9 @@ class Hello(msgspec.Struct, frozen=True):
 class Welcome(msgspec.Struct, frozen=True):
     """Identity of the broker.
 
-    The file `token_path` has a token. A client that can read this file is on the broker's host. It sends the token with
-    its reads. `append_socket` is the abstract Unix socket for producers on the broker's host. It is empty if the broker
-    has no such socket.
+    The file `token_path` has a token. A client that can read this file is on the broker's host, and sends the token
+    with its reads. `append_socket` is the abstract Unix socket for producers on the broker's host. It is empty if the
+    broker has no such socket.
     """
 
     version: int
@@ -186,7 +188,7 @@ class LedgerEnd(msgspec.Struct, frozen=True):
 class AskEnd(msgspec.Struct, frozen=True):
     """Request for the end of a log.
 
-    With `wait_ms` the broker answers when the end is after `since`, or after this time.
+    With `wait_ms` the broker answers when the end is after `since`, or when this time has passed.
 
     An *incarnation* is the id of one creation of the ledger: it changes if the ledger is deleted and created again. If
     the ledger now has another incarnation, the broker ignores `since`. The reply then has the present incarnation.
@@ -251,8 +253,8 @@ class LedgerSchemas(msgspec.Struct, frozen=True):
 class Appended(msgspec.Struct, frozen=True):
     """Metadata reply of an append stream: `entries` consecutive entries from position `first` are durable.
 
-    A reply with `error` is the last reply of its stream. Entries without a reply are not durable. The broker sends the
-    error as a reply because Flight can end a stream with an error only when the producer sends again or disconnects.
+    A reply with `error` is the last reply of its stream. Entries without a reply are not durable. The error is sent as
+    a reply for this reason: Flight ends a stream with an error only when the producer sends again or disconnects.
     """
 
     first: Position
@@ -367,7 +369,7 @@ ACTIONS: dict[str, tuple[type[msgspec.Struct], type[msgspec.Struct]]] = {
 
 
 class AppendCommand(msgspec.Struct, frozen=True, tag="append"):
-    """Start of an append stream: the descriptor of DoPut, or the first packet on the append socket.
+    """Start of an append stream: the descriptor (header) of DoPut, or the first packet on the append socket.
 
     Each stream has one producer. The log has the entries in the order of the stream.
     """

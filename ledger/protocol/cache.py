@@ -17,7 +17,7 @@ LEASE_MS_MAX = 24 * 3600 * 1000
 
 
 class RegisterReader(msgspec.Struct, frozen=True):
-    """Report of a query without a subscription: it will read no entry before `position` again.
+    """Report of a query without a subscription: the query will read no entry before `position` again.
 
     `reader` is the name of the query. The broker forgets a reader after `ttl_ms` without a report. 0 removes the reader
     at once.

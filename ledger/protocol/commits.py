@@ -49,7 +49,7 @@ class PartRun(msgspec.Struct, frozen=True):
 
 
 class OpenUpload(msgspec.Struct, frozen=True):
-    """Request for a key in the bucket of the store, under which a task puts its part for a ledger itself.
+    """Request for the key under which a task puts its part for a ledger into the bucket of the store.
 
     `task` is the number of the task in its batch. The parts of a batch become segments in the order of their tasks.
     """

@@ -195,8 +195,8 @@ class OffloadMetrics(msgspec.Struct, frozen=True):
 class PartCounts(msgspec.Struct, frozen=True):
     """Counters of parts. A part is the output of one task of a sink for one ledger.
 
-    Parts count when their batch is committed. The task has put a *direct* part into the bucket of the store by itself,
-    and has sent a *staged* part to the broker. `copied` are direct parts that the broker copied within the bucket.
+    Parts count when their batch is committed. A task puts a *direct* part into the bucket of the store itself. It
+    gives a *staged* part to the broker. `copied` are direct parts that the broker copied within the bucket.
     `swept` are uploads of tasks whose objects must be deleted, because no committed batch needs them.
     """
 

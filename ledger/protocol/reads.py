@@ -5,8 +5,8 @@
 Rules
 - A request about many logs is one call. A query over a thousand ledgers makes as many calls as a query over one ledger.
 - The lists of a reply are in the order of the lists in the request.
-- A driver announces the ranges that its tasks read next (`PrefetchRequest`), so that the broker can prefetch them. The
-  reply states how long the driver waits before the next announcement.
+- A driver, the process of Spark that plans a query, announces the ranges that its tasks read next (`PrefetchRequest`).
+  So the broker can prefetch them. The reply states how long the driver waits before the next announcement.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class PrefetchRequest(msgspec.Struct, frozen=True):
 
 
 class PrefetchReply(msgspec.Struct, frozen=True):
-    """Milliseconds for which the reader waits before the next announcement. With 0 it does not wait."""
+    """Milliseconds for which the reader waits before the next announcement; 0: it does not wait."""
 
     wait_ms: int = 0
 

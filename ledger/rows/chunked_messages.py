@@ -6,8 +6,8 @@
 Rules
 - The delivered messages are the same as for a Pulsar consumer that reads the ledger from its beginning. A first chunk
   restarts its message, a repeated chunk is ignored, and a message with a missing chunk is not delivered.
-- A task buffers chunks up to `buffer_bytes_max`. It reads a chunk again if the buffer had no room for it, or if it is
-  before the task's range. So each message is delivered once, however the ledger is split into tasks.
+- A task buffers chunks up to `buffer_bytes_max`. The task reads a chunk again if the buffer had no room for it, or if
+  the chunk is before the task's range. So each message is delivered once, however the ledger is split into tasks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Conversion of messages to record batches, for many entries together.
 
 An *entry* is the unit of storage, for example a batch of messages. A *marker* is an entry without messages that a
-broker writes, for example at the end of a transaction. A *tombstone* is a message without a value.
+broker writes, for example at the end of a transaction. A *tombstone* is a message without a value. An *even* batch has
+messages of equal sizes. The *scanner* finds the messages of other batches (`ledger.message.batch_columns`).
 
     entries ─▶ parts of some MiB ──▶ even batches: as matrices ─────────────▶ the caller's conversion ─▶ record batches
                groups of parts ────▶ other batches of messages: by a scanner ▶
@@ -36,7 +37,7 @@ RAW = pa.schema([pa.field("value", pa.binary())])
 MESSAGES = pa.schema([*RAW, *METADATA])
 _BATCH_BYTES = 4 * 1024 * 1024
 _BATCH_MESSAGES = 16 * 1024
-_GROUP_PARTS = 4  # parts of the size of a batch that the scanner decompresses and converts together
+_GROUP_PARTS = 4  # parts (see `_parts`) that the scanner decompresses and converts together
 _RUNS_MAX = 8  # a group with more alternations between batches and other entries is converted message by message
 
 Entry = tuple[Position, ParsedEntry]
@@ -177,7 +178,7 @@ def _without_value(entry: ParsedEntry) -> Message:
 
 
 def _parts(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
-    """Yield the entries in parts of at most the size of a batch, and at least one entry."""
+    """Yield the entries in parts of at most `_BATCH_BYTES` and `_BATCH_MESSAGES`, and at least one entry."""
     part: list[Entry] = []
     size = count = 0
     for position, entry in entries:

@@ -5,6 +5,8 @@ A read from a bucket has more columns, such as the producer's name (`PROVENANCE`
 
     08 ledger-id  10 entry-id  [18 partition]  [20 batch-index]        varints; the ledger's name states the partition
 
+08 to 20 are Protobuf's tags of the fields, in hexadecimal.
+
 Rules
 - Every column is built for many rows at once. A value of an entry is created once and repeated for its rows.
 - In an Arrow entry the batch index is the row number. A message that was not batched has no batch index in

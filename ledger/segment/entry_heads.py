@@ -1,19 +1,19 @@
-"""Comparison of the first bytes of many entries, their heads, with the rows of a sidecar.
+"""Fast check of the bytes of a segment that no checksum covers: the first bytes of each entry, its *head*.
 
-A *sidecar* is a small file beside a segment, with one row for each entry. A *head* consists of the frame's length, the
-entry id and the stamp. The *stamp* is Pulsar's broker metadata (`BrokerEntryMetadata`: time and row number). A segment
-file consists of *blocks*, which contain whole entries.
+The head is compared with the *sidecar*, a small file beside the segment with one row for each entry. A head consists of
+the entry's length, its id and its stamp. The *stamp* is Pulsar's broker metadata (`BrokerEntryMetadata`: time and row
+number). A segment file consists of *blocks*, which contain whole entries.
 
     frame  length u32  entry id i64 | 0x0e02  size u32  BrokerEntryMetadata | 0x0e01  crc32c u32 | …
                                                                               the checksum covers ^ the rest
 
 Rules
 - The heads of many entries are compared at once, column by column, and not in a Python loop over entries.
-- A head agrees with a row if a writer would write exactly these bytes for the row. The bytes after the magic number
-  0x0e01 are not read here, because the checksum protects them.
+- A head *agrees* with a row if a writer would write exactly these bytes for the row. The bytes after the magic number
+  0x0e01 are not read here, because the checksum covers them.
 - A writer writes short stamps. A segment that was a staged part (a file that a Spark task wrote) has wide stamps of a
-  fixed length (`ledger.message.entry`). The first entry shows which. If a later stamp has the other form, the agreement
-  ends there.
+  fixed length (`ledger.message.entry`). The first entry shows which form the segment has. The comparison stops at a
+  stamp of the other form.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ def _is_wide(data: memoryview, frame: int) -> bool:
 def _same_widths(timestamps: Integers, row_ends: Integers, *, wide: bool) -> Iterator[tuple[int, int, tuple[int, int]]]:
     """Yield ranges of rows whose stamps have the same layout.
 
-    A result has the start, the end, and the lengths of time and index in bytes. The stamps before the first row of a
-    log have no index. Their index has 0 bytes.
+    A result has the start, the end, and the lengths in bytes of the time and the row number. The stamps before the
+    first row of a log have no row number, so its length is 0.
     """
     if not len(timestamps):
         return
@@ -117,9 +117,9 @@ def _same_widths(timestamps: Integers, row_ends: Integers, *, wide: bool) -> Ite
 def _heads(
     lengths: Integers, first: int, timestamps: Integers, row_ends: Integers, time_bytes: int, index_bytes: int
 ) -> tuple[npt.NDArray[np.uint8], int]:
-    """Return the frame, the stamp and the magic number 0x0e01 that a writer makes of each row, and their width.
+    """Return the head that a writer makes of each row, up to the magic number 0x0e01, and its size in bytes.
 
-    The bytes are padded to words of 8 bytes.
+    Each head is padded to words of 8 bytes.
     """
     body = 1 + time_bytes + (1 + index_bytes if index_bytes else 0)
     fixed = bytes(FRAME_BYTES) + STAMP_MAGIC + body.to_bytes(4, "big") + bytes(body) + CHECKSUM_MAGIC

@@ -4,8 +4,8 @@
     event          file descriptor that the kernel signals     whenever a request ends
     io_getevents   returns the ended requests                  each request has its own result
 
-This is Linux's asynchronous I/O (`io_setup(2)`). Containers allow it by default, unlike `io_uring`. Threads sync the
-files that the kernel does not accept, or all files on a system without it.
+These calls are Linux's asynchronous I/O (`io_setup(2)`). Containers allow them by default, unlike `io_uring`. Threads
+sync the files that the kernel does not accept. On a system without these calls, threads sync all files.
 
 Invariants
 - Every file has its own result. A request without a result counts as failed.
@@ -77,7 +77,7 @@ class FileSyncs:
         return self._calls is not None
 
     def begin(self, files: Mapping[int, int]) -> None:
-        """Start the syncs of files, given as file descriptors by number. No sync of these numbers is running."""
+        """Start the syncs of files: `files` maps a number to a descriptor. No sync of these numbers is running."""
         numbers = list(files)
         for number in numbers[self._submit(files) :]:
             self._sync_by_thread(number, files[number])
@@ -97,7 +97,7 @@ class FileSyncs:
         return ended
 
     def close(self) -> None:
-        """Wait until the running syncs have ended, whose results are lost. Threads sync later files."""
+        """Wait until the running syncs have ended, and drop their results. Threads sync later files."""
         self._release()
         if self._threads is not None:
             self._threads.shutdown()

@@ -16,7 +16,7 @@ Invariants
 - `offsets[i]` is the file offset of the 12-byte frame header of entry `i`. The entry's `lengths[i]` bytes follow it.
 - `row_ends[i]` is the number of rows of the managed ledger up to the end of entry `i`. Timestamps and row ends never
   decrease.
-- While the segment is open, rows and slots are written after the sync of their entries, and are not synced themselves.
+- While the segment is open, rows and slots are written after the sync of their entries. They are not synced themselves.
   They are exact after a crash of the process. After a loss of power they may lack the newest entries.
 - Each row has a checksum. Recovery compares each row with the data before it uses the row. A sealed index is synced and
   has a checksum over all rows.
@@ -478,7 +478,7 @@ def _sound(rows: Rows) -> Rows:
 def _checks(rows: Rows) -> npt.NDArray[np.uint32]:
     """Return the checksum of each row: 32 bits of a hash by multiplication.
 
-    A row of zeros has another checksum than 0.
+    The checksum of a row of zeros is not 0, so empty space is never a sound row.
     """
     mixed = np.full(len(rows), _MIX_START, dtype=np.uint64)
     for name, factor in zip(("offset", "length", "timestamp", "row_end"), _MIX_FACTORS, strict=True):

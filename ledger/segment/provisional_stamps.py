@@ -1,19 +1,19 @@
-"""Real stamps for the entries of a direct segment, whose data object has provisional stamps.
+"""Replacement of the stamps in segments that Spark tasks have put into the bucket themselves.
 
-A stamp stands before each entry: the time at which the broker stored the entry, and its row number. A marker is the
-last entry of a batch in a ledger. A *direct segment* is a segment whose data object was put into the bucket by a Spark
-task. The object cannot be changed after the commit. So its stamps are *provisional* (`ledger.message.entry`): they have
-the time of staging and no row number. A *wide* stamp has the same length and the real numbers.
+A *stamp* stands before each entry: the time at which the broker stored the entry, and its row number. A task knows
+neither when it puts its object, and the object cannot be changed later. So the stamps of such a *direct segment* are
+*provisional* (`ledger.message.entry`): they have the time of staging and no row number. A *wide* stamp has the same
+length and the real numbers. Every reader replaces the provisional stamps by wide stamps:
 
     frames as fetched    length, id │ provisional stamp │ entry …       the stamps are replaced in a copy, all at once
     frames as read       length, id │ wide stamp        │ entry …       before a cache, a decoder or a check sees them
 
 Rules
-- All entries of a direct segment have one time, the time of the commit. It is in the segment's record.
-- The row end of an entry is the first row of the segment plus the rows of all entries up to this one.
+- All entries of a direct segment have the time of the commit, which is in the segment's record.
+- The row number in a stamp is the first row of the segment plus the rows of all entries up to this one.
 - Only provisional stamps are replaced. Any other bytes in their place raise Corrupt.
-- `direct_index` computes the index of a segment from the lengths and rows of its entries. These determine the layout of
-  the segment file.
+- `direct_index` computes the index of a segment from the lengths and rows of its entries. The lengths determine
+  the place of each entry in the segment file.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ class DirectLayout:
 def direct_index(
     ledger_id: int, stamps: RealStamps, block_bytes: int, entry_bytes: Integers, rows: Integers
 ) -> DirectLayout:
-    """Return the index of a direct segment from the lengths and rows of its entries. The last entry is a marker.
+    """Return the index of a direct segment from the lengths and rows of its entries.
+
+    The last entry is the marker, which ends a batch and has no rows.
 
     A length excludes the frame header and the stamp. Raises Refused if an entry does not fit into a block. Also raises
     Refused if the first entry of a log has no row, because a wide stamp cannot state this.

@@ -4,8 +4,8 @@ A *frame* is an entry with its length and id. A *block* is a part of the file wi
 copy of a segment in object storage.
 
 Rules
-- A `SegmentBlock` is a series of whole frames inside one block of the file, without header and padding. It has only
-  acknowledged entries, because the index has no other entries.
+- A `SegmentBlock` is a series of whole frames inside one block of the file, without header and padding. All its entries
+  are acknowledged, because the index has no other entries.
 - `iter_frames` and `frame_table` check that frames with consecutive ids fill the buffer exactly. The reader of an entry
   verifies the entry's checksum.
 - `walk_segment` reads a whole object, written by this project or by Pulsar. It compares every byte outside of entries:
@@ -38,7 +38,7 @@ _NEGATIVE = 0x80000000
 
 
 class StoredObject(NamedTuple):
-    """Data object of a segment: its key below the address of a bucket, and access to the bucket without credentials."""
+    """Data object of a segment: its key, the address of its bucket, and the options of S3 access except credentials."""
 
     address: str
     key: str

@@ -5,15 +5,14 @@ An entry is *sound* if all its bytes have the expected values. A *block* is a pa
     blocks … [ acknowledged entries | unacknowledged entries | torn bytes | zeros ]
                                     ^ stated in the sidecar  ^ found by the recovery
 
-Torn bytes are an entry that a crash left incomplete. The sidecar is the file `<id>.index` beside the segment, with one
-row for each entry and the acknowledged end. A run is the entries of one committed batch, and a marker is its last
-entry.
+*Torn* bytes are an entry that a crash left incomplete. The *sidecar* is the file `<id>.index` beside the segment, with
+one row for each entry and the acknowledged end. A *run* is the entries of one batch. Its last entry is the *marker*.
 
 Rules
 - `recover_segment` only reads. If an acknowledged entry is damaged, it raises `Corrupt` with file, offset, the expected
   and the found value.
 - `seal_recovered` moves the bytes after the sound entries to `<id>.torn`. Both functions log the damage.
-- A run at the end without its marker was not committed. It is moved, too. If it has acknowledged entries,
+- A run at the end without its marker was not committed, so its entries are moved, too. If one of them is acknowledged,
   `recover_segment` raises `Corrupt`.
 - Without a sidecar the acknowledged end is unknown. Then `recover_segment` raises `Corrupt` if a sound entry follows
   the damage, because a crash damages only the end of a file.
@@ -246,7 +245,7 @@ def _require_acknowledged(scan: Scan, end: AcknowledgedEnd) -> None:
 
 
 def _last_byte(fd: int, scan: Scan) -> int:
-    """Return the offset after the last non-zero byte of the file, or the scan's end if only zeros follow the scan."""
+    """Return the offset after the last non-zero byte of the file, at least the end of the scan."""
     found = scan.end
     for start, end in disk.data_ranges(fd, scan.end, scan.size):
         for at in range(start, end, _CHUNK_BYTES):

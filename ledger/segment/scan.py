@@ -1,17 +1,17 @@
 """Scan of the data of an unsealed segment: its sound entries, their end, and the damage at that end.
 
-A sidecar is the file beside the segment with one row for each acknowledged entry. A run is the entries that one batch
-adds to a ledger; a marker, its last entry, closes it. A stamp precedes each entry: the time at which the broker wrote
-the entry, and the number of rows up to its end. A *wide* stamp has a fixed length. An entry is *sound* if all its bytes
-have the expected values.
+An entry is *sound* if all its bytes have the expected values. The *sidecar* is the file beside the segment with one row
+for each acknowledged entry. A *run* is the entries that one batch adds to a ledger; the last of them is its *marker*. A
+*stamp* precedes each entry: the time at which the broker wrote the entry, and the number of rows up to its end. A
+*wide* stamp has a fixed length.
 
 Rules
 - For an acknowledged entry with a sound row in the sidecar, the scan compares the bytes that no checksum covers:
   headers, padding, length, id, stamp. They must agree with the row and the format. The reader of the entry verifies
   the checksum, as in every sealed segment.
 - The scan parses every other entry and verifies its checksum. If the entry disagrees with its row in the sidecar, the
-  scan stops there. The last acknowledged entry is also parsed, because it may belong to a run without a marker, and
-  only the entry names its run.
+  scan stops there. The last acknowledged entry is also parsed. Reason: it may belong to a run without a marker, and
+  only the entry itself names its run.
 - The scan reads a mapping of the file once, and changes nothing.
 """
 

@@ -141,7 +141,7 @@ class SegmentWriter:
 
         `sync_through` replaces the sync of the device. `sync` calls this function with the writer. The function makes
         the bytes of `unsynced` durable in another place. `owner` is the incarnation of the managed ledger: the id of
-        this creation of the ledger. It shows to which ledger a file belongs if the metadata do not list the file.
+        this creation of the ledger. The owner shows to which ledger a file belongs if the metadata do not list it.
         """
         require_block_bytes(block_bytes)
         index = EntryIndex(ledger_id, first_row)

@@ -3,6 +3,9 @@
     class ServiceSettings:                                              one class for each area
         maxWaitMillis: int = whole(60_000, "milliseconds", 0, 100_000, "…", AT_ONCE)
 
+The arguments are the default, the unit, the least and the greatest value, the reason, and when a new value takes
+effect.
+
 Rules
 - A setting is declared once, as a field of the class of its area. `settings_of` returns the declarations of a class.
   `ledger.settings.broker` joins the areas.

@@ -1,20 +1,18 @@
-"""`cursor-distance`: eviction of the range that is farthest ahead of the nearest reader behind it.
+"""`cursor-distance`: a policy that evicts the range that will probably be read last.
 
-A range is the unit of the cache: entries of one block that were appended or read together.
-
-Readers move forward. So the nearest reader behind a range is the next to read the range. The greater its distance, the
-later it reads the range. The optimum is to evict the range that is read last, and this policy approximates the optimum.
+A range is the unit of the cache: entries of one block that were appended or read together. Readers move forward. So the
+next reader of a range is the nearest reader behind it. The greater the distance between them, the later the read.
 
     1. First, ranges without expected reads are evicted, the oldest first. Expected reads are readers that still have
        to read the range.
-    2. Then the range with the greatest distance to its reader is evicted, again and again. The distance is in bytes of
-       the log. Of equal ranges, the range with fewer expected reads is evicted first.
+    2. Then the range with the greatest distance to its next reader is evicted, until enough memory is free. The
+       distance is in bytes of the log. Of equal ranges, the range with fewer expected reads is evicted first.
 
-Of the ranges between two neighbouring readers, the last has the greatest distance. So only these ranges are compared.
-The cost of a pass is a bisection for each reader and for each evicted range.
+Of the ranges between two neighbouring readers, the last has the greatest distance. So a pass compares one range for
+each reader. It finds each of them by a binary search.
 
-Rule: By age, only ranges without expected reads are evicted. Ranges from object storage have a longer maximum age,
-because reading them again is expensive.
+Rule: Only ranges without expected reads are evicted because of their age. Ranges from object storage have a longer
+maximum age, because reading them again is expensive.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 Expected reads are the readers that still have to read a range. The time pass evicts old ranges. The size pass evicts
 ranges until enough memory is free. Both check the oldest range first.
 
-`expected-reads` postpones a range with expected reads, a limited number of times: it goes to the end of the queue.
+`expected-reads` postpones the eviction of a range a limited number of times. A postponed range goes to the end of the
+queue.
 
     a range is postponed if  it was read since the last check, and the setting for recently read ranges is on, or
                              it has expected reads, and was postponed fewer times than the setting allows
@@ -21,9 +22,9 @@ Rules
 - In `expected-reads`, a range has one count of postponements. Each postponement raises this count, in either pass
   and for either reason.
 - In `expected-reads-stash`, each pass checks the stash first, then the queue.
-- Here expected reads follow from the entries that each reader has read (`ledger.cache.expected_reads`). PIP-430 counts
-    releases instead. Reason: a task that Spark retries releases its entries twice. This would cause the eviction of an
-    entry that another reader still needs.
+- Here expected reads follow from the entries that each reader has read (`ledger.cache.expected_reads`). In
+    PIP-430, a reader releases each entry, and the releases are counted. But a task that Spark retries would release its
+    entries twice. Then an entry could be evicted that another reader still needs.
 """
 
 from __future__ import annotations

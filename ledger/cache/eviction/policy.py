@@ -1,12 +1,12 @@
 """Interface of the eviction policies, their limits, and the removal queue.
 
 A cached range is a series of consecutive cached entries (`ledger.cache.range_cache`). A policy decides which ranges are
-evicted. It keeps all ranges of its pool in an order of its own. The cache calls the policy for each range that is
-added, read or removed. A policy has two passes. The time pass (`expire`) evicts old ranges. The size pass (`free`)
+evicted. It keeps all ranges of its pool in an order of its own. The cache reports each range that is added, read or
+removed to the policy. A policy has two passes. The time pass (`expire`) evicts old ranges. The size pass (`free`)
 evicts ranges until the requested number of bytes is free.
 
 `RemovalQueue` has the cached ranges in the order of their arrival. Its loop takes the first range of the queue, and
-calls a predicate, which decides:
+asks a function of the policy, the *predicate*, for a decision:
 
     REMOVE    evict the range
     REQUEUE   move the range to the end of the queue, as if it were new
@@ -192,7 +192,7 @@ class EvictionPolicy(ABC):
 
 
 class QueuePolicy(EvictionPolicy):
-    """Policy with a removal queue. A range that another caller has removed stays in the queue until it is reached."""
+    """Policy with a removal queue. A range that another caller has removed stays queued until a pass reaches it."""
 
     def __init__(self, limits: CacheLimits) -> None:
         super().__init__(limits)

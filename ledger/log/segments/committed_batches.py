@@ -1,10 +1,10 @@
-"""Newest committed batch of each query in one managed ledger. The metadata gets a batch with the next change of it.
+"""Newest committed batch of each query in one managed ledger. The next change of the log's metadata saves new batches.
 
 Rules
-- Until the metadata has a batch, recovery finds the batch by its marker in the segment file. A *marker* is the entry
+- Until the metadata have a batch, recovery finds the batch by its marker in the segment file. A *marker* is the entry
   that ends the run of a batch.
-- Batches of streams are kept. A batch of a batch write (`once`) expires: its staged files are deleted at the same age,
-  so no client can commit the batch again.
+- Batches of streams are kept. A batch of a batch write (`once`) expires at the age at which staged files are deleted.
+  Without its staged files, no client can commit the batch again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pyspark_ledger.ledger.segment.recovery import RecoveredSegment
 
 
 class CommittedBatches:
-    """Batches in memory, of which the metadata may lack the newest."""
+    """Committed batches in memory. The metadata may lack the newest of them."""
 
     def __init__(self, saved: Iterable[CommittedBatch]) -> None:
         self._newest = {batch.query: batch for batch in saved}

@@ -1,4 +1,4 @@
-"""Ordered segments of a managed ledger with prefix sums. So a count over a range of segments is one subtraction.
+"""Ordered segments of a managed ledger, with prefix sums of their sizes: the size of a range is one subtraction.
 
 A segment is a file of the ledger. Only the last segment is open for appends; all others are sealed and never change.
 

@@ -1,4 +1,4 @@
-"""Open segment of a managed ledger: the file to which appends are written. Its writer, size, age, and groups to sync.
+"""Open segment of a managed ledger: the file to which appends are written.
 
 Invariants
 - Readers see acknowledged entries only.
@@ -85,7 +85,7 @@ class OpenSegment:
     def age(self, now_ms: int) -> int:
         """Return the age in ms, never negative. Any thread may call this.
 
-        If the clock moves back, the age restarts at 0 from the earlier time.
+        If the clock is set back, the age starts again at 0.
         """
         self._age_from = min(self._age_from, now_ms)
         return now_ms - self._age_from

@@ -8,7 +8,7 @@ Invariants
   segment. Exception: in a store in a bucket, the new broker appends to the open segment.
 - Each start of a broker raises the store's epoch (a number in the metadata), which fences the previous broker. A fenced
   broker may continue to write until it reads the epoch. No reader may see these writes. If the fenced broker still has
-  the segment's file open, the new broker recovers the segment from a copy, which then replaces the file.
+  the segment's file open, the new broker replaces the file by a copy, and recovers the copy.
 - A seal writes entries, sizes, rows and the newest committed batches to the metadata in one transaction. An empty
   segment is removed from the list instead.
 - An *offload* copies a sealed segment to object storage. An *attempt* is one upload of a segment. A *direct segment* is
@@ -226,7 +226,9 @@ class SegmentList:
         return bool(self._without_indexes)
 
     def lacking_indexes(self) -> list[tuple[LocalSegment, OffloadAttempt]]:
-        """Return the direct segments whose index objects must be put now, in order, with their attempts.
+        """Return the direct segments whose index objects must be put into the bucket now, in order.
+
+        Each segment comes with its attempt.
 
         If the ledger offloads segments automatically, the list ends before the first segment that is not offloaded.
         """

@@ -57,7 +57,7 @@ def with_attempt(record: SegmentRecord, attempt: OffloadAttempt) -> SegmentRecor
 
 
 def local_segment(name: str, record: SegmentRecord, segment: LogSegment) -> LocalSegment:
-    """Return what an offloader needs of a segment of the ledger `name`."""
+    """Return the values that an offloader needs to copy a segment of the ledger `name`."""
     return LocalSegment(
         name,
         record.ledger_id,

@@ -1,6 +1,6 @@
 """Staged parts: files with the entries of Spark tasks. They wait for the commit of their batch.
 
-    <store>/staging/<query digest>/<batch>/<uuid>.part        frames, one after another:
+    <store>/staging/<query digest>/<batch>/<uuid>.part        frames (entries with length and number):
 
     +-----------+--------------+-----------------+
     | length u32| ordinal i64  | entry (length)  |   big-endian; ordinals count from 0
@@ -9,13 +9,13 @@
 Rules
 - Each attempt of a Spark task writes its own part. The commit contains the number of entries, the length and the CRC32C
   of each part. The broker refuses a part that differs in one of these values.
-- A part for a ledger of a local store has the layout of a segment instead (`ledger.transport.part_file`). A large
-  part becomes a segment at the commit, without a copy of its bytes (`ledger.log.staging.promotion`). Then the other
-  parts of its batch also become segments, in their order. Consecutive small parts are first joined into one part.
-- After a commit, its parts are deleted at once. Parts that no commit named are deleted when a later batch of the same
-  query is committed, or at the age of the setting `stagingRetentionSeconds`.
+- A part for a ledger of a local store has the layout of a segment instead (`ledger.transport.part_file`). If the part
+  is large, it becomes a segment at the commit, without a copy of its bytes (`ledger.log.staging.promotion`). Then the
+  other parts of its batch also become segments, in their order. Consecutive small parts are first joined into one part.
+- After a commit, its parts are deleted at once. Parts that were not committed are deleted when a later batch of the
+  query is committed, or at the age that `stagingRetentionSeconds` sets.
 - If a part is missing, the commit fails.
-- The name of the query's directory is a digest of the query's name, because the query's name may be any text.
+- The directory of a query has a digest as its name, because the name of a query may be any text.
 """
 
 from __future__ import annotations

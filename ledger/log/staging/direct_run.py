@@ -1,10 +1,10 @@
-"""Run of a batch (its entries in one ledger) whose parts are data objects in the bucket. They become segments.
+"""Batch whose Spark tasks have put their rows into the bucket: each *data object* becomes a segment of the log.
 
     objects ─▶ ids above all ids of the log? ─ yes ─▶ list (commit) ─▶ index objects
                               └─ no ─▶ copies under new ids, within the bucket ─┘
 
-The last entry of a run is its marker. An *attempt* is the id of one upload. An *index object* states where
-the entries are in the data object.
+A *run* is the entries of the batch in one ledger. Its last entry is the marker. An *attempt* is the id of one upload.
+An *index object* states where the entries are in the data object.
 
 A task puts its object under a key with a segment id, which the broker has reserved. The ids of a log rise. So an object
 keeps its id only if its log has listed no higher id since the reservation. Otherwise the object is copied.

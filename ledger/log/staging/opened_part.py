@@ -1,17 +1,16 @@
-"""Verified staged part: its entries and, if it has the layout of a segment, the offsets of their frames.
+"""Staged part, the file that one Spark task wrote for one ledger: its entries, after a check of the file.
 
-A staged part is the file that one Spark task wrote for one ledger.
-
-A part in segment layout has the bytes of a segment (`ledger.transport.part_file`). Before each entry is space for its
-*stamp*: the time at which the broker stores the entry, and its row number. A *wide* stamp uses eight bytes for each of
-the two numbers. Before the commit, the numbers in the stamps have no meaning, and no check reads them. The last entry
-is the *marker*, which ends the run of the batch.
+A *frame* is an entry with its length and number. A part consists of frames only, or has the layout of a segment file
+(`ledger.transport.part_file`). In segment layout each entry has space before it for its *stamp*: the time at which the
+broker stores the entry, and its row number. A *wide* stamp uses eight bytes for each of the two numbers. Before the
+commit, these numbers have no meaning and are not checked. The last entry is the *marker*, which ends the run of the
+batch.
 
     blocks …   frame (length, number) | wide stamp | entry      frame | wide stamp | marker
 
 Rules
-- Every byte outside of stamps is checked: block headers, frame headers, padding. The part's checksum covers the
-  checksums of the entries, and the commit compares these checksums with the entries.
+- Every byte outside of stamps and entries is checked: block headers, frame headers, padding. The part's checksum covers
+  the checksum that each entry states. The commit then compares each entry with this checksum.
 - The entries are views of the mapped file.
 """
 
@@ -38,7 +37,7 @@ _STAMP_HEAD = len(STAMP_MAGIC) + 4
 class OpenedPart:
     """Part with its entries, in order.
 
-    In segment layout, `offsets` has the offset of each frame in the file. The marker's frame is included.
+    In segment layout, `offsets` has the offset of each frame in the file, also of the marker's frame.
     """
 
     part: StagedPart

@@ -8,7 +8,7 @@ One event file descriptor wakes the thread: the kernel signals the end of a sync
 the thread completes all ended syncs after one check that this broker still owns the store.
 
 Invariants
-- A file is synced once for each begin. Its log is completed after its own sync, and after the check that follows.
+- A log is completed after its own sync, and after the check that follows.
 - Logs are served in the order in which they became due, so a busy log does not keep others waiting.
 - If the system calls fail with an unexpected error, every file whose result is unknown counts as failed.
 """
@@ -28,8 +28,7 @@ from pyspark_ledger.ledger.segment.file_syncs import FILES_MAX, FileSyncs
 
 Complete = Callable[[list[RunningSync]], list[SyncJob]]
 """Completes the jobs of ended syncs. Returns the jobs that need another sync."""
-# With so many running syncs, one of them ends soon and wakes the thread. So `submit` does not wake it, and saves a
-# switch of threads for each job.
+# If at least 8 syncs are running, one of them ends soon and wakes the thread. So `submit` need not wake it.
 _SOON = 8
 _log = logging.getLogger(__name__)
 

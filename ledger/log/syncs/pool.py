@@ -3,11 +3,12 @@
     one log      its own thread     sync A · check epoch · complete A
     many logs    one loop           all syncs in flight; whenever some have ended: check epoch · complete these
 
-The pool performs the syncs of appends. A job is the sync stage of one log (`ledger.log.append_queue`). A job that
-arrives while no other job is running gets the thread, which syncs the file with one system call. This takes the least
-time. All other jobs go to the loop (`ledger.log.syncs.loop`). Reason: the device is as busy as with one thread for each
-file, and threads do not compete for Python's global interpreter lock. After a sync and before the acknowledgement, the
-thread checks that this broker still owns the store.
+The pool performs the syncs of appends. A job is the sync stage of one log (`ledger.log.append_queue`). The pool has two
+threads. If no other job is running, the first thread takes a new job, and syncs the file with one system call. This is
+the fastest way for a single file. The second thread runs a loop (`ledger.log.syncs.loop`), which takes all other jobs
+and syncs their files at the same time. One thread for each file would not be faster for the device. The threads would
+also compete for Python's global interpreter lock. After a sync and before the acknowledgement, the thread checks that
+this broker still owns the store.
 
 Invariants
 - One thread at a time works on a log. The append queue submits its job again only after its sync stage has ended.

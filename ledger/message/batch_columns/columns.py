@@ -53,7 +53,7 @@ class MessageColumns(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MessageArrays:
-    """Messages of which every column is known (`MessageColumns`)."""
+    """Messages whose columns are all in memory (`MessageColumns`)."""
 
     owner: Integers
     batch_index: Integers

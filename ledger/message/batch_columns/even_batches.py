@@ -2,7 +2,8 @@
 
     size u32  18 value-size  [40 sequence-id]  value          each message of such a batch, all with the same lengths
 
-Such a batch is a matrix with a row for each message. So its values are one rectangle, which is copied at once.
+18 and 40 are Protobuf's tags of the fields, in hexadecimal. Such a batch is a matrix with a row for each message. So
+its values are one rectangle, which is copied at once.
 
 Rules
 - The value's size has up to two bytes and the sequence id up to seven bytes.
@@ -32,7 +33,7 @@ _CONTINUES = 0x80  # the highest bit of each byte of a varint except the last
 _STEP_MIN = 16  # the fewest bytes of a message, so that eight bytes after each tag are in the batch
 _SEQUENCE_BYTES_MAX = 7
 _SLICE = 8 * 1024  # sequence ids to decode at a time: they fit into the processor's cache
-# A matrix costs ten microseconds. The scanner needs as much for this number of messages.
+# A matrix takes ten microseconds. The scanner needs the same time for this number of messages.
 _MESSAGES_MIN = 64
 
 
@@ -79,8 +80,8 @@ class _Form(NamedTuple):
 def even_batches(batches: Iterable[memoryview | None], counts: Sequence[int], size: int) -> EvenBatches | None:
     """Return the messages of the batches. Returns None if a batch is missing or not even, or the batches are small.
 
-    `counts` are the stated numbers of messages, and the batches have `size` bytes in total. `batches` may decompress
-    each batch when it is needed.
+    `counts` are the stated numbers of messages, and the batches have `size` bytes in total. `batches` may be a
+    generator that decompresses one batch at a time.
     """
     total = sum(counts)
     if min(counts) < 1 or total < _MESSAGES_MIN * len(counts) or size < _STEP_MIN * total:

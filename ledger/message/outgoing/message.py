@@ -175,7 +175,7 @@ def single_message(
 
 
 def single_payload(envelope: ProducerMetadata, metadata: MessageMetadata, value: bytes | None) -> bytes:
-    """Return the compressed payload of one value, and write its size, null mark and compression into the metadata."""
+    """Return the compressed payload of one value. Write its size, the flag of a null and the codec to the metadata."""
     payload = b"" if value is None else value
     metadata.uncompressed_size = len(payload)
     if value is None:

@@ -11,14 +11,14 @@ Columns have the types of Spark's `from_avro`, with one difference: a branch of 
 
 Rules
 - `fastavro` gets a rewritten schema that decodes the same bytes. It lacks the logical types of times, because Arrow
-  takes times as numbers. A branch of a union of several types becomes a record of one field, because Avro encodes
-  both alike.
+  takes times as numbers. Each branch of a union of several types becomes a record with the branch as its only field.
+  Avro encodes such a record like its field.
 - A recursive type cannot be a column, and is refused. The error names the path.
 - A payload is one encoded value (a datum), without container file, magic number or fingerprint.
-- A datum is decoded with its writer's schema, and resolved to the reader's schema by Avro's rules (defaults, aliases,
+- A datum is decoded with its writer's schema, and converted to the reader's schema by Avro's rules (defaults, aliases,
   wider numbers).
 - A datum must end exactly where its payload ends.
-- Fields that are not requested do not become columns. In payloads of an older version `fastavro` skips their bytes.
+- Fields that are not requested do not become columns. In payloads of an older version, `fastavro` skips these fields.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Rules
 - Rows have the columns of the newest version. A record has a column for each field, a key-value schema has `key` and
-  `value`, any other type has `value`. Avro payloads of older versions are resolved to the newest version.
+  `value`, any other type has `value`. Avro payloads of older versions are converted to the newest version.
 - A payload without a version is decoded with the newest version.
 - A payload is not decoded if its version is unknown, or has another type than the newest version. It is not decoded
   either if its bytes do not match its schema. In these cases its row is null, and `wrong` has the reason.

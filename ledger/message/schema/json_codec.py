@@ -5,8 +5,8 @@ Rules
   unknown field is ignored. Fields that are not requested are skipped in the text.
 - Bytes are base64, as Java's JSON library Jackson writes them. Times are numbers, as in Avro. An enum is text.
 - If the fast decoder fails, a slow decoder accepts other forms of Pulsar's clients. Jackson writes `"NaN"`, and Python
-  writes `NaN` and numbers for enums. In Jackson's `java.time` classes an instant is seconds with a fraction, and a date
-  or local time is a list of its parts.
+  writes `NaN` and numbers for enums. Jackson writes a `java.time` instant as seconds with a fraction, and a date or
+  local time as a list of its parts.
 - A union of several types is refused, because JSON does not name the type of a value.
 """
 

@@ -9,7 +9,7 @@ Types of columns:
     message → struct · repeated → list · map → map · google.protobuf.Timestamp → timestamp(us, UTC)
     google.protobuf.Duration → duration(us)
 
-All payloads are joined to one message, whose field 1 repeats:
+All payloads are joined to one message, whose field 1 repeats. `0a` is the tag of field 1 in hexadecimal:
 
     0a length payload  0a length payload …
 
