@@ -11,8 +11,8 @@ Appends pass two stages. Each stage is run by one thread at a time. The *executo
 Invariants
 - Entries are written and acknowledged in the order of arrival.
 - A group contains either appends, or one run, or one change of the log. A *run* has all entries of one committed Spark
-  batch. A *change* is a rollover, a trim or a termination. A run or a change starts only when no other group is in
-  flight (written and not yet synced).
+  batch. A *change* is for example a rollover or a trim. A run or a change starts only when no other group is in flight
+  (written and not yet synced). Exception: a change of sealed segments alone does not wait.
 - After a failed sync, the failed groups and all groups written after them are retried before later appends.
 - If the write stage must wait for a sync that no thread has started, it performs the sync itself. Reason: otherwise all
   threads could wait for a sync, and none would be left to sync.
@@ -107,9 +107,13 @@ class PendingRun(Pending[CommittedRun]):
 
 @dataclass(slots=True, eq=False)
 class PendingChange(Pending[Any]):
-    """Queued change of the log itself. The thread of the write stage calls `change`."""
+    """Queued change of the log itself. The thread of the write stage calls `change`.
+
+    `settled`: the change starts only when no group is in flight. False for a change of sealed segments alone.
+    """
 
     change: Callable[[], object]
+    settled: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +174,7 @@ class Log(Protocol[Written]):
         ...
 
     def make_change(self, change: PendingChange) -> None:
-        """Perform a change of the log and complete its future. No other group is in flight."""
+        """Perform a change of the log and complete its future. No other group is in flight if it is `settled`."""
         ...
 
     def give_up(self, error: LedgerError) -> None:
@@ -443,13 +447,15 @@ class AppendQueue(Generic[Written]):
     def _next_group(self) -> Group:
         """Return the appends to retry, or the next queued group if there are none.
 
-        Before a run or a change, waits until all written groups are synced.
+        Before a run or a change, waits until all written groups are synced. Exception: a change of sealed segments.
         """
         with self._lock:
             retries, self._retries = self._retries, []
             self._in_progress = list(retries)
             group = retries or self._next_queued()
-        if not isinstance(group, list) and (retries := self.wait_settled()):
+        if isinstance(group, list) or (isinstance(group, PendingChange) and not group.settled):
+            return group
+        if retries := self.wait_settled():
             with self._lock:
                 self._waiting.appendleft(group)
                 self._in_progress = list(retries)

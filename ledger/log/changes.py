@@ -6,7 +6,8 @@ object storage. A *direct segment* is a segment whose data object a Spark task h
 objects* state where the entries are in the data object. *Termination* closes the log for appends for good.
 
 Invariants
-- Each change runs in the write stage (`ledger.log.append_queue`) while no append waits for its sync.
+- Each change runs in the write stage (`ledger.log.append_queue`) while no append waits for its sync. Exception: the
+  changes for offloads do not wait for syncs, because they concern sealed segments only.
 - Each change is durable in the ledger's metadata record before readers see the change.
 - A repeated change has no further effect.
 """

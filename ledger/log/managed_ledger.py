@@ -316,11 +316,11 @@ class ManagedLedger:
 
         Returns None if the segment is offloaded already. Raises NotFound if the log has no such segment.
         """
-        return self._change(lambda: changes.prepare_offload(self._writer, ledger_id, attempt))
+        return self._change(lambda: changes.prepare_offload(self._writer, ledger_id, attempt), settled=False)
 
     def complete_offload(self, ledger_id: int, attempt: uuid.UUID) -> None:
         """Record that an offload attempt is complete. Raises Refused if a newer attempt was recorded."""
-        self._change(lambda: changes.complete_offload(self._writer, ledger_id, attempt))
+        self._change(lambda: changes.complete_offload(self._writer, ledger_id, attempt), settled=False)
 
     @property
     def lacks_indexes(self) -> bool:
@@ -329,7 +329,7 @@ class ManagedLedger:
 
     def lacking_indexes(self) -> list[tuple[LocalSegment, OffloadAttempt]]:
         """Return the direct segments whose index objects must be put into the bucket now, with their attempts."""
-        return self._change(lambda: changes.lacking_indexes(self._writer))
+        return self._change(lambda: changes.lacking_indexes(self._writer), settled=False)
 
     def require_indexes(self, ledger_id: int) -> None:
         """Raise Unavailable if a direct segment before `ledger_id` lacks its index objects in the bucket."""
@@ -337,7 +337,7 @@ class ManagedLedger:
 
     def complete_indexes(self, ledger_ids: Collection[int]) -> None:
         """Record that the index objects of direct segments are in the bucket."""
-        self._change(lambda: changes.complete_indexes(self._writer, ledger_ids))
+        self._change(lambda: changes.complete_indexes(self._writer, ledger_ids), settled=False)
 
     def terminate(self) -> Position:
         """Close the log for appends for good, and return the position of its last entry. May be called again.
@@ -418,8 +418,8 @@ class ManagedLedger:
                 if self._snapshot.trimmed == snapshot.trimmed:
                     raise
 
-    def _change(self, change: Callable[[], T]) -> T:
-        item = PendingChange(change)
+    def _change(self, change: Callable[[], T], *, settled: bool = True) -> T:
+        item = PendingChange(change, settled)
         self._writer.put(item)
         result: T = item.future.result()
         return result

@@ -25,6 +25,7 @@ Invariants
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from time import perf_counter
@@ -78,6 +79,8 @@ class LogWriter:
         """Unexpected error that closed the log for writes, or None while the log accepts appends."""
         self._context = context
         self._publish = publish
+        # A change of sealed segments may publish during a sync. No older snapshot may follow a newer snapshot.
+        self._publishing = threading.Lock()
         snapshot = self.list.snapshot(self._open)
         self._stamp = BrokerStamp(snapshot.last_timestamp_ms(), snapshot.rows)
         self.appended = AppendCounter(snapshot.rows)
@@ -198,7 +201,7 @@ class LogWriter:
             run.fail(Unavailable(f"the commit of a run to {self.name!r} failed: {error!r}"))
 
     def make_change(self, change: PendingChange) -> None:
-        """Perform a change of the log (`ledger.log.changes`). No other group is in flight."""
+        """Perform a change of the log (`ledger.log.changes`). No other group is in flight if it is `settled`."""
         try:
             self._require_whole()
             change.future.set_result(change.change())
@@ -217,7 +220,8 @@ class LogWriter:
 
     def publish(self) -> None:
         """Publish a new snapshot to readers. Called within a change."""
-        self._publish(self.list.snapshot(self._open))
+        with self._publishing:
+            self._publish(self.list.snapshot(self._open))
 
     def refuse_terminated(self) -> None:
         """Raise Terminated if the log was terminated."""
@@ -287,7 +291,8 @@ class LogWriter:
         if failed is not None:
             raise failed
         log.acknowledge(end)
-        self._publish(self.list.snapshot(log))
+        with self._publishing:
+            self._publish(self.list.snapshot(log))
 
     def _is_writable(self) -> bool:
         log = self._open
