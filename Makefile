@@ -52,7 +52,7 @@ test: setup
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
 		-m "not thorough and not check and $(UNMARKED)" $(T)
 
-# test-thorough: the tests of two seconds and more, such as every flipped bit and every interleaving of two brokers
+# test-thorough: the tests of two seconds and more, such as every flipped bit, and those with an S3 server
 .PHONY: test-thorough
 test-thorough: setup
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "thorough and $(UNMARKED)" $(T)

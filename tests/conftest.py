@@ -57,10 +57,15 @@ os.environ.pop("SPARK_REMOTE", None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what starts a JVM and move it to the end; the order among the others stays. Give long tests their time."""
+    """Mark what starts a JVM and move it to the end; the order among the others stays. Give long tests their time.
+
+    Tests with an S3 server are `thorough`.
+    """
     for item in items:
         if SPARK_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.spark)
+        if "s3_server" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.thorough)
         if item.get_closest_marker("spark") and without_jvm(item):
             message = f"{item.nodeid} starts a JVM, tests of {', '.join(WITHOUT_JVM)} do without: move it"
             raise pytest.UsageError(message)
