@@ -1,7 +1,8 @@
-"""Bit sets as arrays of words: bit `n` is bit `n % 64` of word `n // 64`, as in Java's `BitSet.toLongArray`.
+"""Sets of numbers, stored as bits in arrays of 64-bit words, as in Java's `BitSet.toLongArray`.
 
-A word is a little-endian `uint64`. A run is a range `[start, end)` of set bits between bits that are not set. Zero
-words after the last set bit have no meaning.
+A *word* is a `uint64` whose lowest byte is stored first (little-endian). It has 64 bits. The bit of number `n` is in
+word `n // 64`, at place `n % 64`, counted from the lowest bit. A *run* is a range `[start, end)` of set bits between
+bits that are not set. An array may end with words that are 0; they do not change the set.
 """
 
 from __future__ import annotations

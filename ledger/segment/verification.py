@@ -4,6 +4,7 @@ An entry is *sound* if all its bytes have the expected values. A *block* is a pa
 
 The sidecar is the file `<id>.index` beside the segment, with the place of each entry. A frame is an entry with its
 length and id. A stamp precedes each entry: the time at which the broker wrote it, and the number of rows up to its end.
+A block begins with a *header*, its length and first entry id. It may end with *padding*, fixed bytes that fill it.
 
 Rules
 - A sealed segment is never changed. A disagreement raises `Corrupt` with file, offset, the expected and the found
@@ -47,9 +48,9 @@ def verify_segment(
 ) -> EntryIndex:
     """Verify every byte of a sealed segment, and compare `index` if it is passed. Return the index of the data.
 
-    With an index, headers, frames, stamps and padding are compared for many entries at once, and each entry's checksum
-    is verified. After a disagreement, the segment is read entry by entry, to name the fault. `progress` is called with
-    the number of sound entries since its last call.
+    With an index, the function compares many entries at once with it: their frames and stamps. It also checks the
+    header and padding of each block, and the checksum of each entry. After a disagreement, the segment is read entry
+    by entry, to name the fault. `progress` is called with the number of sound entries since its last call.
     """
     view = _mapped(path, file_bytes)
     reported = 0
@@ -133,7 +134,7 @@ def _checksums_agree(view: memoryview, rows: Rows) -> bool:
     offsets = rows["offset"].astype(np.int64) + FRAME_BYTES
     ends = offsets + rows["length"]
     sizes = data[offsets[:, None] + np.arange(2, 6)].astype(np.int64)
-    sums = offsets + 6 + (sizes @ np.array([1 << 24, 1 << 16, 1 << 8, 1])) + 2  # after the stamp and the magic number
+    sums = offsets + 6 + (sizes @ np.array([1 << 24, 1 << 16, 1 << 8, 1])) + 2  # after the stamp and two fixed bytes
     stated = np.ascontiguousarray(data[sums[:, None] + np.arange(4)]).view(">u4")[:, 0]
     found = crc32c_of_ranges(data, (sums + 4).tolist(), ends.tolist())
     return bool((np.fromiter(found, np.uint32, len(rows)) == stated).all())

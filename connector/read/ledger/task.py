@@ -1,8 +1,8 @@
 """Tasks that read ranges of one or several ledgers from their broker, as record batches.
 
 Rules
-- Spark pickles a task. So a task has no connection and no other state of a process. If the broker requires a token, the
-  task has a separate token, which only allows reads, and expires.
+- Spark pickles a task. So a task contains no open connection, and nothing else that exists only in one process. If the
+  broker requires a token, the task has a separate token, which only allows reads, and expires.
 - A task connects to the broker at its address and checks the store id. It never starts a broker.
 - If the broker of a store in a bucket moves to another address, a task that can read the bucket finds the new address
   (`connector.task_client`).
