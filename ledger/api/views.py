@@ -1,10 +1,11 @@
 """Values that `repr` and a notebook show of a store, a ledger or a cursor.
 
 Rules
-- A display never raises an error. It shows the error instead. After the first failed call no further call is made.
+- A display never raises an error. It shows the error instead. No call follows a failed call. Exception: after the error
+  of a damaged cursor, other partitions are still shown.
 - A call waits at most `_SECONDS` for its reply. A private broker that exited because it was idle is started again.
-- The number of calls is limited. A view has at most `_LEDGERS` ledgers, or `_PARTITIONS` partitions of a ledger with
-  `_CURSORS` cursors each.
+- The number of calls is limited. The view of a store has at most `_LEDGERS` ledgers. The view of a ledger has at most
+  `_PARTITIONS` partitions, and at most `_CURSORS` cursors of each partition.
 - Backlogs are estimated, so that the broker reads no file.
 """
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 _SECONDS = 3.0
 _DEADLINE_MS = 1_000  # after this time a call is not retried
 _LEDGERS, _PARTITIONS, _CURSORS = 20, 16, 12
-_SEGMENTS = 1_000  # the view of a store does not show the segments of a ledger with more segments
+_SEGMENTS = 1_000  # in the view of a store, a ledger with more segments is shown without them
 
 
 def ledger_view(client: Client, name: str) -> LedgerView:

@@ -71,8 +71,8 @@ class Welcome(msgspec.Struct, frozen=True):
     """Identity of the broker.
 
     The file `token_path` has a token. A client that can read this file is on the broker's host, and sends the token
-    with its reads. `append_socket` is the abstract Unix socket for producers on the broker's host. It is empty if the
-    broker has no such socket.
+    with its reads. `append_socket` is the name of the Unix socket for producers on the broker's host. The socket has no
+    file (it is *abstract*). The name is empty if the broker has no such socket.
     """
 
     version: int
@@ -296,8 +296,8 @@ class SettingStates(msgspec.Struct, frozen=True):
 class Health(msgspec.Struct, frozen=True):
     """Errors of a broker since its start.
 
-    `given_up` maps each managed ledger that refuses appends until the broker's restart to the error. `errors` are the
-    newest errors of broker.log, oldest first. `error_count` is the number of all errors.
+    `given_up` has the managed ledgers that refuse appends until the broker restarts, each with its error. `errors` are
+    the newest errors of broker.log, oldest first. `error_count` is the number of all errors.
     """
 
     given_up: dict[str, str] = {}
@@ -389,8 +389,8 @@ class AcknowledgeCommand(msgspec.Struct, frozen=True, tag="acknowledge"):
     """Descriptor of DoPut that acknowledges entries and rows for a cursor, in any order.
 
     With `action` "nack" the cursor redelivers the rows instead. `ledger.positions.acknowledge_request` defines the
-    batches. The broker sends the reply, `CursorState`, when all acknowledgements are durable. If an `incarnation` is
-    given and the ledger has another one, the broker refuses the stream.
+    columns of the record batches. The broker sends the reply, `CursorState`, when all acknowledgements are durable. If
+    an `incarnation` is given and the ledger has another one, the broker refuses the stream.
     """
 
     ledger: Name

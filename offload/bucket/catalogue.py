@@ -5,17 +5,18 @@
     gap       a range of entries that the topic had and the bucket does not have
 
 Rules
-- The user metadata of an object name its topic. If they name no topic, the index object names it.
+- The topic of an object is stated in the object's user metadata, or else in the index object.
 - Objects of one topic are grouped by Pulsar cluster and by incarnation, the id that changes when a ledger is created
   again.
 - Objects of older versions of Pulsar state neither cluster nor incarnation. They are a group of their own. Exception:
-  if the topic has exactly one other group, and all its segments are later, the objects join that group.
+  they join the topic's other group if there is only one, and all segments of that group are later than theirs.
 - An attempt is valid if its index is readable and its data object is at least as long as the index states.
 - Valid attempts of one segment must agree in last entry id and length. The attempt with the most entries is read.
 - A missing segment is a gap only if later segments of the topic exist. Reason: the last segments may still be uploaded.
 - An index without its data object is always a gap. Reason: the index is written last, so the data object was deleted.
-- The user may give Pulsar's metadata of a topic (option `offloadMetadata`). Then these metadata determine the segments
-  of the topic and the valid attempt of each segment. Objects that state no topic are found only by such metadata.
+- The user may give Pulsar's metadata of a topic (option `offloadMetadata`), here a *record*. Then the record determines
+  the segments of the topic and the valid attempt of each segment. Objects that state no topic are found only by a
+  record.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Attempt:
 
     `topic` is the ledger in Pulsar's spelling, or empty if no object states it. `data_bytes` is -1 if the data object
     is missing. `object_name` is the name of the data object, if this name cannot be derived from `key`. `entries` is
-    -1, except for an attempt whose number of entries is known without a readable index.
+    the number of entries of an invalid attempt if it is known, and otherwise -1.
     """
 
     key: ObjectKey
