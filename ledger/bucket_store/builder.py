@@ -6,8 +6,8 @@ The records (rows of the metadata) come from the snapshot and the write-ahead lo
     log      ──▶ ledgers/<id>.ledger, staging/…      the bytes of each file, at their offsets
 
 Rules
-- The builder empties the directory first. The broker's log file, locks and credentials stay.
-- The builder deletes a built file if its segment is uploaded or not in the metadata any more.
+- The builder empties the directory first. Only the broker's log lines (`broker.log`), locks and credentials stay.
+- The builder deletes a built segment file in two cases: the segment is uploaded, or the metadata has no such segment.
 - If a segment is sealed and not uploaded, the builder completes its file, and compares the file with the record.
 - The file of an open segment stays open: the broker will append to it.
 - The builder changes two kinds of records. The store's record gets the name of this host. The record of an uploaded
@@ -155,7 +155,7 @@ class Builder:
         return disk.open_file(path, writable=True) if path.exists() else disk.create_file(path)
 
     def _finish_segments(self, connection: sqlite3.Connection) -> set[str]:
-        """Seal the files of sealed segments. Return the names of all segment files that the store needs."""
+        """Complete the files of segments with a sealed record. Return the names of all needed segment files."""
         needed = set()
         store_id = str(connection.execute("SELECT id FROM store").fetchone()[0])
         names = [row[0] for row in connection.execute("SELECT name FROM ledger")]
@@ -178,10 +178,10 @@ _OPEN_MAX = 512
 
 
 def _seal(path: Path, listed: LedgerInfo, store_id: str, block_bytes: int, first_row: int, file_bytes: int) -> None:
-    """Seal the file of a sealed segment. Raises Corrupt if the file differs from the record.
+    """Complete and seal the file of a segment with a sealed record. Raises Corrupt if the file differs from the record.
 
-    Bytes after the sealed end are removed. A broker whose local disk failed has written them to the log, and never
-    acknowledged their entries.
+    Bytes after the sealed end are removed. They come from a broker whose local disk failed: it wrote them to the log,
+    but never acknowledged their entries.
     """
     if path.exists() and path.stat().st_size > file_bytes:
         os.truncate(path, file_bytes)

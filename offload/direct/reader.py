@@ -6,8 +6,9 @@ object a Spark task has put. The stamps in this object are provisional (`ledger.
 Invariants
 - Nothing is fetched before the first read.
 - No caller gets a provisional stamp.
-- The reader gets the entries' offsets from its caller, or from the entry index object. If this object is not in the
-  bucket yet, the reader reads the whole data object instead. It never reads the block index.
+- The reader gets the entries' offsets from its caller, or from the entry index object. The broker puts this object
+  after the commit. If the object is missing, the reader reads the whole data object instead.
+- The reader never reads the block index.
 - A missing data object raises DataLoss, because the segment's record refers to it.
 """
 
@@ -48,7 +49,10 @@ class DirectSegmentReader:
         return self._key.ledger_id
 
     def index(self, first_row: int, entries: int) -> EntryIndex:
-        """Return the index from the objects. Raises Corrupt if they differ from the record."""
+        """Return the index of the entries, from the entry index object or from the data object.
+
+        Raises Corrupt if the arguments or the object differ from the segment's record.
+        """
         found, stated = (first_row, entries), (self._segment.stamps.row_start, self._segment.entries)
         if found != stated:
             raise Corrupt(f"{self._where}: first row and entries {found} were requested, the record states {stated}")

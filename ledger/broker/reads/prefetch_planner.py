@@ -1,8 +1,8 @@
-"""Prefetching of the ranges that drivers announce, and throttling of readers that are ahead of other readers.
+"""Prefetching of the ranges that queries announce, and throttling of readers that are ahead of other readers.
 
-A query's Spark driver announces the ranges of the query's next batch. The broker either prefetches them, or tells the
-driver to wait. While the first of several readers waits, the readers behind it catch up. Then all of them share one
-read of object storage.
+The Spark driver of a query is the process that plans the query. It announces the ranges of the query's next batch. The
+broker either prefetches these ranges, or tells the driver to wait. While the first of several readers, the *leader*,
+waits, the readers behind it catch up. Then all of them share one read of object storage.
 
 Rules
 - The broker prefetches nothing for a reader that waits.
@@ -84,7 +84,10 @@ class PrefetchPlanner:
         return PrefetchReply(wait)
 
     def begins(self, reading: ReaderId, blocks: list[SegmentBlock]) -> None:
-        """Prefetch the blocks that a reader has requested and that the broker will send in this order."""
+        """Prefetch the blocks of a reader's request that are in object storage, except the first of them.
+
+        The broker will send the blocks to the reader in the order of `blocks`.
+        """
         remote = [block for block in blocks if block.source is not None and not block.source.mappable]
         if len(remote) > 1 and self._reads.is_known(reading) and not self.prefetcher.covers(reading, remote):
             self.prefetcher.plan(reading, remote[1:])
