@@ -13,8 +13,8 @@ Rules
   object.
 - The commit refuses an object that is older than half of `stagingRetentionSeconds`. The sweep deletes objects that are
   older than the whole time. So no broker deletes an object that another broker may still list.
-- A commit refuses an object that is a segment already. Such a commit repeats a batch write whose record was deleted at
-  its age.
+- A commit refuses an object that is a segment of any ledger already. For example, it repeats a batch write whose record
+  was deleted at its age. No commit deletes an object that is a segment.
 - After a commit, all other objects of this batch and of earlier batches of the query are unwanted. They come from
   repeated tasks, or the broker has copied them. A later commit of such a batch is a repetition and needs no object.
 - Objects become unwanted by a transaction in the metadata. The transactions of a broker that lost the store fail, so
@@ -175,7 +175,7 @@ class DirectParts:
         name = self._ledger(run.ledger).name
         self._put_indexes(name)
         keys = self._ids.take(run, name)
-        over = [key for key in {*keys, *map(_key, parts)} if not self._is_listed(name, key)]
+        over = [key for key in {*keys, *map(_key, parts)} if self._ledger_of(key) is None]
         self.counter.sweep(self._metadata.unwanted.put(self._unwanted(name, over) if over else []))
         self._metadata.unwanted.release([key.attempt for key in keys])
 
@@ -188,24 +188,26 @@ class DirectParts:
         found = list(objects.put_before(until_ms, kept()))
         self.counter.sweep(self._metadata.unwanted.put_unneeded(self._unwanted("", found), kept))
 
-    def _is_listed(self, name: str, key: DirectKey) -> bool:
-        row = self._metadata.segments.get(name, key.ledger_id)
+    def _ledger_of(self, key: DirectKey) -> str | None:
+        """Return the ledger whose segment is this object. Returns None if the object is no segment of the store."""
+        name = self._metadata.segments.owner(key.ledger_id)
+        row = None if name is None else self._metadata.segments.get(name, key.ledger_id)
         attempt = None if row is None else OffloadAttempt.of(row.listed())
-        return attempt is not None and attempt.attempt == key.attempt
+        return name if attempt is not None and attempt.attempt == key.attempt else None
 
     def _unwanted(self, name: str, keys: Iterable[DirectKey]) -> list[UnwantedObjects]:
         driver = self._offloader().driver  # type: ignore[misc]  # only a store with data objects has keys
         return [UnwantedObjects(name, key.ledger_id, key.attempt, driver) for key in keys]
 
     def _require_unlisted(self, run: CommitRun, parts: Sequence[StagedPart]) -> None:
-        """Refuse an object that is a segment already. The record of its batch write was deleted at its age."""
-        name = self._ledger(run.ledger).name
+        """Raise Refused if an object is a segment already, of this or another ledger."""
         for part in parts:
-            if self._is_listed(name, _key(part)):
+            name = self._ledger_of(_key(part))
+            if name is not None:
                 raise Refused(
-                    f"the data object {part.part} is segment {_put_of(part).ledger_id} of ledger {name!r} already, and "
-                    f"batch {run.batch} of query {run.query!r} has no record",
-                    hint="The rows were committed before stagingRetentionSeconds. Do not commit them again",
+                    f"the data object {part.part} is segment {_put_of(part).ledger_id} of ledger {name!r} already, so "
+                    f"batch {run.batch} of query {run.query!r} cannot add it to {run.ledger!r}",
+                    hint="The rows are in the ledger. Do not commit them again",
                 )
 
     def _require_put(self, objects: DirectObjects, part: StagedPart, *, decided: bool) -> None:

@@ -217,3 +217,21 @@ def test_a_copied_batch_write_without_a_record_is_not_committed_again(
     with pytest.raises(NotFound, match="Run the batch again"):
         second.store.commit(once)
     assert payloads(second) == numbered(9)
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+def test_no_commit_deletes_the_segment_of_another_ledger(
+    rig: BucketRig, opened: BucketStore, *, repeated: bool
+) -> None:
+    part = put(opened, 1, 0, numbered(9))
+    opened.store.commit(request(1, [part]))
+    log(opened, "other")
+    wrong = request(1, [part], query="o", ledger="other")
+    if repeated:
+        opened.store.commit(request(1, [stage(opened, 1, [b"a"], query="o")], query="o", ledger="other"))
+        assert opened.store.commit(wrong).repeated
+    else:
+        with pytest.raises(Refused, match="of ledger 'public/default/persistent/log' already"):
+            opened.store.commit(wrong)
+    assert opened.store.offloads.sweep() == 0
+    assert payloads(rig.host("b")) == numbered(9)
