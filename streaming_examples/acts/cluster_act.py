@@ -103,6 +103,7 @@ class ClusterAct:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         query.stop()
+        self.stop()  # the query may have started another broker before it ended
         files = sum(path.is_file() for path in self.disk.rglob("*"))
         shutil.rmtree(self.disk)
         return files
