@@ -139,19 +139,23 @@ class FileSyncs:
 
     def _sync_by_thread(self, number: int, fd: int) -> None:
         def sync() -> None:
-            try:
-                disk.sync_data(fd)
-            except OSError as error:
-                self._ended.append((number, error))
-            except BaseException as error:  # noqa: BLE001 — the file counts as failed
-                self._ended.append((number, OSError(errno.EIO, f"{_UNKNOWN}: {error!r}")))
-            else:
-                self._ended.append((number, None))
+            self._ended.append((number, sync_file(fd)))
             os.eventfd_write(self._event, 1)
 
         if self._threads is None:
             self._threads = ThreadPoolExecutor(_THREADS, "sync-file")
         self._threads.submit(sync)
+
+
+def sync_file(fd: int) -> OSError | None:
+    """Sync a file on the calling thread and return the error. After an unexpected error, the file counts as failed."""
+    try:
+        disk.sync_data(fd)
+    except OSError as error:
+        return error
+    except BaseException as error:  # noqa: BLE001 — returned to the owner of the file
+        return OSError(errno.EIO, f"the result of the sync is unknown: {error!r}")
+    return None
 
 
 def _call(number: int, *arguments: int) -> int:

@@ -22,10 +22,10 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Protocol
 
-from pyspark_ledger.ledger import disk
 from pyspark_ledger.ledger.log.syncs.job import RunningSync, SyncJob
 from pyspark_ledger.ledger.log.syncs.loop import SyncLoop
 from pyspark_ledger.ledger.metrics.latencies import Latencies
+from pyspark_ledger.ledger.segment.file_syncs import sync_file
 from pyspark_ledger.ledger.segment.writer import SegmentWriter
 
 
@@ -88,12 +88,7 @@ class SyncPool:
         """Sync a log once on the calling thread. Return whether the log needs another sync."""
         sync = RunningSync(job)
         if sync.fd >= 0:
-            try:
-                disk.sync_data(sync.fd)
-            except Exception as error:  # noqa: BLE001 — reported to the waiting futures
-                sync.end(error)
-            else:
-                sync.end(None)
+            sync.end(sync_file(sync.fd))
         return bool(self._complete([sync]))
 
     def close(self) -> None:
