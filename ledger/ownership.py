@@ -48,6 +48,15 @@ def host_identity(store: Path) -> str:
     return f"{machine_id()}:{status.st_dev}:{status.st_ino}"
 
 
+def file_identity(path: Path) -> tuple[int, int] | None:
+    """Return device and inode of a file, or None if the file is missing."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino
+
+
 def process_identity(pid: int | None = None) -> str:
     """Return `machine/pid/start time` of a process, by default of the calling process."""
     pid = os.getpid() if pid is None else pid

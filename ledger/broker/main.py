@@ -308,7 +308,7 @@ def _serve(
             _leave_at_once()
         except (LedgerError, OSError) as error:
             _log.warning("cannot check whether this broker owns the store, will check again: %s", error)
-        if not store.path.exists():
+        if store.is_deleted():
             _log.error("the store %s was deleted; the broker exits, so that it acknowledges no lost append", store.path)
             servers[0].stop_cache()
             _leave_at_once(_CANNOT_START)

@@ -54,7 +54,7 @@ from pyspark_ledger.ledger.names import (
     short_name,
     without_partitions,
 )
-from pyspark_ledger.ledger.ownership import StoreLock, host_identity, require_private
+from pyspark_ledger.ledger.ownership import StoreLock, file_identity, host_identity, require_private
 from pyspark_ledger.ledger.protocol.actions import (
     CreateLedger,
     GetSchema,
@@ -83,7 +83,7 @@ from pyspark_ledger.ledger.store.offload_scheduler import OffloadScheduler
 from pyspark_ledger.ledger.store.partitions import PartitionTable
 from pyspark_ledger.ledger.store.policies import PolicyService
 from pyspark_ledger.ledger.tiering.loader import OffloaderChoice, no_offloader
-from pyspark_ledger.ledger.transport.moved_store import require_not_moved
+from pyspark_ledger.ledger.transport.moved_store import METADATA, require_not_moved
 
 _DRAINING_THREADS = 16
 _log = logging.getLogger(__name__)
@@ -116,6 +116,7 @@ class Store:
         )
         self.partitions = PartitionTable(metadata, new_id)
         self._lock_held = lock
+        self._identity = file_identity(path / METADATA)  # the open database keeps its inode
         self.metadata = metadata
         self._settings = settings
         self._clock = clock
@@ -238,7 +239,7 @@ class Store:
         path, durability = path.absolute(), durability or DiskDurability()
         require_settings(settings)
         require_not_moved(path)
-        exists = (path / "metadata.sqlite").exists()
+        exists = (path / METADATA).exists()
         if not exists and not create:
             raise NotFound(
                 f"there is no ledger store at {path}",
@@ -271,8 +272,8 @@ class Store:
         """Open or create the metadata. Without `adopt`, raises Refused if they belong to another host or directory."""
         host = host_identity(path)
         if not exists:
-            return Metadata.create(path / "metadata.sqlite", new_id(), host, clock)
-        metadata = Metadata.open(path / "metadata.sqlite", clock, replica=replica)
+            return Metadata.create(path / METADATA, new_id(), host, clock)
+        metadata = Metadata.open(path / METADATA, clock, replica=replica)
         recorded = metadata.store_record().host
         if recorded != host and not adopt:
             metadata.close()
@@ -488,6 +489,10 @@ class Store:
     def require_ours(self) -> None:
         """Raise Fenced if another broker has taken the store over."""
         self.metadata.require_epoch(self.epoch)
+
+    def is_deleted(self) -> bool:
+        """Return whether the store's files were deleted. Its directory may be there again, with other files."""
+        return file_identity(self.path / METADATA) != self._identity
 
     def given_up(self) -> dict[str, LedgerError]:
         """Return the managed ledgers that accept no appends after an unexpected error, with the error of each."""

@@ -225,9 +225,16 @@ def _wait(broker: Any, seconds: float) -> None:
         raise TimeoutError from expired
 
 
-def test_a_broker_whose_store_was_deleted_leaves(rig: Rig) -> None:
+@pytest.mark.parametrize("again", [False, True], ids=["gone", "there again"])
+def test_a_broker_whose_store_was_deleted_leaves(rig: Rig, *, again: bool) -> None:
+    """A client that starts another broker makes the directory again."""
     broker = rig.start("--create")
+    os.kill(broker.pid, signal.SIGSTOP)
     shutil.rmtree(rig.store)
+    if again:
+        rig.store.mkdir()
+        (rig.store / "metadata.sqlite").touch()
+    os.kill(broker.pid, signal.SIGCONT)
     assert broker.wait(60) == 2
     assert "was deleted; the broker exits" in rig.log()
 
