@@ -12,8 +12,9 @@ LEDGER = "ledgers.<name>"
 
 PROGRESS_FIELDS: Mapping[str, Mapping[str, str]] = {
     "Batch": {
-        "batch.endedBy": "Reason for the end of the batch: `all there was`, `availableNow`, `the end of the read`, or "
-        "the name of the option that limited the batch.",
+        "batch.endedBy": "Reason for the end of the batch. `all there was`: the batch contains every row up to the end "
+        "of the ledger. `availableNow`: every row up to the ledger's end when the run started. `the end of the read`: "
+        "every row up to the end that an option sets. Otherwise: the name of the option that limits a batch.",
         "batch.id": "Id of the batch in log lines: see [logs.md](logs.md).",
         "columnsAdded": "Number of columns that were added after Spark planned the query. Absent without such columns.",
         "columnsNotRead": "Names of the added columns, at most 20. After a restart the query reads these columns.",
@@ -58,11 +59,12 @@ PROGRESS_FIELDS: Mapping[str, Mapping[str, str]] = {
         "cache.lingeringBytes": "Memory of evicted blocks that readers still use; a part of `cache.sizeBytes`.",
         "cache.limitBytes": "Limit of the memory.",
         "cache.inflightReadBytes": "Bytes that are being read from storage.",
-        "cache.localFileBytes": "Bytes of recently read or written local files that the cache counts. They are not in "
-        "the cache's memory.",
+        "cache.localFileBytes": "Bytes of recently read or written local files, which are probably in the system's page "
+        "cache. They are not in the cache's memory.",
         "cache.localFileLimitBytes": "Limit of `cache.localFileBytes`.",
-        "cache.expectedReads": "Reads of cached entries that are still expected, updated once a second.",
-        "cache.nonEvictableBytes": "Bytes of the cached entries with expected reads, updated once a second.",
+        "cache.expectedReads": "Reads of cached entries that active readers still have to make, updated once a second.",
+        "cache.nonEvictableBytes": "Bytes of the cached entries that active readers still have to read, updated once a "
+        "second.",
     },
     "Source": {
         "store": "Directory or address of the store.",
