@@ -189,8 +189,9 @@ class Collector:
     def sweep(self) -> bool:
         """Delete objects that crashes left.
 
-        They are log objects below the first live number, snapshots and secrets that the manifest does not name, and
-        objects of the probe. Return whether some of them are too young to be deleted.
+        The method deletes log objects below the first live number, and snapshots and secrets that the manifest does not
+        name. It also deletes objects of `probe`, the test of a new bucket. Return whether some objects are too young to
+        be deleted.
         """
         manifest, now_ms = self._holder.manifest, self._clock()
         gone, young = [], False
@@ -229,7 +230,7 @@ class Collector:
     def _live_from(self, size: int) -> int:
         """Return the lowest number from which on the log has at most `live_bytes`.
 
-        Only the ends of the log at earlier rounds are candidates. If none of them fits, return the newest of them.
+        The result is the end of the log at an earlier round. If no such end fits, return the newest end.
         """
         while len(self._marks) > 1 and size - self._marks[0].size > self._limits.live_bytes:
             self._marks.popleft()

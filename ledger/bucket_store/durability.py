@@ -5,12 +5,12 @@
 
 Rules
 - A *sync job* makes the appended entries of one segment durable. No thread waits for the job: the thread that
-  acknowledges the log object completes the job. In a transaction, a run (the entries of a committed batch) or a sync of
-  staged parts, the calling thread waits for the log.
+  acknowledges the log object completes the job. The calling thread waits for the log in three other cases: a
+  transaction, a run (the entries of a committed batch), and staged parts.
 - The bytes of a batch are read from the local file when its log object is built. The file stays open until then.
 - If the log has failed, the store accepts nothing more, and its broker exits.
 - To *carry* a file is to write its bytes to the log again: exactly the bytes that were appended to the log before.
-  `LiveFiles` has their number.
+  `LiveFiles.length` returns how many bytes these are.
 - While a segment is synced, its later entries are already appended to the log, in *pieces* of about `piece_bytes`. So
   one ledger can have several puts in flight. A later sync of the segment waits for the piece with its last byte.
 """

@@ -10,13 +10,13 @@ Rules
 - The first reader waits for a later reader that is not within these bytes yet, but can reach them soon. Soon is at most
   `_WORTH` times the first reader's remaining waiting time, at the present speed of the later reader.
 - The first reader does not wait for a reader that has not moved in the last seconds. Nor does it wait for a reader
-  whose own speed is below `_NEARLY` times its own.
+  whose own speed is below `_NEARLY` times the first reader's own speed.
 - The *own speed* of a reader is the speed of its last batches, without its waits. A *batch* is the range that a reader
   announces in one request, not a batch of Spark. Several batches count, because other readers can halve the speed of
   a single batch.
-- The total waiting time of a reader is at most the share `part` of its reading time. The
-  reading time has two parts. The first is the time from the reader's start until now, without its waits. The second is
-  an estimate of the time for the rest of the log, at the reader's own speed.
+- The total waiting time of a reader is at most the share `part` of its reading time. The reading time has two parts.
+  The first is the time from the reader's start until now, without its waits. The second is an estimate of the time for
+  the rest of the log, at the reader's own speed.
 
 The functions read no clock: the time and the positions are arguments. In this module, a position is a number of bytes:
 the size of all earlier entries.

@@ -155,8 +155,9 @@ def require_served(manifest: StoreManifest, where: str, *, take_over: bool = Fal
 def is_own_replacement(found: StoreManifest, wanted: StoreManifest) -> bool:
     """Return whether the bucket has the manifest that a broker put. Called after the response to the put was lost.
 
-    All fields are compared, because nonce and revision alone are not enough. This broker may have put another manifest
-    with the same nonce and revision before, and lost the responses to that put.
+    The nonce identifies the broker, and the revision counts the replacements of the manifest. The two together are not
+    enough. Reason: an earlier put of this broker may have had the same nonce and revision but other fields, and may
+    have lost its response. So all fields are compared.
     """
     return found == wanted
 

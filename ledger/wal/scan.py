@@ -7,8 +7,8 @@
 
 The objects of a broker have the broker's *epoch*. Each new broker has a higher epoch. A *claim* is the empty first
 object of a broker that takes the store over. An object is *void* if an object with a lower number has a higher epoch.
-Reason: a broker wrote it that was already replaced. A *batch* is a group of changes that becomes visible in one step.
-It consists of parts in one or more objects.
+Reason: the broker that wrote the object was already replaced. A *batch* is a group of changes that becomes visible in
+one step. It consists of parts in one or more objects.
 
 Invariants
 - The caller feeds each object once, in the order of the numbers.

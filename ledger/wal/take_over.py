@@ -119,7 +119,10 @@ class TakeOver:
         return self._claim(scan.next)
 
     def _require_owner(self) -> None:
-        """Raise Fenced if a later taker has raised the epoch. It may have deleted objects before this taker's read."""
+        """Raise Fenced if a later taker has raised the epoch.
+
+        The later taker may have deleted objects before this taker read them.
+        """
         found = read_manifest(self._bucket, self._limits)
         require_epoch(found.manifest, self.found.manifest.epoch, self._bucket.address)
 

@@ -98,7 +98,7 @@ class CursorDistancePolicy(EvictionPolicy):
         return freed
 
     def free_unneeded(self, size: int, remove: Remove) -> int:
-        """Evict ranges without expected reads, the longest unread first."""
+        """Evict ranges without expected reads, the least recently read first."""
         freed = 0
         for span in sorted(self._unneeded(), key=lambda span: span.used_ms):
             if freed >= size:

@@ -232,7 +232,7 @@ class QueuePolicy(EvictionPolicy):
 
 
 def expects_others(wanted: WantedRead) -> bool:
-    """Return whether another reader than the requesting reader still has to read an entry of the read."""
+    """Return whether a reader, except the requesting reader, still has to read one of the requested entries."""
     return wanted.readers.expected(wanted.ledger_id, wanted.first, wanted.end, except_for=wanted.reader) > 0
 
 

@@ -6,11 +6,12 @@ entries that all active readers have passed. A reader passes an entry by reading
 
 A reader's backlog is the number of entries that it has not read. A reader with a backlog above
 `managedLedgerCursorBackloggedThreshold` is not active: entries do not stay cached for it. Entries that a reader reads
-from storage are cached if both conditions are true. Otherwise they are cached only in unused memory.
+from storage are cached only in unused memory, unless both of these conditions are true:
 
 - Its backlog is at least `managedLedgerMinimumBacklogEntriesForCaching`.
 - At least `managedLedgerMinimumBacklogCursorsForCaching` other readers are near it. Near means that the backlogs differ
-  by at most `managedLedgerMaxBacklogBetweenCursorsForCaching` entries. If the first setting is 0, this is never true.
+  by at most `managedLedgerMaxBacklogBetweenCursorsForCaching` entries. If the minimum of other readers is 0, this
+  condition is never true.
 """
 
 from __future__ import annotations

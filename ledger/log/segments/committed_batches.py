@@ -3,8 +3,8 @@
 Rules
 - Until the metadata have a batch, recovery finds the batch by its marker in the segment file. A *marker* is the entry
   that ends the run of a batch.
-- Batches of streams are kept. A batch of a batch write (`once`) expires at the age at which staged files are deleted.
-  Without its staged files, no client can commit the batch again.
+- The newest batch of a streaming query never expires. The batch of a batch write (`once`) expires at the age at which
+  staged files (the rows of its tasks) are deleted. Reason: without these files, no client can commit the batch again.
 """
 
 from __future__ import annotations

@@ -93,8 +93,8 @@ class OpenSegment:
     def left(self, policy: LedgerPolicy, now_ms: int) -> tuple[int, int]:
         """Return the number of entries and bytes that fit before the segment is full.
 
-        If the segment has reached its limits, returns the limits of a new segment. Reason: the next entries go to a new
-        segment. If this segment is too young to be sealed, they are still added to this segment.
+        If the segment has reached its limits, return the limits of a new segment, because the next entries usually go
+        to a new segment. Exception: a segment that is too young to be sealed gets the entries anyway.
         """
         if self._is_filled(policy) or self.is_full(policy, now_ms):
             return policy.entries_max, policy.size_max
