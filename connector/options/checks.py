@@ -63,7 +63,7 @@ def require_consistent(values: Values) -> None:
 
 
 def require_sense(values: Values, use: str) -> None:
-    """Raise Refused for options without a meaning in this use, such as options of a read that is always empty."""
+    """Raise Refused for options without a meaning in this use, such as a batch read from `latest`."""
     starts, ends = _places(values, "starting_positions"), _places(values, "ending_positions")
     later = sorted(name for name, at in starts.items() if at == LATEST)
     if use == "batch read" and (later or values.get("starting_position") == LATEST):

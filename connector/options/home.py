@@ -32,7 +32,7 @@ _SHARED = frozenset(
 def take_home_options(values: dict[str, object], options: Mapping[str, Option]) -> BucketOptions | None:
     """Remove the options for access to the bucket from `values`, and return them; None unless `broker` is `none`.
 
-    `options` are all options by their keys. This function does not check options that no batch read accepts.
+    `options` are all options by their keys. `read_options` refuses an option that no batch read accepts.
     """
     if values.get("broker") != "none":
         return None

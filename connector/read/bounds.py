@@ -75,10 +75,10 @@ class ReadBounds:
         )
 
     def initial_progress(self, names: Iterable[str]) -> dict[str, ReadProgress]:
-        """Return the positions and times that the first status request of a read asks for, by ledger.
+        """Return the first status request of a read: the positions and times that it asks for, by ledger.
 
-        The request is for these ledgers and for each ledger that an option names. The broker's reply has the state of
-        each ledger, and the positions of its bounds.
+        The request covers the ledgers `names`, and each ledger that an option names. The broker's reply has the state
+        of each ledger, and the positions of its bounds.
         """
         options = self._options
         places = (

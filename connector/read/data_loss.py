@@ -86,7 +86,7 @@ class DataLossRange:
 
 
 def find_loss(ledger: str, incarnation: str, left: PositionRange, statuses: LogStatuses) -> DataLossRange | None:
-    """Return the lost entries of `left`; None if all exist. `statuses` are the broker's reply to a read of `left`."""
+    """Return the lost entries of `left`; None if all exist. `statuses` has the state of the ledger from `left` on."""
     status = next((log for log in statuses.logs if log.name == ledger), None)
     if status is None:
         return DataLossRange(ledger, "deleted", left)

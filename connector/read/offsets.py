@@ -85,7 +85,8 @@ class StreamOffset:
     """Offset of a stream, by the full name of the ledger.
 
     `start_positions` are the ledgers' starts in the batch that ends here, if they are not in the start offset.
-    `start_deliveries` are the delivery records that precede these starts. `history` is the table that the batch reads.
+    `start_deliveries` has the number of the delivery record before each of these starts. `history` is the table that
+    the batch reads.
     """
 
     ledgers: Mapping[str, LedgerOffset]
@@ -230,7 +231,7 @@ def _range(name: str, start: StreamOffset, end: StreamOffset) -> LedgerRange:
 def require_addressed(offset: StreamOffset, names: Collection[str], reads: str) -> None:
     """Raise Refused if the offset has a ledger that is not in `names`, because the checkpoint is then of another query.
 
-    `reads` is the text of the ledgers that the query reads.
+    `reads` names the ledgers of the query, for the error.
     """
     others = sorted(set(offset.ledgers) - set(names))
     if others:

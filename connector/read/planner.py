@@ -57,7 +57,10 @@ class BatchPlanner(Protocol):
         ...
 
     def findings(self) -> Any:
-        """Return results, such as a listing, that the process that plans the read can use. None if there are none."""
+        """Return results for another process, such as the listing of a bucket. None if there are none.
+
+        Spark gets the schema in one process and plans the read in another process.
+        """
         return None
 
 
@@ -94,7 +97,10 @@ class StreamPlanner(Protocol):
         return None
 
     def stop(self) -> None:
-        """Release the leases of the run, and end its registrations. Spark may kill the process during this call."""
+        """Release the leases of the run, and end its registrations with the broker's cache.
+
+        Spark may kill the process during this call.
+        """
 
 
 @dataclass(frozen=True)

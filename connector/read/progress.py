@@ -190,7 +190,10 @@ def _sums(ledgers: Sequence[LedgerLag]) -> dict[str, int]:
 
 
 def source_report(source: Mapping[str, Any]) -> Any:
-    """Return the report in one source of a progress: its latest offset, or a part of its end offset, or None."""
+    """Return the report of one source of a progress event. None if the source is not a ledger.
+
+    The report is the source's `latestOffset`, or a member of its `endOffset`.
+    """
     for name in ("latestOffset", "endOffset"):
         value = parse_report(source.get(name))
         report = value.get(REPORT_KEY, value) if isinstance(value, Mapping) else None

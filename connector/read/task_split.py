@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pyspark_ledger.connector.read.offsets import LedgerRange
 from pyspark_ledger.ledger.protocol.reads import SplitPart, SplitRequest
 
-# Number of tasks of a read whose size is between the least and the target size of a task.
+# Number of tasks of a read, if these tasks then have between `least` and `target` bytes.
 _PARTS_OF_MEDIUM_READ = 4
 _PARTS_MAX = 4096
 

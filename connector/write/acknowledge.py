@@ -126,7 +126,7 @@ def _of_message_ids(values: pa.Array) -> tuple[Integers, Integers, Integers]:
     tokens = np.diff(np.append(first, len(stops)))
     ends = np.append(-1, stops)[first + tokens] + 1
     whole = (tokens > 0) & (tokens % 2 == 0) & (ends == bounds[1:])
-    found = {_LEDGER: np.full(count, -1), _ENTRY: np.full(count, -1), _ROW: np.full(count, -1)}  # values by tag
+    found = {_LEDGER: np.full(count, -1), _ENTRY: np.full(count, -1), _ROW: np.full(count, -1)}  # by Protobuf tag
     for at in range(0, int(tokens.max(initial=0)), 2):
         rows = np.flatnonzero(whole & (tokens > at))
         tag_at, value_at = first[rows] + at, first[rows] + at + 1

@@ -217,8 +217,8 @@ class Ledger(LedgerAdmin):
     def _given(self, kept: KeptProducer, rows: Rows) -> tuple[pa.Table, Columns]:
         """Return rows as a table, and the ledger's columns.
 
-        If the rows have other columns than the kept producer, this method asks the broker for the present columns.
-        Reason: another writer may have added columns.
+        `kept` is the producer that the client keeps for later appends. If the rows do not have the columns of `kept`,
+        this method asks the broker for the present columns. Reason: another writer may have added columns.
         """
         if kept.columns is not None:
             with suppress(Refused):

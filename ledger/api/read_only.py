@@ -207,7 +207,7 @@ class ReadOnlyStore:
         return opened
 
     def read_blocks(self, request: ReadRequest, **_: object) -> Iterator[FrameBlock]:
-        """Yield the blocks of a range. Local files are mapped."""
+        """Yield the blocks of a range. Local files are mapped into memory."""
         for block in self.blocks(request):
             yield FrameBlock(block.ledger_id, block.first_entry, block.entries, read_block(block), True)
 
@@ -263,8 +263,8 @@ class ReadOnlyStore:
         """Return the open segment up to its acknowledged end.
 
         This end is in the sidecar, a small file beside the segment. Without a sidecar, return the segment up to the
-        last undamaged entry. Return None if the segment has no file: in a directory that was built from a bucket, a
-        segment without entries has none.
+        last undamaged entry. Return None if the segment has no file. Reason: in a directory that was built from a
+        bucket, a segment without entries has no file.
         """
         ledger_id = kept.ledger_id
         path = data_path(self._directory, ledger_id)

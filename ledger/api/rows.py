@@ -123,7 +123,7 @@ def require_positions(**given: object) -> None:
 
 
 def _copied(payload: memoryview) -> pa.Buffer:
-    """Return a copy of the payload at an aligned address, which Arrow's joins and sums need.
+    """Return a copy of the payload at an aligned address (a multiple of 64), which Arrow's joins and sums need.
 
     The function also copies a payload whose address is aligned. Reason: a table that references one payload of a block
     would keep the whole block mapped.

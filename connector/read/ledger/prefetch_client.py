@@ -22,7 +22,7 @@ from pyspark_ledger.ledger.errors import LedgerError
 from pyspark_ledger.ledger.position import PositionRange
 from pyspark_ledger.ledger.protocol.reads import PrefetchRange, PrefetchReply, PrefetchRequest
 
-WORTH_BYTES = 1024 * 1024  # minimum number of unread bytes in all ledgers of a request; in each ledger, a sixteenth
+WORTH_BYTES = 1024 * 1024  # minimum of a request's unread bytes. A ledger with less than 1/16 of it is left out
 _log = logging.getLogger(__name__)
 
 

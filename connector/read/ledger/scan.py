@@ -88,7 +88,7 @@ class LedgerRead:
     ) -> None:
         """Create the read. If another process has already found the ledgers, `ledgers` has its result.
 
-        By default, `connection` leads to a broker.
+        Without `connection`, the read connects to the broker of the store in the options.
         """
         self.options = options
         self._user_schema = user_schema
@@ -165,7 +165,7 @@ class LedgerRead:
     ) -> LogStatuses:
         """Return the statuses of the ledgers in `of` (default: all), each with its number of unread entries.
 
-        `progress` has the first unread position of some ledgers. For all other ledgers, the request is `otherwise`.
+        `progress` has start and end of the read of some ledgers. `otherwise` has them for all other ledgers.
         """
         request = AskLogStatuses(self.names() if of is None else list(of), dict(progress), otherwise)
         statuses: LogStatuses = self.connection.call(lambda client: client.call("survey", request))

@@ -56,7 +56,7 @@ class TableBounds(ReadBounds):
 
 
 def _time_position(log: LogStatus, timestamp_ms: int, log_position: Position, table: HistoryTable) -> Position:
-    """Return the position of a time. If only the table has this position, it takes precedence over `log_position`."""
+    """Return the position of a time. A position that only the table has takes precedence over `log_position`."""
     if log_position > log.start:
         return log_position
     before = PositionRange(BEGINNING, min(log.start, table.after(log)))

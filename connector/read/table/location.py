@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def table_location(spark: SparkSession, table: str) -> str:
     """Return the path or address of `[catalog.][schema.]table` for option `history`. A path is returned unchanged.
 
-    Raises NotFound if the table does not exist, and Refused if it is not a Delta table. The function uses SQL, which
-    tells the two apart and needs no Python package of Delta.
+    Raises NotFound if the table does not exist, and Refused if it is not a Delta table. SQL distinguishes
+    these two cases, and needs no Python package of Delta.
     """
     from pyspark.errors import AnalysisException
 

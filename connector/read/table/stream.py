@@ -222,7 +222,7 @@ class TableStream(LedgerStream):
         return [*table_tasks, *self.read.tasks(measured)]
 
     def _read_progress(self, name: str, at: LedgerOffset | None) -> ReadProgress:
-        """Return the read progress of a ledger. A new ledger is read from BEGINNING, which may be in the table."""
+        """Return start and end of the read of a ledger. A new ledger starts at BEGINNING, which may be in the table."""
         progress = super()._read_progress(name, at)
         return replaced(progress, position=BEGINNING) if at is None else progress
 
