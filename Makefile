@@ -57,10 +57,10 @@ test: setup
 test-thorough: setup
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "thorough and $(UNMARKED)" $(T)
 
-# test-docs: every line of code in README and docs runs, each page as a program of its own
+# test-docs: every line of code in README and docs runs, in one session; README and the quickstart also by themselves
 .PHONY: test-docs
 test-docs: setup
-	$(BIN)/python -m pytest -m "docs" tests/docs
+	$(BIN)/python -m pytest -n 2 --dist load -m "docs and not slow" tests/docs
 
 # docs: build the documentation site into build/site; a warning is an error
 .PHONY: docs
@@ -75,7 +75,7 @@ reference: setup
 # test-tables: publishing to Delta's tables, in a session that has them (90 MB of jars from Maven Central the first time)
 .PHONY: test-tables
 test-tables: setup
-	$(BIN)/python -m pytest -m "tables and not slow" $(T)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "tables and not slow" $(T)
 
 # test-faults: kills processes, damages files, compares what is left
 .PHONY: test-faults

@@ -102,6 +102,7 @@ def streamed(spark: SparkSession, table: Path, place: Path) -> Callable[..., Str
     return start
 
 
+@pytest.mark.slow
 def test_table_and_log_are_the_log_row_by_row(spark_session: SparkSession, store: Path, tmp_path: Path) -> None:
     register(spark_session, store=str(store))
     api, table, dice = connect(store), tmp_path / "table", random.Random(11)

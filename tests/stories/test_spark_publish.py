@@ -293,6 +293,7 @@ def with_a_deletion(orders: Published, append: Callable[..., None]) -> Callable[
     return run
 
 
+@pytest.mark.slow
 def test_what_is_odd_is_noticed_before_anything_is_written(
     orders: Published, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

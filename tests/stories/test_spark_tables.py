@@ -285,6 +285,7 @@ def test_a_widened_column_is_not_published_into_its_table(
     assert len(publish(spark_session, "orders", str(tmp_path / "another"), options=options)) == 2
 
 
+@pytest.mark.slow
 def test_retention_of_log_and_table(spark_session: SparkSession, store: Path, tmp_path: Path) -> None:
     orders, table = connect(store).ledger("orders"), str(tmp_path / "table")
     assert isinstance(orders, Ledger)
