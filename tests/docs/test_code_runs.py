@@ -1,5 +1,7 @@
-"""Goal: every line of code in README and docs runs. Method: all pages are one program, in the order of reading, and each
-page's Python is one program, run as its reader would. CI runs the latter for README and quickstart only.
+"""Goal: every line of code in README and docs runs.
+
+Method: all pages are one program, in the order of reading. Each page is also a program of its own, run as its reader
+would. CI runs these programs only for README and quickstart.
 
 A page's program has a directory and an interpreter of its own, and a JVM if it asks for one. The program of all pages
 has one directory and one Spark session. Shell lines are indented. After `make` follows an existing target.

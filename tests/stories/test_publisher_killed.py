@@ -48,6 +48,7 @@ def files(table: Path) -> list[str]:
     return list(found)
 
 
+@pytest.mark.slow
 @pytest.mark.fault
 @pytest.mark.spark
 def test_each_segment_is_there_once_whenever_the_publisher_is_killed(store: Path, tmp_path: Path) -> None:
@@ -118,6 +119,7 @@ def published(table: Path) -> Counter[int]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.fault
 @pytest.mark.spark
 def test_commands_at_once_leave_each_segment_once_also_when_one_is_killed(store: Path, tmp_path: Path) -> None:

@@ -91,6 +91,7 @@ class Story:
         assert state.next_position >= orders.end().end
 
 
+@pytest.mark.slow
 @pytest.mark.fault
 @pytest.mark.spark
 def test_every_row_is_acknowledged_once_whatever_dies(spark_session: SparkSession, store: Path, tmp_path: Path) -> None:
@@ -123,6 +124,7 @@ def test_a_million_flights_are_acknowledged_once(spark_session: SparkSession, st
     story.require_all(many.num_rows)
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_a_batch_frame_is_acknowledged_and_a_wrong_one_is_not(spark_session: SparkSession, store: Path) -> None:
     dice = random.Random(1)

@@ -116,6 +116,7 @@ RUN_ALL
 """.replace("RUN_ALL", RUN_ALL)
 
 
+@pytest.mark.slow
 @pytest.mark.fault
 @pytest.mark.spark
 def test_killed_after_everything_was_acknowledged(store: Path, tmp_path: Path) -> None:

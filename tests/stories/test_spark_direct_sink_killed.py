@@ -48,6 +48,7 @@ def running(bucket: str, s3_server: S3Server, tmp_path: Path, monkeypatch: pytes
     stop_broker(directory)
 
 
+@pytest.mark.slow
 def test_kills_lose_and_repeat_no_row_of_a_direct_sink(running: KilledQuery, bucket: str) -> None:
     directory = bucket_directory(bucket)
     rows = running.copy_in_rounds(directory)

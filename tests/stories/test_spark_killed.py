@@ -68,7 +68,7 @@ def test_the_copy_is_exact_whenever_spark_is_killed(store: Path, tmp_path: Path)
         had = copied(sink)
         process = copying(store, tmp_path)
         try:
-            until = time.monotonic() + 90
+            until = time.monotonic() + 180
             while copied(sink) == had and process.poll() is None and time.monotonic() < until:
                 time.sleep(0.05)
             time.sleep(dice.uniform(0, 1))

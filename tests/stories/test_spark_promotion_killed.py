@@ -38,6 +38,7 @@ def running(store: Path, tmp_path: Path) -> Iterator[KilledQuery]:
     query.kill()
 
 
+@pytest.mark.slow
 def test_kills_between_stage_and_commit_lose_and_repeat_no_row(running: KilledQuery, store: Path) -> None:
     running.require_copied(running.copy_in_rounds(store))
     segments = connect(store).ledger("out").describe().segments

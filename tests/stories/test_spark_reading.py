@@ -89,6 +89,7 @@ def fill(api: LedgerStore, first: int, rows: int) -> None:
         api.ledger(f"in-{number % LEDGERS}").append(pa.table({"n": numbers}))
 
 
+@pytest.mark.slow
 @pytest.mark.fault
 def test_stopped_at_each_step_of_a_batch_every_row_is_read_once(
     spark_session: SparkSession, store: Path, tmp_path: Path
@@ -145,6 +146,7 @@ def test_a_trigger_that_takes_all_ignores_the_limits(spark_session: SparkSession
     assert story.batches == {0: sums(spark_session.range(1000).withColumnRenamed("id", "n"))}
 
 
+@pytest.mark.thorough
 def test_trimmed_or_recreated_ledger_ends_the_query_or_is_skipped(
     spark_session: SparkSession, store: Path, tmp_path: Path
 ) -> None:

@@ -97,6 +97,7 @@ def test_variants_come_back_as_variants(spark_session: SparkSession, store: Path
     ]
 
 
+@pytest.mark.thorough
 @pytest.mark.feature("wider columns")
 def test_columns_widen_and_never_narrow(spark_session: SparkSession, store: Path, tmp_path: Path) -> None:
     def rows(kind: int) -> DataFrame:

@@ -84,6 +84,7 @@ def test_a_routed_stream_and_another_query_of_one_ledger(
     assert read.where("__key = cast(n as string)").count() == 20
 
 
+@pytest.mark.thorough
 def test_a_batch_in_foreach_batch_is_written_once(spark_session: SparkSession, store: Path, tmp_path: Path) -> None:
     api, failing = connect(store), [True]
     append(api, 0, 10)

@@ -29,6 +29,7 @@ from pyspark_ledger.connector.doctor.worker_start import WorkerStart, check_star
 from pyspark_ledger.connector.spark_features import SparkFeatures
 from pyspark_ledger.ledger.api.store import connect
 
+pytestmark = pytest.mark.thorough  # a check starts interpreters, and some start Spark
 ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -101,7 +102,6 @@ def _version(path: str) -> str:
     return subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
 
 
-@pytest.mark.thorough
 def test_a_python_without_packages(tmp_path: Path, bare_python: str) -> None:
     problem = only_problem(examined(tmp_path, PYSPARK_PYTHON=bare_python), "the workers' python")
     assert "pyarrow: ModuleNotFoundError" in problem.found
@@ -119,7 +119,6 @@ def test_the_package_is_not_installed_there(tmp_path: Path, bare_python: str) ->
     assert "no module pyspark_ledger" in only_problem(found, "discovery").found
 
 
-@pytest.mark.thorough
 def test_a_driver_python_that_is_none_switches_discovery_off(tmp_path: Path) -> None:
     """As `PYSPARK_DRIVER_PYTHON=jupyter`, which makes a notebook of the pyspark shell."""
     found = examined(tmp_path, PYSPARK_DRIVER_PYTHON="true")
@@ -163,7 +162,6 @@ def test_a_spark_home_without_jars_or_of_another_spark(tmp_path: Path) -> None:
     assert "are of Spark 3.5.1, pyspark is" in problem.found
 
 
-@pytest.mark.thorough
 def test_deltas_jar(tmp_path: Path) -> None:
     pytest.importorskip("delta")
     (found,) = [f for f in examined(tmp_path) if f.check == "delta jar"]
@@ -212,7 +210,6 @@ def test_a_delta_or_a_spark_that_do_not_go_together() -> None:
     assert "'pyspark==4.0.5' 'delta-spark==4.0.0'" in unknown.do
 
 
-@pytest.mark.thorough
 def test_no_java_or_an_old_one(tmp_path: Path) -> None:
     home = tmp_path / "java" / "bin"
     home.mkdir(parents=True)
@@ -233,7 +230,6 @@ def test_connect_without_its_packages(tmp_path: Path) -> None:
         assert "pyspark[connect]" in connect_check.do
 
 
-@pytest.mark.thorough
 def test_a_broker_that_is_not_there_and_one_that_is(tmp_path: Path, store: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -246,7 +242,6 @@ def test_a_broker_that_is_not_there_and_one_that_is(tmp_path: Path, store: Path)
     assert "is served at" in examined(tmp_path, str(store))[-1].found
 
 
-@pytest.mark.thorough
 def test_the_command_prints_and_fails_when_something_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)

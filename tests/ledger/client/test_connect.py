@@ -61,6 +61,7 @@ def connecting(store: Path, **options: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
 
 
+@pytest.mark.thorough
 def test_ten_processes_that_begin_at_once_start_one_broker(rig: Rig) -> None:
     answers = [process.communicate(timeout=60) for process in [connecting(rig.store) for _ in range(10)]]
     assert {out for out, _ in answers} == {f"{rig.record().pid} 1\n"}, answers

@@ -121,4 +121,4 @@ class LifeMachine(RuleBasedStateMachine):
 LifeMachine.TestCase.settings = settings(
     max_examples=25, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
 )
-TestLifeModel = LifeMachine.TestCase
+TestLifeModel = pytest.mark.thorough(LifeMachine.TestCase)

@@ -119,6 +119,7 @@ def test_a_lost_result_of_all_syncs_moves_every_ledger_and_loses_nothing(
     assert not store.given_up()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kernel", [True, False])
 @pytest.mark.parametrize("seed", range(4))
 def test_random_faults_of_many_ledgers_lose_nothing_and_keep_each_order(
