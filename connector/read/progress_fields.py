@@ -59,8 +59,8 @@ PROGRESS_FIELDS: Mapping[str, Mapping[str, str]] = {
         "cache.lingeringBytes": "Memory of evicted blocks that readers still use; a part of `cache.sizeBytes`.",
         "cache.limitBytes": "Limit of the memory.",
         "cache.inflightReadBytes": "Bytes that are being read from storage.",
-        "cache.localFileBytes": "Bytes of recently read or written local files, which are probably in the system's page "
-        "cache. They are not in the cache's memory.",
+        "cache.localFileBytes": "Bytes of recently read or written local files, which are probably in the system's "
+        "page cache. They are not in the cache's memory.",
         "cache.localFileLimitBytes": "Limit of `cache.localFileBytes`.",
         "cache.expectedReads": "Reads of cached entries that active readers still have to make, updated once a second.",
         "cache.nonEvictableBytes": "Bytes of the cached entries that active readers still have to read, updated once a "
