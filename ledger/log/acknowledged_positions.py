@@ -10,9 +10,9 @@ Rules
 - An entry may have several lines. Then their rows are merged. The order of the lines has no meaning.
 - All positions are compared with the log before any of them is acknowledged. The request is refused if a segment
   belongs to another log, or if an entry or a row does not exist. The error names the wrong value.
-- A trimmed entry, which retention has deleted, counts as acknowledged. The broker finds the trimmed segments of a log
-  in the metadata, and does not compare ids. Reason: ids are unique in the whole store, so a lower id may belong to a
-  segment of another log.
+- A trimmed entry, which retention has deleted, counts as acknowledged. The metadata list the trimmed segments of a log.
+  A segment id below the log's first id is no proof of a trim, because ids are unique in the whole store. The id may
+  belong to a segment of another log.
 - If all rows of an entry are acknowledged, the entry is acknowledged as a whole. The log's index has the number of
   rows.
 """

@@ -155,7 +155,7 @@ class Log(Protocol[Written]):
         ...
 
     def written_during_sync(self, group: Written) -> None:
-        """Give the pool a group that was written during a sync, to prepare its own sync. Raises no error."""
+        """Make the pool prepare the next sync, after a group was written during a sync. Never raises."""
         ...
 
     def file(self, written: list[Written]) -> SyncedFile | None:
@@ -287,7 +287,7 @@ class AppendQueue(Generic[Written]):
         try:
             more = self._write_groups()
         except BaseException as error:
-            self.fail(error)  # has an effect only if this thread also runs the sync stage
+            self.fail(error)  # does nothing unless this thread also runs the sync stage
             self._fail_all(error)
             if not isinstance(error, Exception):
                 raise

@@ -6,7 +6,7 @@ each acknowledgement of appends.
 
 A *run* is the output of one batch of a Spark query: entries that become visible together. A *staged part* is a file
 with the entries of one Spark task. The commit of a batch appends its staged parts to the log as a run. With
-de-duplication, `append_parts` splits an append into parts that are acknowledged separately.
+de-duplication, `append_parts` splits an append into new entries and duplicates, which are acknowledged separately.
 
 Invariants
 - Every queued entry is complete and verified.
@@ -436,7 +436,7 @@ class ManagedLedger:
 
 
 def _require_marker(request: CommitRun, part: OpenedPart) -> None:
-    """Raise Refused if a part in segment layout does not end with the marker (last entry) of this run."""
+    """Raise Refused if a staged part that has a marker (last entry) does not have the marker of this run."""
     if part.marker is None:
         return
     where = f"the last entry of {part.part.part}"

@@ -264,5 +264,5 @@ def _scaled(value: int, unit: int) -> int:
 
 
 def _spread(ledger_id: int) -> int:
-    """Return a number below 1000. Consecutive ids have evenly distributed numbers."""
+    """Hash a segment id to a number below 1000. The hashes of consecutive ids are evenly distributed."""
     return (ledger_id * 2_654_435_761 & 0xFFFF_FFFF) * 1000 >> 32

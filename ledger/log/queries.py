@@ -14,8 +14,8 @@ Rules
 - An entry can have no rows, for example the marker that ends a run (the entries of one committed batch). Every reader
   skips such an entry, so a counted backlog excludes it.
 - The *head* of a read is its first entry with rows, together with the entries without rows before it. The longest
-  prefix with n rows ends before the entry with row n + 1. So entries without rows after its last row belong to the
-  prefix.
+  prefix with at most n rows ends before the entry that has row n + 1. So the prefix contains all entries without rows
+  before this entry.
 - An estimated backlog is computed without reading a file. Its number of entries includes entries without rows. If only
   a part of a segment is in the range, the same proportion of the segment's rows and bytes is counted.
 - The limits of a batch apply to counted rows and counted bytes. A partly skipped entry is read whole, and at least 1/8
@@ -266,7 +266,7 @@ def prefix(snapshot: LogSnapshot, range_: PositionRange, rows: int, size_bytes: 
 
 
 def _begin(snapshot: LogSnapshot, reading: ReadProgress, gone: Gone) -> tuple[Position, TrimmedEntries | None]:
-    """Return the first position to read, and the entries before it that were trimmed before the reader read them."""
+    """Return the first position to read, and the entries that the reader has lost because they were trimmed."""
     if reading.from_ms is not None:
         return snapshot.seek_time(reading.from_ms), None
     if reading.position is None or reading.position == EARLIEST:

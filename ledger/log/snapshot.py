@@ -160,7 +160,7 @@ class LogSnapshot:
     def seek_time(self, timestamp_ms: int) -> Position:
         """Return the position of the first entry stored at or after `timestamp_ms`, or the log's end."""
         segments = self.segments
-        count = segments.at(self.end.ledger_id + 1)  # without an empty last segment
+        count = segments.at(self.end.ledger_id + 1)  # an empty last segment is not counted
         at = bisect_left(range(count), timestamp_ms, key=lambda at: _last_ms(segments, at))
         if at == count:
             return self.end

@@ -87,7 +87,8 @@ class LogWriter:
         self.append_latencies, self.sync_latencies = Latencies(), Latencies()
         self._failure: LedgerError | None = None
         self._unsealed = False
-        # A sync of limited size begins when its first entries are written, so a group is not larger than a sync.
+        # If the pool limits the size of a sync, a group must fit into one sync. Such a sync begins when its first
+        # entries are written.
         self._group_bytes = context.sync_pool.sync_bytes or _GROUP_BYTES_MAX
         self._queue: AppendQueue[Written] = AppendQueue(context.executor, context.sync_pool, self)
         publish(snapshot)
@@ -241,7 +242,7 @@ class LogWriter:
         return TimedFile(written[-1], self.sync_latencies) if _follows(written) else None
 
     def written_during_sync(self, group: Written) -> None:
-        """Give the pool a group that was written during a sync, to prepare its own sync."""
+        """Make the pool prepare the next sync, after a group was written during a sync."""
         self._context.sync_pool.written(group.ledger.file)
 
     def settle(self, written: list[Written], failed: Exception | None) -> list[PendingAppend]:

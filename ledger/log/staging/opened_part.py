@@ -10,7 +10,8 @@ batch.
 
 Rules
 - Every byte outside of stamps and entries is checked: block headers, frame headers, padding. The part's checksum covers
-  the checksum that each entry states. The commit then compares each entry with this checksum.
+  the frame headers and the first bytes of each entry, with the entry's own checksum. The rest of an entry is covered by
+  the entry's own checksum, which the commit verifies.
 - The entries are views of the mapped file.
 """
 

@@ -14,8 +14,9 @@ Invariants
 - The broker locks a part before it writes the stamps, and until the segment is listed. A part that another broker has
   locked is copied instead. A part whose file has a second name (a hard link) is also copied, because it may be a
   segment already. So a broker that was suspended and has lost the store never changes a listed segment.
-- One metadata transaction lists all segments of a batch, in the order of the parts. An earlier crash leaves segment
-  files that no record lists. The next start deletes them, and the part keeps its name in the staging directory.
+- One metadata transaction lists all segments of a batch, in the order of the parts. After a crash before this
+  transaction, no record lists the new segment files. The next start deletes these names, and the parts keep their names
+  in the staging directory.
 - The caller deletes the names in the staging directory after the commit.
 """
 
