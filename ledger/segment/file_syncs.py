@@ -67,7 +67,7 @@ class FileSyncs:
         self._pointers = (ctypes.c_void_p * FILES_MAX)(*range(first, first + _IOCB.size * FILES_MAX, _IOCB.size))
         self._submitted: set[int] = set()
         self._threads: ThreadPoolExecutor | None = None
-        self._ended: deque[tuple[int, OSError | None]] = deque()  # by threads
+        self._ended: deque[tuple[int, OSError | None]] = deque()  # syncs that threads have ended
         if self._calls and _call(self._calls.setup, FILES_MAX, ctypes.addressof(self._context)) < 0:
             self._calls = None
 

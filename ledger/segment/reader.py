@@ -154,7 +154,7 @@ def walk_segment(buffer: Buffer, ledger_id: int, *, where: str, entries: int | N
     """Yield every entry of a whole data object, written by this project or by Pulsar.
 
     `entries` is the number of entries in the metadata. Raises Corrupt if the object has more or fewer, because an
-    offload by Pulsar can stop without an error. Raises Unsupported for the blocks of a streaming offload.
+    offload by Pulsar can stop without an error. Raises Unsupported for version 2 of Pulsar's format.
 
     A damaged length may include some padding in the last entry of a block. Only the entry's checksum reveals this. The
     reader of the entry verifies the checksum.

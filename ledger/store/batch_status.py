@@ -72,7 +72,7 @@ class BatchStatus:
         return reads.LogStatuses(self._clock(), logs, missing)
 
     def limit(self, request: reads.AskLimitedRanges) -> reads.SplitParts:
-        """Return the start of each range, as long as the range's limits of rows and bytes allow."""
+        """Return the longest prefix of each range within the range's limits of rows and bytes."""
         return reads.SplitParts([self._prefix(limited) for limited in request.quotas])
 
     def split(self, request: reads.SplitRanges) -> reads.RangeParts:

@@ -10,7 +10,8 @@ Rules
   id with offset *n*. So the ids of a batch rise with its tasks.
 - One write to the metadata reserves the ids of several batches. If the ledger has got a segment with a higher id
   meanwhile, these ids are not used, and new ids are reserved.
-- No two ledgers get the same id. So an object whose id is in no reservation of its batch must get another id.
+- No two ledgers get the same id. If the id of an object is not reserved for the object's batch, the object is copied to
+  a new id.
 - Reservations are in memory only. So after a restart of the broker, the commit copies the objects of a running batch to
   new ids.
 """
@@ -78,7 +79,7 @@ class DirectIds:
         return keys
 
     def of_joined(self, run: CommitRun, ledger: ManagedLedger, ledger_id: int) -> DirectKey:
-        """Return a new key for an object of joined small parts. `ledger_id` is next to the id of a neighbour."""
+        """Return a new key for an object of joined small parts. `ledger_id` is next to a neighbour's id."""
         key = DirectKey(uuid.UUID(self._new_id()), ledger_id)
         self._add(run, ledger, [key])
         return key

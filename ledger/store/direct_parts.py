@@ -13,8 +13,9 @@ Rules
   object.
 - The commit refuses an object that is older than half of `stagingRetentionSeconds`. The sweep deletes objects that are
   older than the whole time. So no broker deletes an object that another broker may still list.
-- A commit refuses an object that is a segment of any ledger already. For example, it repeats a batch write whose record
-  was deleted at its age. No commit deletes an object that is a segment.
+- A commit refuses an object that is a segment of any ledger already. For example, a repeated
+  batch write is refused in this way if the record of the first write has expired. No commit deletes an object that is a
+  segment.
 - After a commit, all other objects of this batch and of earlier batches of the query are unwanted. They come from
   repeated tasks, or the broker has copied them. A later commit of such a batch is a repetition and needs no object.
 - Objects become unwanted by a transaction in the metadata. The transactions of a broker that lost the store fail, so

@@ -1,4 +1,4 @@
-"""Commit of one batch to several ledgers, exactly once. A repeated batch may have its rows in other parts.
+"""Commit of one batch to several ledgers, exactly once, even if a repetition of the batch brings other parts.
 
 A *staged part* is a file with the rows of one Spark task for one ledger. A *manifest* is a metadata record that lists
 the parts of a batch. A *run* is the entries of the batch in one ledger. Its last entry, the *marker*, names query and

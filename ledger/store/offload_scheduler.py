@@ -269,7 +269,7 @@ class OffloadScheduler:
     def sweep_left(self) -> None:
         """Delete the objects of attempts that a crash interrupted.
 
-        The segment's record still names such an attempt: only the next attempt for this segment replaces it.
+        Such an attempt stays in the segment's record until the next attempt for this segment is recorded.
         """
         for name, ledger_id, attempt in self._metadata.segments.attempts():
             if attempt.complete or attempt.attempt in self._running:

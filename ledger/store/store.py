@@ -116,7 +116,7 @@ class Store:
         )
         self.partitions = PartitionTable(metadata, new_id)
         self._lock_held = lock
-        self._identity = file_identity(path / METADATA)  # the open database keeps its inode
+        self._identity = file_identity(path / METADATA)  # SQLite never replaces its file
         self.metadata = metadata
         self._settings = settings
         self._clock = clock
