@@ -26,8 +26,8 @@ from pyspark_ledger.ledger.errors import Corrupt, LedgerError, Refused, Unavaila
 
 RESTORE = "Restore it from a copy"
 _MASK = 2**62 - 1
-_FEWER_COLUMNS = 2  # the last format without the `added` columns
-_SQLITE_MIN = (3, 31)  # generated columns
+_FEWER_COLUMNS = 2  # the newest format that lacks the `added` columns
+_SQLITE_MIN = (3, 31)  # the first version with generated columns
 _RAISED = "user-defined function raised exception"
 # Errors of SQLite that do not show damage: the file is busy, the disk fails, or rights are missing.
 _NOT_DAMAGE = (
@@ -103,8 +103,8 @@ class RecordTable(NamedTuple):
         """Return the statement that creates the view.
 
         The comparison of the checksum is a correlated subquery, because SQLite evaluates it after all other terms of a
-        query. Without the subquery, SQLite would also check records that the query does not select. In the check, the
-        value that the query compares with a column would then replace the column's own value.
+        query. Without the subquery, SQLite would also check records that the query does not select. For a query like
+        `WHERE name = 'a'`, SQLite would then compute the checksum with 'a' in place of the stored name.
         """
         select = f"CREATE VIEW {self.name} AS SELECT {self.names()} FROM {self.row_name}"  # noqa: S608 — constant names
         checked = f"checked({self.row_name}.sum, '{self.name}', {self.names(self.row_name + '.')})"

@@ -1,5 +1,8 @@
 """Rows as the payload of an entry: one complete Arrow IPC stream, which begins with the schema.
 
+An Arrow IPC stream is Arrow's byte format for record batches. It consists of *Arrow messages*: the
+schema, dictionaries and batches.
+
 Rules
 - Reading copies nothing: columns are views of the payload. Exception: columns that were encoded
   (`ledger.message.column_encoding`) are decoded.

@@ -21,9 +21,9 @@ last batch that Spark has certainly committed.
     unwanted_file  files of segments that must be deleted (ledger.metadata.unwanted_files)
 
 Rules
-- A change is refused if the record has changed since it was read: each record has a version. It is also refused if the
-  store has not this broker's epoch any more. So an earlier broker cannot change records. A change is durable when the
-  call returns.
+- A change is refused if the record has changed since it was read: each record has a version. A change is also refused
+  if the store's epoch differs from this broker's epoch. So an earlier broker cannot change records. A change is durable
+  when the call returns.
 - Segment ids rise in the whole store and are never used twice.
 - Names that differ only in case are refused.
 """

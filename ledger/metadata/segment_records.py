@@ -11,7 +11,7 @@ A *segment* is one file of a ledger; its id is `ledger_id` in the code, as in Pu
 Rules
 - The cost of a change depends on the number of rows that it changes, not on the number of segments.
 - If a change makes files or objects unwanted, the same transaction records them as unwanted.
-- If a reader comes too late, the rows of `trimmed` show how many entries it has lost.
+- If a segment was deleted before a reader had read it, its row in `trimmed` shows how many entries the reader has lost.
 """
 
 from __future__ import annotations
