@@ -119,7 +119,7 @@ class _Packets:
 
 
 def _read_command(peer: socket.socket) -> tuple[AppendCommand, RingReader]:
-    """Return the command in the first packet, and the producer's shared memory. The packet passes its descriptor."""
+    """Return the command in the first packet, and the shared memory whose descriptor comes with the packet."""
     body, files = _packet(peer)
     try:
         command = _COMMAND.decode(body)

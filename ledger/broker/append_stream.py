@@ -72,8 +72,8 @@ class AppendResponses:
             self._changed.notify()
 
     def _completed(self, _: Future[Position] | None = None) -> None:
-        # Another thread may have the lock, and may have found no due reply just before this append completed. That
-        # thread checks again after it has released the lock, so this append gets its reply.
+        # If another thread has the lock, this thread returns. The other thread checks for due replies again after it
+        # has released the lock. So no completed append is overlooked.
         while self._is_due() and self._answer_lock.acquire(blocking=False):
             try:
                 pending = not self._send_due(self._replies.write_at_once)

@@ -139,7 +139,7 @@ def _sockets() -> int:
         try:
             count += stat.S_ISSOCK(os.fstat(int(name)).st_mode)
         except OSError:
-            continue  # the descriptor was closed meanwhile, like the descriptor of the listing
+            continue  # closed meanwhile; `listdir` also lists its own descriptor, which is closed by now
     return count
 
 

@@ -7,7 +7,7 @@
     follow …    records the start, the acknowledgements and the end of a reader
 
 The cache copies no bytes of a local file. It only records that a block of the file was read or written recently. Then
-the system's page cache probably has the bytes. The code calls this record *to account for* a block.
+the system's page cache probably has the bytes. To *account for* a block is to make such a record.
 
 Rules
 - If the cache does not have a block, its read counts as a read from storage. This rule also applies to a block that the

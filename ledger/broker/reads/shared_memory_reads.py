@@ -80,7 +80,7 @@ class SharedReads:
         return places, number
 
     def finished(self, reading: ReaderId) -> None:
-        """Release the blocks whose locations a reader got. Called when it has mapped them and starts another range."""
+        """Release the blocks whose locations a reader got. The reader has mapped them, and starts another range."""
         with self._lock:
             for key in [key for key in self._references if key[0] == reading]:
                 del self._references[key]

@@ -1,7 +1,8 @@
 """Metrics of one ledger with its cursors, and the sum of ledgers that are not listed.
 
 A *listed* ledger or cursor has metrics of its own. A setting limits the number of listed cursors. The metrics of all
-other cursors are summed.
+other cursors are summed. The *lag* of a cursor is the rows and bytes from its first unacknowledged position to the
+ledger's end. Its *backlog* counts only the unacknowledged rows of this range.
 
 Rules
 - Nothing here reads a segment file of an open ledger. Backlogs and lags are computed from the records of the segments,

@@ -1,5 +1,7 @@
 """Push of a broker's metrics to an OTLP endpoint over HTTP, by the exporter of OpenTelemetry.
 
+OpenTelemetry is a standard for metrics, and OTLP is its protocol. A *collector* is a server that receives metrics.
+
     BrokerMetrics ──families──▶ data points of OpenTelemetry ──exporter──▶ POST /v1/metrics
 
 Rules
