@@ -329,7 +329,7 @@ def _leave(store: Store | BucketStore, servers: list[BrokerServer], limit_ms: in
     process exits without waiting for the streams.
 
     The process keeps the store's lock until it exits. Reason: the shutdown removes the socket's file. Without the lock,
-    the next broker could have created its own socket at this path before, and would lose it.
+    the next broker could create its socket at this path first. The shutdown would then remove the new socket.
 
     For a store in a bucket, the next broker may use another directory of this host, which has its own lock. So the
     broker of such a store first reads the manifest, which names the store's broker. If it names another broker, this

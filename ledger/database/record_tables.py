@@ -49,8 +49,8 @@ SQLITE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
 class RecordTable(NamedTuple):
     """Table: its columns as SQL declares them, its constraint, and the columns of its index.
 
-    A table that is not `counted` has exactly one record and no account. Format 3 of the file added the last `added`
-    columns, which need a default, and the indexes `added_indexes`.
+    A table that is not `counted` has exactly one record and no account. `added` is the number of columns at the
+    end that format 3 of the file added. Each of them needs a default. Format 3 also added the indexes `added_indexes`.
     """
 
     name: str

@@ -4,7 +4,8 @@ Appends pass two stages. Each stage is run by one thread at a time. The *executo
 
 - Write stage: takes as many queued appends as fit into the open segment (a *group*), and writes them. If the log is
   idle, the thread that appends may run this stage. Otherwise a thread of the executor runs it. Exception: in a store in
-  a bucket, appends that arrive during a sync wait until its end, or until they fill the next sync.
+  a bucket, appends that arrive during a sync wait in the queue. The end of the sync starts the write stage. The stage
+  starts earlier if the waiting appends have enough bytes for a whole sync.
 - Sync stage: performs one sync for all groups written so far, and completes their futures. The stage repeats until
   all written groups are synced. It runs on the store's `SyncPool` while the write stage writes the next groups.
 

@@ -55,8 +55,9 @@ def decompress(
 ) -> memoryview:
     """Decompress to exactly `uncompressed_size` bytes.
 
-    `framed` says that the caller detects missing bytes from the content itself. LZ4 is then decompressed once instead
-    of twice. NONE returns the buffer itself for any size, because clients may omit the size.
+    `framed` means that the caller detects missing bytes from the content itself. Without `framed`, LZ4 is
+    decompressed a second time to detect them. NONE returns the buffer itself for any size, because clients may omit
+    the size.
 
     Raises Corrupt if size and bytes disagree. Raises Unsupported for a size above `max_bytes` or an unknown number.
     Each error names `where`.

@@ -1,9 +1,9 @@
 """Replacement of the stamps in segments that Spark tasks have put into the bucket themselves.
 
-A *stamp* stands before each entry: the time at which the broker stored the entry, and its row number. A task knows
-neither when it puts its object, and the object cannot be changed later. So the stamps of such a *direct segment* are
-*provisional* (`ledger.message.entry`): they have the time of staging and no row number. A *wide* stamp has the same
-length and the real numbers. Every reader replaces the provisional stamps by wide stamps:
+A *stamp* stands before each entry: the time at which the broker stored the entry, and its row number. When a task puts
+its object, the task knows neither time nor row number. The object cannot be changed later. So the stamps of such a
+*direct segment* are *provisional* (`ledger.message.entry`): they have the time of staging and no row number. A *wide*
+stamp has the same length and the real numbers. Every reader replaces the provisional stamps by wide stamps:
 
     frames as fetched    length, id │ provisional stamp │ entry …       the stamps are replaced in a copy, all at once
     frames as read       length, id │ wide stamp        │ entry …       before a cache, a decoder or a check sees them

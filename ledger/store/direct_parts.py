@@ -133,8 +133,8 @@ class DirectParts:
     def open_run(self, run: CommitRun, *, decided: bool = False) -> DirectRun | None:
         """Check the objects of a run, and join its small parts. Returns None for a run without an object.
 
-        Raises NotFound for a missing object, and Refused for an object that is too old. With `decided`, the metadata
-        have the commit of the batch already: then no sweep takes its objects, and no object is too old.
+        Raises NotFound for a missing object, and Refused for an object that is too old. `decided` means that the
+        metadata have the commit of the batch already. Then no sweep deletes the objects, so their age is not checked.
         """
         groups = segment_parts(run.parts)
         if not groups:

@@ -48,7 +48,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Response to a request. `body` is the whole body, or a function that writes an endless body by its argument."""
+    """Response to a request.
+
+    `body` is the whole body, or a function that sends an endless body. The function gets `send`, which sends bytes.
+    """
 
     body: bytes | Callable[[Callable[[bytes], None]], None]
     content_type: str = "application/json"
