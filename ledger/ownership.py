@@ -52,7 +52,7 @@ def file_identity(path: Path) -> tuple[int, int] | None:
     """Return device and inode of a file, or None if the file is missing."""
     try:
         status = path.stat()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     return status.st_dev, status.st_ino
 

@@ -301,14 +301,17 @@ def _serve(
         try:
             store.require_ours()
             bound_log(sys.stderr.fileno(), str(log))
+            is_deleted = store.is_deleted()
         except Fenced as fenced:
-            # The new owner uses the same socket path. An orderly shutdown of this broker would remove its socket.
+            # The new owner uses the same socket path. An orderly shutdown of this broker would remove the new owner's
+            # socket.
             _log.warning("the broker exits: %s", fenced)
             servers[0].stop_cache()
             _leave_at_once()
         except (LedgerError, OSError) as error:
             _log.warning("cannot check whether this broker owns the store, will check again: %s", error)
-        if store.is_deleted():
+            is_deleted = False
+        if is_deleted:
             _log.error("the store %s was deleted; the broker exits, so that it acknowledges no lost append", store.path)
             servers[0].stop_cache()
             _leave_at_once(_CANNOT_START)

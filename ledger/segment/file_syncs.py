@@ -139,8 +139,12 @@ class FileSyncs:
 
     def _sync_by_thread(self, number: int, fd: int) -> None:
         def sync() -> None:
-            self._ended.append((number, sync_file(fd)))
-            os.eventfd_write(self._event, 1)
+            error: OSError | None = OSError(errno.EIO, _UNKNOWN)
+            try:
+                error = sync_file(fd)
+            finally:
+                self._ended.append((number, error))
+                os.eventfd_write(self._event, 1)
 
         if self._threads is None:
             self._threads = ThreadPoolExecutor(_THREADS, "sync-file")
@@ -148,12 +152,12 @@ class FileSyncs:
 
 
 def sync_file(fd: int) -> OSError | None:
-    """Sync a file on the calling thread and return the error. After an unexpected error, the file counts as failed."""
+    """Sync a file on the calling thread. Return the error, or None. After an unexpected error, the file has failed."""
     try:
         disk.sync_data(fd)
     except OSError as error:
         return error
-    except BaseException as error:  # noqa: BLE001 — returned to the owner of the file
+    except Exception as error:  # noqa: BLE001 — returned to the owner of the file
         return OSError(errno.EIO, f"the result of the sync is unknown: {error!r}")
     return None
 

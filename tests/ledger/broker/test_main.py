@@ -225,15 +225,17 @@ def _wait(broker: Any, seconds: float) -> None:
         raise TimeoutError from expired
 
 
-@pytest.mark.parametrize("again", [False, True], ids=["gone", "there again"])
-def test_a_broker_whose_store_was_deleted_leaves(rig: Rig, *, again: bool) -> None:
+@pytest.mark.parametrize("left", ["nothing", "another store", "a file"])
+def test_a_broker_whose_store_was_deleted_leaves(rig: Rig, left: str) -> None:
     """A client that starts another broker makes the directory again."""
     broker = rig.start("--create")
     os.kill(broker.pid, signal.SIGSTOP)
     shutil.rmtree(rig.store)
-    if again:
+    if left == "another store":
         rig.store.mkdir()
         (rig.store / "metadata.sqlite").touch()
+    elif left == "a file":
+        rig.store.touch()
     os.kill(broker.pid, signal.SIGCONT)
     assert broker.wait(60) == 2
     assert "was deleted; the broker exits" in rig.log()

@@ -205,6 +205,18 @@ def test_a_sync_that_fails_in_an_odd_way_moves_the_log_to_a_new_ledger(
     assert [segment.entries for segment in log.describe().segments] == [1, 2]
 
 
+def test_an_append_whose_epoch_cannot_be_checked_is_unknown(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = create(store, entries=100)
+    log.append([entry(b"before")]).result(60)
+    with monkeypatch.context() as patch:
+        patch.setattr(store._sync_pool, "_check_fenced", raises)
+        with pytest.raises(Unavailable, match=r"bit flip.* is unknown whether the append is in the log"):
+            log.append([entry(b"unknown")]).result(60)
+    log.append([entry(b"after")]).result(60)
+    assert contents(log) == [b"before", b"after"]
+    assert [segment.entries for segment in log.describe().segments] == [1, 1]
+
+
 def test_a_log_that_an_odd_error_kept_from_its_seal_is_recovered(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else it would have two open ledgers in its record, and could never be opened again."""
     log = create(store, entries=100)
