@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SPARKS ?= spark40 spark41 spark42 spark43
 # The interpreter of spark43: tests/stories runs on Python 3.11 and 3.13.
 PYTHON313 ?= python3.13
-# Processes that share the tests, a file at a time: tests wait for their brokers for half of their time.
+# Processes that share the tests: tests wait for their brokers for half of their time.
 WORKERS ?= 2
 # Tests without these marks have no target of their own.
 UNMARKED := not slow and not fault and not sessions and not pulsar and not docs and not tables and not web
@@ -60,7 +60,7 @@ test-thorough: setup
 # test-docs: every line of code in README and docs runs, in one session; README and the quickstart also by themselves
 .PHONY: test-docs
 test-docs: setup
-	$(BIN)/python -m pytest -n 2 --dist load -m "docs and not slow" tests/docs
+	$(BIN)/python -m pytest -n $(WORKERS) --dist load -m "docs and not slow" tests/docs
 
 # docs: build the documentation site into build/site; a warning is an error
 .PHONY: docs
@@ -75,7 +75,7 @@ reference: setup
 # test-tables: publishing to Delta's tables, in a session that has them (90 MB of jars from Maven Central the first time)
 .PHONY: test-tables
 test-tables: setup
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "tables and not slow" $(T)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "tables and not slow" $(T)
 
 # test-faults: kills processes, damages files, compares what is left
 .PHONY: test-faults

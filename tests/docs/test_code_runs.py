@@ -188,6 +188,14 @@ def test_there_is_no_other_kind_of_code() -> None:
         assert kinds <= {"python"}, f"{page.name} has blocks of {kinds}: nothing runs them"
 
 
+@pytest.mark.parametrize("page", SAYS)
+def test_a_page_uses_no_name_of_another_page(page: str) -> None:
+    """The program of all pages would not fail, because an earlier page has the name."""
+    command = [sys.executable, "-m", "ruff", "check", "--isolated", "--quiet", "--select", "F821", "-"]
+    found = subprocess.run(command, input="\n".join(code(ROOT / page)), capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stdout
+
+
 def test_the_commands_of_the_readme_are_targets() -> None:
     commands = re.findall(r"^    make ([a-z-]+)", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert commands[:2] == ["demo", "test"], "the two that somebody new types; each sets up by itself"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import tomllib
 from pathlib import Path
@@ -130,21 +131,28 @@ def test_every_spark_setting_has_its_reason() -> None:
             assert "Default" in " ".join(comment), f"{line.split()[0]} states neither its default nor why"
 
 
+def features_of_short_stories() -> set[str]:
+    found = set[str]()
+    for path in (ROOT / "tests" / "stories").glob("test_*.py"):
+        items = ast.parse(path.read_text(encoding="utf-8")).body
+        of_file = [ast.unparse(item) for item in items if isinstance(item, ast.Assign)]
+        for test in (item for item in items if isinstance(item, ast.FunctionDef) and item.name.startswith("test_")):
+            marks = [*map(ast.unparse, test.decorator_list), *(line for line in of_file if "pytestmark" in line)]
+            if "pytest.mark.slow" not in marks:
+                found.update(re.findall(r"mark\.feature\(['\"](.+?)['\"]\)", " ".join(marks)))
+    return found
+
+
 def test_the_table_of_features_has_the_stories_of_every_release() -> None:
-    """The table is written by `make test-sparks`. Stories that are slow as a whole are left out there."""
+    """`make test-sparks` writes the table, and leaves out the tests with the mark `slow`."""
     page = (ROOT / "docs" / "clusters.md").read_text(encoding="utf-8")
     heads, _, *rows = re.findall(
         r"^\| .*|^\|---.*", page.partition("<!-- features")[2].partition("<!-- end")[0], re.MULTILINE
     )
     newest = [patches[-1] for patches in tested_versions.SPARK.values()]
     assert [head.split(",")[0] for head in heads.strip("| ").split(" | ")[1:]] == newest
-    marks = {
-        name
-        for path in (ROOT / "tests" / "stories").glob("test_*.py")
-        for name in re.findall(r'mark\.feature\(\s*"(.*)"\s*\)', path.read_text(encoding="utf-8"))
-    }
     cells = {name: results for name, *results in (row.strip("| ").split(" | ") for row in rows)}
-    assert cells.keys() == marks - {"failed and speculative attempts of tasks"}
+    assert cells.keys() == features_of_short_stories()
     tables = cells.pop("tables of Delta: publish and history")
     assert tables == ["yes" if line <= (4, 1) else "not run" for line in tested_versions.SPARK]
     assert all(results == ["yes"] * len(newest) for results in cells.values())

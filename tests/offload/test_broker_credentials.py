@@ -26,7 +26,7 @@ from streaming_examples.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
 from tests.rigs.credentials import ROLE, Container, Issuer, answering
 
 Environment = dict[str, str]
-pytestmark = pytest.mark.thorough  # each test starts a broker and an S3 server
+pytestmark = pytest.mark.thorough  # the tests start brokers and an S3 server
 WRONG = "never-the-right-secret"
 PROFILE = f"[writer]\naws_access_key_id = {ACCESS_KEY}\naws_secret_access_key = "
 

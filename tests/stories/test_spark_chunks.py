@@ -84,7 +84,6 @@ def acknowledged(seen: Path) -> set[int]:
     return rows
 
 
-@pytest.mark.slow
 @pytest.mark.fault
 @pytest.mark.spark
 def test_a_query_goes_on_from_chunks_after_all_were_killed(
