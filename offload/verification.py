@@ -2,8 +2,8 @@
 
 The page docs/concepts.md explains the words segment, block, entry, data object and direct segment.
 
-    data object   ─▶ a local file ─▶ headers, frames, stamps, padding and the checksum of each entry
-    frame         length and id before an entry
+    data object   ─▶ a local file ─▶ headers, frame headers, stamps, padding and the checksum of each entry
+    frame header  length and id before an entry
     stamp         time at which the broker stored an entry, and its row number
     entry index   equals the index of that file
     block index   equals the index that an offload of that file would write
@@ -12,8 +12,8 @@ Rules
 - Nothing in the bucket is changed. The local file is deleted.
 - Damage raises Corrupt, which names the object and the place. A missing object raises DataLoss.
 - The stamps in the object of a direct segment must be provisional. The real stamps are written into the local file.
-- A segment that was transformed before its upload differs from its record. So only its frames and its length are
-  verified.
+- If a transformation (`offload.transform`) changed a segment before its upload, the segment differs from its record. So
+  only its frames and its length are verified.
 """
 
 from __future__ import annotations
@@ -54,10 +54,11 @@ def verify_objects(
     extra: Mapping[str, str],
     progress: Callable[[int], object] = lambda _: None,
 ) -> None:
-    """Verify the objects of a segment. `segment` is its record, with a path for the data and the present schemas.
+    """Verify the objects of a segment.
 
-    `extra` are the values that the offload has written to the objects. `progress` is called with the number of verified
-    entries.
+    `segment` is its record, with the present schemas and the path of the local file. `extra` is the metadata that the
+    offload has written to the objects, such as the name of the cluster. `progress` is called with the number of
+    verified entries.
     """
     if segment.direct is not None and not segment.direct.indexed:
         _verify_without_indexes(store, key, segment, segment.direct, progress)

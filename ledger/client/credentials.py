@@ -5,7 +5,7 @@
 Rules
 - A path or a reference is no secret, so it can be printed and pickled.
 - Exception: the token of a Spark task is a secret. It is pickled with the task's partition. It is never printed, it
-  allows one operation, and it expires.
+  has few rights, and it expires.
 - A process reads the files at every new connection. Each process that uses the broker must have the files at the same
   paths. Exception: if the client has no certificate, its tasks get the authority's certificate, which is public.
 - gRPC gives no reason for a failed TLS handshake. The client therefore repeats the handshake without gRPC, and raises

@@ -11,7 +11,7 @@ checksums match.
 A segment can be added to the end of a managed ledger under these conditions:
 - Its sidecar, the file `<id>.index` beside it, names this store. It also names the ledger's incarnation, an id that
   each creation of a ledger gets. If the sidecar names no incarnation, the user names the ledger.
-- Its file has entries, and is sound up to the acknowledged end.
+- Its file has entries, and is sound up to the last acknowledged append.
 - Its id is above all segment ids of the ledger, and retention never deleted it.
 - The ledger is not terminated (closed for ever).
 - The ledger ends just before the segment's first row.
