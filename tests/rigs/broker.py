@@ -121,7 +121,18 @@ def session_run_directory() -> Iterator[Path]:
     """Yield a run directory with a short name: the path of a socket has at most about a hundred bytes."""
     path = Path(tempfile.mkdtemp(prefix="ledger-run-"))
     yield path
+    wait_until(lambda: not _users(path), "the last brokers have ended")  # a broker deletes its own files at its end
     shutil.rmtree(path)
+
+
+def _users(run_directory: Path) -> list[str]:
+    """Return the ids of the processes that were started with a run directory."""
+    mine, found = f"XDG_RUNTIME_DIR={run_directory}".encode(), []
+    for folder in Path("/proc").iterdir():
+        with suppress(OSError):
+            if mine in (folder / "environ").read_bytes().split(b"\0"):
+                found.append(folder.name)
+    return found
 
 
 @pytest.fixture(autouse=True)
