@@ -26,7 +26,6 @@ from concurrent.futures import Future, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from time import perf_counter
 
 from pyspark_ledger.ledger import disk
 from pyspark_ledger.ledger.bucket_store.live_files import LiveFiles
@@ -220,7 +219,6 @@ class BucketSyncPool:
         while more:
             sync = RunningSync(job)
             if sync.fd >= 0:
-                started = perf_counter()
                 try:
                     future = self._durability.begin(sync.unsynced())
                 except LedgerError as error:
@@ -228,15 +226,13 @@ class BucketSyncPool:
                 else:
                     if not future.done():
                         # the lambda may keep variables of the loop, because the method returns here
-                        future.add_done_callback(lambda done: self._end(sync, done, started))  # noqa: B023 — returns
+                        future.add_done_callback(lambda done: self._end(sync, done))  # noqa: B023 — returns
                         return
-                    self.latencies.observe(perf_counter() - started)
                     sync.end(_error_of(future))
             more = self._answer(sync)
 
-    def _end(self, sync: RunningSync, done: Future[WalRange], started: float) -> None:
+    def _end(self, sync: RunningSync, done: Future[WalRange]) -> None:
         """Complete a job. Called by the thread that acknowledges the object."""
-        self.latencies.observe(perf_counter() - started)
         try:
             sync.end(_error_of(done))
             if self._answer(sync):

@@ -239,7 +239,8 @@ class LogWriter:
 
         None: an earlier sync of the file has failed, so its later entries are never acknowledged.
         """
-        return TimedFile(written[-1], self.sync_latencies) if _follows(written) else None
+        latencies = (self._context.sync_pool.latencies, self.sync_latencies)
+        return TimedFile(written[-1], *latencies) if _follows(written) else None
 
     def written_during_sync(self, group: Written) -> None:
         """Make the pool prepare the next sync, after a group was written during a sync."""

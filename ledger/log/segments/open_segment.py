@@ -134,11 +134,11 @@ class Written:
 
 
 class TimedFile:
-    """File of a sync stage. Records the duration of the sync."""
+    """File of a sync stage. Records the duration of the sync, the same number in each of `latencies`."""
 
     __slots__ = ("_fd", "_file", "_last", "_latencies", "_started_s")
 
-    def __init__(self, last: Written, latencies: Latencies) -> None:
+    def __init__(self, last: Written, *latencies: Latencies) -> None:
         self._file = last.ledger.file
         self._last = last
         self._latencies = latencies
@@ -158,5 +158,7 @@ class TimedFile:
     def end_sync(self, error: OSError | None) -> None:
         """End the sync of the file, and record its duration if the file was synced."""
         if self._fd >= 0:
-            self._latencies.observe(perf_counter() - self._started_s)
+            seconds = perf_counter() - self._started_s
+            for latencies in self._latencies:
+                latencies.observe(seconds)
         self._file.end_sync(error)

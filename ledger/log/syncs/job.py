@@ -11,7 +11,6 @@ Invariants
 
 from __future__ import annotations
 
-from time import perf_counter
 from typing import Protocol
 
 from pyspark_ledger.ledger.segment.writer import UnsyncedRange
@@ -62,14 +61,12 @@ class SyncedFile(Protocol):
 class RunningSync:
     """Sync of one log. `error` is the error of the sync, or of a step before the sync."""
 
-    __slots__ = ("_file", "error", "fd", "job", "seconds", "started_s")
+    __slots__ = ("_file", "error", "fd", "job")
 
     def __init__(self, job: SyncJob) -> None:
         self.job = job
         self.fd = -1
         self.error: Exception | None = None
-        self.started_s = perf_counter()
-        self.seconds = 0.0
         self._file: SyncedFile | None = None
         try:
             self._file = job.file()
@@ -88,7 +85,6 @@ class RunningSync:
     def end(self, error: Exception | None) -> None:
         """Record the result of the sync. Only an `OSError` marks the file as failed."""
         self.error = error
-        self.seconds = perf_counter() - self.started_s
         try:
             if self._file is not None and (error is None or isinstance(error, OSError)):
                 self._file.end_sync(error)

@@ -60,7 +60,7 @@ class SyncPool:
     def __init__(self, check_fenced: Callable[[], None]) -> None:
         self._check_fenced = check_fenced
         self.latencies = Latencies()
-        """Durations of syncs."""
+        """Durations of syncs. The logs record them, so that each log and the store have the same numbers."""
         self._jobs: SimpleQueue[SyncJob | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._occupied = threading.Lock()  # held from the submission of the thread's job to its end
@@ -120,9 +120,6 @@ class SyncPool:
     def _complete(self, syncs: list[RunningSync]) -> list[SyncJob]:
         """Check the epoch once and complete all jobs. Return the jobs that need another sync."""
         fencing_error = self._fencing_error() if syncs else None
-        for sync in syncs:
-            if sync.fd >= 0:
-                self.latencies.observe(sync.seconds)
         return [sync.job for sync in syncs if _answer(sync.job, sync.error or fencing_error)]
 
     def _fencing_error(self) -> Exception | None:

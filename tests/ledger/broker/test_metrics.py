@@ -77,6 +77,8 @@ def test_latencies_of_a_ledger_are_its_own(store: LedgerStore) -> None:
     assert counts["c"] is None, "nothing was appended"
     assert [latency.count for latency in counts.values() if latency] == [3, 2]
     assert not metrics.has_others
+    of_all = counts["a"].plus(counts["b"])
+    assert (of_all.counts, of_all.total) == (metrics.sync_latency.counts, pytest.approx(metrics.sync_latency.total))
     summed = metrics_of(store, ledgers=1)
     assert summed.others.sync_latency is not None
     (listed,) = summed.ledgers
