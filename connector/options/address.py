@@ -25,7 +25,7 @@ PATH = Option("path", "", EVERYWHERE, "The ledger: the argument of `load()`, `st
 class AddressOptions:
     """Ledger, store and credentials."""
 
-    ledger: str = option(text, EVERYWHERE, "The ledger, for a call that takes no name as its argument.", absent="")
+    ledger: str = option(text, EVERYWHERE, "The ledger, if `load()`, `start()` or `save()` has no argument.", absent="")
     ledgers: tuple[str, ...] = option(
         names, READS, "Several ledgers instead of one, separated by commas.", absent=(), chars_max=LONG_CHARS_MAX
     )
@@ -40,8 +40,8 @@ class AddressOptions:
         text,
         EVERYWHERE,
         "A directory of this host, a bucket `s3://bucket/prefix`, or a broker's address: `grpc://host:port`, "
-        "`grpc+tls://host:port` or `grpc+unix:///path`. If no broker of the directory or of the bucket's store runs, "
-        "the driver starts a broker.",
+        "`grpc+tls://host:port` or `grpc+unix:///path`. If the store at the directory or bucket has no running "
+        "broker, the driver starts a broker.",
         otherwise="$LEDGER_STORE, else ./ledger-store",
     )
     broker: str = option(
@@ -55,9 +55,9 @@ class AddressOptions:
     tls_trust_certs_file_path: str = option(
         text,
         EVERYWHERE,
-        "For a store at `grpc+tls://`: a PEM file with the authority that signed the broker's certificate. The "
-        "driver and every task read this file, and the files of the next two options, on their own host. The file is "
-        "at this path, or among the files that Spark ships.",
+        "For a store at `grpc+tls://`: a PEM file with the authority that signed the broker's certificate. The driver "
+        "and every task read this file, and the files of the next two options, on their own host. A host without the "
+        "path uses the file of the same name that Spark shipped (`spark.files`, `addFile`).",
         absent="",
         otherwise="the system's authorities",
     )

@@ -149,8 +149,8 @@ class BucketOptions(EveryReadOptions):
     credential_provider: str = option(
         text,
         EVERYWHERE,
-        "For any access to a bucket: `module:function`. Each process that reads calls the function "
-        "with the address. The function returns a boto3 session, or a mapping with `access_key`, `secret_key` and "
+        "For any access to a bucket: `module:function`. Each process that reads calls the function with the address "
+        "of the bucket. The function returns a boto3 session, or a mapping with `access_key`, `secret_key` and "
         "optionally `token` and `expiry_time`.",
         absent="",
     )

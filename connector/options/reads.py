@@ -85,7 +85,7 @@ class ReadOptions(EveryReadOptions):
         position,
         READS,
         "End of the read: `latest`, or for one ledger a position `SEGMENT:ENTRY`. The read ends before this position. "
-        "`latest` is the end of the ledger when Spark plans the read, and only for batch reads.",
+        "`latest`, for batch reads only, is the end of the ledger when Spark plans the read.",
         otherwise="latest (batch), none (stream)",
     )
     table: str | None = option(
@@ -144,9 +144,9 @@ class ReadOptions(EveryReadOptions):
     rescued_data_column: str | None = option(
         text,
         READS,
-        "Add a text column of this name. As JSON the column contains undecodable payloads with reason and position, "
-        "and the values of columns that were added after Spark planned the query. Without this option, an undecodable "
-        "payload fails the read, and the values of added columns are left out.",
+        "Add a text column of this name. The text is JSON: an undecodable payload with reason and position, or the "
+        "values of columns that were added after Spark planned the query. Without this option, an undecodable payload "
+        "fails the read, and the values of added columns are left out.",
     )
     dead_letter_ledger: str = option(
         ledger,
@@ -229,7 +229,7 @@ class ReadOptions(EveryReadOptions):
     pacing: bool = option(
         flag,
         ("stream read",),
-        "If a query reads old entries from object storage, let it wait for other queries of the same entries, so that "
-        "one download serves all. The waits take at most a fifth of the query's time.",
+        "If a query reads old entries from object storage, let the query wait for other queries that read the same "
+        "entries. One download then serves all of them. The waits take at most a fifth of the query's time.",
         default="true",
     )

@@ -33,9 +33,9 @@ class WriteOptions:
     action: Literal["ack", "nack"] | None = option(
         _action,
         ("batch write",),
-        "Acknowledge rows instead of writing them. `ack` acknowledges, for `subscription`, the rows at the positions "
-        "in column `__position` or `__messageId`. `nack` is for rows that were delivered with `ackMode` = "
-        "`explicit`: they are redelivered at once.",
+        "Acknowledge rows instead of writing them. `ack` acknowledges the rows for `subscription`. Column "
+        "`__position` or `__messageId` has the positions of the rows. `nack` is for rows that were delivered with "
+        "`ackMode` = `explicit`: they are redelivered at once.",
     )
     entry_bytes: int = option(
         size(1024, 64 * MIB),
@@ -47,10 +47,10 @@ class WriteOptions:
     compression: Compression = option(
         _compression,
         WRITES,
-        "Encoding of an entry's columns. `lz4` and `zstd` compress them, and a column whose values repeat gets a "
-        "dictionary. `auto` first encodes a sample of the rows like `lz4`. If the sample shrinks by a fifth, `auto` "
-        "works like `lz4`, else like `none`. `none` stores plain columns. A reader on the broker's host reads them "
-        "from the mapped file without a copy.",
+        "Encoding of an entry's columns. `lz4` and `zstd` compress the columns. A column whose values repeat also "
+        "gets a dictionary. `auto` first encodes a sample of the rows like `lz4`. If the sample shrinks by a fifth, "
+        "`auto` works like `lz4`, else like `none`. `none` stores plain columns. A reader on the broker's host reads "
+        "plain columns from the mapped file without a copy.",
         default="auto",
     )
     create_ledgers: bool = option(
