@@ -120,12 +120,12 @@ def settings_reference() -> str:
         "",
         "- *at the next start*: change the file, and restart the broker.",
         "- *at once*: `ledger settings set NAME VALUE` changes the setting of a running broker. The store keeps this",
-        "  value. It overrides the file, also after a restart, until `ledger settings reset NAME` removes it.",
+        "  value, which overrides the file, also after a restart. `ledger settings reset NAME` removes the value.",
         "- *for new ledgers*: the broker reads the value when it starts. A ledger keeps the value with which it was",
         "  created.",
         "",
-        "A setting has the name that it has in Pulsar's `broker.conf`, if it has the same meaning. The broker refuses",
-        "an unknown name and a value out of range. A switch is 0 or 1.",
+        "A setting with the same meaning as in Pulsar's `broker.conf` has the same name. The broker refuses an unknown",
+        "name and a value out of range. A switch is 0 or 1.",
     ]
     for area in AREAS:
         title = (area.__doc__ or "").rstrip(".")

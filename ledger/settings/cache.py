@@ -43,14 +43,14 @@ class EvictionSettings:
         0,
         1024 * 1024,
         "Limit of the bytes of local files that count as cached: blocks that were recently read or written, and that "
-        "readers will read later. The system's page cache probably has these blocks. The broker uses about a kilobyte "
-        "of memory for each block. 0: each read of a local file counts as a read of storage.",
+        "readers will read later. The operating system probably has these blocks in its page cache. The broker uses "
+        "about a kilobyte of memory for each block. 0: each read of a local file counts as a read of storage.",
         AT_ONCE,
     )
     cacheEvictionPolicy: str = text(
         "one of " + ", ".join(CACHE_POLICIES),
-        "Policy that selects the blocks to evict from a full cache. Pulsar has the policies `slowest-reader` "
-        "(cacheEvictionByExpectedReadCount=false) and `expected-reads` (true).",
+        "Policy that selects the blocks to evict from a full cache; docs/cache.md describes each policy. Pulsar has "
+        "the policies `slowest-reader` (cacheEvictionByExpectedReadCount=false) and `expected-reads` (true).",
         AT_ONCE,
         default="cursor-distance",
         choices=CACHE_POLICIES,
@@ -95,9 +95,9 @@ class EvictionSettings:
         "milliseconds",
         0,
         INT_MAX,
-        "Time after its last read at which a block from object storage is evicted, with the policy `cursor-distance`. "
-        "Reason for the long time: a slightly later reader finds the block in the cache. A full cache evicts these "
-        "blocks first.",
+        "With the policy `cursor-distance`: a block from object storage is evicted this long after its last read. "
+        "Reason for the long time: a reader that comes a little later finds the block in the cache. A full cache "
+        "evicts these blocks first.",
         AT_ONCE,
     )
     managedLedgerCacheEvictionExtendTTLOfEntriesWithRemainingExpectedReadsMaxTimes: int = whole(
@@ -132,8 +132,8 @@ class EvictionSettings:
         "readers",
         0,
         INT_MAX,
-        "With the policy `slowest-reader`: a read from storage is cached if this many other readers are near. 0: such "
-        "reads are not cached.",
+        "With the policy `slowest-reader`: a read from storage is cached if this many other readers are near, as "
+        "managedLedgerMaxBacklogBetweenCursorsForCaching defines. 0: such reads are not cached.",
         AT_ONCE,
     )
     managedLedgerMinimumBacklogEntriesForCaching: int = whole(

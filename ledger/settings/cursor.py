@@ -30,7 +30,7 @@ class CursorSettings:
         0,
         200_000,
         "When the broker stops, it writes the state of a cursor with at most this many ranges to the metadata, and "
-        "deletes the cursor's own log.",
+        "deletes the cursor's own log (the file of its states).",
     )
     persistentUnackedRangesWithMultipleEntriesEnabled: int = switch(
         1,
@@ -42,23 +42,24 @@ class CursorSettings:
         MIB, "bytes", 1024, 4 * MIB, "Maximum size of an entry in a cursor's log. PIP-381 has the same default."
     )
     managedLedgerCursorMaxEntriesPerLedger: int = whole(
-        50_000, "entries", 1, INT_MAX, "The broker replaces a cursor's log with this many entries by a new log."
+        50_000, "entries", 1, INT_MAX, "The broker starts a new log for a cursor whose log has this many entries."
     )
     managedLedgerCursorRolloverTimeInSeconds: int = whole(
         14_400,
         "seconds",
         0,
         INT_MAX,
-        "The broker replaces a cursor's log of this age by a new log at the next flush. 0: no log is replaced by age.",
+        "The broker starts a new log for a cursor whose log has this age, at the next flush. 0: no log is replaced by "
+        "age.",
     )
     managedLedgerDefaultMarkDeleteRateLimit: int = whole(
         0,
         "flushes per second",
         0,
         1000,
-        "Maximum number of flushes a second of out-of-order acknowledgements. 0: each acknowledgement is flushed "
-        "before the call returns, and a crash loses none. Above 0, a crash loses the acknowledgements since the last "
-        "flush, and their rows are delivered again.",
+        "Maximum number of flushes a second. A flush writes out-of-order acknowledgements to the cursor's log. 0: "
+        "each acknowledgement is flushed before the call returns, and a crash loses none. Above 0, a crash loses the "
+        "acknowledgements since the last flush, and their rows are delivered again.",
     )
     managedLedgerCursorPositionFlushSeconds: int = whole(
         60,

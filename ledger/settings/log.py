@@ -67,8 +67,8 @@ class LogSettings:
         "MiB",
         -1,
         INT_MAX,
-        "A segment that every cursor has read is deleted if its ledger has at least this size without the segment. "
-        "-1: no segment is deleted by size.",
+        "A segment that every cursor has read is deleted if the rest of its ledger has at least this size. -1: no "
+        "segment is deleted by size.",
     )
     retentionCheckIntervalInSeconds: int = whole(
         120,
@@ -116,6 +116,6 @@ class LogSettings:
         "minutes",
         1,
         TEN_YEARS_SECONDS // 60,
-        "The broker forgets a producer that was silent for this time, when the open segment is sealed. A message that "
-        "the producer sends again after that is stored again.",
+        "When the broker seals the open segment, it forgets each producer that was silent for this time. If such a "
+        "producer then repeats a message, the ledger stores the message twice.",
     )

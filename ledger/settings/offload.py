@@ -36,10 +36,10 @@ class OffloadSettings:
         "bytes",
         -1,
         2**62,
-        "A segment is offloaded when it and all later sealed segments together have more bytes than this. 0: a segment "
-        "is offloaded when it is sealed. -1: no segment is offloaded by size. The value must be below "
-        "defaultRetentionSizeInMB, unless that setting is -1. Reason: retention would otherwise delete a segment "
-        "before its offload.",
+        "The newest sealed segments, up to this many bytes together, are not offloaded. All older segments are "
+        "offloaded. 0: a segment is offloaded when it is sealed. -1: no segment is offloaded by size. The value must "
+        "be below defaultRetentionSizeInMB, unless that setting is -1. Reason: retention would otherwise delete a "
+        "segment before its offload.",
     )
     managedLedgerOffloadDeletionLagMs: int = whole(
         4 * 3600 * 1000,

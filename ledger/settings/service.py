@@ -53,8 +53,8 @@ class ServiceSettings:
         "milliseconds",
         0,
         100_000,
-        "Maximum time for which a call of a reader waits for new entries. After that the reader calls again. It must "
-        "be below two minutes, the time-out of a client's call.",
+        "Maximum time for which a call of a reader waits for new entries. After that the reader calls again. The "
+        "value must be below two minutes, the time-out of a client's call.",
         AT_ONCE,
     )
     maxConcurrentRequests: int = whole(
