@@ -67,8 +67,8 @@ class LogSettings:
         "MiB",
         -1,
         INT_MAX,
-        "A segment that every cursor has read is deleted if the rest of its ledger has at least this size. -1: no "
-        "segment is deleted by size.",
+        "A segment that every cursor has read is deleted if all later segments of its ledger together have at least "
+        "this size. -1: no segment is deleted by size.",
     )
     retentionCheckIntervalInSeconds: int = whole(
         120,
