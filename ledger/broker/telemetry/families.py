@@ -64,7 +64,8 @@ LEDGER_FAMILIES: tuple[_Ledger, ...] = (
     Family("ledger_in_entries", "Entries appended", "counter", lambda ledger: ledger.appended.entries, _LEDGER),
     Family("ledger_in_requests", "Appends acknowledged", "counter", lambda ledger: ledger.appended.appends, _LEDGER),
     Family("ledger_storage_write_latency_seconds",
-           "Time from an append to its acknowledgement, for the oldest append of each group commit", "histogram",
+           "Time from an append to its acknowledgement, for the oldest append of each group of appends that are "
+           "written together", "histogram",
            lambda ledger: ledger.append_latency, _LEDGER, "pulsar_storage_write_latency_le_*"),
     Family("ledger_storage_sync_latency_seconds", "Time of a sync of one segment file", "histogram",
            lambda ledger: ledger.sync_latency, _LEDGER),
@@ -107,7 +108,8 @@ LEDGER_FAMILIES: tuple[_Ledger, ...] = (
 _Read = Family[tuple[int, int]]
 _READS = ("ledger", "source")
 READ_FAMILIES: tuple[_Read, ...] = (
-    Family("ledger_out_entries", "Entries served, by source", "counter", lambda read: read[0], _READS),
+    Family("ledger_out_entries", "Entries served, by source: memory, page cache, local file or object storage",
+           "counter", lambda read: read[0], _READS),
     Family("ledger_out_bytes", "Bytes served, by source", "counter", lambda read: read[1], _READS,
            "pulsar_out_bytes_total"),
 )  # fmt: skip
@@ -171,8 +173,8 @@ DIRECT_FAMILIES: tuple[_Broker, ...] = (
     Family("ledger_staged_parts", "Parts of committed batches that tasks sent to the broker", "counter",
            lambda now: now.parts.staged),
     Family("ledger_staged_part_bytes", "Bytes of these parts", "counter", lambda now: now.parts.staged_bytes),
-    Family("ledger_copied_parts", "Direct parts that the broker copied within the bucket, because the ledger had got "
-           "a later segment", "counter", lambda now: now.parts.copied),
+    Family("ledger_copied_parts", "Direct parts that the broker copied within the bucket, because the ledger got "
+           "another segment before the commit", "counter", lambda now: now.parts.copied),
     Family("ledger_copied_part_bytes", "Bytes of these parts", "counter", lambda now: now.parts.copied_bytes),
     Family("ledger_swept_parts", "Uploads of tasks that no committed batch needs, and that the broker therefore "
            "deletes", "counter", lambda now: now.parts.swept),
@@ -190,7 +192,7 @@ CACHE_FAMILIES: tuple[_Broker, ...] = (
     Family("ledger_ml_cache_evictions", "Evictions that started because memory was needed", "counter",
            lambda now: now.cache.evictions,
            pulsar="pulsar_ml_cache_evictions"),
-    Family("ledger_ml_cache_requeues", "Ranges that eviction kept for expected reads", "counter",
+    Family("ledger_ml_cache_requeues", "Ranges that eviction kept because a reader still needs them", "counter",
            lambda now: now.cache.requeues),
     Family("ledger_ml_cache_inserted_entries", "Entries inserted into the cache", "counter",
            lambda now: now.cache.inserted, pulsar="pulsar_ml_cache_inserted_entries_total"),

@@ -70,14 +70,14 @@ OpenTelemetry in the environment of the broker.
 - The broker sends OTLP over HTTP to `/v1/metrics`: the same metrics with the same labels. Counters have no `_total`.
 - `OTEL_METRIC_EXPORT_INTERVAL` is the interval in milliseconds, by default a minute. Set headers, certificates,
   compression, time-outs, the service's name and attributes by OpenTelemetry's other `OTEL_…` variables.
-- Credentials belong to `OTEL_EXPORTER_OTLP_HEADERS`. An address with a password is refused.
+- Put credentials into `OTEL_EXPORTER_OTLP_HEADERS`. An address with a password is refused.
 - If the collector does not answer, the broker logs a warning in broker.log. The next push has all counts.
 - Without the setting and the variables nothing is imported or sent. A private broker inherits the
   variables of the process that starts it. Set `OTEL_METRICS_EXPORTER=none` there if the broker must not push metrics.
 
 ## Ledgers and series
 
-- A partition is a ledger of its own. Label `ledger` is the canonical name, such as `public/default/persistent/orders`.
+- Each partition counts as a ledger. Label `ledger` is the canonical name, such as `public/default/persistent/orders`.
 - The setting `metricsLedgersMax` limits the ledgers that have their own series. The others are summed as `{OTHERS}`.
 - The setting `metricsCursorsMax` limits the subscriptions of one ledger that have their own series. The others are
   summed as `{OTHERS}`. Exception: a time of `{OTHERS}` is the time of the slowest of these subscriptions.
@@ -94,7 +94,9 @@ OpenTelemetry in the environment of the broker.
   how far a table is behind its ledger.
 - A *part* is the output of one task of a sink for one ledger. The task puts a *direct* part into the bucket of the
   store by itself, and sends any other part to the broker: [bucket-store.md](bucket-store.md#large-batches-of-spark).
-- `ledger_swept_parts_total` counts uploads of failed and repeated tasks, and the originals of copied parts.
+- If a ledger gets another segment before a commit, the broker copies the direct part within the bucket.
+  `ledger_swept_parts_total` counts the deleted originals of these copies, and the deleted uploads of failed or
+  repeated tasks.
 
 ## Decisions of the cache
 
