@@ -41,7 +41,8 @@ PROGRESS_FIELDS: Mapping[str, Mapping[str, str]] = {
         "reads.directBytes": "Bytes that tasks fetched from a bucket themselves, a part of `reads.objectStorageBytes`.",
         "reads.cacheHitRate": "Share of served entries that needed no read from storage; null if no entry was served.",
         "reads.memoryBytes": "Bytes from the cache's memory.",
-        "reads.pageCacheBytes": "Bytes of recently used local files, whose data are in the system's page cache.",
+        "reads.pageCacheBytes": "Bytes of recently used local files, whose data are in the page cache (the operating "
+        "system's memory for files).",
         "reads.localFileBytes": "Bytes of other local files.",
         "reads.objectStorageBytes": "Bytes from object storage.",
     },
