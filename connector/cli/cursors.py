@@ -194,9 +194,10 @@ def export_cursor(
     store: StoreOption = None,
     output: OutputOption = Output.text,
 ) -> None:
-    """Write a cursor's whole state to files: one PositionInfo, or PIP-381's chunks and their footer, in order.
+    """Write a cursor's whole state to files, in Pulsar's format.
 
-    A PositionInfo is Pulsar's message for the state of a cursor. PIP-381 splits a large state into chunks.
+    A small state is one PositionInfo, Pulsar's message for the state of a cursor. A large state is split into chunks,
+    which a footer follows (PIP-381).
     """
     codec = compression_number(compression)
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
@@ -217,12 +218,15 @@ def export_cursor(
 def position_info(
     files: Annotated[
         list[Path],
-        typer.Argument(help="A PositionInfo; a ManagedCursorInfo; chunks and footer, in order; or a .ledger file."),
+        typer.Argument(
+            help="A PositionInfo; a ManagedCursorInfo (Pulsar's record of a cursor); chunks and footer, in order; or a "
+            ".ledger file."
+        ),
     ],
     compression: Annotated[
         str,
         typer.Option(
-            help="The state's codec: NONE, LZ4, ZLIB, ZSTD or SNAPPY. Records and .ledger files name their own."
+            help="The state's codec: NONE, LZ4, ZLIB, ZSTD or SNAPPY. Records and .ledger files name their own codec."
         ),
     ] = "NONE",
     whole: All = False,

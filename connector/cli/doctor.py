@@ -27,7 +27,8 @@ _COLOURS = {"ok": "green", "warning": "yellow", "problem": "red"}
 def doctor(
     store: Annotated[str | None, typer.Option("--store", "-s", help="Also check this store and its broker.")] = None,
     conf: Annotated[
-        list[str] | None, typer.Option(help="A session's setting NAME=VALUE that is not in spark-defaults.conf.")
+        list[str] | None,
+        typer.Option(help="A Spark setting NAME=VALUE of your session that spark-defaults.conf lacks."),
     ] = None,
     platform: Annotated[
         bool, typer.Option("--platform", help="Start a Spark session and try what a platform may forbid.")
@@ -36,9 +37,10 @@ def doctor(
     endpoint: Annotated[str, typer.Option(help="With --bucket: the address of an S3-compatible server.")] = "",
     output: OutputOption = Output.text,
 ) -> None:
-    """Check what may keep Spark from running the data source: interpreters, packages, jars, discovery, the broker.
+    """Check what may keep Spark from running the data source: interpreters, packages, jars, Spark's search for
+    data sources (discovery), the broker.
 
-    With --platform, try what a platform may forbid instead: processes, sockets, shared memory, addresses, credentials.
+    With --platform, check only what a platform may forbid: processes, sockets, shared memory, addresses, credentials.
     """
     if (bucket or endpoint) and not (platform and bucket):
         raise typer.BadParameter("--bucket needs --platform, and --endpoint needs --bucket", param_hint="--bucket")

@@ -62,7 +62,7 @@ def properties(
     store: StoreOption = None,
     output: OutputOption = Output.text,
 ) -> None:
-    """Show the properties of a ledger. With NAME=VALUE, set them. With --remove, remove them."""
+    """Show the properties of a ledger (texts of your own). With NAME=VALUE, set them. With --remove, remove them."""
     request = ChangeProperties(canonical_name(name), _pairs(values), remove or [])
     client = opened(store).client
     kept = (

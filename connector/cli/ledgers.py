@@ -199,7 +199,10 @@ def create(
         bool, typer.Option("--deduplication", help="Store a message once, even if a producer sends it again.")
     ] = False,
     durability: Annotated[
-        Durability, typer.Option(help="Acknowledge an append after fsync, or when the operating system has it.")
+        Durability,
+        typer.Option(
+            help="Acknowledge an append after fsync (fsync), or when the operating system has its bytes (os)."
+        ),
     ] = Durability.fsync,
     store: StoreOption = None,
     output: OutputOption = Output.text,
@@ -252,12 +255,14 @@ def append(
     written: Annotated[
         TextFormat | None, typer.Option("--format", help="Format of the files, or of the rows in standard input.")
     ] = None,
-    key_column: Annotated[str, typer.Option(help="Append messages, with their keys in this column.")] = "",
-    properties_column: Annotated[str, typer.Option(help="Column of the messages' properties: JSON objects.")] = "",
+    key_column: Annotated[str, typer.Option(help="Append each row as a message, with its key from this column.")] = "",
+    properties_column: Annotated[
+        str, typer.Option(help="Append each row as a message, with its properties from this column: JSON objects.")
+    ] = "",
     store: StoreOption = None,
     output: OutputOption = Output.text,
 ) -> None:
-    """Append messages, or the rows of CSV and JSON lines, and print the position after the last."""
+    """Append messages, or rows of CSV or JSON Lines files, and print the position after the last of them."""
     columns, rows = KeyedColumns(key_column, properties_column), bool(files or written)
     if rows and messages:
         raise Refused(f"{counted(len(messages), 'message')} and rows were given", hint="Append messages, or rows")

@@ -76,7 +76,7 @@ def stop(
     store: Directory = None,
     output: OutputOption = Output.text,
 ) -> None:
-    """Stop the broker of a store. The next process that uses the store starts a broker, which gets its environment."""
+    """Stop the broker of a store. The next process that uses the store passes its environment to a new broker."""
     directory = _directory(store)
     stopped = stop_broker(Path(directory))
     where = location_text(directory)
