@@ -12,7 +12,7 @@ from pyspark_ledger.ledger.settings.setting import MIB, whole
 
 @dataclass(frozen=True)
 class BucketSettings:
-    """Store in a bucket: when its log is written, collected and taken over."""
+    """Store in a bucket: writes of its log, take-over, and snapshots."""
 
     bucketFlushIntervalMs: int = whole(
         100,
