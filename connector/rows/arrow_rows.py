@@ -175,7 +175,7 @@ def _concat(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
 
 
 def entry_rows(topic: Topic, shape: RowShape) -> ArrowRows | PulsarRows:
-    """Return the converter for a shape, of messages or of Arrow entries. Its input is `(position, parsed entry)`."""
+    """Return the converter of a ledger's messages or Arrow entries. Its input is `(position, parsed entry)`."""
     if shape.raw:
         from pyspark_ledger.connector.rows.message_rows import PulsarRows
 

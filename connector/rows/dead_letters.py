@@ -190,7 +190,10 @@ _ORIGIN = ("__topic", "__position")
 
 
 def dead_letter_shape(columns: pa.Schema | None, ledger: str) -> RowShape:
-    """Return the shape of a read that delivers dead letters. `columns` are the ledger's columns, None for messages."""
+    """Return the shape for the read of rows that become dead letters.
+
+    `columns` are the ledger's columns, None for messages.
+    """
     rows = RAW if columns is None else columns
     return row_shape(columns, None, RowOptions(columns=(*rows.names, *WRITABLE_METADATA, *_ORIGIN)), ledger)
 

@@ -37,7 +37,7 @@ class PulsarRows:
         self._metadata = shape.metadata
         self._provenance = not set(PROVENANCE.names).isdisjoint(self._metadata)
         self._values = MessageValues(topic, shape)
-        # A converter that needs keys as bytes needs `Message` objects, because no column has keys as bytes.
+        # The columns of a group have keys as text only. If keys are needed as bytes, the group has `Message` objects.
         self._groups = MessageGroups(topic.text, self._batch, by_message=self._values.needs_keys, rescues=shape.rescues)
 
     def batches(self, entries: Iterable[Entry]) -> Iterator[pa.RecordBatch]:

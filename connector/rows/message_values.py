@@ -9,7 +9,8 @@ Rules
 - An undecodable value fails the read. The error names ledger, position and reason. Exception: if the read has a rescue
   column, the value becomes a text there.
 - Columns that are not selected are not decoded. If no column is selected, values are not read.
-- The JSON has the form of Databricks' rescued data. The names of this project's fields start with an underscore.
+- Databricks, a Spark platform, writes rescue texts of the same form. The names of this project's own fields start with
+  an underscore.
 - Damage of the ledger, such as a wrong checksum, always fails the read.
 """
 

@@ -12,8 +12,8 @@ Rules
 - Option `columns` selects columns and their order. Metadata columns are always last. A column that is not selected is
   not decoded.
 - Spark fixes the columns when a query is planned. Columns that are added to a ledger later are not read. So the schema
-  that Spark passes to the reader may lack columns of the ledger. Its row columns may also be wider. All other columns
-  must be equal.
+  that Spark passes to the reader may lack columns of the ledger. A row column of this schema may have a wider type than
+  in the ledger. Every other difference is refused.
 - A read returns the union of all ledgers' columns, each with its widest type. If two types of a column have no common
   wider type, their ledgers cannot be read together.
 - Ledgers of messages in one read must have the same payload schema, or no payload schema. Ledgers without entries are
@@ -77,9 +77,9 @@ class RowOptions:
 class RowShape:
     """Columns of a read. `known` are all columns that the ledger had when the read was planned.
 
-    `target` is the serialized `schema`. `raw` is set for messages. If `rescues_columns` is set, the rescue column also
-    has the values of columns that were added after planning. If `redelivery_count` is set, the task adds a last column
-    with the number of earlier deliveries. `schema` does not contain this column.
+    `target` is the serialized `schema`. `raw` is set for messages, decoded or not. If `rescues_columns` is set, the
+    rescue column also has the values of columns that were added after planning. If `redelivery_count` is set, the task
+    adds a last column with the number of earlier deliveries. `schema` does not contain this column.
     """
 
     target: bytes

@@ -4,8 +4,8 @@ Rules
 - All texts are parsed before anything is appended. So a wrong line is refused, and nothing is appended.
 - A column of the ledger is parsed with the ledger's type. The type of another column is inferred from the whole text.
 - An empty field of CSV is null, unless it is quoted.
-- The column `value` is the payload of a message, as in a read of messages. Two other columns can have the key, and the
-  properties as a JSON object of texts.
+- A row of a message has its payload in the column `value`. Two more columns are optional: the key, and the properties.
+  The properties are a JSON object whose values are texts.
 """
 
 from __future__ import annotations
