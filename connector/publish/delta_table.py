@@ -3,13 +3,15 @@
 The user names the table. A text with a slash is a path in any file system that Spark supports. Any other text is a
 name, `[catalog.][schema.]table`. The page docs/concepts.md explains the words segment, log and incarnation.
 
-DataFrames write the rows, and SQL statements read the history and run OPTIMIZE. So these operations need only a
-platform's own Delta, and not the Python package `delta`. Over Spark Connect they need no plugin of Delta on the server.
-Exception: DELETE and MERGE use the package, because their conditions are built as expressions of DataFrames.
+DataFrames write the rows, and SQL statements read the history and run OPTIMIZE. So these operations need Delta's Java
+library, but not the Python package `delta`. Over Spark Connect, Spark's protocol for remote sessions, the server needs
+no plugin of Delta. Exception: DELETE and MERGE use the package, because their conditions are built as expressions of
+DataFrames.
 
 Rules
 - An append is one commit, with an application id and a version. If the table has a commit of this application with the
   same or a greater version, Delta skips the new commit. So a repeated append has no effect.
+- A commit also has *user metadata*, a text of the publisher that Delta stores in the table's log.
 - A commit to a table on a local disk waits for commits of other processes (`table_lock`).
 - If a commit conflicts with a concurrent commit, it raises LostRace. Then the caller reads the table's state again.
 """

@@ -6,7 +6,7 @@ A *segment* is one sealed file of a log. A *log* is a ledger without partitions,
 a log is an id that changes when the ledger is deleted and created again.
 
 Rules
-- Each Delta commit, of the view and of the published table, names the last segment that the table has then.
+- Each Delta commit to a table, view or published table, names the last segment whose rows this table then has.
 - Rows are read from the published table, never from the log. So the user may add a view later. If an update of the view
   is killed, the next update completes it.
 - A MERGE covers one log. Its Delta transaction has an application and a version: the log's incarnation and the newest

@@ -34,7 +34,8 @@ _DATE = "date_from_unix_date(cast(unix_micros(__publishTime) div 86400000000 as 
 _UNSUPPORTED_TYPES = frozenset(
     {"VariantType", "DayTimeIntervalType", "YearMonthIntervalType", "CalendarIntervalType", "TimeType"}
 )
-_UNSUPPORTED_NESTED_TYPES = frozenset({"NullType"})  # in a struct or list; a whole column of this type becomes text
+#: Delta refuses these types inside a struct or list. A column that has such a type itself becomes text.
+_UNSUPPORTED_NESTED_TYPES = frozenset({"NullType"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +64,8 @@ def computed_columns(
 ) -> tuple[PartitionColumn, ...]:
     """Return the columns that a write to an existing table must compute.
 
-    They are the table's partition columns, and those of its other columns that have an expression in `wanted`. A
-    partition column without an expression must be a column of the rows.
+    The first columns are the table's partition columns. Then follow other columns of the table, if `wanted` has an
+    expression for them. A partition column without an expression must be a column of the rows.
     """
     expressions = {column.name: column for column in (*BY_DATE, *wanted) if column.expression}
     extra = [column for column in expressions.values() if column.name in columns and column.name not in partitioned_by]

@@ -53,7 +53,7 @@ def _acquire(table: Path) -> int | None:
         except FileNotFoundError:
             continue  # another process deleted the directory
         except PermissionError:
-            return None  # the process also cannot commit there, and Delta raises the error
+            return None  # Delta's commit fails for the same reason, and raises the error
         try:
             _wait_for_lock(fd, directory)
         except OSError as error:
