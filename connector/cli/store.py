@@ -1,7 +1,8 @@
 """Commands on a whole store: `ledger serve` and `stop` for its broker, `ledger repair` for its metadata, `store move`.
 
 If the metadata lost the record of a segment, `repair` adds the segment to its ledger again. If only the newest changes
-of the metadata are lost, `repair` can accept the rest. The page docs/concepts.md explains the words segment and record.
+of the metadata are lost, `repair` can accept the metadata without these changes. The page docs/concepts.md explains the
+words segment and record.
 
 Rules of `repair`
 - Without `--yes` the command changes nothing.
