@@ -1,7 +1,8 @@
 """Platform and disk of the driver, for the report of `ledger doctor --platform`.
 
 Rules
-- The platform is a guess from names of environment variables and directories. Only the check `Unity Catalog` uses it.
+- The platform is a guess from names of environment variables and directories. Only the check of Unity Catalog, the
+  table catalogue of Databricks, uses this guess.
 - Values of variables are not shown.
 """
 

@@ -1,5 +1,8 @@
 """Python data source that tests whether its planner and its tasks import Unity Catalog's provider of credentials.
 
+The *planner* is the process in which Spark plans a Python data source. Unity Catalog is the table catalogue of
+Databricks.
+
 Rule: Spark pickles the class by value, with its code, because Spark's processes may lack this package.
 """
 

@@ -1,7 +1,8 @@
 """Probe of a Spark session: a job with one task, which also connects to the driver's address.
 
 Rules
-- The job is a DataFrame with a Python function. It needs neither RDDs nor pandas, and also runs over Spark Connect.
+- The job is a DataFrame with a Python function. The job does not need pandas, and also runs over Spark Connect, Spark's
+  protocol for remote sessions.
 - Spark pickles the function by value, with its code, so that a task without this package can run it.
 - The job has a tag, the name by which Spark can interrupt a job. If the job exceeds its deadline, the probe interrupts
   the job.

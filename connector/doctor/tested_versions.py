@@ -18,7 +18,7 @@ SPARK: dict[tuple[int, int], tuple[str, ...]] = {
     (4, 3): ("4.3.0",),
 }
 # Versions of Delta, oldest first, each with the newest Spark that it supports. Delta's Python package requires the jar
-# of its own version, so only versions whose jar is on Maven Central work.
+# of its own version, so only versions whose jar is in the repository Maven Central work.
 DELTA: dict[str, str] = {"4.0.0": "4.0.5", "4.4.0": "4.2.0"}
 
 OLDEST, NEWEST = min(SPARK), max(SPARK)
