@@ -29,7 +29,7 @@ from pyspark_ledger.offload.verification import verify_objects
 
 
 class VerifiedHome(NamedTuple):
-    """Verified entries by ledger, and the number of verified log objects."""
+    """Number of verified entries of each ledger, and the number of verified log objects."""
 
     entries: dict[str, int]
     log_objects: int
@@ -45,9 +45,9 @@ def verify_home(
 ) -> VerifiedHome:
     """Verify the store at `home`, whose uploaded segments are at `segments`.
 
-    `progress` is called with the finished share and a text. `planned` is a manifest that is not in the bucket yet. If
-    it is given, its objects are verified. Raises NotFound if there is no store or no such ledger, Corrupt for damage,
-    and DataLoss for a missing object.
+    `progress` is called with the finished share and a text. `planned` is a manifest that is not in the bucket yet. With
+    `planned`, the objects that this manifest names are verified. Raises NotFound if there is no store or no such
+    ledger, Corrupt for damage, and DataLoss for a missing object.
     """
     with tempfile.TemporaryDirectory(prefix="ledger-verify-") as directory:
         scratch = Path(directory)

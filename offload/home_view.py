@@ -82,7 +82,7 @@ class HomeView(ReadOnlyStore):
         self.store_id = built.manifest.store_id
 
     def stored_blocks(self, request: ReadRequest) -> list[StoredBlock]:
-        """Return the blocks of a range by their places in the bucket."""
+        """Return the blocks of a range, with their places in the bucket."""
         return [self._stored(block) for block in self.blocks(request)]
 
     def load_indexes(self, requests: Iterable[ReadRequest]) -> None:

@@ -1,9 +1,9 @@
 """Reader of an offloaded segment: fetches the block index once, then ranges of the data object.
 
 The entry index has the offset of each entry. Only this project writes such an object. So a segment that Pulsar
-offloaded has no entry index. The reader scans its blocks frame by frame instead, and keeps the offsets in memory, 16
-bytes for each entry. A frame is an entry with its length and number. The page docs/concepts.md explains the words
-segment, block, entry and data object.
+offloaded has no entry index. The reader scans the blocks of such a segment frame by frame, and keeps the offsets in
+memory, 16 bytes for each entry. A frame is an entry with its length and number. The page docs/concepts.md explains the
+words segment, block, entry and data object.
 
 Invariants
 - Nothing is fetched before the first read.

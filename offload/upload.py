@@ -105,7 +105,7 @@ def _upload_parts(
                 future.cancel()
     ordered = [uploaded[number] for number in sorted(uploaded)]
     retry(lambda: store.complete(upload, ordered))
-    # If the reply to the start of an upload was lost, this upload was never used, and must be aborted.
+    # If the reply to the start of an upload was lost, a second upload was begun. Abort the unused upload.
     for leftover in retry(lambda: list(store.uploads(key))):
         if leftover.key == key:
             retry(lambda leftover=leftover: store.abort(leftover))  # type: ignore[misc]

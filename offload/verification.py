@@ -159,7 +159,8 @@ def _require_entry_index(
         file_bytes=segment.file_bytes,
     )
     if found != expected:
-        parse_sealed(found, Path(where), key.ledger_id, segment.entries)  # its error names the place of a wrong sum
+        # If a checksum of the index is wrong, this call raises an error that names the place of the checksum.
+        parse_sealed(found, Path(where), key.ledger_id, segment.entries)
         raise Corrupt(f"{where} at {_first_difference(found, expected)}: differs from the entries of the data object")
 
 

@@ -8,8 +8,8 @@ Rules
 - The topic of an object is stated in the object's user metadata, or else in the index object.
 - Objects of one topic are grouped by Pulsar cluster and by incarnation, the id that changes when a ledger is created
   again.
-- Objects of older versions of Pulsar state neither cluster nor incarnation. They are a group of their own. Exception:
-  they join the topic's other group if there is only one, and all segments of that group are later than theirs.
+- Objects of older versions of Pulsar state neither cluster nor incarnation. These older objects form a group of their
+  own. Exception: if the topic has only one other group, and all its segments are later, the two groups are merged.
 - An attempt is valid if its index is readable and its data object is at least as long as the index states.
 - Valid attempts of one segment must agree in last entry id and length. The attempt with the most entries is read.
 - A missing segment is a gap only if later segments of the topic exist. Reason: the last segments may still be uploaded.
@@ -214,8 +214,8 @@ def _paths_of(wanted: str, names: Mapping[str, str]) -> list[str]:
 def _merge_unstated_cluster(groups: Mapping[tuple[str, str], list[Attempt]]) -> dict[tuple[str, str], list[Attempt]]:
     """Merge the attempts that state no cluster and incarnation into the only other group.
 
-    These attempts stay a group of their own if there are several other groups. They also do so if any segment of the
-    other group is earlier than one of their segments.
+    Changes nothing if there are several other groups. Also changes nothing if any segment of the other group is earlier
+    than one of the segments of these attempts.
     """
     named = {group: attempts for group, attempts in groups.items() if group != _UNSTATED}
     older = groups.get(_UNSTATED, [])

@@ -68,7 +68,7 @@ class BucketLog:
 
     @property
     def incarnation(self) -> str:
-        """The id that changes when a ledger is created again. If no object states the id, the cluster is used."""
+        """The id that changes when a ledger is created again. If no object states the id, the cluster's name."""
         return self.topic.incarnation or self.topic.cluster
 
     @property
@@ -299,7 +299,10 @@ def _split_block(
 
 
 def _pieces(size: int, target_bytes: int) -> int:
-    """Return the number of ranges of about `target_bytes`. The number is rounded, so that no task is small."""
+    """Return the number of ranges of about `target_bytes`.
+
+    The number is rounded to the nearest integer. Rounded up, it could give each task only half of `target_bytes`.
+    """
     return max(1, round(size / target_bytes))
 
 

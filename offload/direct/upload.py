@@ -187,7 +187,7 @@ class DirectUpload:
 
 @contextmanager
 def _required(place: DirectPlace) -> Iterator[None]:
-    """Add the reason to the error if the upload does not exist any more."""
+    """Raise NotFound with the likely reasons if the upload was deleted before its end."""
     try:
         yield
     except NotFound as gone:

@@ -8,6 +8,7 @@ The page docs/concepts.md explains the words segment, block, entry and provision
     …    per block: (first entry id i64, part id i32, offset of the block i64)      all numbers are big-endian
 
 Rules
+- Pulsar's offloader uploads each block as one part. The part id is the number of this part.
 - First entry id, part id and offset rise from block to block. The first block has entry 0, offset 0 and part 1.
 - Some values are in the object twice. If two such values differ, Corrupt is raised, which names both.
 - Sizes are compared with the object's size before memory is allocated.

@@ -5,5 +5,6 @@ segments. `records` changes a copy of the records, the rows of the store's metad
 log objects into the bucket. `arriving_directory` puts the files into the directory.
 
 The *manifest* is the object that makes a prefix of a bucket a store. During a move, it has a field `move` with a state.
-The *nonce* is a random id in the manifest, which identifies the move.
+The *nonce* is a random id in the manifest, which identifies the move. A ledger with *durability* `os` acknowledges an
+append before the append is synced to the disk.
 """

@@ -1,7 +1,7 @@
 """Stream over buffers in memory, as the body of a request of boto3. Large bodies are not copied.
 
 Rule: `read` returns up to `READ_BYTES` at once, also if the caller asks for less. Reason: urllib3 asks for 16 KiB at a
-time. So many small reads in Python would take more processor time than the request itself.
+time. Reads of this size would take more processor time in Python than the request itself.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def s3_errors(what: str) -> Iterator[None]:
         raise _error_of_response(error.response, error.operation_name, what) from None
     except BotoCoreError as error:
         raise _error_of_botocore(error, what) from None
-    except OSError as error:  # urllib3 raises it for a broken connection
+    except OSError as error:  # raised by urllib3 for a broken connection
         raise Unavailable(f"{what}: {error}") from None
 
 
@@ -111,7 +111,8 @@ _STARTED = "ledger.started"
 _PAUSE_MS, _PAUSE_MS_MAX = 100, 5_000
 _TYPE = "application/octet-stream"
 _READ_BYTES = 1024 * 1024  # boto3 copies the bytes that it reads; this amount stays in the processor's cache
-_COPY_BYTES_MAX = 1024**3  # by one request. S3 allows 5 GiB, but their copy can take longer than the time-out
+# Largest copy by one request. S3 allows 5 GiB, but a copy of 5 GiB can take longer than the time-out.
+_COPY_BYTES_MAX = 1024**3
 T = TypeVar("T")
 
 

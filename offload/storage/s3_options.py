@@ -2,9 +2,9 @@
 
 The options contain no secret. The credentials come from the first of these sources that is set:
 1. `credentialProvider`, `module:function`: the process that reads or writes calls the function with the address.
-   Reason: some credentials, for example Unity Catalog's, exist only in that process. The function returns a boto3 or
-   botocore session, or a mapping. The mapping has `access_key`, `secret_key`, and optionally `token` and `expiry_time`
-   (ISO 8601). The function is called again before `expiry_time`.
+   Reason: some credentials exist only in that process, for example those of Unity Catalog, Databricks' catalogue. The
+   function returns a boto3 or botocore session, or a mapping. The mapping has `access_key`, `secret_key`, and
+   optionally `token` and `expiry_time` (ISO 8601). The function is called again before `expiry_time`.
 2. `profile`: a profile in the configuration files of AWS.
 3. boto3's default chain: environment, web identity, container, instance.
 

@@ -6,7 +6,7 @@ Such operations are RESTORE, TRUNCATE, an overwrite, and the replacement of the 
 
 Rules
 - Commits are read backwards from the opened version, only as far as necessary. They are read from their files, because
-  `deltalake` always lists the history of the newest version.
+  the library `deltalake` always lists the history of the newest version.
 - The commit of a segment states the last version that its publisher has checked for changes of other programs. Only
   later commits are searched. The commit of a segment by an earlier release states no version, and ends the search.
 - The search also ends at a commit file that was cleaned up, and after a thousand commits. Then no removal is reported.

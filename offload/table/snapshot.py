@@ -8,11 +8,12 @@ Rules
 - A publisher's commit contains one whole segment of one ledger, in the order of segments. A commit names a Delta
   *application* and a version of it (`txnAppId`, `txnVersion`). Here the application is the ledger, and the version is
   the segment id. Delta's log keeps the newest version of each application, which is the last published segment.
-- If Delta's log has dropped this version, the highest segment id of the rows is used instead. The column `ledgerId`
-  contains the segment id, which Pulsar calls a ledger id.
+- Delta's log may drop the version of an application that commits nothing for a long time. Then the highest segment id
+  of the rows is used instead. The column `ledgerId` contains the segment id, which Pulsar calls a ledger id.
 - If a later operation removed many rows at once (RESTORE, an overwrite), the read is refused. The error names this
   operation.
-- A table that needs an unsupported reader feature is refused with a hint.
+- A *reader feature* is a feature of a table that every reader must support. A table that needs an unsupported reader
+  feature is refused with a hint.
 """
 
 from __future__ import annotations
