@@ -1,6 +1,6 @@
 """Description of a sealed segment, a file of a ledger, for an offload and a verification.
 
-It comes from the records in the metadata, so the ledger need not be open.
+The values come from the records in the store's metadata, so the ledger need not be open.
 """
 
 from __future__ import annotations
