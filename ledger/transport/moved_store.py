@@ -1,4 +1,6 @@
-"""Mark of a directory whose store has moved to a bucket. Each later open of the directory fails with the new address.
+"""Mark of a directory whose store has moved to a bucket. Each later open of the directory fails.
+
+The error names the new address.
 
     moved.json               {"address": "s3://…", "store_id": …, "nonce": …}, written first
     metadata.moved.sqlite    the store's metadata; its new name is the mark
@@ -59,7 +61,8 @@ def require_not_moved(directory: Path) -> None:
 def mark_moved(directory: Path, moved: MovedStore) -> None:
     """Mark a directory. Durable on return. The caller has the lock of the store."""
     disk.replace_file(directory / _NOTE, msgspec.json.encode(moved))
-    (directory / "broker.json").unlink(missing_ok=True)  # the broker of the new place has the same store id and socket
+    # A client of the directory must not find the broker of the new place, which has the same store id and socket.
+    (directory / "broker.json").unlink(missing_ok=True)
     disk.sync_directory(directory)
     (directory / METADATA).rename(directory / MOVED_METADATA)
     disk.sync_directory(directory)

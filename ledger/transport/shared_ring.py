@@ -19,8 +19,9 @@ Invariants
   Reason: access to a mapping of a truncated file kills the process.
 - Space is released in the order of allocation. No two entries share space.
 - A ring of twice a producer's in-flight limit always has room for the entries within this limit. Proof: the ring has at
-  most two free parts. A new entry that fits into neither is larger than each of them. So the bytes in flight and the
-  new entry together exceed half the ring.
+  most two free parts. Suppose that a new entry of n bytes fits into neither. Then less than 2n bytes are free. So the
+  bytes in flight and the new entry exceed both n and size - n bytes. The larger of these two numbers is at least half
+  the ring, which is the limit.
 - In a smaller ring an entry waits until earlier entries are acknowledged. An empty ring always has room.
 """
 

@@ -57,7 +57,8 @@ TASK_TOKEN_MS = 24 * 3600 * 1000
 # it must be short.
 LEDGERS_NAMED_MAX = 16
 May = Literal["read", "write"]
-# A right is a set of names of calls. A name is the action of the call, or the type of its stream.
+# A right is a set of names of calls. A single call has the name of its action, a stream the name of its command type or
+# method.
 _APPEND = "AppendCommand"
 _ALLOWED: dict[str, frozenset[str]] = {
     "read": frozenset({"hello", "locate", "locate.many", "locate.stored", "survey", "DoGet"}),
