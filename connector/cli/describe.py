@@ -96,8 +96,8 @@ def _describe(
     console.print(f"  durability: {described.durability}")
     console.print(f"  cursors: {', '.join(map(visible, described.cursors)) or 'none'}")
     for state in cursors:
-        # A query of Spark used this cursor, no query uses it now, and it has a backlog. Most likely the backlog is the
-        # last batch of the query.
+        # The cursor has a backlog. A query of Spark used the cursor, and no query uses it now. Most likely the backlog
+        # is the last batch of that query.
         if state.replay_floor is not None and state.backlog_rows and not state.lease_holder:
             console.print(
                 f"  {cursor_label(state, described)}: {counted(state.backlog_rows, 'row')} not acknowledged. "

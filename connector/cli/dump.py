@@ -254,7 +254,7 @@ def _verify(
 
 
 def _sealed_here(records: Metadata, name: str) -> dict[int, SegmentRecord | None]:
-    """Return the record of each segment. It is None for an open segment, and for a segment only in object storage."""
+    """Return a record for each segment id: None if the segment is open, or if it is only in object storage."""
     rows = [(record, record.listed()) for record in records.segments.of(name)]
     return {
         record.ledger_id: record if listed.timestamp and not _is_remote(listed) else None for record, listed in rows

@@ -2,7 +2,7 @@
 
 If such a process ends early or is slow, Spark raises "Python worker failed to connect back". A process ends early if
 its interpreter lacks a package. It is slow if the host is overloaded. The limit applies to the process that drives a
-stream. It applies to every worker only if `spark.python.use.daemon` is false.
+stream. If `spark.python.use.daemon` is false, the limit also applies to every worker.
 """
 
 from __future__ import annotations

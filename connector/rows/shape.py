@@ -191,7 +191,7 @@ def row_shape(
 
 
 def load_schemas(option: str) -> TopicSchemas:
-    """Return the schemas in option `payloadSchema`. It is JSON, the name of a primitive type, or the path of a file."""
+    """Return the schemas in option `payloadSchema`: JSON, the name of a primitive type, or the path of a file."""
     value = option.strip()
     where = "option 'payloadSchema'"
     if value in PRIMITIVES or value[:1] in {"{", "[", '"'}:
