@@ -93,9 +93,10 @@ class BucketLog:
     def _row_gaps(self) -> list[Gap]:
         """Gaps in which direct segments are missing. They are found by the numbers of rows.
 
-        If a direct segment has lost its index object, its data object looks like a part that was never committed. But
-        the index of a later direct segment states the number of rows before it in the log. The method compares this
-        number with the rows in the bucket. It can do so only if the heads since the previous direct segment were read.
+        If a direct segment has lost its index object, its data object looks as if its batch was never committed. But
+        the index of a later direct segment states the number of rows in the log before this later segment. The method
+        compares this number with the rows in the bucket. The comparison needs the heads since the previous direct
+        segment.
         """
         found, before, rows = [], -1, None
         known = [gap.ledger_id for gap in self.topic.gaps]

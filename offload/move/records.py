@@ -70,8 +70,8 @@ def arriving_snapshot(connection: CheckedConnection, attempts: Mapping[int, Offl
 def leaving_records(connection: CheckedConnection, directory: Path, *, keep: bool) -> set[int]:
     """Change the built records for the store in the directory. Return the ids of segments whose files it needs.
 
-    With `keep`, uploaded segments stay offloaded. If an open segment has no entry, it has no file. Its record is
-    removed.
+    With `keep`, uploaded segments stay offloaded. The record of an open segment without entries is removed, because the
+    segment has no file.
     """
     needed: set[int] = set()
     connection.execute("BEGIN")

@@ -5,9 +5,9 @@ explains the words log and segment.
 
 Rules
 - A version never changes. Repeated reads return the same rows or raise an error.
-- A publisher's commit contains one whole segment of one ledger, in the order of segments. A commit names a Delta
-  *application* and a version of it (`txnAppId`, `txnVersion`). Here the application is the ledger, and the version is
-  the segment id. Delta's log keeps the newest version of each application, which is the last published segment.
+- A publisher's commit contains one whole segment of one log, in the order of segments. A commit names a Delta
+  *application* and a version of the application (`txnAppId`, `txnVersion`). Here the application is the log, and the
+  version is the segment id. Delta's log keeps the newest version of each application: the last published segment.
 - Delta's log may drop the version of an application that commits nothing for a long time. Then the highest segment id
   of the rows is used instead. The column `ledgerId` contains the segment id, which Pulsar calls a ledger id.
 - If a later operation removed many rows at once (RESTORE, an overwrite), the read is refused. The error names this
