@@ -1,8 +1,8 @@
 """Selection of sealed segments for offload to object storage: by age, by size, or up to a position. Pure functions.
 
-The rule is Pulsar's. A segment is due if it was sealed long enough ago. It is also due if it and all newer sealed
-segments together exceed a size. The oldest due segment is offloaded first. A *log* is a ledger without partitions, or
-one partition. In the code, `ledger` and `ledger_id` mean a segment and its id, as in Pulsar.
+The rule is Pulsar's. A segment is due if it was sealed long enough ago. A segment is also due if this segment and all
+newer sealed segments together exceed a size. The oldest due segment is offloaded first. A *log* is a ledger without
+partitions, or one partition. In the code, `ledger` and `ledger_id` mean a segment and its id, as in Pulsar.
 
 Invariant: An open segment, an empty segment and an offloaded segment are never selected.
 """

@@ -1,6 +1,6 @@
 """Certificates and a token that are made for one broker and its clients.
 
-A new certificate authority signs two certificates. Then its key is forgotten.
+A new certificate authority signs two certificates. Then the authority's key is forgotten.
 
     ca.pem               certificate of the authority, which broker and clients trust
     broker.pem  .key     certificate and key of the broker, for its names and addresses

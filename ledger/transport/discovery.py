@@ -16,8 +16,8 @@ Rules
 - On a host that forbids Unix sockets, the broker listens at a loopback port and requires a token. Only the user of the
   broker can read the token file.
 - After a crash, the next broker uses the same port and token, because running tasks know them.
-- After an orderly end, the next broker has another token. Reason: a process of another user can take the free port. It
-  then receives the old token from a client that connects to this port again.
+- After an orderly end, the next broker has another token. Reason: a process of another user can take the free port.
+  That process then receives the old token from a client that connects to this port again.
 """
 
 from __future__ import annotations
