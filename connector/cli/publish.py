@@ -44,11 +44,7 @@ def publish(
         list[str] | None, typer.Option("--option", help="NAME=VALUE, an option of format('ledger'); may be repeated.")
     ] = None,
     partition_by: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--partition-by",
-            help="Partition column of the table: NAME or NAME=EXPRESSION; default: the publish date; '': none.",
-        ),
+        list[str] | None, typer.Option("--partition-by", help="Partition column: NAME or NAME=EXPRESSION; '': none.")
     ] = None,
     dead_letters: Annotated[str, typer.Option("--dead-letters", help="A table for rows that cannot be decoded.")] = "",
     latest: Annotated[str, typer.Option("--latest", help="A second table with the newest row of each key.")] = "",
@@ -59,20 +55,14 @@ def publish(
     ] = "",
     seal_after: Annotated[str, typer.Option("--seal-after", help="Seal a segment of this age: 0, 30s, 5m.")] = "",
     follow_retention: Annotated[
-        bool,
-        typer.Option(
-            "--follow-retention", help="Delete a row from the table when retention has deleted the row from the log."
-        ),
+        bool, typer.Option("--follow-retention", help="Delete rows that retention has deleted from the log.")
     ] = False,
     file_bytes: Annotated[
         int, typer.Option("--file-bytes", help="Approximate bytes of the log in one file of the table.")
     ] = FILE_BYTES,
-    optimize_after: Annotated[
-        int, typer.Option("--optimize-after", help="Run OPTIMIZE on the table after this many segments; 0: never.")
-    ] = 0,
+    optimize_after: Annotated[int, typer.Option("--optimize-after", help="OPTIMIZE after this many segments.")] = 0,
     restart: Annotated[
-        bool,
-        typer.Option("--restart", help="Publish from the beginning, after the table or the ledger was created again."),
+        bool, typer.Option("--restart", help="Publish from the beginning, if table or ledger was created again.")
     ] = False,
     accept_changes: Annotated[
         bool, typer.Option("--accept-changes", help="Continue although another writer changed rows of the table.")
