@@ -54,7 +54,7 @@ def query_title(query: StreamingQuery) -> str:
 
 
 class Batches:
-    """Iterator over the finished batches of one run of a query. It returns each batch once."""
+    """Iterator over the finished batches of one execution of a query. It returns each batch once."""
 
     def __init__(self, query: StreamingQuery) -> None:
         self._query = query

@@ -4,7 +4,7 @@ Rules
 - The name of a partitioned ledger selects all of its partitions, also partitions that are added later.
 - A pattern must match the whole short name of a ledger: `orders` in the namespace public/default, and
   `tenant/namespace/orders` in any other namespace. It is never compared with the name of a partition.
-- Between two runs of a query, the selection may grow. It must still contain all ledgers of the checkpoint.
+- Between two executions of a query, the selection may grow. It must still contain all ledgers of the checkpoint.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ Rules
   3. The default of the read: earliest for a batch read, latest for a stream.
 - The end of a ledger follows the same order, with the options `ending…`. By default a read has no end bound.
 - A query starts at its checkpoint, else at its subscription's position, else at the bound that the options set. If a
-  start option is ignored, a warning is logged once per run of a query.
+  start option is ignored, a warning is logged once for each execution of a query.
 - Spark asks a source for its initial offset only if there is no checkpoint. So if Spark passes a start offset before it
   asked for the initial offset, the query continues from a checkpoint.
 - The log level is WARNING. Reason: Python shows no lower level in the process where Spark runs a source.
@@ -163,7 +163,7 @@ def _require_within(bound: Bound, log: LogStatus) -> None:
 
 
 class IgnoredStart:
-    """Logger of a start option that has no effect. Logs at most once per run of a query."""
+    """Logger of a start option that has no effect. Logs at most once for each execution of a query."""
 
     def __init__(self, options: LedgerOptions) -> None:
         self._options = options

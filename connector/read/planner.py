@@ -65,7 +65,7 @@ class BatchPlanner(Protocol):
 
 
 class StreamPlanner(Protocol):
-    """Plan of one run of one query."""
+    """Plan of one execution of a query."""
 
     start_warning: str = ""
     """Warning that a start option is ignored because a cursor exists; empty if no option is ignored."""

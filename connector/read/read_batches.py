@@ -1,9 +1,9 @@
-"""Ids of the batches that one run of a query reads, for logs: see `ledger.logs.batch`.
+"""Ids of the batches that one execution of a query reads, for log messages: see `ledger.logs.batch`.
 
     Spark calls              the batch gets
     latestOffset(start)      the next id; but the same id again for the same start
-    partitions(start, end)   the id of its start, which is then also stored for its end
-    commit(end)              the id that is stored for its end
+    partitions(start, end)   the id that `start` got; it is now stored for `end`, too
+    commit(end)              the id that is stored for `end`
 
 Rules
 - If a trigger finds no rows, the next trigger has the same id, because it has the same start.
@@ -24,7 +24,7 @@ _KEPT = 8
 
 
 class ReadBatches:
-    """Ids of the batches of one run."""
+    """Ids of the batches of one execution."""
 
     def __init__(self) -> None:
         self._run = new_id().partition("-")[0]
@@ -50,7 +50,7 @@ class ReadBatches:
         return batch
 
     def ending_at(self, end: Mapping[str, Any]) -> BatchId | None:
-        """Return the id of the batch that ends at `end`. None if an earlier run has read the batch."""
+        """Return the id of the batch that ends at `end`. None if an earlier execution has read the batch."""
         return self._ends.get(_text(end))
 
 

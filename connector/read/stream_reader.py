@@ -1,6 +1,6 @@
 """Streams, `spark.readStream.format("ledger")`: Spark's reader, which uses the planner of a source.
 
-Spark keeps one reader on the driver for each run of a query. For each trigger Spark calls `latestOffset(start)`,
+Spark keeps one reader on the driver for each execution of a query. For each trigger Spark calls `latestOffset(start)`,
 `reportLatestOffset`, `commit(previous end)` and `partitions(start, end)`. After a failure it calls `partitions` first.
 
 Spark 4.0 and 4.1 have no *admission control*: they pass no start and no limits to `latestOffset()`. There the start is

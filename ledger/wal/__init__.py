@@ -12,6 +12,7 @@ Words of the package, as in docs/concepts.md
 - *take-over*: a new broker, the *taker*, replaces the earlier broker. It raises the *epoch*, a number in the manifest.
 - *claim*: an empty object that a taker puts into a slot, so that a late put of the earlier broker fails there.
 - *void*: written by an earlier broker into a slot after the taker's first claim. Readers skip a void object.
+- *secret*: an object with the token and the certificate by which clients connect to the broker.
 - *live*: still needed by the next broker. The *first live number* is the number of the oldest live object.
 - *batch*: changes that become visible in one step. A *part* is a piece of a batch in one log object.
 """

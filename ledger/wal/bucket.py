@@ -1,4 +1,4 @@
-"""Bucket of a store: the interface to its requests, and the names of the store's objects.
+"""Bucket of a store: the interface through which the log sends requests, and the names of the store's objects.
 
 `pyspark_ledger.offload.storage` implements the interface. This package does not import the implementation. The *epoch*
 in the name of an object is a number that each new broker of the store raises.

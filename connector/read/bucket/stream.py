@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class BucketStream(StreamPlanner):
-    """Plan of one run of one query of a bucket."""
+    """Plan of one execution of a query of a bucket."""
 
     def __init__(self, options: LedgerOptions, user_schema: StructType | None = None) -> None:
         self.read = BucketRead(options, user_schema)
@@ -110,7 +110,7 @@ class BucketStream(StreamPlanner):
         return ranges
 
     def _take(self, log: BucketLog, range_: PositionRange, rows: int, size_bytes: int) -> tuple[Position, int, int]:
-        """Return the end of the largest range within the limits, with its rows and bytes. It has at least one entry."""
+        """Return the end of the largest range within the limits, with its row and byte counts. It has an entry or more."""
         end = self.read.with_heads(log).split_by_limit(range_, rows, size_bytes)
         return end, *log.measure(PositionRange(range_.start, end))
 

@@ -82,7 +82,7 @@ class LogStates:
 
 
 class LedgerStream(StreamPlanner):
-    """Plan of one run of one query of ledgers."""
+    """Plan of one execution of a query of ledgers."""
 
     def __init__(self, options: LedgerOptions, schema: StructType | None = None) -> None:
         self.read = LedgerRead(options, schema)

@@ -67,7 +67,7 @@ class _LogPlan:
 
 
 class TableStream(LedgerStream):
-    """Plan of one run of one query. The query reads a table, and the ledgers that are published to this table."""
+    """Plan of one execution of a query. The query reads a table, and the ledgers that are published to this table."""
 
     def __init__(self, options: LedgerOptions, schema: StructType | None = None) -> None:
         super().__init__(options, schema)
