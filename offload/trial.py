@@ -55,7 +55,7 @@ def _try(store: ObjectStore, key: str) -> None:
         except LedgerError as error:
             kind = Refused if isinstance(error, Unavailable) else type(error)
             raise kind(_report(store, key, passed, step, error.message), hint=_hint(error)) from None
-        except OSError as error:  # raised by a store in a directory
+        except OSError as error:  # raised by a bucket that is a directory
             raise Refused(_report(store, key, passed, step, str(error)), hint=_UNTRIED) from None
         passed.append(step)
 

@@ -1,8 +1,9 @@
-"""Set of entries of one ledger, as ranges `[first, end)` of each segment (file).
+"""Set of entries of one log, as ranges `[first, end)` of each segment (file).
 
 Invariant: the ranges of a segment are sorted, disjoint, never adjacent and never empty.
 
-The ranges are in lists and found by binary search, because a set of delivered entries has few ranges.
+The broker uses these sets for the entries that it has delivered to a reader. Such a set has few ranges. So sorted lists
+are enough, although an insertion moves all later ranges of the list.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class EntryRanges:
         return first >= end or (at >= 0 and ranges[1][at] >= end)
 
     def end_of(self, position: Position) -> Position:
-        """Return the end of the range that contains `position` or ends there. Returns `position` if there is none."""
+        """Return the end of the range that contains `position`, or `position` itself if no range contains it."""
         starts, ends = self._ledgers.get(position.ledger_id, ([], []))
         at = bisect_right(starts, position.entry_id) - 1
         return position if at < 0 or ends[at] < position.entry_id else Position(position.ledger_id, ends[at])

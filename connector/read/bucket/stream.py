@@ -110,7 +110,7 @@ class BucketStream(StreamPlanner):
         return ranges
 
     def _take(self, log: BucketLog, range_: PositionRange, rows: int, size_bytes: int) -> tuple[Position, int, int]:
-        """Return the end of the largest range within the limits, with its row and byte counts. It has an entry or more."""
+        """Return the end of the largest range within the limits, with its row and byte counts. Never empty."""
         end = self.read.with_heads(log).split_by_limit(range_, rows, size_bytes)
         return end, *log.measure(PositionRange(range_.start, end))
 
