@@ -13,8 +13,8 @@ Rules
 - A trimmed entry, which retention has deleted, counts as acknowledged. The metadata list the trimmed segments of a log.
   A segment id below the log's first id is no proof of a trim, because ids are unique in the whole store. The id may
   belong to a segment of another log.
-- If all rows of an entry are acknowledged, the entry is acknowledged as a whole. The log's index has the number of
-  rows.
+- If all rows of an entry are acknowledged, the entry is acknowledged as a whole. The segment's index states how many
+  rows the entry has.
 """
 
 from __future__ import annotations
@@ -73,7 +73,10 @@ def entry_sizes(segment: LogSegment) -> Integers:
 
 
 def _add(positions: PositionSet, segment: LogSegment, request: _Request, lines: Flags, snapshot: LogSnapshot) -> None:
-    """Add the marked lines of a request, all of one segment. Raises Refused if an entry or a row does not exist."""
+    """Add the lines of a request that belong to a segment. `lines` has a flag for each line of the request.
+
+    Raises Refused if an entry or a row does not exist.
+    """
     entries = request.entries[lines]
     wrong = entries[(entries < 0) | (entries >= segment.entries)]
     if len(wrong):

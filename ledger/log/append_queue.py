@@ -1,11 +1,11 @@
-"""Group commit for one managed ledger.
+"""Queue of the appends to one managed ledger. One sync makes many appends durable, because a sync is slow.
 
 Appends pass two stages. Each stage is run by one thread at a time. The *executor* is the store's thread pool.
 
 - Write stage: takes as many queued appends as fit into the open segment (a *group*), and writes them. If the log is
   idle, the thread that appends may run this stage. Otherwise a thread of the executor runs it. Exception: in a store in
   a bucket, appends that arrive during a sync wait in the queue. The end of the sync starts the write stage. The stage
-  starts earlier if the waiting appends have enough bytes for a whole sync.
+  starts earlier if the waiting appends have `sync_bytes`, the most that one sync takes.
 - Sync stage: performs one sync for all groups written so far, and completes their futures. The stage repeats until
   all written groups are synced. It runs on the store's `SyncPool` while the write stage writes the next groups.
 
@@ -94,8 +94,7 @@ class PendingRun(Pending[CommittedRun]):
 
     `size` is in bytes and includes the header of each entry in the file. `parts` are set if the staged parts (the files
     of the tasks) become segments (`ledger.log.staging.promotion`). `direct` is set if the parts are data objects in the
-    bucket; then the run has no entries here. `batch` is the id of the batch for log lines. It is stored here because
-    the caller's thread does not write the run.
+    bucket; then the run has no entries here. `batch` is the id of the Spark batch, for messages of Python's `logging`.
     """
 
     request: CommitRun
@@ -226,8 +225,8 @@ class AppendQueue(Generic[Written]):
     def _may_wait(self, item: Item) -> bool:
         """Return whether an append waits in the queue until the sync ends. Called with the lock held.
 
-        Reason: the write stage takes the same time for one append as for many. The end of the sync starts the write
-        stage.
+        The end of the sync starts the write stage. Reason: the write stage takes the same time for one append as for
+        many.
         """
         most = self._pool.sync_bytes
         if not most or not self._syncing or not isinstance(item, PendingAppend):

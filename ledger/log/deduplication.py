@@ -9,8 +9,8 @@ acknowledged and not written. The known ids are as durable as the log: when a se
 in the metadata. After a crash, recovery finds later ids in the entries of the open segment.
 
 Invariants
-- Each append in flight has a *claim*, which contains its sequence ids. A caller holds `lock` while it queues an append
-  and admits its claim. So claims have the order of the queue.
+- Each append in flight has a *claim*, which contains its sequence ids. `admit` records the claim. A caller holds `lock`
+  while it queues an append and calls `admit`. So claims have the order of the queue.
 - A duplicate of an entry in flight gets the result of this entry. So a duplicate is acknowledged only if the entry is
   durable.
 - If an entry fails, the later entries of its producer are not written (`SequenceClaim.valid`). Reason: a later entry

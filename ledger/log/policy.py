@@ -97,7 +97,7 @@ class LedgerPolicy:
 
     @property
     def entry_bytes_max(self) -> int:
-        """The maximum size of an entry with the broker's metadata. Such an entry still fits into a block."""
+        """The maximum size of an entry with its stamp. Such an entry still fits into a block."""
         return entry_bytes_max(self.block_bytes)
 
     @property

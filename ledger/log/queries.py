@@ -77,7 +77,7 @@ def estimated_backlog(snapshot: LogSnapshot, left: PositionRange) -> Backlog:
 def unacknowledged(
     positions: PositionSet, snapshot: LogSnapshot, left: PositionRange, total: Backlog, *, precise: bool = True
 ) -> Backlog:
-    """Return the backlog `total` of the range `left` without the acknowledged `positions`.
+    """Return the entries, rows and bytes of the range `left` that are not in `positions`. `total` has all of the range.
 
     If not `precise`, each acknowledged entry counts as an average entry of its segment. An entry with only some
     acknowledged rows then counts as unacknowledged.
@@ -105,7 +105,7 @@ def unacknowledged(
 
 
 def _slices_with(positions: PositionSet, snapshot: LogSnapshot, left: PositionRange) -> Iterator[Slice]:
-    """Yield the slices of the range `left` in the segments that have entries in `positions`."""
+    """Yield the part of the range `left` in each segment that has entries in `positions`."""
     for ledger_id in positions.ledgers():
         if left.start.ledger_id <= ledger_id <= left.end.ledger_id and snapshot.segments.find(ledger_id) is not None:
             within = PositionRange(Position(ledger_id, 0), Position(ledger_id + 1, 0))
@@ -129,7 +129,7 @@ class Head(NamedTuple):
 
 
 class _Left(NamedTuple):
-    """Counted rows and bytes of each entry of a slice."""
+    """Counted rows and bytes of each entry of a slice (consecutive entries of one segment)."""
 
     rows: Integers
     sizes: Integers

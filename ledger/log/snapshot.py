@@ -145,7 +145,7 @@ class LogSnapshot:
         return found
 
     def split(self, range_: PositionRange, target_bytes: int, max_parts: int) -> list[SplitPart]:
-        """Split a range between entries into at most `max_parts` parts of about `target_bytes`."""
+        """Split a range into at most `max_parts` parts of about `target_bytes`. Entries are not split."""
         if not range_:
             return []
         _, _, total = self.measure(range_)
@@ -221,7 +221,7 @@ class LogSnapshot:
             )
 
     def _is_at_end(self, position: Position) -> bool:
-        """Return whether a position after `end` is in an empty segment, and so is the same place as `end`."""
+        """Return whether a position after `end` is the same place as `end`, because its segment is empty."""
         return position.entry_id <= 0 and self.segments.find(position.ledger_id) is not None
 
 

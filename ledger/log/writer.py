@@ -87,8 +87,7 @@ class LogWriter:
         self.append_latencies, self.sync_latencies = Latencies(), Latencies()
         self._failure: LedgerError | None = None
         self._unsealed = False
-        # If the pool limits the size of a sync, a group must fit into one sync. Such a sync begins when its first
-        # entries are written.
+        # If the pool limits the size of a sync, a group must fit into one sync.
         self._group_bytes = context.sync_pool.sync_bytes or _GROUP_BYTES_MAX
         self._queue: AppendQueue[Written] = AppendQueue(context.executor, context.sync_pool, self)
         publish(snapshot)

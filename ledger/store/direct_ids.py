@@ -2,14 +2,15 @@
 
 The commit makes each object a segment of its ledger. The key of an object contains the segment id (`ledger_id` in the
 code, as in Pulsar). So the id must be known before the put. The ids of a ledger's segments must rise, in the order of
-the batch's tasks. A *reservation* is a range of segment ids for one batch in one ledger, with the keys that contain
-these ids.
+the batch's tasks. A *reservation* is a range of segment ids for tasks of one batch in one ledger, with the keys that
+contain these ids.
 
 Rules
-- When the first task of a batch asks, the broker reserves `_TASKS` ids for the batch and the ledger. Task *n* gets the
-  id with offset *n*. So the ids of a batch rise with its tasks.
-- One write to the metadata reserves the ids of several batches. If the ledger has got a segment with a higher id
-  meanwhile, these ids are not used, and new ids are reserved.
+- The tasks of a batch are divided into groups of `_TASKS` tasks. When the first task of a group asks for a key, the
+  broker reserves `_TASKS` ids for the group. Task *n* of the group gets id *n* of the reservation. So the ids of a
+  group rise with its tasks.
+- One write to the metadata reserves the ids of `_BATCHES_AHEAD` groups. If the ledger has got a segment with a higher
+  id meanwhile, these ids are not used, and new ids are reserved.
 - No two ledgers get the same id. If the id of an object is not reserved for the object's batch, the object is copied to
   a new id.
 - Reservations are in memory only. So after a restart of the broker, the commit copies the objects of a running batch to
@@ -35,7 +36,7 @@ _RESERVATIONS_MAX = 10_000
 
 
 class _Owner(NamedTuple):
-    """Owner of a reservation: a group of `_TASKS` tasks of a batch in one ledger.
+    """Owner of a reservation: a group of tasks of a batch in one ledger.
 
     `group` is None for the keys that the broker itself makes.
     """
@@ -58,7 +59,7 @@ class DirectIds:
         self._metadata = metadata
         self._new_id = new_id
         self._lock = threading.Lock()
-        self._ahead = range(0)  # ids that are reserved for later batches
+        self._ahead = range(0)  # ids that are reserved for later groups
         self._reserved: OrderedDict[_Owner, _Reservation] = OrderedDict()
 
     def of_task(self, request: OpenUpload, ledger: ManagedLedger) -> DirectKey:
@@ -79,7 +80,7 @@ class DirectIds:
         return keys
 
     def of_joined(self, run: CommitRun, ledger: ManagedLedger, ledger_id: int) -> DirectKey:
-        """Return a new key for an object of joined small parts. `ledger_id` is next to a neighbour's id."""
+        """Return a new key, with the id `ledger_id`, for an object into which small parts are joined."""
         key = DirectKey(uuid.UUID(self._new_id()), ledger_id)
         self._add(run, ledger, [key])
         return key

@@ -13,9 +13,8 @@ Rules
   object.
 - The commit refuses an object that is older than half of `stagingRetentionSeconds`. The sweep deletes objects that are
   older than the whole time. So no broker deletes an object that another broker may still list.
-- A commit refuses an object that is a segment of any ledger already. For example, a repeated
-  batch write is refused in this way if the record of the first write has expired. No commit deletes an object that is a
-  segment.
+- A commit refuses an object that is a segment of any ledger already. For example, a repeated batch write is refused in
+  this way if the record of the first write has expired. No commit deletes an object that is a segment.
 - After a commit, all other objects of this batch and of earlier batches of the query are unwanted. They come from
   repeated tasks, or the broker has copied them. A later commit of such a batch is a repetition and needs no object.
 - Objects become unwanted by a transaction in the metadata. The transactions of a broker that lost the store fail, so
@@ -106,7 +105,7 @@ class DirectParts:
         return objects
 
     def place(self, request: OpenUpload) -> UploadTarget:
-        """Return a new key for a task. Returns an empty target if the part must go through the broker."""
+        """Return the place in the bucket for a task's part. An empty place: the part must go through the broker."""
         objects = self._objects
         if objects is None or self.upload_from < 0:
             return UploadTarget()
@@ -168,7 +167,7 @@ class DirectParts:
     def committed(self, run: CommitRun) -> None:
         """Start the put of the index objects of a committed batch, and the deletion of the batch's other objects.
 
-        Called again for a repeated commit: after a crash only the parts of `run` name the objects.
+        Also called for a repeated commit. Reason: after a crash of the broker, only `run` names the objects.
         """
         parts = _object_parts(run)
         if not parts:

@@ -2,7 +2,7 @@
 
 To *offload* a segment, a sealed file of a ledger, is to copy it to object storage. The id of a segment is `ledger_id`
 in the code, as in Pulsar. An *attempt* is one upload of a segment, named by a UUID. A *run* is the offload of several
-segments of one ledger. A *sweep* deletes *unwanted* objects: those of attempts that did not complete or that no record
+segments of one ledger. A *sweep* deletes *unwanted* objects: objects of incomplete attempts, and objects that no record
 names. A *direct segment* is a segment whose data object (its bytes) a Spark task put into the bucket itself. An *index
 object* states where the entries of a segment are in its data object.
 
@@ -282,8 +282,7 @@ class OffloadScheduler:
     def _recorded(self) -> set[uuid.UUID]:
         """Return every attempt in a record, every running attempt, and the attempts that an unfinished batch needs.
 
-        The records are read last. So an attempt that completes during the call is either still running or already in a
-        record.
+        The records are read after the running attempts. So an attempt that completes during the call is not missed.
         """
         running = set(self._running) | self._batch_objects()
         return running | {attempt.attempt for *_, attempt in self._metadata.segments.attempts()}

@@ -116,7 +116,7 @@ class Store:
         )
         self.partitions = PartitionTable(metadata, new_id)
         self._lock_held = lock
-        self._identity = file_identity(path / METADATA)  # SQLite never replaces its file
+        self._identity = file_identity(path / METADATA)  # never changes, because SQLite does not replace its file
         self.metadata = metadata
         self._settings = settings
         self._clock = clock
@@ -162,7 +162,7 @@ class Store:
         self._leaving = False
         self.direct = self._direct_parts(offloader, settings)
         self.commits = ManifestCommits(metadata.manifests, self._staging, self.direct, self.ledger, clock)
-        # Committed batches are finished before the sweep: it would delete staged files that they may need.
+        # Committed batches are finished before the sweep, because the sweep deletes staged files.
         finished = self.commits.finish_all()
         self._sweep(staging=finished)
 
@@ -234,7 +234,7 @@ class Store:
 
         Raises NotFound if there is no store. Raises Refused if another broker owns the store (unless `take_over`), if
         other users can write to it, or if it belongs to another host. Also raises Refused on a file system without
-        locks, preallocation or sync, and in a directory whose store has moved to a bucket.
+        locks, sync or reserved space, and in a directory whose store has moved to a bucket.
         """
         path, durability = path.absolute(), durability or DiskDurability()
         require_settings(settings)
@@ -554,7 +554,7 @@ class Store:
 
 
 def _switches(request: CreateLedger) -> dict[str, str]:
-    """Return the ledger properties for its de-duplication and durability. A default value needs no property."""
+    """Return the properties of a new ledger for de-duplication and durability. A default value needs no property."""
     properties = {DEDUPLICATION_ENABLED: "true"} if request.deduplication else {}
     return {**properties, DURABILITY: request.durability} if request.durability != "fsync" else properties
 

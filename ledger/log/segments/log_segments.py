@@ -1,6 +1,7 @@
-"""Ordered segments of a managed ledger, with prefix sums of their sizes: the size of a range is one subtraction.
+"""Ordered segments of a managed ledger, with running totals of their sizes (*prefix sums*).
 
 A segment is a file of the ledger. Only the last segment is open for appends; all others are sealed and never change.
+The size of a range of segments is the difference of two prefix sums.
 
 Invariants
 - `LogSegments` is an immutable view. All views of a log share append-only lists of its sealed segments. A view has its

@@ -57,7 +57,7 @@ class OpenSegment:
         self.size += sum([entry.size for entry in entries])
 
     def make_room(self, length: int) -> None:
-        """Preallocate `length` bytes for the entries of one batch, but not beyond the end of the open block."""
+        """Reserve `length` bytes on the disk for the entries of one batch, but not beyond the end of the open block."""
         self.file.preallocate(length)
 
     def acknowledge(self, entries: int) -> None:
@@ -134,7 +134,7 @@ class Written:
 
 
 class TimedFile:
-    """File of a sync stage. Records the duration of the sync, the same number in each of `latencies`."""
+    """File of a sync stage. Adds the duration of the sync to each of `latencies`."""
 
     __slots__ = ("_fd", "_file", "_last", "_latencies", "_started_s")
 

@@ -341,7 +341,7 @@ class SegmentList:
             synced=self._is_synced,
         )
         if context.sync_through is not None:
-            recovered = recovered.acknowledged_part()  # in a bucket, the log of the store may lack the other entries
+            recovered = recovered.acknowledged_part()  # only acknowledged entries are certainly in the bucket
         self._learn(recovered)
         sealed, index = seal_recovered(recovered), recovered.index
         del recovered  # otherwise the traceback of an error would keep the index file mapped

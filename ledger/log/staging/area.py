@@ -7,8 +7,8 @@
     +-----------+--------------+-----------------+
 
 Rules
-- Each attempt of a Spark task writes its own part. The commit contains the number of entries, the length and the CRC32C
-  of each part. The broker refuses a part that differs in one of these values.
+- Each attempt of a Spark task writes its own part. The commit contains the number of entries, the length and the
+  checksum (CRC32C) of each part. The broker refuses a part that differs in one of these values.
 - A part for a ledger of a local store has the layout of a segment instead (`ledger.transport.part_file`). If the part
   is large, it becomes a segment at the commit, without a copy of its bytes (`ledger.log.staging.promotion`). Then the
   other parts of its batch also become segments, in their order. Consecutive small parts are first joined into one part.

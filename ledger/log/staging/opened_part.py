@@ -9,9 +9,9 @@ batch.
     blocks …   frame (length, number) | wide stamp | entry      frame | wide stamp | marker
 
 Rules
-- Every byte outside of stamps and entries is checked: block headers, frame headers, padding. The part's checksum covers
-  the frame headers and the first bytes of each entry, with the entry's own checksum. The rest of an entry is covered by
-  the entry's own checksum, which the commit verifies.
+- Every byte outside of stamps and entries is checked: block headers, frame headers, padding.
+- The first bytes of each entry contain a checksum of the rest of the entry, which the commit verifies. The part's
+  checksum covers the frame headers and these first bytes.
 - The entries are views of the mapped file.
 """
 

@@ -1,19 +1,19 @@
-"""Promotion of staged parts: the files of a large batch become segments of the log by a link, without a copy.
+"""Promotion of staged parts: the files of a large batch become segments of the log, without a copy.
 
 A *staged part* is the file that one Spark task wrote for one ledger. A *stamp* before each entry has the time at which
 the broker stored the entry, and its row number. A *marker* is the last entry of a batch in a ledger. The *sidecar* is
-the index file `<id>.index` beside a segment.
+the index file `<id>.index` beside a segment. A *link* gives a file a second name (a hard link).
 
     part in segment layout ─▶ stamps ─▶ sync ─▶ sidecar ─▶ link <id>.ledger ─▶ sync of the directory ─▶ list (commit)
 
-The task has synced its part already. So the sync here writes only the pages with stamps. To *list* a segment is to
+The task has synced its part already. So the sync here writes only the places with stamps. To *list* a segment is to
 record it in the metadata.
 
 Invariants
 - Only the stamps of a part ever change. If a commit is repeated after a crash, it writes all stamps again.
 - The broker locks a part before it writes the stamps, and until the segment is listed. A part that another broker has
-  locked is copied instead. A part whose file has a second name (a hard link) is also copied, because it may be a
-  segment already. So a broker that was suspended and has lost the store never changes a listed segment.
+  locked is copied instead. A part whose file has a second name is also copied, because it may be a segment already. So
+  a broker that was suspended and has lost the store never changes a listed segment.
 - One metadata transaction lists all segments of a batch, in the order of the parts. After a crash before this
   transaction, no record lists the new segment files. The next start deletes these names, and the parts keep their names
   in the staging directory.

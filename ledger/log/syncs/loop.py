@@ -4,8 +4,8 @@
 
 To *complete* a log is to answer the appends that its sync covers. A *group* is entries that were written together.
 
-One event file descriptor wakes the thread: the kernel signals the end of a sync, and `submit` signals a job. A step of
-the thread completes all ended syncs after one check that this broker still owns the store.
+The thread sleeps until the kernel signals the end of a sync, or `submit` signals a job. A step of the thread completes
+all ended syncs after one check that this broker still owns the store.
 
 Invariants
 - A log is completed after its own sync, and after the check that follows.
@@ -141,7 +141,7 @@ class SyncLoop:
         """Return all running syncs as failed, because their results are unknown."""
         _log.error("the sync of %d files failed with an unexpected error", len(self._running), exc_info=error)
         syncs.close()
-        self._wake()  # for jobs that relied on the end of a sync
+        self._wake()  # `submit` may have left this to the end of a sync
         unknown = f"the result of the sync is unknown: {error!r}"
         return [self._end(number, OSError(errno.EIO, unknown)) for number in list(self._running)]
 
