@@ -23,7 +23,7 @@ Buffer: TypeAlias = "bytes | bytearray | memoryview | pa.Buffer"
 def crc32c(buffer: Buffer, start: int = 0) -> int:
     """Return the CRC32C of a buffer.
 
-    If `start` is the CRC32C of earlier bytes, the result covers them and the buffer.
+    If `start` is the CRC32C of earlier bytes, the result is the CRC32C of the earlier bytes and the buffer together.
     """
     if isinstance(buffer, bytes):
         return int(google_crc32c.extend(start, buffer))

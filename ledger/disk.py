@@ -34,11 +34,11 @@ DIRECTORY_MODE = 0o700
 _COPY_BYTES = 1024 * 1024
 IOV_MAX = os.sysconf("SC_IOV_MAX")
 _FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC
-# SYNC_FILE_RANGE_WRITE starts write-back. An error of the device stays pending, and the next sync reports it.
+# SYNC_FILE_RANGE_WRITE starts the transfer to the device. The next sync reports an error of the device.
 _RANGE_WRITE = 2
 # Only Linux has this call. Other systems cannot write a log, but a reader there imports this module.
 _SYNC_FILE_RANGE = getattr(ctypes.CDLL(None), "sync_file_range", None)
-# FALLOC_FL_KEEP_SIZE reserves space behind the end of a file. ext4 stores up to four extents in the inode.
+# FALLOC_FL_KEEP_SIZE reserves space behind the end of a file. `spread_extents` explains its use.
 _FALLOCATE = getattr(ctypes.CDLL(None), "fallocate", None)
 _KEEP_SIZE = 1
 _FAR_OFFSET, _FAR_BLOCKS, _FAR_BYTES = 1 << 40, 4, 4096
@@ -118,8 +118,8 @@ def take_from_writer(path: Path, beside: Path) -> bool:
 
     Returns whether another process had them open.
 
-    The writer of both files has the lock of the first (`hold`). It may be suspended or slow, and write later. The
-    copies take over the names, so such a write reaches only files without a name. The copies are durable on return. The
+    The writer of both files has the lock of the first (`hold`). The writer may be suspended or slow, and write later.
+    Such a write reaches only the old files, which have no name after the call. The copies are durable on return. The
     file `beside` may be missing.
     """
     with opened(path) as source:
@@ -160,10 +160,11 @@ def preallocate(fd: int, offset: int, length: int, path: Path | None = None) -> 
 def spread_extents(fd: int) -> None:
     """Reserve four separate blocks far behind the end of a file, which keeps its length. A truncation releases them.
 
-    Reason: ext4 stores up to four extents (ranges of blocks) of a file in its inode, and more in a block of their own.
-    If a file has four, a sync of reserved space allocates this block and frees it again. On a disk with the mount
-    option `discard`, each sync then waits for a discard of the freed block. With four more extents the block stays.
-    The call is a hint, and reports no error.
+    Reason: the file system ext4 stores the places of a file's data as *extents*, ranges of blocks of the disk. The
+    file's own record, its inode, has room for four extents. More extents need a block of their own. If a file has four,
+    a sync of reserved space allocates this block and frees it again. If the disk is mounted with the option `discard`,
+    each sync then waits until the disk has erased the freed block. With four more extents the block stays. The call is
+    a hint, and reports no error.
     """
     if _FALLOCATE is None:
         return
@@ -188,9 +189,9 @@ def sync_data(fd: int) -> None:
 
 
 def begin_sync(fd: int, offset: int = 0, length: int = 0) -> None:
-    """Ask the kernel to start write-back of a range of a file, by default of the whole file, without waiting for it.
+    """Ask the kernel to start the transfer of a range of a file to the device, by default of the whole file.
 
-    The call is a hint: nothing is durable after it, and it reports no error.
+    The call is a hint: it does not wait, nothing is durable after it, and it reports no error.
     """
     if _SYNC_FILE_RANGE is not None:
         _SYNC_FILE_RANGE(fd, ctypes.c_int64(offset), ctypes.c_int64(length), _RANGE_WRITE)
@@ -263,7 +264,7 @@ def read_into(fd: int, target: memoryview, offset: int) -> int:
 
 
 def mapped(fd: int) -> memoryview:
-    """Map a whole file for reading, until its last view is released. The file must not shrink before that."""
+    """Map a whole file into memory, for reading, until its last view is released. The file must not shrink before."""
     size = os.fstat(fd).st_size
     return memoryview(mmap.mmap(fd, size, prot=mmap.PROT_READ)) if size else memoryview(b"")
 

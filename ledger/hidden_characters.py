@@ -1,8 +1,8 @@
 """Hidden characters: invisible characters, and characters that change how their neighbours look. No new name has one.
 
-Hidden characters are control characters, format characters (bidirectional controls, zero-width characters), line and
-paragraph separators, and lone surrogates. UTF-8 cannot encode a lone surrogate. An error shows a hidden character as
-its code point.
+Hidden characters are control characters, format characters, line and paragraph separators, and lone surrogates. A
+format character has no width, or changes the direction of text. A lone surrogate is one half of a character in UTF-16;
+UTF-8 cannot encode it. An error shows a hidden character as its code point.
 """
 
 from __future__ import annotations

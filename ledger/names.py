@@ -1,5 +1,7 @@
 """Names of managed ledgers, as Pulsar writes them (`tenant/namespace/persistent/topic`), and of their partitions.
 
+A *tenant* is a group of namespaces. *Topic* is Pulsar's word for a ledger with messages, and `persistent` a fixed word.
+
 Rules of names
 - A user writes `orders`, `public/default/orders` or `persistent://public/default/orders` for the same ledger.
   Upper and lower case stay as the user wrote them.

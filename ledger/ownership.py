@@ -1,8 +1,9 @@
 """Identity of this host and of processes, and the lock of a store.
 
 Rules
-- A store belongs to one host and one directory: its metadata record the machine id, the device and the inode.
-- The lock is a `flock` on `<store>/lock`. The kernel releases the lock when the broker's process ends.
+- A store belongs to one host and one directory. Its metadata record the machine id, and the numbers of the directory's
+  disk (device) and of the directory on this disk (inode).
+- The lock is a `flock`, a lock of the kernel, on `<store>/lock`. The kernel releases it when the broker's process ends.
 - A broker that takes a store over replaces the lock file. The previous broker keeps the lock of the replaced file. It
   learns from the store's epoch, which rises with each start of a broker, that it has lost the store.
 - A process is identified by host, pid and start time, because the kernel reuses pids.
@@ -191,7 +192,7 @@ class StoreLock:
 def _start_time(pid: int) -> str:
     """Return a process's start, in clock ticks since boot.
 
-    Returns an empty text if no process, or a zombie, has the pid.
+    Returns an empty text if no process has the pid, or only a zombie (a process that has ended).
     """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

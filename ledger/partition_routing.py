@@ -70,7 +70,11 @@ def partitions_for_keys(keys: pa.Array, partitions: int, hashing_scheme: str) ->
 
 
 def _murmur3(data: npt.NDArray[np.uint8], edges: npt.NDArray[np.int64]) -> _U32:
-    """Return the hash of each `data[edges[i]:edges[i + 1]]`. Step n mixes word n of all keys, modulo 2**32."""
+    """Return the hash of each key `data[edges[i]:edges[i + 1]]`.
+
+    A key is read as words of 4 bytes. Step n of the loop mixes word n of every key into the hash of this key. All
+    numbers are modulo 2**32.
+    """
     starts, sizes = edges[:-1], np.diff(edges)
     hashes = np.zeros(len(sizes), np.uint32)
     padded = np.concatenate([data, np.zeros(4, np.uint8)])

@@ -307,10 +307,10 @@ class DeliveryTable:
         return DecidedDelivery(number, position, dead)
 
     def _dead_letter_record(self, cursor: CursorRecord, shares: list[DeliveredRange]) -> int:
-        """Store the dead letters `shares`, and return the number of their record, 0 if there are none.
+        """Store the dead letters, whose positions are `shares`. Return the number of their record, 0 if there are none.
 
-        If the record of earlier dead letters is still stored, return its number instead. Then `shares` stay
-        outstanding.
+        If the record of earlier dead letters is still stored, return its number instead. Then the new dead letters
+        stay outstanding.
         """
         pending = self._records.get(cursor.ledger, cursor.name, DEAD)
         if pending is not None:

@@ -110,7 +110,7 @@ class BatchRows(NamedTuple):
         return places
 
     def changed_by(self, other: BatchRows) -> Flags:
-        """Return for each entry of `other` whether `other` acknowledges a row that this value does not acknowledge."""
+        """Return for each entry of `other` whether `other` acknowledges a row of the entry that `self` does not."""
         if not len(other):
             return np.zeros(0, dtype=np.bool_)
         changed = np.ones(len(other), dtype=np.bool_)

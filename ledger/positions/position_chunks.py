@@ -17,7 +17,7 @@ Rules
 - Footers, sizes and numbers are untrusted. Each is checked against its limit before use.
 - A footer is valid only if all its chunks are present and have the stated total length.
 - A footer cannot refer to more entries than precede it. So the entries of the log limit the memory of a read.
-- A plain state has at most `FOOTER_LENGTH_MAX` bytes, because PIP-381 stores the length in a Java `int`.
+- An uncompressed state has at most `FOOTER_LENGTH_MAX` bytes, because PIP-381 stores the length in a Java `int`.
 - A state that could not be read again is refused when it is written.
 """
 
@@ -143,7 +143,7 @@ def state_ending_at(last: int, read: Callable[[int], memoryview], where: str) ->
 
 
 def encode_delta(base: int, number: int, info: bytes, *, compression: int = NONE) -> bytes:
-    """Encode a delta. `info` has at most `STATE_BYTES_MAX` bytes. It stays plain if compression does not shrink it."""
+    """Encode a delta. `info` has at most `STATE_BYTES_MAX` bytes. It is compressed only if this shrinks it."""
     body, codec = info, NONE
     if compression != NONE:
         shrunk = compress(compression, info)

@@ -14,7 +14,7 @@ The hexadecimal numbers are Protobuf's tags of fields. `n` is the length of a fi
 Rules
 - Every number is a varint, Protobuf's number of one to ten bytes. A negative int64 has ten bytes.
 - Fields are written in the order of their numbers, and each word has its own tag, as in Pulsar's protobuf. The decoder
-  also accepts packed words.
+  also accepts packed words, which have one tag for all.
 - Acknowledged entries are written as field 3 or field 6, whichever is smaller. The caller can choose the field.
 - If a message has both fields, the decoder uses field 3, as Pulsar does.
 - An unknown field raises `Unsupported`, because it may contain acknowledgements, which would be lost silently.

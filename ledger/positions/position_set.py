@@ -117,8 +117,8 @@ class PositionSet:
     def difference(self, other: PositionSet) -> PositionSet:
         """Return the positions of this set that `other` lacks.
 
-        A partly acknowledged entry is not divided. If `other` lacks one of its rows, the result has all rows of the
-        entry that this set has.
+        If `other` lacks a row of a partly acknowledged entry, the result has all rows of this entry that are in this
+        set.
         """
         difference = PositionSet()
         for ledger_id in self.ledgers():

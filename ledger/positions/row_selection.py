@@ -2,7 +2,7 @@
 
 Rules
 - The checksum of a skipped entry is not verified, because none of its rows is delivered.
-- A row is selected by its number in the entry. For messages, this number is the batch index.
+- A row is selected by its number in the entry. Pulsar calls the number of a message its batch index.
 """
 
 from __future__ import annotations

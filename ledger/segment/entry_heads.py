@@ -28,7 +28,7 @@ from pyspark_ledger.ledger.segment.format import FRAME_BYTES, HEADER_BYTES
 from pyspark_ledger.ledger.segment.index import Integers, Rows
 
 _SUM_BYTES = 6
-_WINDOW = 48  # at least FRAME_BYTES + STAMP_BYTES_MAX + _SUM_BYTES, in whole words
+_WINDOW = 48  # at least FRAME_BYTES + STAMP_BYTES_MAX + _SUM_BYTES; a multiple of 8
 _FRAME = np.dtype([("length", ">u4"), ("entry", ">i8")])
 _WORD = 8
 _SLICE = 8 * 1024  # rows whose columns stay in the processor's cache
@@ -138,7 +138,7 @@ def _heads(
 
 
 def _put_varints(target: npt.NDArray[np.uint8], values: Integers) -> None:
-    """Write each value as a varint with as many bytes as `target` has columns: seven bits a byte, lowest first."""
+    """Write each value as a varint into a row of `target`: seven bits in each byte, the lowest bits first."""
     width = target.shape[1]
     words = values & 0x7F
     for column in range(1, width):

@@ -1,11 +1,12 @@
 """Syncs of many files at the same time, without a thread for each file.
 
-    io_submit      submits one FDSYNC request for each file    a kernel thread performs each, like `fdatasync`
+    io_submit      submits a request for each file             a kernel thread syncs each file, like `fdatasync`
     event          file descriptor that the kernel signals     whenever a request ends
     io_getevents   returns the ended requests                  each request has its own result
 
-These calls are Linux's asynchronous I/O (`io_setup(2)`). Containers allow them by default, unlike `io_uring`. Threads
-sync the files that the kernel does not accept. On a system without these calls, threads sync all files.
+These calls are Linux's asynchronous I/O (`io_setup(2)`). Containers allow these calls by default, but not Linux's newer
+calls (`io_uring`). Threads sync the files that the kernel does not accept. On a system without these calls, threads
+sync all files.
 
 Invariants
 - Every file has its own result. A request without a result counts as failed.
@@ -106,7 +107,7 @@ class FileSyncs:
         self._ended.clear()
 
     def _release(self) -> None:
-        """Release the kernel's context. The kernel first ends all requests. Threads sync later files."""
+        """End the use of the kernel's calls. The kernel first ends all requests. Threads sync later files."""
         if self._calls is not None:
             _call(self._calls.destroy, self._context.value)
         self._calls = None

@@ -18,9 +18,10 @@ All integers are big-endian. A frame is an entry with its length and its id.
 
 Invariants
 - An entry is never split between blocks. Entry ids count from 0 and are consecutive in the file.
-- In place of a frame's length, a number with the top bit set is the start of the padding.
-- While a segment is open, the header of its last block has the length `block_bytes`. Preallocated zeros follow the last
-  frame. No entry has 0 bytes, so a frame with length 0 marks the end.
+- Where a reader expects the length of the next frame, it may find padding. The first bit of padding is 1. The first bit
+  of a length is 0.
+- While a segment is open, the header of its last block has the length `block_bytes`. Reserved space of zeros follows
+  the last frame. No entry has 0 bytes, so a frame with length 0 marks the end.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def parse_header(data: bytes | bytearray | memoryview, where: str) -> BlockHeade
 
 
 def entry_bytes_max(block_bytes: int) -> int:
-    """Return the size of the largest entry that fits into a block, with broker metadata."""
+    """Return the size of the largest entry, with its stamp, that fits into a block."""
     return block_bytes - HEADER_BYTES - FRAME_BYTES
 
 

@@ -20,8 +20,8 @@ Invariants
   They are exact after a crash of the process. After a loss of power they may lack the newest entries.
 - Each row has a checksum. Recovery compares each row with the data before it uses the row. A sealed index is synced and
   has a checksum over all rows.
-- The sidecar of an open segment is written through a mapping of preallocated space, without a system call. So its
-  changes are not in the file system's journal, and a sync of the data need not wait for them.
+- The sidecar of an open segment is mapped, and its space is reserved in advance. So the file system's journal (its list
+  of changes) does not have the sidecar's changes. A sync of the data need not wait for them.
 - In memory one thread extends the index, and any thread reads it without a lock. Arrays are replaced before `count` is
   increased, and entries below `count` never change.
 """
@@ -107,7 +107,7 @@ class EntryIndex:
 
     @property
     def lengths(self) -> Integers:
-        """Bytes of the entries, with broker metadata, without the frame header."""
+        """Bytes of the entries, with the stamp, without the frame header."""
         count = self._count
         return self._lengths[:count]
 

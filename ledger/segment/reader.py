@@ -143,7 +143,7 @@ def frame_table(buffer: Buffer, ledger_id: int, first_entry: int, entries: int) 
         table = _uniform_table(view, first_entry, entries)
         if table is not None:
             return table
-    # `count` is not passed to `fromiter`: `fromiter` would stop before the generator compares the end of the block.
+    # Without `count`, `fromiter` reads the generator to its end. There the generator checks the end of the block.
     lengths = np.fromiter(
         (len(entry) for _, entry in iter_frames(view, ledger_id, first_entry, entries)), dtype=np.int64
     )

@@ -45,8 +45,8 @@ from pyspark_ledger.ledger.segment.format import (
 from pyspark_ledger.ledger.segment.index import AcknowledgedEnd, EntryIndex, EntryPlace, IndexFile
 
 PREALLOCATE_BYTES_MIN = 1024 * 1024
-# After a write of this size, write-back starts at once. Reason: another thread may still sync the previous write. For a
-# smaller write, the system call costs more than it saves.
+# After a write of this size, the transfer to the disk starts at once, without a sync. Reason: another thread may still
+# sync the previous write. For a smaller write, the system call costs more than it saves.
 _WRITE_BACK_BYTES_MIN = 256 * 1024
 
 
@@ -372,7 +372,7 @@ class SegmentWriter:
             disk.begin_sync(self._fd, offset, end - offset)
 
     def _reserve(self, upto: int) -> None:
-        """Reserve space up to `upto` or further, in growing steps, at most to the end of the block of `upto`."""
+        """Reserve space up to `upto` or further, at most to the end of its block. Each step is twice the previous."""
         if upto <= self._reserved:
             return
         block_end = -(-upto // self.block_bytes) * self.block_bytes
