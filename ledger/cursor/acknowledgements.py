@@ -87,8 +87,8 @@ class AcknowledgementTable:
     def state(self, cursor: CursorRecord, snapshot: LogSnapshot, *, durable: bool = False) -> CurrentCursor:
         """Return the current cursor and a copy of its individual acknowledgements.
 
-        If `durable` is set, pending acknowledgements are flushed first. Reason: the caller stores a decision that
-        relies on them.
+        If `durable` is set, pending acknowledgements are flushed first. Reason: the caller stores a delivery record
+        without these rows.
         """
         if not self.has_acknowledgements(cursor):
             return CurrentCursor(cursor, PositionSet(), -1)

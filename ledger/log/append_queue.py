@@ -64,7 +64,7 @@ class Pending(Generic[T]):
     future: Future[T] = field(default_factory=Future, kw_only=True)
 
     def __post_init__(self) -> None:
-        # So `cancel()` of the caller's future returns False: a queued item cannot be cancelled.
+        # A queued item cannot be cancelled: after this call, `cancel()` of the future returns False.
         self.future.set_running_or_notify_cancel()
 
     def fail(self, error: LedgerError) -> None:

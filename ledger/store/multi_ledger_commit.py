@@ -182,7 +182,7 @@ class ManifestCommits:
                     if ledger is not None:
                         futures[run.ledger] = self._commit_run(manifest, run, ledger)
             finally:
-                wait(futures.values())  # after an error, too: no run of the batch is in flight when the error is raised
+                wait(futures.values())  # also after an error, so that no run of the batch is still in flight
             committed |= {name: future.result() for name, future in futures.items()}
         return committed
 
