@@ -13,9 +13,9 @@ Rules
   raises DataLoss.
 - An entry can have no rows, for example the marker that ends a run (the entries of one committed batch). Every reader
   skips such an entry, so a counted backlog excludes it.
-- The *head* of a read is its first entry with rows, together with the entries without rows before it. The longest
-  prefix with at most n rows ends before the entry that has row n + 1. So the prefix contains all entries without rows
-  before this entry.
+- The *head* of a read is its first entry with rows, together with the entries without rows before it. A *prefix* of a
+  range is some first entries of the range. The longest prefix with at most n rows ends before the entry that has row
+  n + 1. So the prefix contains all entries without rows before this entry.
 - An estimated backlog is computed without reading a file. Its number of entries includes entries without rows. If only
   a part of a segment is in the range, the same proportion of the segment's rows and bytes is counted.
 - The limits of a batch apply to counted rows and counted bytes. A partly skipped entry is read whole, and at least 1/8

@@ -37,8 +37,8 @@ _LONGER_LOG = "The offset was written when the log was longer: the store was res
 class Cover:
     """Segments of a range.
 
-    The range contains all entries of the segments `[first, end)` of the log. `cut` has a slice of each segment that is
-    only partly in the range.
+    The range contains all entries of the segments `[first, end)` of the log. `cut` has a slice (consecutive entries) of
+    each segment that is only partly in the range.
     """
 
     cut: list[Slice]

@@ -344,7 +344,7 @@ def acknowledge_sealed(path: Path, end: AcknowledgedEnd) -> None:
 
 
 def seal_in_place(path: Path, index: EntryIndex, written: Rows, file_bytes: int) -> None:
-    """Complete the existing sidecar, which has the first rows of the index, `written`, and sync it.
+    """Complete the existing sidecar and sync it. `written` are the rows of the index that the sidecar has already.
 
     After a crash before the end, the file is still the sidecar of an open segment, with its acknowledged end.
     """

@@ -48,7 +48,7 @@ def verify_segment(
 ) -> EntryIndex:
     """Verify every byte of a sealed segment, and compare `index` if it is passed. Return the index of the data.
 
-    With an index, the function compares many entries at once with it: their frames and stamps. It also checks the
+    With an index, the function compares the frames and stamps of many entries at once with this index. It checks the
     header and padding of each block, and the checksum of each entry. After a disagreement, the segment is read entry
     by entry, to name the fault. `progress` is called with the number of sound entries since its last call.
     """
