@@ -3,8 +3,8 @@
 Rules
 - Each action has one handler. It takes the decoded request, and returns the reply or raises the store's error.
 - After a change of the store, a handler also updates the cache and the leases that depend on the change.
-- A handler returns file locations only to a client that sent the token of this broker. Reason: the client must map the
-  files, and only a process of this user on this host can do so. Only such a process can read the token, too.
+- A handler returns file locations only to a client that sent the token of this broker. Reason: only a process of this
+  user on this host can read the token, and only such a process can map the files.
 """
 
 from __future__ import annotations
@@ -233,8 +233,8 @@ class Actions:
     def _open_read(self, request: reads.OpenRead) -> reads.OpenedRead:
         ledger = self._store.ledger(request.name)
         range_, skip = self._store.cursors.left(ledger.snapshot, request)
-        # The schema is read after the range, so that it covers all entries of the range. Reason: a producer registers a
-        # schema before it appends the first entry of that version.
+        # The schema is read after the range, so that the newest schema covers all entries of the range. Reason:
+        # a producer registers a schema before it appends the first entry with this schema.
         schema = self._store.get_schema(GetSchema(ledger.name))
         reply = reads.OpenedRead(range_, ledger.incarnation, schema.version, schema.arrow_schema, skip)
         if not self._on_this_host(request.token):

@@ -119,7 +119,10 @@ class _Packets:
 
 
 def _read_command(peer: socket.socket) -> tuple[AppendCommand, RingReader]:
-    """Return the command in the first packet, and the shared memory whose descriptor comes with the packet."""
+    """Return the command of the first packet, and the producer's shared memory.
+
+    The packet carries the file descriptor of this memory.
+    """
     body, files = _packet(peer)
     try:
         command = _COMMAND.decode(body)

@@ -128,7 +128,7 @@ class AppendResponses:
 
 
 def _answer(part: AppendAck, failed: BaseException | None) -> Appended | None:
-    """Return the reply to a part. Return None for an error that is no `LedgerError`, because it ends the stream."""
+    """Return the reply to a part. Return None for an error that is no `LedgerError`: such an error ends the stream."""
     if failed is None:
         return Appended(part.future.result(), part.entries)
     if isinstance(failed, LedgerError):
@@ -174,7 +174,8 @@ class AppendStream:
                 self._room.wait_for(lambda: not self._unanswered)
             answers.close()
             self._of_all.give(self._in_flight)  # release the bytes of refused entries
-        # An error of a queued append comes before `refused` in the stream, even if it occurred later.
+        # `refused` belongs to the last entries that were received. A queued append has earlier entries, so its error
+        # comes first.
         first = answers.error or refused
         if first is not None:
             raise first

@@ -104,8 +104,8 @@ class FoundStore(NamedTuple):
     def find(cls, bucket: Bucket, settings: Settings, *, create: bool) -> FoundStore:
         """Read the manifest. With `create`, create the store if there is none. Otherwise raises NotFound.
 
-        If S3 refuses the credentials, the request is not repeated. Reason: this broker has just read them, so they are
-        wrong. Only a running broker can have credentials that have expired, and get newer ones.
+        If S3 refuses the credentials, the request is not repeated. Reason: this broker has just read the
+        credentials, so they are wrong. During a later request, the credentials may have expired, and may be renewed.
         """
         limits = limits_of(settings)
         requests = replace(limits.requests, refused_ms=0)
@@ -165,7 +165,10 @@ class BucketHome:
         return msgspec.structs.replace(record, remote="" if self._own.is_default else self._address)
 
     def begin(self) -> None:
-        """Write the broker's token, authority and address to the bucket. Start to delete unneeded objects there."""
+        """Write the broker's address, token and certificate authority to the bucket.
+
+        Then start to delete objects of the bucket that no broker needs.
+        """
         secret = None if self._own is None else self._own.secret()
         self.store.begin(BrokerAddress(self._address, process_identity()), secret)
 
@@ -186,7 +189,7 @@ def _leave(directory: Path, error: LedgerError) -> None:
 def unserved(bucket: Bucket, found: FoundManifest, limits: RequestLimits, takeover_ms: int) -> FoundManifest:
     """Return the manifest of a store that no other broker serves.
 
-    If the manifest names a broker on another host, wait `takeover_ms` to find out whether this broker still writes.
+    If the manifest names a broker on another host, wait `takeover_ms` to find out whether that broker still writes.
     Raises Refused if another broker serves the store.
     """
     broker = found.manifest.broker

@@ -30,7 +30,7 @@ from pyspark_ledger.ledger.transport.tokens import TLS_SCHEME, is_loopback, read
 _UNIX = "grpc+unix://"
 _TCP = ("grpc://", "grpc+tcp://")
 _LOOPBACK = "grpc://127.0.0.1"
-_SOCKET_BYTES_MAX = 107  # the kernel's limit (sun_path)
+_SOCKET_BYTES_MAX = 107  # the system's limit for the path of a Unix socket
 _FORMS = "Use grpc+unix:///path, grpc://127.0.0.1:PORT or grpc+tls://HOST:PORT"
 
 

@@ -335,8 +335,8 @@ def _leave(store: Store | BucketStore, servers: list[BrokerServer], limit_ms: in
     the next broker could create its socket at this path first. The shutdown would then remove the new socket.
 
     For a store in a bucket, the next broker may use another directory of this host, which has its own lock. So the
-    broker of such a store first reads the manifest, which names the store's broker. If it names another broker, this
-    process ends at once.
+    broker of such a store first reads the manifest, which names the store's broker. If the manifest names another
+    broker, this process ends at once.
     """
     if isinstance(store, BucketStore):
         store.check_fenced()
@@ -372,7 +372,8 @@ def _leave_at_once(status: int = 0) -> NoReturn:
 def _write_token(path: Path) -> str:
     """Create a new token, write it to `path` and return it.
 
-    This process keeps the file locked until it ends. `sweep_run_directory` deletes token files without a lock.
+    This process keeps the file locked until it ends. `sweep_run_directory` deletes the token files that no process
+    has locked.
     """
     token = secrets.token_hex(32)
     path.unlink(missing_ok=True)

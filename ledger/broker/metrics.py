@@ -72,7 +72,7 @@ class MetricsCollector:
             return self._collect(request)
 
     def collect_by(self, settings: Settings) -> BrokerMetrics:
-        """Return the metrics of this moment, with the series that the settings allow."""
+        """Return the present metrics, with as many listed ledgers and cursors as the settings allow."""
         return self.collect(AskMetrics(settings.metricsLedgersMax, settings.metricsCursorsMax))
 
     def _collect(self, request: AskMetrics) -> BrokerMetrics:

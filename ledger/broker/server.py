@@ -70,10 +70,10 @@ from pyspark_ledger.ledger.transport.tokens import BearerTokenFactory, require_a
 
 # Actions without a limit of concurrent calls. An operator needs them while the broker is overloaded.
 _ALWAYS = frozenset({"hello", "health", "settings", "settings.change", "shutdown"})
-# Maximum number of blocks in a group. The server prepares the blocks of a group in Python, and then copies and sends
-# them. Reason: a copy of a block overwrites the processor's caches. Without groups, each copy would be followed by
-# Python's work on the next block, which is then four times as slow. The cost: while a client does not read, the broker
-# keeps a group in memory. Blocks that are not in local files have at most `CachedReads.group_bytes` bytes in a group.
+# Maximum number of blocks in a group. The server first prepares all blocks of a group in Python. Then it copies and
+# sends the blocks. Reason: a copy overwrites the processor's caches, and Python's work after a copy is four times as
+# slow. The cost: the broker keeps a group in memory until the client reads it. So a group has at most
+# `CachedReads.group_bytes` bytes of blocks that are not mapped from local files.
 _AHEAD = 8
 _log = logging.getLogger(__name__)
 

@@ -105,9 +105,10 @@ class Supervisor:
 
 
 def bound_log(fd: int, path: str | None = None) -> None:
-    """If a log is too large, move its content to `<log>.old`. With `path`, only if `fd` is the file at `path`.
+    """If the log with the descriptor `fd` is too large, move its content to `<log>.old`.
 
-    The content is copied, and the file is truncated. It is not replaced, because several processes have it open.
+    With `path`, does nothing if the log is not the file at `path`. The content is copied, and then the log is emptied.
+    The log is not replaced by a new file, because several processes have it open.
     """
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode) or status.st_size <= _LOG_BYTES_MAX:

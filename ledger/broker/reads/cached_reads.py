@@ -83,8 +83,8 @@ class CachedReads:
         self._shared = SharedReads(self._offloaded, shared, self.copied, clock) if shared is not None else None
         self.prefetch_planner = PrefetchPlanner(self.cache, self._offloaded, lambda: self._settings, clock, snapshot_of)
         self._active_ledgers: set[str] = set()
-        # The newest snapshot of each ledger. Reason: a call under the cache's lock must not open a ledger, because it
-        # could deadlock with the closing of a ledger.
+        # The newest list of segments of each ledger. Reason: a call under the cache's lock must not open a ledger.
+        # The call could wait for ever for a ledger that is being closed.
         self._snapshots: dict[str, LogSnapshot] = {}
         self._stopped = threading.Event()
 
@@ -172,7 +172,7 @@ class CachedReads:
         return LOCAL_FILE if self._settings.managedLedgerCacheCopyEntries else None
 
     def read(self, block: SegmentBlock, reading: ReaderId) -> pa.Buffer:
-        """Return exactly the frames of the block. The bytes are valid while the buffer exists."""
+        """Return exactly the frames of the block. The bytes are valid while the returned buffer exists."""
         self._refresh(reading.ledger)
         self._register_leased(reading.ledger)
         source = self.copied(block)

@@ -6,12 +6,12 @@
 Rules
 - A block is fetched into the cache once for all readers. A block that is cached or being fetched is skipped.
 - A prefetch starts only if all prefetched blocks that are not read yet take less than `room` bytes. So these blocks
-  never take more of the cache than `room` bytes and one block.
-- A block in a local file is not fetched. Instead, the kernel is asked to read the block into the page cache.
+  take at most `room` bytes of the cache, plus one block.
+- A block in a local file is not fetched. Instead, the operating system is asked to read the block into its page cache.
 - An error of a prefetch is only logged. The reader then reads the block itself, and gets the error.
 - The time to set a plan depends only on the blocks of this plan, not on other plans. Reason: a query over a thousand
-  ledgers makes a thousand plans. So each change updates the totals over all plans, and the queue has only readers with
-  pending blocks.
+  ledgers makes a thousand plans. So the sums over all plans are kept up to date, and never computed again. Readers
+  without pending blocks are not in the queue.
 """
 
 from __future__ import annotations

@@ -191,7 +191,10 @@ def _reads(cached: LedgerCache) -> ReadSources:
 
 
 def _unpublished(ledger: ManagedLedger, snapshot: LogSnapshot, now_ms: int) -> Unpublished | None:
-    """Return the rows, bytes and segments that are not in all tables yet. None for a log without a table."""
+    """Return the rows, bytes and segments that are not published to all Delta tables of the ledger yet.
+
+    Return None for a ledger without a table.
+    """
     properties = ledger.properties
     if not is_published(properties):
         return None

@@ -11,7 +11,7 @@ Rules
 - One thread of the broker collects, encodes and sends, every `OTEL_METRIC_EXPORT_INTERVAL` milliseconds. The exporter
   retries. A push that fails is dropped, and the next push has all counts.
 - This module has its own thread, and does not use OpenTelemetry's `PeriodicExportingMetricReader`. Reason: that class
-  starts its thread again in each forked child, which would push the same metrics twice.
+  starts its thread again in each forked child process, which would push the same metrics twice.
 - The exporter reads headers, certificates, time-outs and compression from the `OTEL_…` environment variables.
 
 Source: https://opentelemetry.io/docs/specs/otel/protocol/exporter/

@@ -9,8 +9,9 @@ Rules
   OpenTelemetry.
 - With `OTEL_SDK_DISABLED=true` or `OTEL_METRICS_EXPORTER=none`, the broker ignores the variables. The setting still
   applies.
-- If the packages of OpenTelemetry are missing, the broker refuses the setting. If only the variables are set, it logs a
-  warning. Reason: a private broker inherits the variables of a program that uses OpenTelemetry for itself.
+- If the packages of OpenTelemetry are missing, the broker refuses the setting. If only the variables are set, the
+  broker logs a warning and pushes nothing. Reason: a private broker inherits the variables of a program that uses
+  OpenTelemetry for itself.
 - Only OpenTelemetry's variables can have credentials. An address with a user or password is refused.
 """
 

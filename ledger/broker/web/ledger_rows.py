@@ -1,4 +1,7 @@
-"""Rows of the status page. Each row shows one ledger: its segments as a strip, and its cursors on the strip.
+"""Rows of the status page. Each row shows one ledger.
+
+A *strip*, a horizontal bar, shows where the ledger's segments are: in a Delta table, in the bucket, or local. Marks on
+the strip show the positions of cursors.
 
     strip    ▇▇▇ table │ ▆▆ bucket │ ▅ bucket and local │ ▃ local │ ░ open      shares of the ledger's entries
     cursor            ▲ 0.62 of the entries are before the cursor, ▪ acknowledged ranges after it

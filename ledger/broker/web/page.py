@@ -1,7 +1,8 @@
 """Status page of a broker: its files, and the stream of the data that it shows.
 
     /               the page: HTML, with /page.css and /page.js
-    /events         server-sent events: one `status` at once, one every `SECONDS`; the URL has filter, sort and page
+    /events         a stream of messages (server-sent events): one `status` at once, one every `SECONDS`;
+                    the URL has filter, sort and page
 
 Rules
 - The page loads files of this broker only, and needs no build step. Its files are in the folder `assets`.
