@@ -2,7 +2,7 @@
 
 The records (rows of the metadata) come from the snapshot and the write-ahead log. The files come from the log.
 
-    snapshot ──▶ metadata.sqlite ◀── records of the log, from `records_from` on
+    snapshot ──▶ metadata.sqlite ◀── records of the log that the snapshot lacks
     log      ──▶ ledgers/<id>.ledger, staging/…      the bytes of each file, at their offsets
 
 Rules
@@ -118,7 +118,7 @@ class Builder:
     def close(self) -> None:
         """Close the files of a builder that did not finish.
 
-        Reason: the next builder must not find an open SQLite journal in the same directory.
+        Reason: the next builder uses the same directory, and must not find an SQLite file that is still open.
         """
         for fd in self._descriptors.values():
             os.close(fd)

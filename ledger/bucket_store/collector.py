@@ -54,8 +54,8 @@ T = TypeVar("T")
 class CollectorLimits:
     """Limits of the log.
 
-    - A snapshot is due when the log has grown by `objects_max` objects since the last one. It is also due when the log
-      has grown by `snapshot_bytes` and by the size of the last snapshot.
+    - A snapshot is due when the log has grown by `objects_max` objects since the last snapshot. It is also due when the
+      log has grown by `snapshot_bytes` and, if the last snapshot was larger, by the size of that snapshot.
     - If the live objects exceed `live_bytes` or `objects_max`, segments with few appends are carried. A segment above
       `carry_bytes` is rolled over and uploaded instead.
     - Snapshots and secrets that no manifest names are deleted when they are older than `age_min_ms`.
@@ -155,7 +155,8 @@ class Collector:
         mark = _Mark(self._log.end(), self._log.size())
         self._carry(mark)
         manifest = self._holder.manifest
-        # Read before `needed_files`. So a batch that is acknowledged between the two reads still counts as needed.
+        # This must come before the call of `needed_files`. So the objects of a batch that is acknowledged between the
+        # two calls still count as needed.
         needed = self._log.needed()
         data, records_from = self._log.snapshot()
         snapshot = put_snapshot(
@@ -228,9 +229,9 @@ class Collector:
             self._files.carried(name, number)
 
     def _live_from(self, size: int) -> int:
-        """Return the lowest number from which on the log has at most `live_bytes`.
+        """Return a number so that the objects from this number on have at most `live_bytes`.
 
-        The result is the end of the log at an earlier round. If no such end fits, return the newest end.
+        The number is where the log ended at an earlier round: the oldest round that fits, or else the newest round.
         """
         while len(self._marks) > 1 and size - self._marks[0].size > self._limits.live_bytes:
             self._marks.popleft()

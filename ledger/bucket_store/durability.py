@@ -5,12 +5,13 @@
 
 Rules
 - A *sync job* makes the appended entries of one segment durable. No thread waits for the job: the thread that
-  acknowledges the log object completes the job. The calling thread waits for the log in three other cases: a
-  transaction, a run (the entries of a committed batch), and staged parts.
+  acknowledges the log object completes the job.
+- The calling thread waits for the log in three other cases: a transaction, a run, and staged parts. A *run* is the
+  entries of one Spark batch for one ledger.
 - The bytes of a batch are read from the local file when its log object is built. The file stays open until then.
 - If the log has failed, the store accepts nothing more, and its broker exits.
-- To *carry* a file is to write its bytes to the log again: exactly the bytes that were appended to the log before.
-  `LiveFiles.length` returns how many bytes these are.
+- To *carry* a file is to write its bytes to the log again. Only bytes that were appended to the log before are carried:
+  the first `LiveFiles.length` bytes of the file.
 - While a segment is synced, its later entries are already appended to the log, in *pieces* of about `piece_bytes`. So
   one ledger can have several puts in flight. A later sync of the segment waits for the piece with its last byte.
 """
@@ -71,7 +72,7 @@ class BucketDurability:
     def sync_through(self, writer: SegmentWriter) -> None:
         """Make a segment durable.
 
-        `SegmentWriter.sync` calls this for runs (committed batches) and for logs of cursors.
+        `SegmentWriter.sync` calls this for runs (entries of Spark batches) and for logs of cursors.
         """
         if writer.begin_sync() >= 0:
             self.append([self._file_bytes(writer.unsynced())]).result()

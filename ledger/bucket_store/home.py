@@ -209,7 +209,7 @@ class BucketStore:
         metadata = self.store.metadata
         made = (
             metadata.unwanted_files.made()
-        )  # this list is read first, because an id moves from it to one of the next two lists
+        )  # read first, because an id moves from this list to one of the next two lists
         ids = made | metadata.segments.only_local() | metadata.cursors.ledger_ids()
         staged = (path for path in (self._directory / "staging").rglob("*.part"))
         return {*map(segment_name, ids), *(str(path.relative_to(self._directory)) for path in staged)}

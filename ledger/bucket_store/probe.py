@@ -2,8 +2,9 @@
 
 It finds servers on which puts with a condition are not atomic.
 
-    create    eight threads put one new key with `If-None-Match: *`: one put must succeed, and the object has its bytes
-    replace   eight threads replace one object with the same `If-Match`: one put must succeed, the object has its bytes
+    create    eight threads put one new key with `If-None-Match: *`: exactly one put must succeed
+    replace   eight threads replace one object with the same `If-Match`: exactly one put must succeed
+              in both races, the object must then have the bytes of the successful put
     other     a put with an old etag is refused; a read, a range and a list see a write at once; a deletion works
 
 Rules

@@ -1,9 +1,9 @@
 """Snapshot of a store's records: the SQLite file of the metadata, compressed, as one object.
 
-    "LSNP"  bytes of the SQLite file (u64)  the SQLite file, ZSTD
+    "LSNP"  size of the SQLite file (u64)  the SQLite file, compressed with ZSTD
 
-Integers are big-endian. The manifest, the object that names the store's broker, has the size and the CRC32C of
-the snapshot.
+Integers are big-endian. The manifest, the object that names the store's broker, has the size and the checksum (CRC32C)
+of the snapshot.
 
 Invariants
 - A snapshot is complete in the bucket before a manifest names it. It never changes.

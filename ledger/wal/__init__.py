@@ -14,5 +14,6 @@ Words of the package, as in docs/concepts.md
 - *void*: written by an earlier broker into a slot after the taker's first claim. Readers skip a void object.
 - *secret*: an object with the token and the certificate by which clients connect to the broker.
 - *live*: still needed by the next broker. The *first live number* is the number of the oldest live object.
-- *batch*: changes that become visible in one step. A *part* is a piece of a batch in one log object.
+- *batch*: changes that become visible in one step. This word does not mean a batch of Spark.
+- *part*: a piece of a batch in one log object.
 """
