@@ -4,6 +4,8 @@ A store in a bucket writes these rows to its write-ahead log. A new broker appli
 
     [["segment", "put", [7, "public/…", …]], ["cursor", "delete", ["public/…", "billing", …]], …]        msgpack
 
+msgpack is a compact binary form of JSON.
+
 Invariants
 - The changes of a transaction are complete and in order. They include rows that SQLite deletes by itself: by a foreign
   key (cascade), or because a new row replaces them.

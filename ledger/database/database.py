@@ -140,7 +140,7 @@ class MetadataFile:
         if not path.exists():
             raise NotFound(f"{path} is missing", hint="Restore it from a copy. The store cannot be read without it")
         version = require_sound_file(path, tables, behind=behind)
-        _scratch(path).unlink(missing_ok=True)  # left by a broker that died between the link and the unlink of `create`
+        _scratch(path).unlink(missing_ok=True)  # left by a broker that died during `create`
         try:
             if version < FORMAT_VERSION:
                 _migrate(path, version, tables, migrated)
@@ -343,8 +343,8 @@ def _migrate(path: Path, version: int, tables: Sequence[RecordTable], migrated: 
             # Created before the checksums, because a file with checksums and without a number is refused.
             CommitNumber(number_path(path), 0).close()
         _migrate_records(connection, tables, migrated)
-        # Moves the log into the file, because an older program reads only the file's head. SQLite cannot move it while
-        # another process has the file open.
+        # Moves SQLite's log into the file, so that the file's first bytes state the new format. Reason: an older
+        # program reads only these bytes. SQLite does not move the log while another process has the file open.
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         _log.info("%s has format %d from now on", path, FORMAT_VERSION)
     except sqlite3.Error as error:

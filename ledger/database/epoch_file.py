@@ -10,7 +10,7 @@ metadata, then writes the file, and only then reads the files of ledgers.
 Invariants
 - The file is written in place. So a broker that has the file open can read the epoch of a later broker.
 - The writer sets the file's modification time to the epoch, as seconds since 1970. No clock shows such an early time.
-  So one `stat` of the file shows whether another broker has written it.
+  So one `stat`, a call that returns the file's time and size, shows whether another broker has written the file.
 - If the file is not as this broker wrote it (another number, truncated, removed, replaced), the metadata are read.
 """
 

@@ -3,7 +3,7 @@
 Rules
 - A query sees the last committed state, also while a broker has the file open.
 - The connection is read-only. Reason: when a connection that may write closes, SQLite moves the write-ahead log into
-  the file and deletes the log. Of a damaged log, SQLite moves only the readable part. The other commits would be lost.
+  the file and deletes the log. If the log is damaged, SQLite moves only the readable part. Later commits would be lost.
 - If SQLite cannot read the write-ahead log on a read-only connection, the query reads a copy of the file and the log.
 """
 
@@ -36,7 +36,7 @@ from pyspark_ledger.ledger.errors import Corrupt, Unavailable, Unsupported
 APPLICATION_ID = 0x4C444752  # "LDGR"
 # Since version 2 records have checksums. Since version 3 each segment has its own record.
 FIRST_VERSION, CHECKED_VERSION, FORMAT_VERSION = 1, 2, 3
-# Head of an SQLite file: magic, user version, application id.
+# Head of an SQLite file: the fixed first bytes, the version of our format, and the id of our application.
 _MAGIC, _HEAD_BYTES, _VERSION_AT, _APPLICATION_AT = b"SQLite format 3\0", 100, 60, 68
 _U32 = struct.Struct(">I")
 

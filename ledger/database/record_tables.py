@@ -1,6 +1,6 @@
 """Tables of the metadata file whose records have checksums, and the check that no record is missing.
 
-    <name>_row   the columns, and `sum`: 62 bits of BLAKE2b over the table's name and the record, computed by SQLite
+    <name>_row   the columns, and `sum`: the checksum, 62 bits of the hash BLAKE2b of the table's name and the record
     <name>       a view of the columns; a query of the view compares the checksum of each record that it reads
     account      for each table the number of its records and the sum of their checksums, modulo 2**62
 
@@ -8,8 +8,8 @@ Invariants
 - Triggers update the account with each change. The cost of a change does not depend on the size of the table.
 - A statement that reads, replaces or deletes a record with a wrong checksum fails with `Corrupt`.
 - The sum of checksums does not depend on the order of the records. A lost or an additional record changes the sum.
-- The check of a whole file also compares the statements that created tables, views and triggers. SQLite itself checks
-  its trees and indexes.
+- The check of a whole file also compares the statements that created tables, views and triggers. SQLite itself
+  checks the structure of the file and its indexes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pyspark_ledger.ledger.errors import Corrupt, LedgerError, Refused, Unavaila
 RESTORE = "Restore it from a copy"
 _MASK = 2**62 - 1
 _FEWER_COLUMNS = 2  # the newest format that lacks the `added` columns
-_SQLITE_MIN = (3, 31)  # the first version with generated columns
+_SQLITE_MIN = (3, 31)  # the first version of SQLite with generated columns
 _RAISED = "user-defined function raised exception"
 # Errors of SQLite that do not show damage: the file is busy, the disk fails, or rights are missing.
 _NOT_DAMAGE = (
@@ -152,7 +152,7 @@ def connect(name: Path | str, *, uri: bool = False, timeout: float = 10.0) -> Ch
         if found != stated:
             damage.append(f"a record of {table!r} has checksum {found:#x}, the file states {stated}")
             raise Corrupt(damage[-1])
-        # The view treats any number except 0 as true. The triggers subtract the checksum from the account.
+        # A checksum is never 0, so the condition of the view is true. The triggers need the checksum for the account.
         return stated
 
     connection.damage = damage
@@ -210,7 +210,7 @@ def without_checksums(connection: sqlite3.Connection) -> None:
 
 
 def require_whole(connection: sqlite3.Connection, path: Path) -> None:
-    """Make SQLite check its trees and indexes. Raises Corrupt with `path`."""
+    """Make SQLite check the structure of the file and its indexes. Raises Corrupt with `path`."""
     results = [row[0] for row in connection.execute("PRAGMA integrity_check(3)")]
     if results != ["ok"]:
         raise Corrupt(f"{path} is damaged: {'; '.join(results)}", hint=RESTORE)
