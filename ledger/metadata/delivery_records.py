@@ -6,7 +6,8 @@ Spark's checkpoint may name its number.
     delivery        (ledger, cursor, record) → the rows of the batch, the outstanding rows, the next batch's position
     delivery_chunk  (ledger, cursor, record, chunk) → a part of a body above 1 MiB, numbered from 0
 
-    body       msgpack; from 64 KiB on  00 | size u32 | the msgpack in ZSTD   (msgpack's array never starts with 00)
+    body       msgpack, a binary form of JSON; from 64 KiB on  00 | size u32 | the msgpack in ZSTD
+               (an array in msgpack never starts with 00)
                if the body is in chunks: the footer of PIP-381 instead, {"numParts":N,"length":L}
 
 *Outstanding* rows were delivered and are not acknowledged yet. *Dead letters* are rows that were delivered too often.
@@ -16,8 +17,9 @@ Rules
 - A record is durable before its number is returned. Numbers rise, so two batches of a checkpoint never share a number.
 - Chunks and their footer are written, replaced and deleted in one transaction, and read by one statement. If the chunks
   differ from the footer, the record is damaged, and a read of the record raises `Corrupt`.
-- The rows of the batch after record *n* are chosen only after Spark has committed the batch of record *n*. Then the
-  records of all other batches are deleted: Spark needs no earlier batch again, and no checkpoint names a later record.
+- After Spark has committed the batch of record *n*, the rows of the next batch are chosen, and their record is stored.
+  The same transaction deletes all other records, except record -1. Reason: Spark repeats no earlier batch, and no
+  checkpoint names a later record.
 - Record -1 has the dead letters that are not written to their ledger yet.
 """
 

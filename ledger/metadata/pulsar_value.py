@@ -4,8 +4,9 @@
     compressed:  4778  size u32  Managed…InfoMetadata (compression, uncompressed size)  compressed message …
 
 Rules
-- A protobuf message never starts with the bytes 47 78, because protobuf has no wire type 7. So the first bytes show the
-  form. If a compressed value is damaged, the error names the first fault.
+- A protobuf message never starts with the bytes 47 78 (hexadecimal). So the first bytes show the form. Reason: the low
+  three bits of the first byte are the type of a field. They are 7 in 47, and protobuf has no type 7.
+- If a compressed value is damaged, the error names the first fault.
 - The uncompressed size is checked before decompression.
 - Fields of newer versions of Pulsar are kept when a record is read and written.
 """

@@ -249,7 +249,7 @@ class Metadata:
         return self._file.change(reserve)
 
     def abandon_ledger_ids(self, ledger_ids: Sequence[int]) -> None:
-        """Record the files of allocated ids that no ledger lists as unwanted. The caller then deletes the files."""
+        """Record as unwanted the files of allocated ids that no ledger lists. The caller then deletes the files."""
         self._file.change(lambda c: put_unlisted(c, ledger_ids))
 
     def give_ledger_ids_after(self, last: int) -> None:
@@ -391,7 +391,10 @@ class Metadata:
         return [KnownSequence(*row) for row in rows]
 
     def schema(self, name: str, version: int) -> tuple[int, bytes]:
-        """Return a registered schema with its version. Version -1 means the newest; without one, return `(-1, b"")`."""
+        """Return a registered schema with its version. Version -1 means the newest schema.
+
+        If the ledger has no schema, return `(-1, b"")` for version -1. Raises NotFound for any other missing version.
+        """
         row = self._file.read(
             lambda c: c.execute(
                 "SELECT version, body FROM schema WHERE ledger = ? AND (version = ? OR ? = -1) "

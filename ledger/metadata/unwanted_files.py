@@ -145,7 +145,10 @@ class UnwantedFiles:
 
 
 def files_of(directory: Path, ledger_id: int) -> list[Path]:
-    """Return the paths of all files of a segment, also for bytes of incomplete writes (`.torn`) and copies (`.new`)."""
+    """Return the paths of all files that a segment can have.
+
+    They include files with bytes of incomplete writes (`.torn`), and incomplete copies (`.new`).
+    """
     path = data_path(directory, ledger_id)
     return [path.with_suffix(suffix + new) for suffix in _SUFFIXES for new in ("", ".new")]
 
