@@ -155,9 +155,8 @@ def require_served(manifest: StoreManifest, where: str, *, take_over: bool = Fal
 def is_own_replacement(found: StoreManifest, wanted: StoreManifest) -> bool:
     """Return whether the bucket has the manifest that a broker put. Called after the response to the put was lost.
 
-    The nonce identifies the broker, and the revision counts the replacements of the manifest. The two together are not
-    enough. Reason: an earlier put of this broker may have had the same nonce and revision but other fields, and may
-    have lost its response. So all fields are compared.
+    All fields are compared. Nonce (the broker's random id) and revision (the number of replacements) are not enough.
+    Reason: an earlier put of this broker, whose response was lost too, may have had the same nonce and revision.
     """
     return found == wanted
 

@@ -53,8 +53,8 @@ class ScannedBatch(NamedTuple):
 class LogScan:
     """State of one reader: the next number, the highest epoch so far, and the parts of an incomplete batch.
 
-    A scan can start at the first live number, the number of the oldest object that is still needed. It need not know
-    earlier epochs, because the object with this number is never void.
+    A scan can start at the first live number, the number of the oldest object that is still needed. Earlier epochs
+    need not be known, because the object with this number is never void.
     """
 
     def __init__(self, first: int, epoch: int = 0, held_max: int = HELD_BYTES_MAX) -> None:

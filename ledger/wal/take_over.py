@@ -5,8 +5,7 @@ broker of the store. Each new broker raises the epoch by 1. A *slot* is the plac
 *claim* a slot is to put an empty object there, so that a late put of the earlier broker fails. The *window* is the
 number of slots for which the earlier broker may have a put in flight.
 
-        epoch + 1 ──▶ read to the first free slot ──▶ epoch? ──▶ claim it and the rest of the window ──▶ epoch? ──▶
-        write
+    epoch + 1 ──▶ read to the first free slot ──▶ epoch? ──▶ claim it and the rest of the window ──▶ epoch? ──▶ write
 
 In the diagram, *epoch?* is a read of the manifest, which must still have the taker's epoch.
 
