@@ -63,7 +63,7 @@ class HeapStorage:
         larger = frames.parent is not None and frames.parent.size > frames.size
         owner = _Owner(pa.py_buffer(frames.to_pybytes()) if larger else frames)
         self._owner = weakref.ref(owner)
-        # Only this buffer and its slices keep the owner alive. So the weak reference shows when the last slice is gone.
+        # Only the buffer below and its slices keep `owner` alive. So `_owner` is empty once no slice exists any more.
         self._reference: HeapReference | None = HeapReference(
             pa.foreign_buffer(owner.frames.address, owner.frames.size, owner)
         )

@@ -209,7 +209,7 @@ class LedgerReaders:
         if reader is None:
             return
         reader.served.discard(start.ledger_id, start.entry_id, end.entry_id)
-        reader.served.discard_before(reader.position)  # `discard` may have split a range across the position
+        reader.served.discard_before(reader.position)  # `discard` can leave a part before the position
         if start < reader.position:
             last = end.entry_id
             if reader.position.ledger_id == start.ledger_id:

@@ -7,16 +7,15 @@ reads from storage again. So the first reader waits for a limited time if the ot
 Rules
 - The first reader waits only before a read of storage. The cache keeps the last `span` bytes before the end of this
   read. A later reader shares the read if it is within these bytes.
-- The first reader waits for a later reader that is not within these bytes yet, but can reach them soon. Soon is at most
-  `_WORTH` times the first reader's remaining waiting time, at the present speed of the later reader.
+- The first reader waits for a later reader that is not within these bytes yet, but can reach them soon at its present
+  speed. Soon means: within `_WORTH` times the remaining waiting time of the first reader.
 - The first reader does not wait for a reader that has not moved in the last seconds. Nor does it wait for a reader
   whose own speed is below `_NEARLY` times the first reader's own speed.
 - The *own speed* of a reader is the speed of its last batches, without its waits. A *batch* is the range that a reader
   announces in one request, not a batch of Spark. Several batches count, because other readers can halve the speed of
   a single batch.
-- The total waiting time of a reader is at most the share `part` of its reading time. The reading time has two parts.
-  The first is the time from the reader's start until now, without its waits. The second is an estimate of the time for
-  the rest of the log, at the reader's own speed.
+- The total waiting time of a reader is at most a share (`part`) of its reading time. The reading time is the time from
+  the reader's start until now, without its waits. An estimate for the rest of the log at its own speed is added.
 
 The functions read no clock: the time and the positions are arguments. In this module, a position is a number of bytes:
 the size of all earlier entries.

@@ -8,15 +8,16 @@
 Invariants
 - A name is never used twice: the epoch rises with each broker of the store, and the number with each block of a broker.
 - The memory of a file is reserved before a process maps the file. If memory is short, the block is not created. So the
-  kernel kills no process for lack of memory.
+  operating system kills no process for lack of memory.
 - A process that maps a block has a shared lock on the open file. The kernel keeps the lock until the mapping ends or
   the process dies.
-- The file of an evicted block is unlinked. Once no process has a shared lock, the broker truncates the file, which
-  frees its memory. A process that has opened the file and not locked it yet then detects that the block is gone.
+- The file of an evicted block is unlinked (its name is deleted). Once no process has a shared lock, the broker
+  truncates the file, which frees its memory. Then a process that has opened the file and not locked it yet finds an
+  empty file. So it detects that the block is gone.
 - To test for shared locks, the broker takes an exclusive lock for a moment. A reader that meets this lock tries again.
 - Every reader that maps a block compares the block's head with the broker's reply.
 - A broker removes the blocks of dead brokers when it starts. Exception: a block of another store that readers still map
-  stays. The next broker of that store unlinks the block, and counts its memory until readers release it.
+  stays. The next broker of that store unlinks the block, and counts the memory of the block until readers release it.
 """
 
 from __future__ import annotations

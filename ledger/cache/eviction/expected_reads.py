@@ -22,9 +22,9 @@ Rules
 - In `expected-reads`, a range has one count of postponements. Each postponement raises this count, in either pass
   and for either reason.
 - In `expected-reads-stash`, each pass checks the stash first, then the queue.
-- Here expected reads follow from the entries that each reader has read (`ledger.cache.expected_reads`). In
-    PIP-430, a reader releases each entry, and the releases are counted. But a task that Spark retries would release its
-    entries twice. Then an entry could be evicted that another reader still needs.
+- Here expected reads follow from the entries that each reader has read (`ledger.cache.expected_reads`). In PIP-430, a
+  reader releases each entry, and the releases are counted. But a task that Spark retries would release its entries
+  twice. Then an entry could be evicted that another reader still needs.
 """
 
 from __future__ import annotations

@@ -108,7 +108,10 @@ class RemovalQueue:
 
 @dataclass(frozen=True, slots=True)
 class CacheLimits:
-    """Limits of one pool of the cache. `size` is the pool's limit in bytes, `local_file_size` the files' limit."""
+    """Limits of one pool of the cache, in bytes.
+
+    `size` is the limit of this pool. `local_file_size` is the limit of the pool of local files.
+    """
 
     size: int
     local_file_size: int

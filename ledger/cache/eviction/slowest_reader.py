@@ -6,7 +6,7 @@ entries that all active readers have passed. A reader passes an entry by reading
 
 A reader's backlog is the number of entries that it has not read. A reader with a backlog above
 `managedLedgerCursorBackloggedThreshold` is not active: entries do not stay cached for it. Entries that a reader reads
-from storage are cached only in unused memory, unless both of these conditions are true:
+from storage are cached only in unused memory. Exception: they are always cached if both of these conditions are true:
 
 - Its backlog is at least `managedLedgerMinimumBacklogEntriesForCaching`.
 - At least `managedLedgerMinimumBacklogCursorsForCaching` other readers are near it. Near means that the backlogs differ
