@@ -45,7 +45,7 @@ class EpochFile:
     def is_current(self) -> bool:
         """Return whether the file is as this broker wrote it. If not, the metadata must be read."""
         try:
-            # `stat` of the name and not of `_fd`, because a new owner writes to the file that has the name then.
+            # `stat` of the name, not of `_fd`: if the file was replaced, a new owner writes to the new file.
             return self._fd >= 0 and self._is_untouched(os.stat(self._name))  # noqa: PTH116 — see `_name`
         except OSError:
             return False  # the file is missing or the disk fails

@@ -47,7 +47,7 @@ class Driver:
 
 @dataclass(frozen=True, slots=True)
 class OffloadAttempt:
-    """Attempt to offload one segment. `local_deleted` and `completed_ms` have a meaning only if it is `complete`."""
+    """Attempt to offload one segment. `local_deleted` and `completed_ms` have a meaning only if `complete` is set."""
 
     attempt: uuid.UUID
     driver: Driver

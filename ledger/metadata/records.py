@@ -220,7 +220,7 @@ class Metadata:
         self._file.change(lambda c: c.execute("UPDATE store_row SET host = ?", (host,)))
 
     def read_at_rest(self, query: Callable[[sqlite3.Connection], T]) -> T:
-        """Run a query on the last committed state. Changes wait until the query has ended."""
+        """Run an SQL query on the last committed state. Changes wait until the query has ended."""
         return self._file.read_at_rest(query)
 
     def bump_epoch(self) -> int:

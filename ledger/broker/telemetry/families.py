@@ -36,7 +36,7 @@ T = TypeVar("T")
 class Family(Generic[T]):
     """Metric: its name, meaning and labels, and a function that reads its value from an object, such as a ledger.
 
-    The name of a counter has no `_total`, which the text adds. `pulsar` is Pulsar's name.
+    The name of a counter has no `_total`, which the text adds. `pulsar` is the name of the same metric in Pulsar.
     """
 
     name: str

@@ -82,7 +82,7 @@ class History:
             return self._changed.wait_for(lambda: self._count > before, seconds)
 
     def points(self) -> list[Point]:
-        """Return the rates of the last ten minutes, oldest first. A gap without samples has one point."""
+        """Return the rates of the last ten minutes, oldest first. A time without samples is one point."""
         with self._changed:
             samples = list(self._samples)
         return [_point(before, now) for before, now in pairwise(samples)]
