@@ -12,5 +12,6 @@ Words of the package
 - *page cache*: the memory in which the operating system keeps parts of files that were read or written.
 - *file descriptor*: the number of an open file or socket in a process. The system limits their count.
 - *Unix socket*: a socket that is named by a file, so that only processes of the same host can connect to it.
+- *private socket*: the broker's Unix socket for clients that can open the store directory.
 - *loopback*: the address 127.0.0.1, which only processes of the same host can reach.
 """

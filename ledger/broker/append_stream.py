@@ -4,7 +4,8 @@
                     └▶ the stream's reply thread waits for room and replies   otherwise
 
 Invariants
-- The reading thread of a stream receives batches and passes their entries to the log's queue.
+- The reading thread of a stream receives batches, which are record batches of Arrow. It passes their entries to the
+  log's queue.
 - The reading thread stops while too many bytes are in flight, of this producer or of all producers. The flow control of
   gRPC or of the local socket then slows the producer down. This limits the memory.
 - A producer gets its replies in the order of its entries. One thread at a time replies, to the oldest append first.

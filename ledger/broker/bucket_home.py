@@ -105,7 +105,7 @@ class FoundStore(NamedTuple):
         """Read the manifest. With `create`, create the store if there is none. Otherwise raises NotFound.
 
         If S3 refuses the credentials, the request is not repeated. Reason: this broker has just read the
-        credentials, so they are wrong. During a later request, the credentials may have expired, and may be renewed.
+        credentials, so they are wrong. Later requests are repeated, because credentials can expire and be renewed.
         """
         limits = limits_of(settings)
         requests = replace(limits.requests, refused_ms=0)

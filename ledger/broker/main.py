@@ -68,7 +68,7 @@ _TRIAL = "pyspark_ledger.offload.trial:try_address"
 # Interval after which a computing thread gives up the interpreter lock. It is short, so that a thread gets the lock
 # soon after its fsync, even while another thread computes a checksum.
 _SWITCH_SECONDS = 0.0002
-_DESCRIPTORS_MAX = 2**20  # the kernel's default limit (fs.nr_open)
+_DESCRIPTORS_MAX = 2**20  # Linux's default limit of open files (fs.nr_open)
 _CHECK_SECONDS = 0.5
 _GRACE_MS = 2_000
 _log = logging.getLogger("pyspark_ledger.ledger.broker")

@@ -10,6 +10,7 @@ Words of the package, as in docs/concepts.md
 - *record*: a row of the store's metadata, which describes a ledger, a segment or a cursor.
 - *snapshot*: an object with all records at one time.
 - *manifest*: the object that names the broker of the store, the newest snapshot and the first live number.
+- *secret*: an object with a broker's token and certificate authority, for the broker's clients.
 - *live*: still needed to build the store. The *first live number* is the number of the oldest live log object.
 - *epoch*: a number in the manifest. Each new broker raises it, and an earlier broker then acknowledges nothing more.
 - *carry*: write the bytes of an open segment to the log again, so that the log objects with the earlier copy can be

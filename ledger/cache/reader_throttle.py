@@ -15,7 +15,8 @@ Rules
   announces in one request, not a batch of Spark. Several batches count, because other readers can halve the speed of
   a single batch.
 - The total waiting time of a reader is at most a share (`part`) of its reading time. The reading time is the time from
-  the reader's start until now, without its waits. An estimate for the rest of the log at its own speed is added.
+  the reader's start until now, without its waits. To this time, an estimate for the rest of the log is added.
+- The estimate assumes that the reader reads the rest of the log at its own speed.
 
 The functions read no clock: the time and the positions are arguments. In this module, a position is a number of bytes:
 the size of all earlier entries.

@@ -15,8 +15,8 @@ Invariants
 - A batch is returned once, after its last part was fed, with all of its parts in order.
 - If the epoch rises, a batch without its last part is dropped. Reason: its broker was replaced, and never acknowledged
   the batch.
-- A batch can be larger than the memory. So of an incomplete batch, only the first `held_max` bytes of payloads are kept
-  in memory. Of the other payloads, only the places in the log are kept.
+- A batch can be larger than the memory. So an incomplete batch keeps at most the first `held_max` bytes of its payloads
+  in memory. For its other payloads, the batch keeps only their places in the log.
 """
 
 from __future__ import annotations
