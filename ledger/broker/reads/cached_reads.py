@@ -83,7 +83,7 @@ class CachedReads:
         self._shared = SharedReads(self._offloaded, shared, self.copied, clock) if shared is not None else None
         self.prefetch_planner = PrefetchPlanner(self.cache, self._offloaded, lambda: self._settings, clock, snapshot_of)
         self._active_ledgers: set[str] = set()
-        # The newest list of segments of each ledger. Reason: a call under the cache's lock must not open a ledger.
+        # The newest state (segments, end) of each ledger. Reason: a call under the cache's lock must not open a ledger.
         # The call could wait for ever for a ledger that is being closed.
         self._snapshots: dict[str, LogSnapshot] = {}
         self._stopped = threading.Event()
