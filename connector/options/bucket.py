@@ -42,7 +42,7 @@ _ADVICE = (
     "on every host before the session starts, or set option offloadProfile, offloadRole or credentialProvider"
 )
 
-# Options of reads that have a meaning without a broker.
+# Options for every read that are also allowed without a broker.
 _SHARED = frozenset(
     {
         "ledger", "starting_position", "starting_timestamp", "ending_position", "include_metadata", "columns",
@@ -62,7 +62,7 @@ ACCESS = frozenset(
 
 @dataclass(frozen=True)
 class BucketOptions(EveryReadOptions):
-    """Read from a bucket, and access to a bucket."""
+    """Read from a bucket: the objects, and access to the bucket."""
 
     offload: str = option(
         text,
@@ -236,4 +236,4 @@ def take_bucket_options(values: dict[str, object], names: Mapping[str, str]) -> 
             f"option {names[strange[0]]!r} has no meaning with 'offload': such a read uses no broker",
             hint="Leave it out, or read the ledger through its store",
         )
-    return BucketOptions(**given)  # type: ignore[arg-type]  # each parser answers its field's type
+    return BucketOptions(**given)  # type: ignore[arg-type]  # each parser returns a value of its field's type

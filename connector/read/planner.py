@@ -97,7 +97,7 @@ class StreamPlanner(Protocol):
         return None
 
     def stop(self) -> None:
-        """Release the leases of the run, and end its registrations with the broker's cache.
+        """Release the query's leases, and end its registrations with the broker's cache.
 
         Spark may kill the process during this call.
         """

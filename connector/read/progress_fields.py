@@ -57,13 +57,14 @@ PROGRESS_FIELDS: Mapping[str, Mapping[str, str]] = {
         "cache.evictionMs": "Time that the runs of the eviction took, in milliseconds, since the last trigger.",
         "cache.requeues": "Entries that the eviction policy kept for a later reader, since the last trigger.",
         "cache.sizeBytes": "Memory in use now.",
-        "cache.lingeringBytes": "Memory of evicted blocks that readers still use; a part of `cache.sizeBytes`.",
+        "cache.lingeringBytes": "Memory of evicted entries that readers still use; a part of `cache.sizeBytes`.",
         "cache.limitBytes": "Limit of the memory.",
         "cache.inflightReadBytes": "Bytes that are being read from storage.",
         "cache.localFileBytes": "Bytes of recently read or written local files, which are probably in the system's "
         "page cache. They are not in the cache's memory.",
-        "cache.localFileLimitBytes": "Limit of `cache.localFileBytes`.",
-        "cache.expectedReads": "Reads of cached entries that active readers still have to make, updated once a second.",
+        "cache.localFileLimitBytes": "Limit of `cache.localFileBytes`: the setting "
+        "`managedLedgerCacheLocalFilesSizeMB`.",
+        "cache.expectedReads": "How often active readers will still read cached entries, updated once a second.",
         "cache.nonEvictableBytes": "Bytes of the cached entries that active readers still have to read, updated once a "
         "second.",
     },

@@ -3,9 +3,10 @@
 Spark keeps one reader on the driver for each execution of a query. For each trigger Spark calls `latestOffset(start)`,
 `reportLatestOffset`, `commit(previous end)` and `partitions(start, end)`. After a failure it calls `partitions` first.
 
-Spark 4.0 and 4.1 have no *admission control*: they pass no start and no limits to `latestOffset()`. There the start is
-the newest offset of the run, or else the initial offset. `connector.spark_features` has the order of the calls. These
-releases do not call `reportLatestOffset` either. So the end offset of a batch contains the batch's progress report.
+Spark 4.0 and 4.1 have no *admission control*: they pass no start and no limits to `latestOffset()`. There the start
+is the offset that the previous call returned. At the first call, it is the initial offset. `connector.spark_features`
+has the order of the calls. These releases do not call `reportLatestOffset` either. So the end offset of a batch
+contains the batch's progress report.
 
 Rules
 - Offsets are JSON values. An unchanged offset is returned exactly as it was passed.
@@ -53,7 +54,7 @@ class LedgerStreamReader(*stream_reader_classes()):  # type: ignore[misc]  # the
         self._ignored_start = IgnoredStart(options)
         self._features = spark_features()
         self._batches = ReadBatches()
-        # Used without admission control: the newest offset, and the end of a batch that starts at the initial offset.
+        # Only without admission control: the newest offset, and the end of the first batch.
         self._last_end: dict[str, Any] | None = None
         self._first_end: dict[str, Any] | None = None
         self._limits_reported = False
@@ -105,7 +106,7 @@ class LedgerStreamReader(*stream_reader_classes()):  # type: ignore[misc]  # the
         return {**report, "batch": {**report.get("batch", {}), BATCH_ID_KEY: batch.batch}}
 
     def _start_without_admission_control(self) -> dict[str, Any]:
-        """Return the start of the next batch. The first call of a run logs a warning if a limit is set.
+        """Return the start of the next batch. The first call logs a warning if a limit is set.
 
         Reason: in this Spark, `Trigger.AvailableNow` ends after one batch. With a limit, that is before the end of the
         log.
@@ -120,7 +121,7 @@ class LedgerStreamReader(*stream_reader_classes()):  # type: ignore[misc]  # the
         return self._last_end or self._planner.initial().to_json()
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
-        """Return one of the set limits as Spark's object. `latestOffset` applies all limits."""
+        """Return one of the limits that the user has set. Any of them will do: `latestOffset` applies all."""
         if self._options.max_bytes_per_trigger is not None:
             return admission.ReadMaxBytes(self._options.max_bytes_per_trigger)
         if self._options.max_rows_per_trigger is not None:
@@ -161,7 +162,7 @@ class LedgerStreamReader(*stream_reader_classes()):  # type: ignore[misc]  # the
             self._planner.acknowledge(StreamOffset.from_json(end))
 
     def stop(self) -> None:
-        """Release the leases of the run at once. Otherwise they expire."""
+        """Release the query's leases at once. Otherwise they expire."""
         if self._running is None:
             return
         try:

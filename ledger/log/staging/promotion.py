@@ -2,18 +2,20 @@
 
 A *staged part* is the file that one Spark task wrote for one ledger. A *stamp* before each entry has the time at which
 the broker stored the entry, and its row number. A *marker* is the last entry of a batch in a ledger. The *sidecar* is
-the index file `<id>.index` beside a segment. A *link* gives a file a second name (a hard link).
+the index file `<id>.index` beside a segment. A *link* gives a file a second name (a hard link). A large part
+has *segment layout*: the bytes of a segment file, with space for the stamps.
 
-    part in segment layout ─▶ stamps ─▶ sync ─▶ sidecar ─▶ link <id>.ledger ─▶ sync of the directory ─▶ list (commit)
+    part ─▶ stamps ─▶ sync ─▶ sidecar ─▶ link <id>.ledger ─▶ sync of the directory ─▶ list (commit)
 
-The task has synced its part already. So the sync here writes only the places with stamps. To *list* a segment is to
+The task has synced its part already. So the sync here writes only the stamps. To *list* a segment is to
 record it in the metadata.
 
 Invariants
 - Only the stamps of a part ever change. If a commit is repeated after a crash, it writes all stamps again.
-- The broker locks a part before it writes the stamps, and until the segment is listed. A part that another broker has
-  locked is copied instead. A part whose file has a second name is also copied, because it may be a segment already. So
-  a broker that was suspended and has lost the store never changes a listed segment.
+- The broker locks a part before it writes the stamps, and keeps the lock until the segment is listed. A part that
+  another broker has locked is copied instead. A part whose file has a second name is also copied, because it may be a
+  segment already. Reason for both: a suspended broker may continue after it has lost the store. It then never changes
+  a listed segment.
 - One metadata transaction lists all segments of a batch, in the order of the parts. After a crash before this
   transaction, no record lists the new segment files. The next start deletes these names, and the parts keep their names
   in the staging directory.
@@ -53,7 +55,7 @@ from pyspark_ledger.ledger.segment.writer import data_path, index_path
 
 
 class SegmentPlace(NamedTuple):
-    """Directory of the segments, and the values that a sidecar states: store id, id of this creation of the ledger."""
+    """Directory of the segments, and the values that a sidecar states: store id, incarnation of the ledger."""
 
     directory: Path
     store_id: str
@@ -87,8 +89,8 @@ def link_segments(
 ) -> list[PromotedSegment]:
     """Stamp, sync and link the parts of a run. On return all of them are durable, and no ledger lists them yet.
 
-    `before` has the number of rows up to the last entry of the log, and the time of the new entries. The locks of the
-    parts are held until `locks` is closed.
+    The new stamps start at `before`: the number of rows that are in the log, and the time for the new entries. The
+    locks of the parts are held until `locks` is closed.
     """
     segments, entries, row_end = [], iter(run.entries), before.row_end
     for ledger_id, part in zip(ledger_ids, run.parts, strict=True):
@@ -116,8 +118,8 @@ def link_segments(
 def direct_segments(run: DirectRun, place: SegmentPlace, before: BrokerStamp) -> list[PromotedSegment]:
     """Return the segments of a run, and write their sidecars, the index files that a local reader loads.
 
-    `before` has the number of rows up to the last entry of the log, and the time of the new entries. Raises Corrupt if
-    an object does not have the size that its entries need.
+    The new stamps start at `before`: the number of rows that are in the log, and the time for the new entries. Raises
+    Corrupt if an object does not have the size that its entries need.
     """
     segments, row_end = [], before.row_end
     for part in run.segments:
