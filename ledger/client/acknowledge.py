@@ -1,9 +1,9 @@
 """Acknowledgement of any number of entries and rows in one call. The reply is the cursor's state.
 
-The call sends the positions as Arrow record batches, with one position in each line.
+The call sends the positions as record batches. Each row has one position.
 
 Rules
-- If the broker refuses one line, it acknowledges nothing of the whole call.
+- If the broker refuses one position, it acknowledges no position of the call.
 - If the client cannot reach the broker, it repeats the call until its deadline. Reason: a repeated acknowledgement has
   no second effect.
 """

@@ -1,14 +1,14 @@
-"""Transport of a producer's entries to the broker: through shared memory on the broker's host, else over Flight.
+"""Transport of a producer's entries to the broker: through shared memory if both are on one host, else over Flight.
 
-On the broker's host the producer copies an entry into a ring buffer in shared memory, and sends only its offset over a
-Unix socket:
+On the broker's host the producer copies an entry into a *ring buffer*: shared memory whose space is used again in turn.
+The producer sends only the entry's offset, over a Unix socket (a connection within a host):
 
     to the broker     first packet: AppendCommand, and the file descriptor of the ring buffer
                       next packets: offsets and lengths of entries in the ring buffer; or one file descriptor, of a file
                       with one entry
     from the broker   Appended, one packet for each packet with entries
 
-`Welcome`, the broker's reply to a new client, has the name of this socket, in Linux's abstract namespace. Client and
+`Welcome`, the broker's reply to a new client, has the name of this socket. The name belongs to no file. Client and
 broker each check that the other process belongs to the same user.
 """
 
@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 # Errors of a system call that a container's policy forbids.
 _FORBIDDEN = (errno.EPERM, errno.EACCES, errno.ENOSYS)
 _REPLY_BYTES_MAX = 64 * 1024
-# The ring buffer needs room for the entries of a few syncs. A larger buffer is not faster, and costs the kernel pages.
+# The ring buffer needs room for the entries of a few syncs. A larger buffer would not be faster.
 _RING_BYTES_MAX = 32 * 1024 * 1024
 
 # An entry until it is acknowledged: its bytes, or its offset in the ring.
@@ -77,7 +77,7 @@ def open_stream(
 ) -> EntryStream:
     """Open a stream through shared memory if the broker is on this host and of the same user. Otherwise use Flight.
 
-    If the kernel forbids the socket or anonymous files, also use Flight, and log this once in each process.
+    If the kernel forbids the socket or a file without a name, also use Flight, and log this once in each process.
     """
     try:
         local = _same_user_socket(welcome.append_socket)
@@ -179,11 +179,11 @@ class FlightStream:
         descriptor = flight.FlightDescriptor.for_command(request_body(command))
         self._writer, self._reader = client.connection().do_put(descriptor, ENTRY_SCHEMA, client.options())
 
-    def has_room(self, size: int) -> bool:  # noqa: ARG002 — the ring needs it
+    def has_room(self, size: int) -> bool:  # noqa: ARG002 — another stream uses `size`
         """Return True, because only the producer's own limit applies."""
         return True
 
-    def hold(self, buffers: Sequence[Buffer], size: int) -> SentEntry:  # noqa: ARG002 — the ring needs it
+    def hold(self, buffers: Sequence[Buffer], size: int) -> SentEntry:  # noqa: ARG002 — another stream uses `size`
         """Return the bytes of the entry in one buffer."""
         return _joined(buffers)
 

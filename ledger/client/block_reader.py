@@ -1,14 +1,15 @@
-"""Reader of the blocks of one range or of many ranges. It maps files of the store, or fetches blocks over Flight.
+"""Reader of the blocks of one range or of many ranges. It maps files of the store, or fetches blocks by Flight.
 
 A *block* is a part of a segment file with whole entries. A *frame* is one entry in it, with its length and id.
 
 Rules
 - The blocks of a range are returned in order and without a gap. If the broker does not reply, the reader requests the
   rest of the range again, until the deadline.
-- The reader maps exactly the bytes that the broker named. All of them are committed. The first frame must have the
-  entry id that the broker named. If the file was deleted since, the reader requests the locations again.
-- `read_ranges` asks the broker for the locations of many ranges in one call, so that a read of many small ledgers is
-  cheap. The ranges keep the order of the requests. Each range has the blocks that `read_blocks` would return.
+- The broker replies with the *location* of each block: file, offset, length, and the id of the first entry. The reader
+  maps exactly these bytes, which are all committed. It checks the id of the first frame.
+- If the file was deleted since the reply, the reader requests the locations again.
+- `read_ranges` asks the broker for the locations of many ranges in one call. So a read of many small ledgers is fast.
+  The ranges keep the order of the requests.
 - If a location in a range is invalid, `read_ranges` reads the rest of that range by `read_blocks`.
 - `read_ranges` copies small blocks, because the mapping of a small block takes longer than a copy.
 """
@@ -76,8 +77,7 @@ def read_blocks(
         except (Unavailable, NotFound) as error:
             if monotonic_ms() >= until or not _can_retry(error):
                 raise
-            # The reader does not request shared memory again if the broker has freed the block, or if this process
-            # cannot see the file.
+            # If the broker has freed a block in shared memory, or this process cannot see it, Flight fetches the rest.
             mapping = mapping and not isinstance(error, _SharedGone)
             pause(0 if isinstance(error, _SharedGone) else _RETRY_MS)
         else:
@@ -159,7 +159,7 @@ def slices_of(column: pa.LargeBinaryArray) -> list[pa.Buffer]:
     return [data.slice(start, end - start) for start, end in pairwise(edges)]
 
 
-# Number of ranges in one call. With more ranges, the first rows would arrive later.
+# Maximum number of ranges in one call. With more ranges, the first rows would arrive later.
 _AT_ONCE = 512
 _COPIED_BYTES = 64 * 1024
 
@@ -180,14 +180,14 @@ def read_ranges(
 
 
 def _places(client: BrokerConnection, requests: Sequence[ReadRequest]) -> list[list[BlockPlace]]:
-    """Return the locations for all requests. Return an empty list if each request must be located alone."""
+    """Return the locations for all requests. Return an empty list if `read_blocks` must read each request by itself."""
     token = client.same_host_token()
     if not token:
         return []
     try:
         found: RangePlaces = client.call("locate.many", LocateRanges(list(requests), token))
     except (DataLoss, NotFound, Refused):
-        return []  # a ledger of one range has changed since planning; located alone, that range raises its own error
+        return []  # a ledger has changed since planning; `read_blocks` raises the error of its range
     return [places.blocks for places in found.ranges]
 
 

@@ -5,10 +5,10 @@ Rules
   the connection opens a gRPC connection of its own, at its first call.
 - A call that reaches no broker is retried on a new connection until its deadline. Reason: a killed broker is restarted
   at the same address within a second. A repetition of an action has no second effect.
-- If the broker at the address has another store, every call fails. The error names both ids: see `store_id_header`.
+- If the broker at the address has another store, every call fails. The error names the ids of both stores.
 - After a fork, gRPC does not work in the child: a call would never return. So if the parent has used gRPC, the
-  connection refuses every call in the child. It never closes an inherited gRPC connection, because a close would abort
-  the process.
+  connection refuses every call in the child.
+- The child never closes a gRPC connection of its parent, because a close would abort the child.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from pyspark_ledger.ledger.transport.errors import from_flight
 from pyspark_ledger.ledger.transport.store_id_header import call_options
 
 _RETRY_MS = 50
-_DELETIONS = {"delete", "cursor.delete"}  # if such a call is repeated, the object may be deleted already
+_DELETIONS = {"delete", "cursor.delete"}  # actions that delete; a repeated call may find nothing
 _CALL_SECONDS = 120.0
 _HELLO_MS_MIN = 1000
 _OPTIONS = [
@@ -101,8 +101,8 @@ class BrokerConnection:
     ) -> Any:
         """Call an action of the protocol and return its reply. Raises the broker's error, or Unavailable.
 
-        A broker that has accepted the call has `attempt_seconds` to reply. The call is retried until the deadline if no
-        broker is reached. With `can_move`, it is also retried after another broker took the store over.
+        A broker that has accepted the call has `attempt_seconds` to reply. If no broker accepts the call, it is retried
+        until the deadline. With `can_move`, the call is also retried after another broker took the store over.
 
         If the broker does not trust this client, the call is retried once. Reason: the store's next broker, with
         another token, may have the address now.
@@ -132,7 +132,7 @@ class BrokerConnection:
         Raises Refused if the broker's store has another id than the given id, or than the id of an earlier call.
         """
         deadline_ms = self.deadline_ms if deadline_ms is None else deadline_ms
-        seconds = max(deadline_ms, _HELLO_MS_MIN) / 1000  # a suspended broker accepts a call and does not reply
+        seconds = max(deadline_ms, _HELLO_MS_MIN) / 1000  # a stopped process accepts a call and does not reply
         hello = Hello(store_id=self.store_id)
         welcome: Welcome = self.call("hello", hello, deadline_ms=deadline_ms, attempt_seconds=seconds)
         self.store_id = welcome.store_id
@@ -206,7 +206,7 @@ class BrokerConnection:
             self._connection = None
 
     def _leave_to_parent(self) -> None:
-        """Keep the inherited connection open and unused, and create a new lock. Called in a forked process."""
+        """Keep the parent's connection open and unused, and create a new lock. Called in the child after a fork."""
         _inherited.append(self._connection)
         self._connection = None
         self._token = None

@@ -1,7 +1,7 @@
 """Client of one broker: methods for the common actions of the protocol, for reads and for producers.
 
-`ledger.client.broker_connection` makes and retries the calls, and refuses them in forked processes. An *entry* is one
-append with its rows. A *cursor* is the durable position of a reader. A *run* is the entries of one committed batch.
+`ledger.client.broker_connection` makes and retries the calls, and refuses them in forked processes. A *block* is a part
+of a segment file with whole entries.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Client(BrokerConnection):
     def read_blocks(
         self, request: ReadRequest, *, mapping: bool = True, places: Places | None = None
     ) -> Iterator[FrameBlock]:
-        """Yield the blocks of a range, in order. With `mapping`, a client on the broker's host maps the blocks."""
+        """Yield the blocks of a range, in order. With `mapping`, a client on the broker's host maps the files."""
         from pyspark_ledger.ledger.client.block_reader import read_blocks
 
         return read_blocks(self, request, mapping=mapping, places=places)
@@ -137,7 +137,7 @@ class Client(BrokerConnection):
     def stage_part(self, query: str, batch: int, run: PartRun | None = None) -> PartWriter:
         """Open a new staged part: a file with the rows of one task of a batch.
 
-        With the `run` of its ledger, a large part can become a segment of the ledger.
+        If the caller gives `run`, the values of the run's marker, a large part can become a segment of its ledger.
         """
         from pyspark_ledger.ledger.client.part_writer import PartWriter
 
@@ -155,7 +155,7 @@ def client_for(
 ) -> Client:
     """Return this process's client of a broker. The first call connects and checks the store's id.
 
-    `prepare` gets a new client before its first call.
+    `client_for` calls `prepare` with a new client before the client's first call.
 
     Raises Unavailable if no broker answers, or Refused if the broker has another store. The error names the address and
     the store.
@@ -184,8 +184,8 @@ def client_for(
 def _after_fork_in_child() -> None:
     global _clients_lock  # noqa: PLW0603 — a thread that the child does not have may hold the old lock
     _clients_lock = threading.Lock()
-    # This frees no connection: the fork handler of `broker_connection` has run before, and references all inherited
-    # connections. Reason: a freed connection would wait for threads that the forked process does not have.
+    # `clear` must free no connection, because a freed connection would wait for threads that the child does not have.
+    # The fork handler of `broker_connection` has run before, and references all connections of the parent.
     _clients.clear()
 
 

@@ -5,8 +5,8 @@ The *manifest* of a store in a bucket is the object that names the store's prese
 Rules
 - A client of a directory reads the broker's address in `<store>/broker.json`. If no broker answers, the client takes
   the lock `spawn.lock` and starts a broker. So many clients that connect at once start exactly one broker.
-- The broker and its supervisor run in a new session, with their output in `<store>/broker.log`. They continue after the
-  process that started them has ended.
+- The broker and its supervisor continue after the process that started them has ended. Their output is in
+  `<store>/broker.log`.
 - The broker's `PYTHONPATH` has only the directories of the packages that it imports. Reason: a file `queue.py` beside a
   user's script must not replace a module of the broker. `broker_environment` describes the other variables.
 - The *supervisor* is the parent process of the broker, and restarts the broker after a crash. A store has at most one
@@ -48,9 +48,9 @@ _SCHEMES = ("grpc://", "grpc+unix://", "grpc+tls://", "grpc+tcp://")
 _PROBE_MS = 2_000
 _ADDRESS_MS = 5_000
 _RESTART_MS = 10_000
-_BUCKET_MS = 600_000  # the broker tests a new bucket, or waits to see whether a broker on another host still uses it
+_BUCKET_MS = 600_000  # the broker tests a new bucket, or finds out whether another host's broker still uses it
 
-# SQLite opens no path of more than 512 bytes. The path of a file in the store is longer than the store's path.
+# SQLite opens no path of more than 512 bytes. The store's path must be shorter, because its files have longer paths.
 _PATH_BYTES_MAX = 448
 _PATH_HINT = "Correct the path, or choose a directory that you own"
 _START_HINT = "Start a broker with `ledger serve`, or connect on the driver first"
@@ -67,7 +67,7 @@ def connect_store(
 ) -> Client:
     """Return a client of the broker at an address, or of the store in a directory or a bucket.
 
-    `credentials` are for an address. They are also for a store in a bucket, if its broker has no certificates of its
+    The function uses `credentials` for an address, and for a store in a bucket whose broker has no certificates of its
     own. For an address the function starts no broker, and waits at most a few seconds for the broker there.
 
     Raises Unauthenticated if broker and client do not trust each other, and Unavailable if no broker answers in time.
@@ -107,7 +107,7 @@ def connect_store(
 
 
 def _elsewhere(store: Path, credentials: Credentials | None, deadline_ms: int, *, wait_ms: int = 0) -> Client | None:
-    """Return a client of the broker that a store in a bucket has on another host, or with another directory.
+    """Return a client of the broker that a store's manifest names: it has another directory, or runs on another host.
 
     Waits up to `wait_ms` for a broker that its supervisor restarts. Reason: running tasks know the address of this
     broker, so it is better than a new broker.
@@ -132,9 +132,9 @@ def _started_or_elsewhere(store: Path, create: bool, credentials: Credentials | 
 def _revived(client: Client, store: Path, credentials: Credentials | None, deadline_ms: int) -> str:
     """Return the address of a store's next broker, and give the client the broker's credentials.
 
-    If another host has taken over the store's bucket, the next broker runs on that host. Raises Fenced if this broker
-    does not answer, and starts none. Reason: two hosts that both restart their brokers would take the store from each
-    other for ever.
+    If another host has taken the store over, the next broker runs on that host. If that broker does not answer, the
+    function raises Fenced and starts no broker. Reason: otherwise two hosts would take the store from each other for
+    ever.
     """
     mark = store / FENCED
     if mark.exists():
@@ -296,7 +296,7 @@ def _is_owned(store: Path) -> bool:
 
 
 def _spawn(store: Path, log: Path, arguments: Sequence[str]) -> subprocess.Popen[bytes] | None:
-    """Start a supervisor, which keeps its lock until it ends. Return None if the store has a supervisor already."""
+    """Start a supervisor, which has its lock until it ends. Return None if the store has a supervisor already."""
     lock = os.open(store / "supervisor.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -358,7 +358,7 @@ def _package_paths() -> list[str]:
 
 
 def _start_error(store: Path, log: Path, offset: int, status: int, before: set[str] | None) -> LedgerError:
-    """Return the error of a failed start, and remove its files from a directory that is no store.
+    """Return the error of a failed start. If the directory is no store, remove the files that the start created.
 
     `before` are the names of the files in the directory before the start; None if there was no directory.
     """

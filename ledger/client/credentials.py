@@ -7,9 +7,11 @@ Rules
 - Exception: the token of a Spark task is a secret. It is pickled with the task's partition. It is never printed, it
   has few rights, and it expires.
 - A process reads the files at every new connection. Each process that uses the broker must have the files at the same
-  paths. Exception: if the client has no certificate, its tasks get the authority's certificate, which is public.
-- gRPC gives no reason for a failed TLS handshake. The client therefore repeats the handshake without gRPC, and raises
-  the error of TLS. It does not retry the call, because a retry cannot correct a certificate.
+  paths. Exception: if the client itself has no certificate, its Spark tasks get the content of the file `ca`.
+- The file `ca` has the certificate of the authority that signed the broker's certificate. It is public.
+- TLS, the encryption of a connection, begins with a *handshake*: both sides check certificates. gRPC gives no reason
+  for a failed handshake. So the client repeats the handshake without gRPC, and raises the error of TLS. It does not
+  retry the call, because a retry cannot correct a certificate.
 """
 
 from __future__ import annotations
@@ -38,11 +40,11 @@ from pyspark_ledger.ledger.transport.tokens import (
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Credentials of a client. Each of them can be empty. Without `ca` the client trusts the system's authorities.
+    """Credentials of a client. Each field can be empty. Without `ca` the client trusts the authorities of the system.
 
     A Spark task has `task_token` instead of `token`. `scope` names the operation and the ledgers that the task token
-    allows. A task can have `authority`, the content of the file `ca`, instead of the file. Two credentials that differ
-    only in `task_token` are equal.
+    allows. A task can have `authority`, the content of the file `ca`, instead of the file. Comparisons ignore
+    `task_token`.
     """
 
     ca: str = ""
@@ -81,7 +83,7 @@ class Credentials:
         return replace(task, ca="", authority=read_pem(self.ca).decode("latin-1"))
 
     def with_files(self, find: Callable[[str], str]) -> Credentials:
-        """Return the credentials with the files' paths on this host. `find` returns such a path."""
+        """Return the credentials with the files' paths on this host, which `find` returns."""
         paths = {part: find(path) for part in ("ca", "certificate", "key") if (path := getattr(self, part))}
         return replace(self, **paths) if paths else self
 

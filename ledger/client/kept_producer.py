@@ -1,4 +1,4 @@
-"""Producers that a client keeps between calls of `Ledger.append`, so that an append needs only one round trip.
+"""Producers that a client keeps between calls of `Ledger.append`, so that an append needs one request and one reply.
 
 An *entry* is one append with its rows. The *log* is the sequence of the ledger's entries.
 
@@ -6,13 +6,12 @@ Rules
 - A producer serves one append at a time. A producer has its own name and sequence ids.
 - An idle producer ends its stream after a timeout. A client keeps the newest `_IDLE_MAX` idle producers.
 - A producer whose stream has ended is not kept.
-- If the broker is killed during an append, the client reads the log that the next broker has recovered. If the log has
-  entries of the append, they count as acknowledged. The client sends the missing entries again. So no row is lost or
-  repeated.
+- If the broker is killed during an append, the client reads the log from the next broker. Entries of the append that
+  are in the log count as acknowledged. The client sends the missing entries again. So no row is lost or repeated.
 - If the stream ends while the same broker serves the ledger, entries may still be in flight. The append then fails, and
   its outcome is unknown.
-- If the ledger was deleted and created again, it has none of the append's entries. The append then raises
-  `NothingAppended`. The caller encodes the rows again, because the columns may differ, and repeats the append.
+- If the ledger was deleted and created again, the append raises `NothingAppended`. The caller encodes the rows again,
+  because the columns may differ, and repeats the append.
 """
 
 from __future__ import annotations
@@ -85,7 +84,7 @@ class KeptProducer:
     def append(self, entries: Sequence[Entry]) -> Position:
         """Append entries. Return the position after the last entry, when all entries are durable.
 
-        The entries must have the sequence ids of the last calls of `next_sequence_id`, in this order.
+        The caller gets the sequence id of each entry from `next_sequence_id`, in the order of the entries.
 
         Raises NothingAppended if the stream ended before the first entry was appended, or if the ledger was deleted.
         """
@@ -124,7 +123,7 @@ class KeptProducer:
         return len(sent)
 
     def _recovered(self, error: BaseException, first_id: int) -> int:
-        """Return how many of the append's entries are in the log that the next broker has recovered.
+        """Return how many of the append's entries are in the log of the next broker.
 
         Only entries with the sequence id `first_id` or a higher one count.
 
@@ -144,7 +143,7 @@ class KeptProducer:
         left = PositionRange(self._known, made.end)
         try:
             return self._count(ReadRequest(self.ledger, left, incarnation=made.incarnation), first_id)
-        except DataLoss:  # retention has deleted the entries
+        except DataLoss:  # the policies of the ledger have deleted the entries
             raise error from None
 
     def _count(self, request: ReadRequest, first_id: int) -> int:

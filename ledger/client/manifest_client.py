@@ -3,11 +3,12 @@
 Rules
 - The *manifest* is the object that names the store's broker. The client reads it only if the directory's own broker
   does not answer. So a client of the directory's own broker sends nothing to the bucket.
-- The client does not try a broker whose process on this host has ended, or that listens at loopback of another host.
-- If the broker has own certificates, the client uses the secret in the bucket. Otherwise it uses the credentials that
-  the caller gave.
-- A Spark task starts no broker. If its broker does not answer, and the task can read the bucket, the task uses the
-  broker that the manifest names. It also uses the token of that broker.
+- The client does not try a broker of this host whose process has ended. It does not try a broker of another host that
+  accepts only clients of its own host.
+- A broker that makes its own certificate puts the certificate and a token into the bucket, as an object named *secret*.
+  The client then uses this object. Otherwise it uses the credentials that the caller gave.
+- A Spark task starts no broker. If its broker does not answer, the task reads the manifest if it can. It then uses the
+  broker that the manifest names, with the token of that broker.
 - An error of the bucket is only logged. The caller then starts a broker, and the broker reports the same error.
 """
 
@@ -44,7 +45,7 @@ def manifest_client(
     while True:
         named = _named(directory)
         client = None if named is None else _answering(named, directory, credentials, deadline_ms)
-        # If the manifest names no broker, the last broker has ended, and another broker may be taking the store over.
+        # If the manifest names no broker, the last broker has ended. Another broker may be starting.
         most_ms = wait_ms if named is not None else min(wait_ms, _TAKING_OVER_MS)
         if client is not None or monotonic_ms() - started >= most_ms:
             return client
@@ -87,7 +88,7 @@ def _answering(
         except Unauthenticated:
             if named == last:
                 raise
-            # The next broker at the same address may have put another secret meanwhile.
+            # The next broker at the same address may have put another secret into the bucket.
             last, named = named, _named(directory)
         else:
             return client

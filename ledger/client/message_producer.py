@@ -10,8 +10,8 @@ Invariants
 - The log has the messages in the order of the calls. One lock covers the open batch and its sending.
 - The producer sends a batch when the batch has its maximum number of messages or bytes, and at `flush`.
 - It also sends a batch when the first message has waited for the configured delay. Exception: while an entry is in
-  flight the producer waits, because the broker would sync the batch after that entry anyway.
-- Memory is limited to one open batch and the limit of bytes in flight. `send` waits at this limit.
+  flight, the producer collects more messages, because the broker syncs one entry after another.
+- The producer's memory is one open batch, and the entries in flight. At the limit of bytes in flight, `send` waits.
 - A message that is too large for an entry is sent in chunks, one after another, after the open batch.
 - If an entry fails, all messages of its batch fail.
 - An invalid message is refused alone, before it joins a batch, and gets no sequence id.
@@ -53,7 +53,7 @@ from pyspark_ledger.ledger.protocol.ledgers import AskSequence
 from pyspark_ledger.ledger.segment.format import entry_bytes_max
 
 _BLOCK_BYTES = "ledger.blockBytes"
-_COLUMN_BYTES = 8 * 1024 * 1024  # bytes to encode in one step, so that the broker gets and syncs many entries together
+_COLUMN_BYTES = 8 * 1024 * 1024  # bytes to encode before the next send, so that the broker syncs many entries together
 
 _NO_PROPERTIES: Mapping[str, str] = {}
 
@@ -83,8 +83,8 @@ def open_producer(
     if not isinstance(compression, str) or compression.upper() not in NAMES:  # type: ignore[redundant-expr]  # a user's
         raise Refused(f"compression {compression!r} is not known", hint=f"Use one of {', '.join(NAMES).lower()}")
     block_bytes = int(described.properties.get(_BLOCK_BYTES, 64 * 1024 * 1024))
-    # This call comes before the stream is opened. It waits until the entries in flight of this producer name are
-    # durable.
+    # An earlier producer of this name may have entries in flight. This call waits until they are durable, so it comes
+    # before the stream is opened.
     known = client.call("producer.last", AskSequence(ledger, name)).sequence_id
     pipeline = client.producer(ledger, name, max_in_flight_bytes=max_pending_bytes)
     return MessageProducer(
@@ -120,8 +120,8 @@ class MessageProducer:
         self._chunk_bytes_max = entry_bytes_max if chunk_bytes_max is None else chunk_bytes_max
         self._partition = partition
         self._clock = clock
-        # Highest sequence id that was durable when the producer was created. Messages up to this id are repetitions,
-        # which are sent in separate batches.
+        # Highest sequence id that was durable when the producer was created. A message with this or a lower id is a
+        # repetition. Repetitions are sent in separate batches.
         self._known = known_sequence_id
         self._next = known_sequence_id + 1
         self._last_repeated = -1
@@ -134,7 +134,7 @@ class MessageProducer:
         self._changed = threading.Condition(self._lock)
         self._open = OpenBatch(partition)
         self._began_ms = 0
-        self.batches = 0  # the number of sent batches, which the partitioned producer reads
+        self.batches = 0  # the number of sent batches, which `PartitionedProducer` reads
         self._closed = False
         self._closing = threading.Event()
         self._timer: threading.Thread | None = None
@@ -157,7 +157,7 @@ class MessageProducer:
     def last_sequence_id(self) -> int:
         """Sequence id of the last sent message, acknowledged or not. -1 if there is none.
 
-        If the ledger has de-duplication, a new producer continues after the last durable id of its name.
+        If the ledger has de-duplication, a new producer continues after the last durable id of its own name.
         """
         with self._changed:
             return self._next - 1
@@ -388,7 +388,7 @@ class MessageProducer:
     def _send_due(self) -> None:
         """Send each batch that has waited for the delay. Runs on the timer thread.
 
-        Does not have the lock while it waits, because callers of `send` would wait for the lock.
+        Releases the lock while it waits, because callers of `send` need the lock.
         """
         delay = self._batching.batching_max_publish_delay_ms
         while not self._closed:
@@ -415,7 +415,7 @@ class MessageProducer:
     ) -> None:
         """Set the result of a batch whose last entry is durable or has failed. `new` means: no message is a repetition.
 
-        `before` has the earlier entries of the same future: the other batches of a column, or the other chunks of a
+        `before` has the futures of the earlier entries: the other batches of a column, or the other chunks of a
         message.
         """
         entries = (*before, entry)

@@ -57,7 +57,7 @@ class PartWriter:
 
 
 def _place(client: BrokerConnection, query: str, batch: int, token: str) -> StagingPlace:
-    """Return the file to write. If the broker refuses the token, read the token file again, and repeat the call once.
+    """Return the name of the part, and the path of its file. If the broker refuses the token, get the token again.
 
     Reason: a restarted broker has a new token.
     """

@@ -7,7 +7,7 @@ Rules, as in Pulsar's clients
   producer changes to the next partition after each sent batch, and not after each message, so that batches are full.
 - Exception: without a key, an explicit sequence id selects the partition, as the id modulo the number of partitions.
   Reason: each partition has its own de-duplication, so a repeated message must go to the same partition.
-- The producer keeps the number of partitions with which it was created. So a key never changes its partition.
+- The producer ignores partitions that are added later. So during its life a key never changes its partition.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def _ranges(values: pa.Array, batching: Batching) -> list[tuple[int, int]]:
 
 
 def _all(sent: Sequence[Future[MessageId]]) -> Future[list[MessageId]]:
-    """Return a future with the results of all futures, or with the error of the first failed future in the list."""
+    """Return a future with the results of all futures, or with the first error in the list."""
     done: Future[list[MessageId]] = Future()
     done.set_running_or_notify_cancel()
     left = [len(sent)]

@@ -44,12 +44,12 @@ _BATCH_BYTES_MAX = 1024 * 1024
 _BATCH_ENTRIES_MAX = 1024
 # Errors with which the broker refuses one entry. Before such an error it has acknowledged all earlier entries.
 REFUSALS = (Refused, Corrupt, NotFound, Unsupported)
-_ENTRY_BYTES_MAX = 2**31 - 2**20  # a message of gRPC has less than 2**31 bytes, with the bytes that Arrow adds
+_ENTRY_BYTES_MAX = 2**31 - 2**20  # limit of gRPC: 2**31 bytes, less the bytes that Arrow adds
 _APPENDED = msgspec.msgpack.Decoder(Appended)
 
 
 class _Process:
-    """Id of this process. It is stored, because a system call for each message would be slow."""
+    """Id of this process. It is kept here, because `os.getpid` for each message would be slow."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -104,7 +104,7 @@ class Producer:
         self._send_error: LedgerError | None = None
         self._writing = threading.Lock()
         self._over = False
-        welcome = client.hello()  # this call waits for a broker that restarts; the opening of a stream does not
+        welcome = client.hello()  # waits for a broker that restarts; `open_stream` does not wait
         self.epoch = welcome.epoch
         try:
             self._stream = open_stream(client, welcome, AppendCommand(ledger, self.name), max_in_flight_bytes)
@@ -140,9 +140,8 @@ class Producer:
             self._bytes += size
             self._queued.append(sent)
             self._queued_bytes += size
-            # The calling thread sends if nothing is in flight or a batch is full. Reason: a wake-up of the sender
-            # thread takes longer than a send. Also, the sender thread could wait milliseconds for the GIL while another
-            # thread computes.
+            # The calling thread sends if nothing is in flight or a batch is full. Reason: to wake the sender thread
+            # takes longer than to send, and the sender thread could wait milliseconds for Python's GIL.
             here = not self._in_flight or self._queued_bytes >= _BATCH_BYTES_MAX
             here = here and self._writing.acquire(blocking=False)
             if not here:
@@ -240,13 +239,14 @@ class Producer:
             else:
                 self._stream.finish()
         except (flight.FlightError, OSError) as error:
-            # If the broker has sent an error, the receiver thread reads that error, which replaces this one.
+            # If the broker has sent an error, the receiver thread reads it. The broker's error then replaces this
+            # error.
             self._send_failed(from_flight(error, self._address))
         except Exception as error:  # noqa: BLE001 — after any error the waiting callers must continue
             self._send_failed(Refused(f"entries of the producer {self.name!r} cannot be sent: {error!r}"))
 
     def _send_failed(self, error: LedgerError) -> None:
-        """Stop sending and end the stream. The receiver thread then fails the appends in flight."""
+        """Stop sending and end the stream. The receiver thread then sets this error for the appends in flight."""
         with self._changed:
             self._send_error = self._send_error or error
             self._changed.notify_all()
