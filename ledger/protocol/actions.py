@@ -4,7 +4,7 @@ Arrow Flight is Apache Arrow's protocol for calls that carry record batches. It 
 
     DoAction(type, body)     body and reply are JSON of the structs below; `ACTIONS` lists all actions
     DoPut(append, producer)  the client sends record batches with one binary column `entry`; the broker answers each
-                             batch, in order, with one metadata reply `Appended` when all its entries are durable
+                             batch, in order, with one reply `Appended` when all its entries are durable
     DoPut(acknowledge)       the client sends the entries and rows that a cursor acknowledges, in the columns of
                              `ledger.positions.acknowledge_request`
     DoPut(stage, part)       the client sends batches as for an append; the broker writes them to a staged part, a file
@@ -18,7 +18,7 @@ Rules
 - Every reply is small. Entries are sent only by DoPut and DoGet.
 - A position on the wire is `[segment id, entry id]`. A field `ledger_id` has the id of a segment, because Pulsar calls
   a segment a ledger.
-- An error is sent as JSON of `WireError` in the Flight error's extra info.
+- An error is sent as the JSON of a `WireError`, in the field `extra_info` of Flight's error.
 - A later release may add fields with defaults. It never removes or changes a field.
 """
 
@@ -201,7 +201,7 @@ class AskEnd(msgspec.Struct, frozen=True):
 
 
 class SchemaVersion(msgspec.Struct, frozen=True):
-    """Registered schema, as the bytes of an Arrow IPC schema message. Version -1: no schema is registered."""
+    """Registered schema, as the bytes of a schema in Arrow's format. Version -1: no schema is registered."""
 
     name: str
     version: int
@@ -209,7 +209,9 @@ class SchemaVersion(msgspec.Struct, frozen=True):
 
 
 class RegisterSchema(msgspec.Struct, frozen=True):
-    """Request to register the columns of a ledger as the version after `after`. The first write sends -1.
+    """Request to register new columns of a ledger.
+
+    `after` is the version that the writer knows as the newest; -1: none.
 
     If the newest version is not `after`, the broker registers nothing and returns the newest version. So the broker
     registers the schema of only one of two concurrent writers. The other writer compares its schema with the reply.
@@ -251,10 +253,10 @@ class LedgerSchemas(msgspec.Struct, frozen=True):
 
 
 class Appended(msgspec.Struct, frozen=True):
-    """Metadata reply of an append stream: `entries` consecutive entries from position `first` are durable.
+    """Reply in an append stream: `entries` consecutive entries from position `first` are durable.
 
-    A reply with `error` is the last reply of its stream. Entries without a reply are not durable. The error is sent as
-    a reply for this reason: Flight ends a stream with an error only when the producer sends again or disconnects.
+    A reply with `error` is the last reply of its stream. Entries without a reply are not durable. The broker sends the
+    error as a reply, because Flight reports an error only when the producer sends again or disconnects.
     """
 
     first: Position
@@ -263,7 +265,7 @@ class Appended(msgspec.Struct, frozen=True):
 
 
 class ChangeSetting(msgspec.Struct, frozen=True):
-    """Request to change a setting of the running broker, and the settings `others` in the same step.
+    """Request to change a setting of the running broker. The settings in `others` change in the same step.
 
     None as a value restores the configured value. With `trial` the broker first tries the new values: for example, it
     opens a new offload address.
@@ -388,9 +390,10 @@ class StageCommand(msgspec.Struct, frozen=True, tag="stage"):
 class AcknowledgeCommand(msgspec.Struct, frozen=True, tag="acknowledge"):
     """Descriptor of DoPut that acknowledges entries and rows for a cursor, in any order.
 
-    With `action` "nack" the cursor redelivers the rows instead. `ledger.positions.acknowledge_request` defines the
-    columns of the record batches. The broker sends the reply, `CursorState`, when all acknowledgements are durable. If
-    an `incarnation` is given and the ledger has another one, the broker refuses the stream.
+    With `action` "nack" (negative acknowledgement) the cursor redelivers the rows instead.
+    `ledger.positions.acknowledge_request` defines the columns of the record batches. The broker sends the reply,
+    `CursorState`, when all acknowledgements are durable. If an `incarnation` is given and the ledger has another one,
+    the broker refuses the stream.
     """
 
     ledger: Name

@@ -46,9 +46,10 @@ class ReaderPlace(msgspec.Struct, frozen=True):
 class ReadSources(msgspec.Struct, frozen=True, kw_only=True):
     """Counters of the entries served since the broker started, by source, in entries and bytes.
 
-    A memory hit is an entry in a block that the cache has in memory. A page-cache hit is an entry of a local file in a
-    block that was recently read or written. The system's page cache probably has such a block, and the broker does not
-    check this. All other entries are misses: they are read from object storage or from local files.
+    The *page cache* is the operating system's memory for recently used parts of files. A memory hit is an entry in a
+    block that the broker's cache has in memory. A page-cache hit is an entry of a local file in a block that was
+    recently read or written. The page cache probably has this block; the broker does not check this. All other entries
+    are misses: they are read from object storage or from local files.
     """
 
     hits: int = 0
@@ -110,9 +111,9 @@ class LedgerCacheMetrics(ReadSources, frozen=True):
 class CacheMetrics(CacheReads, frozen=True):
     """Activity of the cache since the broker's start: bytes and counts of entries, with the names of Pulsar's metrics.
 
-    - `hits` and `misses` count served entries by source (`ReadSources`). `mapped_entries` and `mapped_bytes` are the
-      hits and misses that readers on the broker's host mapped. `direct_entries` and `direct_bytes` are the misses that
-      readers fetched from a bucket by themselves.
+    - `hits` and `misses` count served entries by source (`ReadSources`). `mapped_entries` and `mapped_bytes` are those
+      entries that readers on the broker's host mapped. `direct_entries` and `direct_bytes` are the misses that readers
+      fetched from a bucket without the broker.
     - `size_bytes` is the memory in use: the cached blocks, and `lingering_bytes` of evicted blocks that readers still
       reference.
     - `local_file_bytes` are the bytes of local files that the cache counts as recently read or written. They take no
@@ -120,7 +121,7 @@ class CacheMetrics(CacheReads, frozen=True):
     - The other counts cover blocks in memory and local files. `entries` are the cached entries.
     - `expected_reads` is the sum of the expected reads of all cached entries. `non_evictable_bytes` is the size of the
       ranges that at least one reader still has to read.
-    - `evictions` counts the passes that evict because the cache is full.
+    - `evictions` counts how often the full cache removed entries to get room.
     - `ahead_bytes` were prefetched from object storage. `waited_ms` is the time for which queries were throttled.
     """
 

@@ -49,7 +49,7 @@ class PartRun(msgspec.Struct, frozen=True):
 
 
 class OpenUpload(msgspec.Struct, frozen=True):
-    """Request for the key under which a task puts its part for a ledger into the bucket of the store.
+    """Request for the S3 key under which a task puts its part for a ledger into the store's bucket.
 
     `task` is the number of the task in its batch. The parts of a batch become segments in the order of their tasks.
     """
@@ -61,7 +61,7 @@ class OpenUpload(msgspec.Struct, frozen=True):
 
 
 class BucketAccess(msgspec.Struct, frozen=True):
-    """Address of a bucket, and the options of S3 access that are no secrets and name no source of credentials."""
+    """Address of a bucket, and the options of S3 access, without credentials."""
 
     address: Name
     endpoint: Name = ""
@@ -122,7 +122,7 @@ class CommitRun(msgspec.Struct, frozen=True):
     A batch number that is not above the query's newest batch in this ledger is a repetition, and appends nothing.
 
     `txn_most` and `txn_least` are the halves of the run's transaction id, which all its entries have. `once`: the query
-    commits no other batch. The broker then forgets the query when the retention time of its staged parts has passed.
+    commits no other batch. The broker then forgets the query after the retention time of staged parts.
     """
 
     ledger: Name

@@ -97,8 +97,8 @@ class ResetCursor(CursorRequest, frozen=True):
 class SkipEntries(CursorRequest, frozen=True):
     """Request to acknowledge the next `entries` unacknowledged entries with rows; -1 means all of them.
 
-    The caller sends the cursor's position as `start` and the log's end as `end`. The broker counts the entries between
-    these two. Reason: if the reply is lost, the caller repeats the request, and no further entry is skipped.
+    The caller sends the cursor's position as `start`, and the log's end as `end`. The broker counts the entries from
+    `start` to `end`. So a repeated request, after a lost reply, skips no further entry.
     """
 
     entries: Int64
@@ -134,7 +134,9 @@ class AckedRanges(msgspec.Struct, frozen=True):
 
 
 class AcquireLease(CursorRequest, frozen=True):
-    """Request to acquire or renew the lease of a subscription, for `ttl_ms` from now. `holder` is `host/pid/start/id`.
+    """Request to acquire or renew the lease of a subscription, for `ttl_ms` from now.
+
+    `holder` is `host/pid/start/id`: the query's host, process, start time of the process, and own id.
 
     A *lease* gives one query the right to use a subscription. The broker grants a lease that is free, that has expired
     or that the same holder has. It also grants the lease of a dead process on the broker's host. Otherwise
@@ -178,7 +180,8 @@ class DeliveredRange(msgspec.Struct, frozen=True, array_like=True):
 class NextDelivery(CursorRequest, frozen=True):
     """Request to decide which rows the next batch delivers. The batch follows delivery record `after` (0: none).
 
-    New rows are the rows from `start` to `end`. Without `explicit` the batch has the unacknowledged rows of this range.
+    New rows are the rows from `start` to `end`. With `explicit` the user acknowledges single rows (option `ackMode`).
+    Without `explicit` the batch has the unacknowledged new rows.
 
     With `explicit` a delivered row stays outstanding until it is acknowledged. It is redelivered after
     `ack_timeout_ms`. After `max_redeliveries` redeliveries (-1: no limit) it becomes a dead letter instead.
@@ -222,9 +225,9 @@ class Due(msgspec.Struct, frozen=True):
 class DecidedDelivery(msgspec.Struct, frozen=True):
     """Decided batch. `record` is the number of its delivery record. `position` is the start of the next batch.
 
-    `record` is 0 if the batch needs no delivery record. An empty batch needs none. Without `explicit`, a range without
-    acknowledged rows needs none either. `dead` is the number of a batch of dead letters that the reader must write
-    before this batch (0: none). `back_rows` and `back_bytes` are the redelivered part of the batch.
+    `record` is 0 if the batch has no delivery record. An empty batch has no record. Without `explicit`, a range without
+    acknowledged rows has no record. `dead` is the number of a batch of dead letters that the reader must write before
+    this batch (0: none). `back_rows` and `back_bytes` are the redelivered part of the batch.
     """
 
     record: int
@@ -235,9 +238,9 @@ class DecidedDelivery(msgspec.Struct, frozen=True):
 
 
 class AskDelivery(CursorRequest, frozen=True):
-    """Request for a delivery record.
+    """Request for the delivery record with the number `record`.
 
-    Its number: -1 for the dead letters, 0 for the newest record without its ranges.
+    -1 requests the dead letters. 0 requests the newest record, without its ranges.
     """
 
     record: Int64

@@ -125,7 +125,7 @@ class CursorMetrics(msgspec.Struct, frozen=True):
     - A lag counts everything from the first unacknowledged position to the end of the log, also acknowledged entries.
       `lag_ms` is the time between the first and the last of these entries.
 
-    In a sum of cursors, times are the maximum.
+    In a sum of several cursors, each time is the maximum of their times.
     """
 
     name: str
@@ -195,9 +195,9 @@ class OffloadMetrics(msgspec.Struct, frozen=True):
 class PartCounts(msgspec.Struct, frozen=True):
     """Counters of parts. A part is the output of one task of a sink for one ledger.
 
-    Parts count when their batch is committed. A task puts a *direct* part into the bucket of the store itself. It
-    gives a *staged* part to the broker. `copied` are direct parts that the broker copied within the bucket.
-    `swept` are uploads of tasks whose objects must be deleted, because no committed batch needs them.
+    The counters increase when the batch of a part is committed. A task itself puts a *direct* part into the store's
+    bucket. The task gives a *staged* part to the broker. `copied` are direct parts that the broker copied within the
+    bucket. `swept` are uploads of tasks whose objects must be deleted, because no committed batch needs them.
     """
 
     direct: int = 0

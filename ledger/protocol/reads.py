@@ -174,10 +174,10 @@ class ReadRequest(msgspec.Struct, frozen=True):
 
 
 class BlockPlace(msgspec.Struct, frozen=True):
-    """Location of a block of frames in a file on the broker's host.
+    """Location of a block of frames (entries with length and id) in a file on the broker's host.
 
-    A reader maps exactly these bytes and checks the first frame. A block with a `head` is in a file in shared memory,
-    which begins with the head. The broker can delete this file at any time (`ledger.cache.shared_memory`).
+    A reader maps exactly these bytes and checks the first frame. If `head` is not empty, the file is in shared memory,
+    and its first bytes are `head`. The broker can delete this file at any time (`ledger.cache.shared_memory`).
     """
 
     ledger_id: int
