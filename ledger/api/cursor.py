@@ -85,9 +85,9 @@ class Cursor:
         return OpenedRows(self.ledger.client, OpenRead(self.ledger.name, start, end, self.name)).table(), end
 
     def replay(self, positions: Iterable[Position]) -> tuple[pa.Table, set[Position]]:
-        """Return the unacknowledged rows of these entries, and the set of entries without an unacknowledged row.
+        """Return the unacknowledged rows of these entries, to read rows again. The cursor does not move.
 
-        The cursor does not move.
+        Also return the positions of those entries whose rows are all acknowledged.
         """
         wanted = sorted(set(positions))
         require_positions(**{f"positions[{number}]": position for number, position in enumerate(wanted)})

@@ -82,7 +82,7 @@ class Ledger(LedgerAdmin):
             except (NothingAppended, NotFound) as error:
                 if idle is None and isinstance(error, NotFound):
                     raise
-                kept.end()  # the ledger may be deleted, so the next round creates a producer
+                kept.end()  # the ledger may be deleted; the next pass of the loop creates a producer
             finally:
                 self.client.kept.give(kept)
 

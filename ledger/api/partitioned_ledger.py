@@ -7,7 +7,8 @@
 
 Rules
 - Rows and messages of one partition keep their order. Rows of different partitions have no order.
-- A position or a cursor belongs to one partition. The partitioned ledger refuses calls that need one.
+- A position or a cursor belongs to one partition. So the partitioned ledger refuses calls that need a position or a
+  cursor.
 """
 
 from __future__ import annotations
@@ -92,10 +93,10 @@ class PartitionedLedger(Ledger):
         return part.append(given)
 
     def _append_kept(self, rows: Rows | bytes) -> Position | None:
-        """Append with the idle producer of the next partition. Return None if there is no such producer.
+        """Append with the idle producer that the client keeps for the next partition.
 
-        Also returns None if nothing was appended, for example because the partition was deleted. This method never
-        creates a deleted partition.
+        Return None if the client keeps no producer, or if nothing was appended, for example to a deleted partition.
+        This method never creates a deleted partition.
         """
         if not self._parts:
             return None
@@ -105,7 +106,7 @@ class PartitionedLedger(Ledger):
             return None
         entries: list[Entry] = []
         try:
-            with suppress(Refused):  # the caller's error names the partitioned ledger
+            with suppress(Refused):  # `append` raises this error again, with the partitioned ledger's name
                 entries = part._entries(kept, rows)  # noqa: SLF001 — a partition is a ledger
             return kept.append(entries) if entries else None
         except (NothingAppended, NotFound):

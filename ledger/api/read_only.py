@@ -124,7 +124,7 @@ class ReadOnlyStore:
     """Substitute for a client, with the calls of the protocol that change nothing."""
 
     def __init__(self, path: Path, *, built: bool = False, offloader: LedgerOffloader | None = None) -> None:
-        """`built`: the directory was built from a bucket. `offloader` reads the uploaded segments."""
+        """`built`: the directory is the local copy (the view) of a bucket. `offloader` reads the uploaded segments."""
         self.address = str(path)
         reader = offloader or NoOffloader()
         self._built: dict[str, ReadOnlyLog] | None = {} if built else None
@@ -202,12 +202,12 @@ class ReadOnlyStore:
         return described
 
     def open_read(self, request: OpenRead) -> OpenedRead:
-        """Return the range, the schema and the skipped positions of a read."""
+        """Return the range and the schema of a read, and the acknowledged rows, which the read leaves out."""
         opened: OpenedRead = self.call("read.open", request)
         return opened
 
     def read_blocks(self, request: ReadRequest, **_: object) -> Iterator[FrameBlock]:
-        """Yield the blocks of a range. Local files are mapped into memory."""
+        """Yield the blocks of a range. The bytes of local files are read without a copy."""
         for block in self.blocks(request):
             yield FrameBlock(block.ledger_id, block.first_entry, block.entries, read_block(block), True)
 
@@ -263,8 +263,7 @@ class ReadOnlyStore:
         """Return the open segment up to its acknowledged end.
 
         This end is in the sidecar, a small file beside the segment. Without a sidecar, return the segment up to the
-        last undamaged entry. Return None if the segment has no file. Reason: in a directory that was built from a
-        bucket, a segment without entries has no file.
+        last undamaged entry. Return None if the segment has no file: in a view, a segment without entries has no file.
         """
         ledger_id = kept.ledger_id
         path = data_path(self._directory, ledger_id)
@@ -340,7 +339,10 @@ def _refuse_sync(writer: SegmentWriter) -> None:
 
 
 def _retried(query: Callable[[], T]) -> T:
-    """Run a query. Repeat it after an error, because a broker may have sealed or deleted a segment meanwhile."""
+    """Call the function.
+
+    Repeat the call after an error, because a broker may have sealed or deleted a segment meanwhile.
+    """
     for _ in range(_ATTEMPTS - 1):
         try:
             return query()

@@ -125,8 +125,8 @@ def require_positions(**given: object) -> None:
 def _copied(payload: memoryview) -> pa.Buffer:
     """Return a copy of the payload at an aligned address (a multiple of 64), which Arrow's joins and sums need.
 
-    The function also copies a payload whose address is aligned. Reason: a table that references one payload of a block
-    would keep the whole block mapped.
+    The function also copies a payload whose address is aligned. Otherwise a table with one payload of a block would
+    keep the whole block in memory.
     """
     copy = pa.allocate_buffer(len(payload))
     np.frombuffer(copy, dtype=np.uint8)[:] = np.frombuffer(payload, dtype=np.uint8)

@@ -1,6 +1,6 @@
 """Registered schemas of a ledger: the columns of its rows, or the schemas of its messages' payloads.
 
-    a registered schema:   an Arrow IPC schema message (first byte ff), or a payload schema as JSON (first byte {)
+    a registered schema:   a schema in Arrow's binary format (first byte ff), or a payload schema as JSON (first byte {)
 
 Rules
 - The first registered schema decides whether a ledger has rows with columns or messages.

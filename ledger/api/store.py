@@ -113,7 +113,7 @@ def open_read_only(store: str | os.PathLike[str] | None = None) -> LedgerStore:
         raise Refused(f"{location!r} is a broker's address, expected a directory", hint="Use the store's directory")
     bucket = bucket_of(Path(location))
     opened = bucket_view(bucket) if bucket else ReadOnlyStore(Path(location))
-    return LedgerStore(opened)  # type: ignore[arg-type]  # the calls that read, no others
+    return LedgerStore(opened)  # type: ignore[arg-type]  # it has only the calls that read
 
 
 class LedgerStore:

@@ -1,8 +1,8 @@
 """Values that `repr` and a notebook show of a store, a ledger or a cursor.
 
 Rules
-- A display never raises an error. It shows the error instead. No call follows a failed call. Exception: after the error
-  of a damaged cursor, other partitions are still shown.
+- A display never raises an error. It shows the error instead. After a failed call it makes no further call. Exception:
+  after the error of a damaged cursor, the display still reads other partitions.
 - A call waits at most `_SECONDS` for its reply. A private broker that exited because it was idle is started again.
 - The number of calls is limited. The view of a store has at most `_LEDGERS` ledgers. The view of a ledger has at most
   `_PARTITIONS` partitions, and at most `_CURSORS` cursors of each partition.

@@ -1,7 +1,7 @@
 """Assembly of messages from *chunks*, the entries of a large message. The task that reads the last chunk delivers it.
 
-    … | 0 of A · 0 of B · 1 of A  |  1 of B · 2 of A · …          chunks 0 and 1 of B, and 0 to 2 of A: this task
-            earlier tasks         |  this task                    delivers A and B, and reads back to their first chunks
+    … | 0 of A · 0 of B · 1 of A  |  1 of B · 2 of A · …          message A has the chunks 0 to 2, B has 0 and 1: this
+            earlier tasks         |  this task                    task delivers both, and reads back to their chunks 0
 
 Rules
 - The delivered messages are the same as for a Pulsar consumer that reads the ledger from its beginning. A first chunk
@@ -25,9 +25,9 @@ _BUFFER_BYTES_MAX = 64 * 1024 * 1024
 
 
 def earlier_ranges(segments: Sequence[SegmentDescription], position: Position) -> Iterator[PositionRange]:
-    """Yield ranges of the entries before a position, the last range first.
+    """Yield ranges of the entries before a position, backwards from the position.
 
-    Each range is larger than the range before.
+    The first range has 4 entries. Each further range has twice as many, up to 256.
     """
     count = _BACK_ENTRIES_MIN
     for segment in reversed(segments):

@@ -1,10 +1,10 @@
 """Conversion of messages to record batches, for many entries together.
 
 An *entry* is the unit of storage, for example a batch of messages. A *marker* is an entry without messages that a
-broker writes, for example at the end of a transaction. A *tombstone* is a message without a value. An *even* batch has
+broker writes at the end of a batch or transaction. A *tombstone* is a message without a value. An *even* batch has
 messages of equal sizes. The *scanner* finds the messages of other batches (`ledger.message.batch_columns`).
 
-    entries ─▶ parts of some MiB ──▶ even batches: as matrices ─────────────▶ the caller's conversion ─▶ record batches
+    entries ─▶ parts of some MiB ──▶ even batches: all values in one step ──▶ the caller's conversion ─▶ record batches
                groups of parts ────▶ other batches of messages: by a scanner ▶
                                      other entries: message by message ─────▶
 
@@ -12,9 +12,9 @@ Rules
 - Columns are built from the messages of many entries at once. Messages of an ordinary batch do not become Python
   objects.
 - The value of a tombstone is null. Markers, and messages that Pulsar's compaction removed, have no rows.
-- An Arrow entry in a ledger of messages raises Refused naming its position.
-- An entry that cannot be decoded raises an error. With `rescues`, it becomes one message without a value, and `rescued`
-  has the reason.
+- An Arrow entry in a ledger of messages raises Refused. The error names the entry's position.
+- An entry that cannot be decoded raises an error. With `rescues`, the entry becomes one message without a value, and
+  `rescued` has the reason.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MESSAGES = pa.schema([*RAW, *METADATA])
 _BATCH_BYTES = 4 * 1024 * 1024
 _BATCH_MESSAGES = 16 * 1024
 _GROUP_PARTS = 4  # parts (see `_parts`) that the scanner decompresses and converts together
-_RUNS_MAX = 8  # a group with more alternations between batches and other entries is converted message by message
+_RUNS_MAX = 8  # a group that changes more often between batches and other entries is converted message by message
 
 Entry = tuple[Position, ParsedEntry]
 

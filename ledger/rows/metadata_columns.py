@@ -198,7 +198,10 @@ def message_ids(partition: int, positions: Sequence[Position], owner: Integers, 
 
 
 def _put_tails(data: npt.NDArray[np.uint8], starts: Integers, lengths: Integers, index: Integers) -> None:
-    """Write field 4, the batch index, of each message that has one. Fields of equal length are written together."""
+    """Write field 4, the batch index, into the id of each message of a batch.
+
+    Fields of equal length are written together.
+    """
     for length in np.unique(lengths):
         if length == 0:
             continue
@@ -319,7 +322,7 @@ def _row_end(entry: ParsedEntry) -> int:
 
 
 def _messages(entry: ParsedEntry) -> int:
-    """Return the number of messages that an entry adds to the topic index."""
+    """Return the number by which an entry raises the topic's message index."""
     metadata = entry.metadata
     stated = arrow_rows(metadata)
     if stated is not None:
