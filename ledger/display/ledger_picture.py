@@ -37,7 +37,7 @@ def ledger_html(view: LedgerView) -> str:
 
 
 def cursor_html(view: LedgerView, cursor: str) -> str:
-    """Return the picture of a cursor on the strip of its ledger, or only the problem of the view."""
+    """Return the picture of a cursor on the strip of its ledger. Without a broker's reply, show only the problem."""
     soft = f"cursor of {short_name(view.name)}"
     return written(card(cursor, soft, *_ledger(view), problem=view.problem))
 
@@ -60,7 +60,7 @@ def ledger_text(kind: str, view: LedgerView) -> str:
 
 
 def cursor_text(view: LedgerView, cursor: str) -> str:
-    """Return the facts of a cursor in one line, with the strip of its ledger in a second."""
+    """Return the facts of a cursor as one line, and the strip of its ledger as a second line."""
     head = f"Cursor({shown(view.name)}, {shown(cursor)})"
     if view.described is None or not view.cursors:
         return f"{head}: {shown(view.problem)}"
@@ -141,7 +141,10 @@ def _ledger(view: LedgerView) -> list[Element]:
 
 
 def _rest(view: LedgerView) -> list[str]:
-    """Return lines with the numbers of omitted partitions and cursors, unless the view omits all of them."""
+    """Return lines such as "and 3 more cursors".
+
+    There is no such line if the view has no cursors (or partitions) at all.
+    """
     described = view.described
     if described is None or view.problem:
         return []

@@ -35,7 +35,7 @@ _FORBIDDEN = re.compile("[\ufffe\uffff]")
 
 
 def element(tag: str, *children: Element | str, **attributes: str | float) -> Element:
-    """Return an element. A text child must come before all elements.
+    """Return an element with these children. Texts must come before elements.
 
     In the name of an attribute, `stroke_width` becomes `stroke-width`. An underscore at the end is removed: `for_`
     becomes `for`, which is a word of Python.

@@ -1,7 +1,8 @@
 """Display of a notebook that this process runs in: a picture that is shown once and replaced.
 
 Rules
-- IPython is used only if this process is its kernel, so that IPython is imported already. It is no dependency.
+- IPython is used only in a process that runs cells of a notebook, and has imported IPython itself. So the package does
+  not depend on IPython.
 - A picture has a text beside it, for notebooks that show no HTML.
 - A failed update ends the updates. Reason: some platforms show a picture but cannot replace it.
 """
@@ -16,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 def kernel() -> Any:
-    """Return IPython's shell if it has a kernel, as in a notebook; None in a terminal and in a plain process."""
+    """Return IPython's shell in a notebook; None in a terminal and in a process without IPython."""
     module = sys.modules.get("IPython")
     shell = None if module is None else module.get_ipython()
     return None if getattr(shell, "kernel", None) is None else shell

@@ -106,7 +106,10 @@ class Strip:
         return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
 
     def _xs(self, ledger_id: int, entries: Integers) -> npt.NDArray[np.float64]:
-        """Return the coordinates of entries of one segment. The segment and its entries may be missing."""
+        """Return the coordinates of entries of one segment.
+
+        For a deleted segment, return the start of the next segment.
+        """
         if not self.parts:
             return np.zeros(len(entries))
         at = bisect_left(self._ids, ledger_id)

@@ -20,7 +20,9 @@ class CursorView:
 
 @dataclass(frozen=True, slots=True)
 class LedgerView:
-    """Ledger or partition. `described` is the broker's reply, None if no broker answered. `problem` says why.
+    """Ledger or partition. `described` is the broker's reply; None if no broker answered.
+
+    `problem` is the error's text.
 
     `cursors` and `partitions` are only the first of all `described.cursors` and `described.partitions`.
     """

@@ -5,13 +5,13 @@
     write    BATCH is QUERY:NUMBER, the query and the number of its batch
     read     BATCH is RUN-NUMBER: a random id of the query's run, and a counter. Reason: Spark does not tell a reader
              its query and the number of its batch
-    both     TRIGGER is QUERY:NUMBER of Spark, where a process knows it: in tasks, and in listeners
+    both     TRIGGER is QUERY:NUMBER of Spark. Only tasks and listeners know it; elsewhere it is missing
 
 A *trigger* is the unit of work of a streaming query: Spark plans, runs and commits one batch.
 
 Rules
 - The id is for people who read logs. No decision depends on it, and a call without it is served the same.
-- The id belongs to a context (`contextvars`): a thread that works for another thread's batch gets it explicitly.
+- The id is a context variable (`contextvars`) of a thread. A thread that works for another thread's batch must set it.
 - A text from a header has at most `_LENGTH_MAX` characters.
 """
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class BatchId:
-    """Id of a batch, and the trigger of Spark that it belongs to; empty if that is not known."""
+    """Id of a batch, and the trigger of Spark to which the batch belongs; empty if the trigger is not known."""
 
     batch: str
     trigger: str = ""
@@ -65,7 +65,7 @@ def in_batch(batch: BatchId | None) -> Iterator[None]:
 
 
 def each_in_batch(batch: BatchId | None, items: Iterable[T]) -> Iterator[T]:
-    """Yield items. The code that makes them runs as a part of a batch, the code that takes them does not."""
+    """Yield items. The iterator that makes the items runs as a part of a batch. The caller's code does not."""
     iterator = iter(items)
     while True:
         with in_batch(batch):
@@ -86,7 +86,7 @@ def batch_header() -> list[tuple[bytes, bytes]]:
 
 
 def batch_of_header(value: str) -> BatchId | None:
-    """Return the batch of a header, None for an empty one."""
+    """Return the batch of a header; None for an empty header."""
     batch, _, trigger = value.partition(" ")
     texts = [unquote(text)[:_LENGTH_MAX] for text in (batch, trigger)]
     return BatchId(*texts) if texts[0] else None

@@ -56,7 +56,7 @@ class JsonLines(logging.Formatter):
 
 
 def log_broker_as(log_format: str) -> None:
-    """Log the lines of this process, a broker, as text or as JSON from now on."""
+    """Select text or JSON for the log of this process, which is a broker."""
     root = logging.getLogger()
     if not root.handlers:
         logging.basicConfig(level=logging.INFO)
@@ -66,7 +66,9 @@ def log_broker_as(log_format: str) -> None:
 
 
 def log_connector_by(environ: Mapping[str, str] = os.environ) -> None:
-    """Log the lines of this package as JSON on standard error if the variable requires it. May be repeated.
+    """Log the lines of this package as JSON on standard error if the variable requires it.
+
+    A second call changes nothing.
 
     Raises Refused for an unknown format. The loggers of other packages are left alone.
     """
@@ -79,5 +81,5 @@ def log_connector_by(environ: Mapping[str, str] = os.environ) -> None:
     handler.setFormatter(JsonLines())
     _PACKAGE.addHandler(handler)
     _PACKAGE.setLevel(logging.INFO)
-    _PACKAGE.propagate = False  # a handler of the root would repeat each line as text
+    _PACKAGE.propagate = False  # otherwise the root logger would repeat each line as text
     STEPS.setLevel(logging.INFO)

@@ -1,4 +1,4 @@
-"""Steps of batches in the log: one line for each step, with the batch's id and the step's figures.
+"""Steps of batches in the log: one line for each step, with the batch's id and the numbers of the step.
 
 The lines have a logger of their own. The logger is silent unless lines are logged as JSON (`ledger.logs.json_lines`).
 Reason: a query that is triggered every second has several steps a second. In a text log these lines would hide all
@@ -21,7 +21,10 @@ Figure = str | int | float | bool | None
 
 
 def log_step(step: str, **figures: Figure) -> None:
-    """Log a step of the batch of this context. Does nothing outside of a batch. None and empty texts are left out."""
+    """Log a step of the present batch. Does nothing outside of a batch.
+
+    Leaves out figures that are None or an empty text.
+    """
     if current_batch() is None or not STEPS.isEnabledFor(logging.INFO):
         return
     kept = {name: figure for name, figure in figures.items() if figure not in (None, "")}

@@ -9,7 +9,7 @@ from pyspark_ledger.ledger.protocol.metrics import AppendCounts
 
 
 class AppendCounter:
-    """Appends since the log was opened. The log counts its rows; `rows_before` is their number when it was opened."""
+    """Appends since the log was opened. `rows_before` is the number of the log's rows when it was opened."""
 
     __slots__ = ("_counts", "_rows_before")
 

@@ -12,7 +12,7 @@ from pyspark_ledger.ledger.protocol.metrics import LatencyHistogram
 
 
 class CallMetrics:
-    """Durations and errors of the calls to all servers of one broker. Any thread may call any method."""
+    """Durations and errors of the calls to one broker, at all its addresses. Any thread may call any method."""
 
     def __init__(self) -> None:
         self.errors = Counters()

@@ -148,4 +148,4 @@ def _row(name: str, setting: Setting) -> str:
 
 if __name__ == "__main__":
     _texts = {"toml": broker_toml, "reference": settings_reference}
-    print(_texts[sys.argv[1]](), end="")  # noqa: T201 — its purpose
+    print(_texts[sys.argv[1]](), end="")  # noqa: T201 — the command's output

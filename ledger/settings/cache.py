@@ -1,4 +1,4 @@
-"""Settings of the broker's cache: sizes, eviction, prefetch, and reads in flight.
+"""Settings of the broker's cache: sizes, eviction, prefetch, and unfinished reads.
 
 A *reader* is a subscription, or a query without a subscription. The *expected reads* of a cached block are the readers
 that will read the block later. docs/cache.md explains the eviction policies.

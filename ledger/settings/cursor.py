@@ -1,4 +1,4 @@
-"""Settings of cursors that acknowledge rows out of order: limits of their state, and the rate of its flushes.
+"""Settings of cursors that acknowledge rows out of order: the limits of their state, and how often it is written.
 
 A cursor's *mark-delete position* is an entry: this entry and every earlier entry are acknowledged. The state of a
 cursor also has the ranges that are acknowledged after this position.

@@ -11,7 +11,7 @@ Rules
   `ledger.settings.broker` joins the areas.
 - A setting has the name that it has in Pulsar's broker.conf, if it has the same meaning.
 - A decoder refuses a number outside the bounds of its type, such as `Int64`.
-- `signed` converts numbers that are unsigned in Pulsar's Protobuf messages and signed in Java.
+- Some numbers of Pulsar are unsigned in messages, and signed in Java. `signed` returns the signed number.
 """
 
 from __future__ import annotations
@@ -122,7 +122,8 @@ def settings_of(area: type[Any]) -> dict[str, Setting]:
 
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 NotNegative = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-# Every use checks that the number is below 2**64, which msgspec cannot express: see `CommitRun`.
+# The number must be below 2**64. msgspec cannot express this bound, so each user of the type checks it: see
+# `CommitRun`.
 Uint64 = Annotated[int, msgspec.Meta(ge=0)]
 
 
