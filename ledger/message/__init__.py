@@ -8,4 +8,8 @@ Words of the package
 - *stamp*: the bytes that the broker puts before an entry, with the time and the row number.
 - *tombstone*: a message without a value. *Marker*: an entry without messages, for example at the end of a transaction.
 - *varint*: Protobuf's form of a number, in one to ten bytes (`varints`).
+- *tag*: the byte before a field of a Protobuf message, which has the field's number and type.
+- *u32*, *i32*, *u64*: a whole number of 32 or 64 bits, unsigned (u) or signed (i).
+- *word*: eight bytes that are processed together, as one number.
+- *magic* bytes: fixed first bytes, by which a reader recognizes a format.
 """

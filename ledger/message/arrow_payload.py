@@ -113,8 +113,8 @@ def _decoded(batch: pa.RecordBatch) -> pa.RecordBatch:
 def _some_columns(source: pa.BufferReader, included: list[int]) -> list[pa.RecordBatch]:
     """Return the batches with the columns `included`.
 
-    An empty list means all columns to Arrow. So for an empty list only the first column is read, for the number of
-    rows.
+    For an empty list, the batches have only the first column. Reason: the caller needs their numbers of rows, and Arrow
+    would read all columns for an empty list.
     """
     with pa.ipc.open_stream(source, options=pa.ipc.IpcReadOptions(included_fields=included or [0])) as reader:
         return list(reader)

@@ -61,7 +61,7 @@ class RowEncoder:
             return encode_rows(batches)
         joined = pa.Table.from_batches(batches).combine_chunks().to_batches()
         if len(joined) != 1:
-            return encode_rows(batches)  # a column of more than 2 GiB of text stays in several chunks
+            return encode_rows(batches)  # Arrow cannot join a column of more than 2 GiB of text
         (batch,) = joined
         if self._entries % _ENTRIES_PER_SAMPLE == 0:
             self._encoding = choose_encoding(batch.slice(0, _SAMPLE_ROWS), self._compression)

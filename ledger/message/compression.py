@@ -6,7 +6,7 @@ Rules
 - The metadata beside the compressed bytes state the uncompressed size. The size is checked against a limit before
   decompression, because a few bytes must not allocate gigabytes.
 - Decompression must use the whole input and give exactly the stated size. Otherwise it raises Corrupt.
-- Pulsar's Java client flushes a ZLIB stream and does not end it: the stream has no checksum, and ends in 0000ffff.
+- A ZLIB stream of Pulsar's Java client lacks its usual end: it has no checksum, and its last bytes are 0000ffff.
 - If an Arrow codec decompresses fewer bytes than requested, it leaves the rest of the buffer unchanged. This module
   calls each codec in a way that detects the missing bytes.
 - A number outside the list raises Unsupported, because a newer version may have written it.
@@ -27,8 +27,8 @@ UNCOMPRESSED_BYTES_MAX = 128 * 1024 * 1024
 
 _ZSTD_LEVEL = 3  # Pulsar's level
 _EMPTY_LZ4 = b"\0"
-_LZ4_END = 5  # the last bytes of a block, at least five, are stored uncompressed
-_ZLIB_FLUSHED = b"\0\0\xff\xff"  # the end of an empty stored block, which a flush writes
+_LZ4_END = 5  # LZ4 stores the last five bytes of a block, or more, without compression
+_ZLIB_FLUSHED = b"\0\0\xff\xff"  # the last bytes of a ZLIB stream of Pulsar's Java client
 
 
 def compress(kind: int, buffer: bytes | memoryview, *, level: int = _ZSTD_LEVEL) -> bytes:

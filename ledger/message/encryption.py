@@ -5,8 +5,10 @@ keys, and stores the results in the entry's metadata. An *entry* has one message
 part of a large message.
 
     encryption_keys    for each public key: its name, and the data key encrypted with it
-    encryption_param   the nonce, 12 bytes
-    payload            AES-GCM of the compressed batch, message or chunk, then 16 bytes of tag
+    encryption_param   the nonce, 12 bytes that differ for each payload
+    payload            AES-GCM of the compressed batch, message or chunk, then its checksum (tag) of 16 bytes
+
+The next terms are names of standard methods in cryptography. Only a change of this module needs them.
 
     data key by RSA    OAEP with SHA-1
     data key by EC     point ‖ data key xor K1 ‖ HMAC-SHA1 with key K2: ECIES with Bouncy Castle's defaults, where

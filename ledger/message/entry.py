@@ -148,7 +148,7 @@ def parse_head(begin: memoryview, where: str) -> ParsedEntry | None:
 
 
 def is_marker(metadata: MessageMetadata) -> bool:
-    """Return whether an entry is a broker's marker (end of a transaction, replication snapshot). It has no rows."""
+    """Return whether an entry is a broker's marker, for example the end of a transaction. A marker has no rows."""
     return metadata.HasField("marker_type")
 
 

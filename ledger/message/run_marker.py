@@ -7,7 +7,7 @@ A *segment* is one file of a ledger. A *staged part* is a file with the rows of 
 Invariants
 - Entries and marker have the run's id in Pulsar's transaction fields (22, 23). The checksum covers these fields.
 - From the first entry to the marker nothing else is written to the ledger. A run is in one segment. Exception: if the
-  staged parts of a run become segments, each segment has its own marker, and all of them are listed in one step.
+  staged parts of a run become segments, each segment has its own marker. One change of the metadata adds all of them.
 - Readers read up to the committed end of the log, which moves from before the run to after its marker in one step.
 - A run without its marker at the tail of a recovered segment was never committed, and recovery removes the run.
 - The marker is a Pulsar transaction-commit marker (`marker_type` 21) and has no row. Its properties name the query and

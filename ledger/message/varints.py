@@ -72,7 +72,7 @@ def put_varints(out: Bytes, at: Integers, values: Words, sizes: Integers) -> Non
 
 
 def tagged(tag: int, values: Words) -> Bytes:
-    """Encode each value after the same one-byte tag, as Protobuf encodes a repeated field that is not packed."""
+    """Encode each value with the same tag (one byte) before it, as Protobuf encodes a field that repeats."""
     if len(values) > _SLICE:
         return np.concatenate([tagged(tag, values[at : at + _SLICE]) for at in range(0, len(values), _SLICE)])
     sizes = lengths(values)
@@ -128,7 +128,7 @@ def _gather(data: Bytes, starts: Integers, sizes: Integers, where: str) -> Words
 
 
 def _join_groups(eight: Words) -> Words:
-    """Join the low seven bits of eight bytes to 56 bits: first pairs of bytes, then fours, then all eight."""
+    """Join the low seven bits of eight bytes to 56 bits, in three steps: to 14 bits, to 28 bits, to 56 bits."""
     pairs = (eight & np.uint64(0x007F007F007F007F)) | ((eight & np.uint64(0x7F007F007F007F00)) >> np.uint64(1))
     fours = (pairs & np.uint64(0x00003FFF00003FFF)) | ((pairs & np.uint64(0x3FFF00003FFF0000)) >> np.uint64(2))
     whole: Words = (fours & np.uint64(0x0FFFFFFF)) | ((fours & np.uint64(0x0FFFFFFF00000000)) >> np.uint64(4))

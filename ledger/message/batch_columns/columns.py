@@ -2,7 +2,7 @@
 
 Rules
 - `even_columns` decodes groups of *even* batches (`even_batches`). `columns_of` decodes the batches that the scanner
-  marks as sound, and also returns which entries it decoded.
+  marks as sound (complete, undamaged and in the usual form), and also returns which entries it decoded.
 - The caller gives all other entries to `ledger.message.batch_decoder`, which decodes or refuses them. So this module
   raises no error.
 - Arrow slices all values, keys and properties out of the decompressed batches with one call for each column.
@@ -111,7 +111,7 @@ def _counts(entries: Sequence[ParsedEntry]) -> Integers:
 class EvenColumns:
     """Messages of even batches, which have neither keys nor times nor properties (`MessageColumns`).
 
-    Columns beside the values are computed when they are used, because most reads do not use them.
+    All columns except the values are computed at their first use, because most reads do not use them.
     """
 
     def __init__(self, even: EvenBatches, entries: Sequence[ParsedEntry]) -> None:
@@ -193,7 +193,7 @@ def _columns(
 ) -> MessageColumns | None:
     """Return the columns of all sound batches. If a batch has damaged properties, its `places.sound` is set to False.
 
-    `numbers` are the numbers of `entries` among all entries of the caller.
+    `numbers[i]` is the index of `entries[i]` in the caller's list of all entries.
     """
     names = _Properties(data, places)
     places.sound[places.owner[names.owner[~names.sound]]] = False

@@ -29,8 +29,8 @@ from pyspark_ledger.ledger.message.byte_ranges import Flags, Integers
 Words = npt.NDArray[np.uint64]
 
 _VALUE_SIZE, _SEQUENCE = 0x18, 0x40
-_CONTINUES = 0x80  # the highest bit of each byte of a varint except the last
-_STEP_MIN = 16  # the fewest bytes of a message, so that eight bytes after each tag are in the batch
+_CONTINUES = 0x80  # this bit is set in each byte of a varint except the last byte
+_STEP_MIN = 16  # smallest size of a message; so a read of eight bytes after a tag never leaves the batch
 _SEQUENCE_BYTES_MAX = 7
 _SLICE = 8 * 1024  # sequence ids to decode at a time: they fit into the processor's cache
 # A matrix takes ten microseconds. The scanner needs the same time for this number of messages.
@@ -137,8 +137,8 @@ def _form_of(payload: memoryview, count: int) -> _Form | None:
 def _is_even(form: _Form, heads: Words, numbers: Words) -> bool:
     """Return whether all messages have one form.
 
-    `heads` are the first eight bytes of each message, and `numbers` the eight bytes from its sequence id on. Only the
-    bytes of the sequence id are left in `numbers`.
+    `heads` has the first eight bytes of each message. `numbers` has the eight bytes that begin with its sequence id.
+    This function sets the other bytes in `numbers` to zero.
     """
     same = (1 << 8 * (form.tag + (form.sequence_bytes > 0))) - 1
     if (_in_all(heads) ^ _in_any(heads)) & same:

@@ -58,9 +58,9 @@ def _limits() -> Integers:
 
 
 def _short_varints() -> tuple[Integers, Integers]:
-    """Return two tables, indexed by the next two bytes as a little-endian number: a varint's value, and its length.
+    """Return two tables about varints: their value, and their length.
 
-    Both are 0 if the varint is longer than two bytes.
+    The index into both is the number of the next two bytes, little-endian. Both are 0 for more than two bytes.
     """
     low, high = np.arange(65536) & 0xFF, np.arange(65536) >> 8
     one, two = low < 0x80, (low >= 0x80) & (high < 0x80)
@@ -69,12 +69,12 @@ def _short_varints() -> tuple[Integers, Integers]:
 
 _HAS_LENGTH, _MAY_FOLLOW, _VALUE_MAX = _table(_LENGTHS), _followers(), _limits()
 _SHORT, _SHORT_BYTES = _short_varints()
-_SHORT_STEP = 1 + _SHORT_BYTES + _SHORT  # the bytes of a field that states its length
+_SHORT_STEP = 1 + _SHORT_BYTES + _SHORT  # size of a field with a length: tag, length and content
 
-# A bare message: its metadata have less than 256 bytes and begin with the value's size. `_BARE_BITS` selects the bits
-# of its first eight bytes that must equal `_BARE`.
+# A bare message begins with metadata of less than 256 bytes, whose first field is the value's size. To recognize bare
+# messages, the scanner takes their first eight bytes. The bits of `_BARE_BITS` must equal `_BARE`.
 _BARE, _BARE_BITS = np.uint64(_SIZE << 32), np.uint64(0xFF00FFFFFF)
-_BARE_STEP = 4 + _SHORT  # the bytes of the metadata's size and of the value
+_BARE_STEP = 4 + _SHORT  # the number of bytes of the metadata's size and of the value
 _CONTINUES = np.uint64(0x8080808080808080)
 
 
@@ -203,7 +203,7 @@ def _any_heads(data: npt.NDArray[np.uint8], starts: Integers, counts: Integers) 
 
 def _follow(starts: Integers, counts: Integers, after: Callable[[Integers], Integers]) -> Integers:
     """Return the offsets of `counts` messages of each batch. `after` maps offsets to the next offsets."""
-    order = np.argsort(-counts, kind="stable")  # batches with more messages first, so unfinished batches come first
+    order = np.argsort(-counts, kind="stable")  # longest batches first, so unfinished batches come first
     unfinished = np.searchsorted(-counts[order], -np.arange(int(counts.max())))
     at, steps = starts[order], []
     for live in unfinished.tolist():

@@ -4,8 +4,8 @@
     ──── head ────             ───────────── tail ─────────────
 
 Rules
-- Heads and tails are matrices with a row of bytes for each message. A mask marks the used bytes. In the usual case
-  every byte is used. Then there is no mask, and the bytes of a row are not counted.
+- Heads and tails are matrices with a row of bytes for each message. If some messages need fewer bytes than others, a
+  mask marks the used bytes of each row. Usually there is no mask, because every byte is used.
 - Messages in lists are joined by `bytes.join`, messages in columns by Arrow.
 """
 

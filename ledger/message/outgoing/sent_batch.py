@@ -3,8 +3,8 @@
 Rules
 - All futures of an entry share one result. A `MessageFuture` has two fields, and the garbage collector does not track
   it. Reason: a loop that keeps its futures would spend a quarter of its time in the collector.
-- An untracked object must not be part of a cycle. So a batch references no `MessageFuture`, and each caller gets a copy
-  of the batch's error. Reason: the traceback of a raised error references the frames that hold futures.
+- Python never frees a cycle of references with an untracked object. So a batch references no `MessageFuture`. Each
+  caller gets a copy of the batch's error, because the traceback of a raised error references the caller's futures.
 - A `MessageFuture` behaves as a `concurrent.futures.Future`. When a caller needs the lock, state or callbacks of a
   `Future`, a real `Future` is created for the message.
 - A message in flight cannot be cancelled: `cancel` returns False.
@@ -94,7 +94,7 @@ class MessageFuture(msgspec.Struct, frozen=True, gc=False):
     def __repr__(self) -> str:
         return repr(self.batch.standard_future(self.number))
 
-    @property  # type: ignore[misc]  # it is read-only, `object.__class__` is not
+    @property  # type: ignore[misc]  # a property without a setter; `object.__class__` has a setter
     def __class__(self) -> type:
         """The class `Future`, so that `isinstance(self, Future)` is true. asyncio makes this test."""
         return Future

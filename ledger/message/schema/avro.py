@@ -14,7 +14,7 @@ Rules
   takes times as numbers. Each branch of a union of several types becomes a record with the branch as its only field.
   Avro encodes such a record like its field.
 - A recursive type cannot be a column, and is refused. The error names the path.
-- A payload is one encoded value (a datum), without container file, magic number or fingerprint.
+- A payload is one encoded value (a datum). It has no header, as Avro's files and single objects have.
 - A datum is decoded with its writer's schema, and converted to the reader's schema by Avro's rules (defaults, aliases,
   wider numbers).
 - A datum must end exactly where its payload ends.
@@ -255,7 +255,7 @@ def _identifier(text: str) -> str:
 
 
 def _escaped(path: str) -> str:
-    """Return a name that is unique to the path."""
+    """Return a name for a path. Different paths have different names."""
     return "at" + "".join(letter if letter.isalnum() and letter.isascii() else f"_{ord(letter):x}_" for letter in path)
 
 

@@ -202,7 +202,7 @@ class _Side:
             writer = avro_type(schema.data, where)
             return AvroCodec(writer, self._reader, where, resolves=writer.schema != self._whole.schema)
         if schema.type == "PROTOBUF_NATIVE":
-            # The newest descriptor decodes all versions: Protobuf evolves by field numbers.
+            # The newest descriptor decodes all versions, because Protobuf identifies fields by their numbers.
             from pyspark_ledger.ledger.message.schema.protobuf import ProtobufCodec
 
             return ProtobufCodec(newest.data, self._columns, where)

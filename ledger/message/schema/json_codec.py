@@ -97,7 +97,7 @@ def _single(value: Any, kind: pa.DataType) -> Any:
     if pa.types.is_timestamp(kind) and isinstance(value, Decimal):
         return int(
             value.quantize(Decimal("1e-9")) * _PER_SECOND[kind.unit]
-        )  # a float has bounds, a JSON number has none
+        )  # a JSON number may be too large for a float
     if pa.types.is_timestamp(kind) and isinstance(value, list):
         return _local(value, _PER_SECOND[kind.unit])
     return value

@@ -71,9 +71,9 @@ def split_inline(payloads: pa.Array) -> tuple[pa.Array, pa.Array, dict[int, str]
 
 
 def _part(data: Bytes, starts: Integers, ends: Integers) -> tuple[Integers, Integers, Flags]:
-    """Read a key or value at each start.
+    """Read the lengths of keys or values at `starts`.
 
-    Returns its length (-1 for null), the start of its bytes, and whether the bytes end within the payload.
+    Returns the lengths (-1 for null), the starts of the bytes, and whether the bytes end within their payloads.
     """
     inside = starts + 4 <= ends
     at = np.where(inside, starts, 0)

@@ -14,7 +14,7 @@ All payloads are joined to one message, whose field 1 repeats. `0a` is the tag o
     0a length payload  0a length payload …
 
 Rules
-- An unset field is null if Protobuf records its presence. Otherwise it has its default value.
+- An unset field is null if Protobuf distinguishes it from a default value. Otherwise it has its default value.
 - A recursive message cannot be a column, and is refused. The error names the path.
 - `google.protobuf` parses the joined message with one call. Columns are then built field by field, not row by row.
 - The lists or maps of a field are concatenated, converted as one column, and split again by their lengths.
@@ -92,7 +92,7 @@ def _class_of(pool: Any, descriptor: Descriptor) -> Any:
 
 
 def _add(pool: Any, files: list[Any]) -> None:
-    """Add the files to the pool, each after the files that it imports."""
+    """Add the files to the pool (Protobuf's set of known types), each after the files that it imports."""
     known = {file.name: file for file in files}
 
     def add(file: Any) -> None:
