@@ -86,7 +86,7 @@ __all__ = [
     "watch",
 ]
 
-# Names that are imported on first use (PEP 562), so that a broker does not import Spark.
+# Names that `__getattr__` imports on first use, so that a broker does not import Spark.
 _LAZY = {
     "AlreadyExists": "pyspark_ledger.ledger.errors",
     "Corrupt": "pyspark_ledger.ledger.errors",

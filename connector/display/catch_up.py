@@ -1,7 +1,7 @@
 """Wait for the end of a query, with a progress bar. The *backlog* is the rows that the query has not read yet.
 
 Rules
-- The bar shows the share of rows that the query has read. The whole is these rows plus the present backlog.
+- The bar shows the share of the rows that the query has read: `read / (read + present backlog)`.
 - Spark counts no rows while a batch runs. Until the first batch ends, the bar counts the tasks of this batch.
 - A failed query raises its exception, like Spark's `awaitTermination`.
 """
@@ -29,7 +29,7 @@ def catch_up(
     batches, rows, lag = Batches(query), 0, None
     with progress_bar(f"catch up {query_title(query)}", shown=progress) as bar:
         while True:
-            ended = query.awaitTermination(_POLL_SECONDS)  # type: ignore[arg-type]  # Spark takes fractions
+            ended = query.awaitTermination(_POLL_SECONDS)  # type: ignore[arg-type]  # Spark accepts 0.25
             found = batches.new()
             rows += batch_rows(found)
             lag = reported_lag(found[-1]) if found else lag

@@ -43,7 +43,7 @@ _STOP_SECONDS = 10.0
 
 class _Screen(Protocol):
     def draw(self, watch: QueryWatch, batches: list[dict[str, Any]]) -> None:
-        """Draw the present chart. `batches` finished since the last call."""
+        """Draw the present chart. `batches` has the batches that finished since the last call."""
 
     def close(self) -> None:
         """Leave the last drawing on the screen."""
@@ -95,7 +95,7 @@ class QueryWatch:
         """Display the chart in this cell. Does nothing in the cell that started the watch, which shows it already."""
         shell = kernel()
         if shell is None:
-            print(repr(self))  # noqa: T201 — IPython in a terminal prints here
+            print(repr(self))  # noqa: T201 — in a terminal, IPython shows printed text
         elif shell.execution_count != self._shown_in:
             with self._lock:
                 self._screens.append(_NotebookScreen(self))
@@ -152,7 +152,7 @@ class _NotebookScreen:
     def __init__(self, watch: QueryWatch) -> None:
         self._display = NotebookDisplay(watch._repr_html_(), repr(watch))
 
-    def draw(self, watch: QueryWatch, batches: list[dict[str, Any]]) -> None:  # noqa: ARG002 — the chart has them
+    def draw(self, watch: QueryWatch, batches: list[dict[str, Any]]) -> None:  # noqa: ARG002 — others use `batches`
         self._display.replace(watch._repr_html_(), repr(watch))
 
     def close(self) -> None:
@@ -166,7 +166,7 @@ class _TerminalScreen:
         self._live = Live(auto_refresh=False)
         self._live.start()
 
-    def draw(self, watch: QueryWatch, batches: list[dict[str, Any]]) -> None:  # noqa: ARG002 — the chart has them
+    def draw(self, watch: QueryWatch, batches: list[dict[str, Any]]) -> None:  # noqa: ARG002 — others use `batches`
         from rich.text import Text
 
         self._live.update(Text(repr(watch)), refresh=True)
@@ -176,7 +176,7 @@ class _TerminalScreen:
 
 
 class _LineScreen:
-    def draw(self, watch: QueryWatch, batches: list[dict[str, Any]]) -> None:  # noqa: ARG002 — lines have their query
+    def draw(self, watch: QueryWatch, batches: list[dict[str, Any]]) -> None:  # noqa: ARG002 — others use `watch`
         for batch in batches:
             for ledger in ledgers_of(batch):
                 print_line(ledger)

@@ -110,7 +110,7 @@ def _part_bar(strip: Strip, part: PlannedPart) -> Element:
 def explain(options: Mapping[str, str]) -> ReadPlan:
     """Return the plan of a read with these options of `format("ledger")`. Raises the errors of such a read."""
     parsed = read_options(options)
-    if parsed.bucket is None and not parsed.store:  # otherwise each step would print the default store
+    if parsed.bucket is None and not parsed.store:  # otherwise each step prints the default store
         options = {**options, "store": store_location(None)}
     source = LedgerSource(options, __version__)
     named = canonical_name(parsed.ledger) if parsed.ledger and parsed.table is None else ""
@@ -122,10 +122,10 @@ def explain(options: Mapping[str, str]) -> ReadPlan:
 
 
 def planned_parts(number: int, task: Task, named: str) -> list[PlannedPart]:
-    """Return the parts of a task. A task of the option `table`, which reads tables about the store, has no parts.
+    """Return the parts of a task. A read with the option `table`, of facts about the store, has tasks without parts.
 
-    `named` is the ledger of the read, or empty if the read has several ledgers. It is needed for a task of a published
-    table, which does not name its ledger.
+    `named` is the ledger of the read, or empty if the read has several ledgers. A task of a published table does not
+    name its ledger, so it has the ledger `named`.
     """
     if isinstance(task, LedgerTask):
         return [PlannedPart(number, part.ledger, "log", part.range) for part in task.ranges]

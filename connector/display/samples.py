@@ -139,7 +139,7 @@ class LiveLag:
         }
         client = self._client(origin)
         if client.store_id != origin.store_id:
-            return None  # a path of another host
+            return None  # on this host, the path belongs to another store
         request = AskLogStatuses(list(reads), reads)
         found: LogStatuses = client.call("survey", request, deadline_ms=0, attempt_seconds=_SECONDS)
         waits = [found.now_ms - log.head_ms for log in found.logs if log.rows]

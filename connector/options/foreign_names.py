@@ -4,8 +4,8 @@ Rules
 - A foreign option is never an alias. It is refused even if an option here has the same meaning.
 - A name that ends in `*` means every option that begins with the text before the `*`. If several such names match,
   the longest applies.
-- A hint quotes options of this source, such as 'store'. An example of a value follows the words `such as`, and ends at
-  a semicolon.
+- A hint puts the options of this source in quotes: 'store'. An example of a value follows the words `such as`, and ends
+  at a semicolon.
 - An error contains the option's name and never its value, which may be a secret.
 
 docs/from-kafka.md, docs/from-pulsar.md and docs/from-delta.md have the same names in their tables.

@@ -43,7 +43,7 @@ def take_home_options(values: dict[str, object], options: Mapping[str, Option]) 
             "bucket alone",
             hint="Leave one of the two options out",
         )
-    return BucketOptions(**{key: values.pop(key) for key in list(values) if key in ACCESS})  # type: ignore[arg-type]  # each parser answers its field's type
+    return BucketOptions(**{key: values.pop(key) for key in list(values) if key in ACCESS})  # type: ignore[arg-type]  # each option's parser returns the type of its field
 
 
 def require_home(location: str) -> str:

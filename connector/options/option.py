@@ -71,8 +71,8 @@ def option(
 ) -> T:
     """Declare an option as a field of a dataclass. The option's name is `name`, or is derived from the field's name.
 
-    If the user does not set the option, its value is the parsed text `default`. Without a `default`, the value is
-    `absent`, and the documentation shows the text `otherwise` as the default.
+    `default` is the text of the default value, which is parsed like a user's text. If there is no such text, `absent`
+    is the default value, and the documentation shows the text `otherwise` as the default.
     """
     declaration = {"": Option(name, default or otherwise, uses, meaning, parse, shown, chars_max)}
     made: Any = {"default_factory": dict} if absent == {} else {"default": parse(default) if default else absent}

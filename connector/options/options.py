@@ -200,10 +200,10 @@ def _consistent(values: dict[str, object]) -> LedgerOptions:
     bucket = take_bucket_options(values, names)
     if values.get("ack_mode") == "explicit":
         values["include_metadata"] = True  # a write that acknowledges rows needs their positions
-    if "min_partition_bytes" not in values and "target_partition_bytes" in values:  # the default may exceed the target
+    if "min_partition_bytes" not in values and "target_partition_bytes" in values:  # the default may be too large
         least = int(str(values["target_partition_bytes"]))
         values["min_partition_bytes"] = min(least, LedgerOptions.min_partition_bytes)
-    options = LedgerOptions(bucket=bucket, history=history, home=home, direct=direct, **values)  # type: ignore[arg-type]  # each parser answers its field's type
+    options = LedgerOptions(bucket=bucket, history=history, home=home, direct=direct, **values)  # type: ignore[arg-type]  # each option's parser returns the type of its field
     if options.min_partition_bytes > options.target_partition_bytes:
         raise Refused(
             f"option 'minPartitionBytes' ({options.min_partition_bytes}) exceeds "

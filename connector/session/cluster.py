@@ -3,8 +3,8 @@
 Rules
 - The credentials of executors are created for this broker and deleted with it. Spark ships the certificates to the
   executors, and the driver makes tokens for each read and write. The driver's own token stays in a file on its host.
-- An executor that can read the broker's token file is on the broker's host. It maps the store's files into memory. The
-  broker sends the data to every other executor over Arrow Flight.
+- An executor that can read the broker's token file is on the broker's host. It reads the store's files itself. The
+  broker sends the data to every other executor by Arrow Flight, a network protocol for Arrow's tables.
 - The broker lives as long as the session's process, which sends a heartbeat. Without the heartbeat the broker exits
   after its idle time. If the broker is killed, it is restarted at the same port.
 - The directory of the store stays when the broker exits. If the platform deletes the disk with the cluster, a warning

@@ -53,8 +53,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 SETTLE_SECONDS = 10.0
-# Setting of a session that has the id of its listener. `is_installed` looks for this id among the listeners of its own
-# process.
+# Spark setting with the id of the session's listener. `is_installed` tests whether this process has the listener with
+# that id.
 CONF = "spark.ledger.acknowledgedBy"
 
 

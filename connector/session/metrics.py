@@ -1,7 +1,7 @@
-"""Figures of ledgers in Spark's progress, for people and for Prometheus: lag, cache, and the reason of a batch's end.
+"""Metrics of ledgers in Spark's progress, for people and for Prometheus: lag, cache, and the reason of a batch's end.
 
 Rules
-- The figures are the fields of `connector.read.progress`. Sources of other formats are ignored.
+- The metrics are the fields of `connector.read.progress`. Sources of other formats are ignored.
 - A query without a name is shown by its id.
 - The gauges of a query are removed when the query ends. Otherwise a gauge would keep its last value, and look like a
   lag that stays.
@@ -78,7 +78,7 @@ class LedgerProgress:
 
 
 def ledgers_of(progress: Mapping[str, Any]) -> list[LedgerProgress]:
-    """Return the figures of the ledgers in a progress: `query.lastProgress`, or the JSON value of a progress.
+    """Return the metrics of the ledgers in a progress: `query.lastProgress`, or the JSON value of a progress.
 
     Parses the member `json` of `lastProgress`, because its other members differ between releases of Spark.
     """
@@ -145,7 +145,7 @@ class ProgressWatch(StreamingQueryListener):
 
 def print_line(ledger: LedgerProgress) -> None:
     """Print one line on standard error, where a notebook or a driver's log shows it."""
-    print(ledger, file=sys.stderr, flush=True)  # noqa: T201  # its purpose
+    print(ledger, file=sys.stderr, flush=True)  # noqa: T201  # the output for the user
 
 
 class PrometheusGauges:

@@ -28,7 +28,7 @@ class SparkSetting:
     name: str
     value: str
     reason: str
-    default: str = ""  # Spark's default, for settings that a running session cannot change
+    default: str = ""  # Spark's default; stated only for a setting that a running session cannot change
     at_run_time: bool = False
 
 
