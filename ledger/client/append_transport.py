@@ -8,8 +8,8 @@ The producer sends only the entry's offset, over a Unix socket (a connection wit
                       with one entry
     from the broker   Appended, one packet for each packet with entries
 
-`Welcome`, the broker's reply to a new client, has the name of this socket. The name belongs to no file. Client and
-broker each check that the other process belongs to the same user.
+`Welcome`, the broker's reply to a new client, has the name of this socket. The name is not a path: there is no file.
+Client and broker each check that the other process belongs to the same user.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ class Client(BrokerConnection):
     def stage_part(self, query: str, batch: int, run: PartRun | None = None) -> PartWriter:
         """Open a new staged part: a file with the rows of one task of a batch.
 
-        If the caller gives `run`, the values of the run's marker, a large part can become a segment of its ledger.
+        `run` has the values of the run's marker. Only with `run` can a large part become a segment of its ledger.
         """
         from pyspark_ledger.ledger.client.part_writer import PartWriter
 

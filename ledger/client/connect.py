@@ -17,7 +17,8 @@ Rules
 - `connect_store` has the arguments `start` and `create`. Only a client with `start` starts a broker, and only a client
   with `create` creates a store. Any other client connects, or fails with an error that names the store's path.
 - An idle broker exits. A client with `start` then starts another broker at its next call.
-- If a store in a bucket has no broker of this directory, the client connects to the broker that the manifest names.
+- A store in a bucket has one broker, which may use another directory or another host. If the client's directory has no
+  broker, the client connects to the broker that the manifest names.
 """
 
 from __future__ import annotations
@@ -369,7 +370,7 @@ def _start_error(store: Path, log: Path, offset: int, status: int, before: set[s
         for name in {log.name, "spawn.lock", "supervisor.lock"} - (before or set()):
             (store / name).unlink(missing_ok=True)
         if before is None:
-            with suppress(OSError):  # the directory is not empty, because the broker failed later
+            with suppress(OSError):  # the broker has already written files here, and they stay
                 store.rmdir()
     return Refused(f"the broker of {location_text(store)} ended with status {status}: {last_line}", hint=hint)
 

@@ -5,7 +5,7 @@ Rules
   does not answer. So a client of the directory's own broker sends nothing to the bucket.
 - The client does not try a broker of this host whose process has ended. It does not try a broker of another host that
   accepts only clients of its own host.
-- A broker that makes its own certificate puts the certificate and a token into the bucket, as an object named *secret*.
+- A broker that makes its own certificate puts a *secret* into the bucket: an object with a token and the certificate.
   The client then uses this object. Otherwise it uses the credentials that the caller gave.
 - A Spark task starts no broker. If its broker does not answer, the task reads the manifest if it can. It then uses the
   broker that the manifest names, with the token of that broker.

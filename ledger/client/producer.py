@@ -9,7 +9,7 @@ Invariants
   Exception: if nothing is in flight, an entry above the limit is sent alone.
 - One thread at a time uses the writing end of the stream, and no thread uses it after it was closed. Reason: otherwise
   gRPC aborts the process.
-- With an idle timeout, the stream ends after one to two timeouts without an append.
+- With an idle timeout, the stream ends if there was no append for this time. It may take twice as long.
 - Only the process that created a producer may use it. Reason: a forked child shares the stream and the ring buffer of
   entries (`ledger.transport.shared_ring`). The child would overwrite its parent's entries.
 - After an error the producer sends nothing more. A refused entry fails with the broker's error. All later entries fail

@@ -103,8 +103,8 @@ class StagedPart(msgspec.Struct, frozen=True):
 
     A part has one of two layouts: the layout of a segment file, or *frames*, entries with their length and id only.
     `block_bytes` is the block size of a part in segment layout, and 0 for a part in frames. `crc32c` covers all bytes
-    of a part in frames. `ledger.transport.part_file` defines it for the other layout. `object` is set for a part in the
-    bucket of the store, which has no checksum.
+    of a part in frames. `ledger.transport.part_file` defines it for the other layout. A part in the store's bucket has
+    an `object`, and no checksum.
     """
 
     part: Name
@@ -188,7 +188,7 @@ class CommittedRuns(msgspec.Struct, frozen=True):
 
 
 class AskNewestBatch(msgspec.Struct, frozen=True):
-    """Request for the newest batch that a query has committed to one ledger of this `incarnation`.
+    """Request for the newest batch that a query has committed to one ledger. `incarnation` identifies the ledger.
 
     With `several` the request is for the newest batch that the query has committed to several ledgers.
     """

@@ -311,7 +311,7 @@ class StoredPart(msgspec.Struct, frozen=True):
 
 
 class StoredPlaces(msgspec.Struct, frozen=True):
-    """Parts of each range, in order and without a gap, and the bucket of all blocks. It contains no credentials.
+    """Parts of each range, in order and without a gap, and the bucket of all blocks, without credentials.
 
     The broker has counted the blocks as read by the client. Without an `address` no part has blocks.
     """

@@ -27,7 +27,7 @@ _BUFFER_BYTES_MAX = 64 * 1024 * 1024
 def earlier_ranges(segments: Sequence[SegmentDescription], position: Position) -> Iterator[PositionRange]:
     """Yield ranges of the entries before a position, backwards from the position.
 
-    The first range has 4 entries. Each further range has twice as many, up to 256.
+    The first range has up to 4 entries. Each further range has up to twice as many, at most 256.
     """
     count = _BACK_ENTRIES_MIN
     for segment in reversed(segments):
