@@ -73,7 +73,9 @@ class PartitionedLedger(Ledger):
         return any(sealed)
 
     def append(self, rows: pa.Table | pa.RecordBatch | Iterable[Mapping[str, object]] | bytes) -> Position:
-        """Append rows, or one message, to the next partition in rotation. Return the position after them there.
+        """Append rows, or one message, to the next partition in rotation.
+
+        Return the position after them in that partition.
 
         While a client appends continuously, it does not use newly added partitions. It uses them after it was idle for
         some seconds.

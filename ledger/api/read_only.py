@@ -339,9 +339,9 @@ def _refuse_sync(writer: SegmentWriter) -> None:
 
 
 def _retried(query: Callable[[], T]) -> T:
-    """Call the function.
+    """Call the function. Repeat the call after an error.
 
-    Repeat the call after an error, because a broker may have sealed or deleted a segment meanwhile.
+    Reason: a broker may have sealed or deleted a segment meanwhile.
     """
     for _ in range(_ATTEMPTS - 1):
         try:

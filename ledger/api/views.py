@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _SECONDS = 3.0
 _DEADLINE_MS = 1_000  # after this time a call is not retried
 _LEDGERS, _PARTITIONS, _CURSORS = 20, 16, 12
-_SEGMENTS = 1_000  # in the view of a store, a ledger with more segments is shown without them
+_SEGMENTS = 1_000  # if a ledger has more segments, the view of its store shows none of them
 
 
 def ledger_view(client: Client, name: str) -> LedgerView:

@@ -195,7 +195,10 @@ def _parts(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
 
 
 def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Yield equal slices of a batch with limited rows and bytes. The limit of bytes is exact for rows of one size."""
+    """Yield equal slices of a batch with limited rows and bytes.
+
+    If the rows differ in size, a slice can have more bytes.
+    """
     count = max(-(-batch.num_rows // _BATCH_MESSAGES), -(-batch.nbytes // _BATCH_BYTES), 1)
     rows = max(-(-batch.num_rows // count), 1)
     for start in range(0, batch.num_rows, rows):

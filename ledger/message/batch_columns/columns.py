@@ -176,7 +176,10 @@ def _stated_bytes(entry: ParsedEntry) -> int:
 
 
 def _batch_bytes(entry: ParsedEntry) -> memoryview | None:
-    """Return the decompressed bytes of a batch. Returns None for another entry, and for a damaged or short batch."""
+    """Return the decompressed bytes of a batch.
+
+    Returns None for an entry of another kind, and for a damaged or short batch.
+    """
     if not may_be_columns(entry):
         return None
     metadata = entry.metadata

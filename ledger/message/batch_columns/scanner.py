@@ -60,7 +60,8 @@ def _limits() -> Integers:
 def _short_varints() -> tuple[Integers, Integers]:
     """Return two tables about varints: their value, and their length.
 
-    The index into both is the number of the next two bytes, little-endian. Both are 0 for more than two bytes.
+    Each table has an element for every number of two bytes, little-endian: the varint at the start of these bytes. For
+    a varint of more than two bytes, value and length are 0.
     """
     low, high = np.arange(65536) & 0xFF, np.arange(65536) >> 8
     one, two = low < 0x80, (low >= 0x80) & (high < 0x80)
