@@ -21,7 +21,10 @@ _RUNTIME = "DATABRICKS_RUNTIME_VERSION"
 
 
 def platform_name(environ: Mapping[str, str], connect: bool, root: Path = Path("/")) -> str:
-    """Return the likely platform. `connect` says that Spark Connect is used. `root` is the root of the file system."""
+    """Return the likely platform. `root` is the root of the file system.
+
+    `connect` says that the program is a client of a Spark server (Spark Connect).
+    """
     if _RUNTIME in environ:
         if environ.get("IS_SERVERLESS", "").lower() == "true" or environ[_RUNTIME].startswith("client"):
             return f"{DATABRICKS} serverless"

@@ -1,6 +1,7 @@
 """Conversion of Pulsar messages, single or batched, to record batches with the columns of a read.
 
-The values of a group of messages are decoded together. `ledger.rows.message_groups` explains the groups.
+The values of a *group*, consecutive messages with the same schema version, are decoded together. A group is read either
+as columns or as `Message` objects (`ledger.rows.message_groups`).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class PulsarRows:
         self._metadata = shape.metadata
         self._provenance = not set(PROVENANCE.names).isdisjoint(self._metadata)
         self._values = MessageValues(topic, shape)
-        # The columns of a group have keys as text only. If keys are needed as bytes, the group has `Message` objects.
+        # Columns have keys as text only. So a read that needs keys as bytes gets `Message` objects.
         self._groups = MessageGroups(topic.text, self._batch, by_message=self._values.needs_keys, rescues=shape.rescues)
 
     def batches(self, entries: Iterable[Entry]) -> Iterator[pa.RecordBatch]:
@@ -69,7 +70,7 @@ def _version_of(entry: ParsedEntry) -> int:
 
 
 def _key_of(message: Message, row: int, rescued: dict[int, tuple[str, bytes]]) -> bytes | None:
-    """Return the bytes of a key. If the key is invalid base64, add its row to `rescued`."""
+    """Return the bytes of a key. If the key is invalid base64, add its row, with error and payload, to `rescued`."""
     try:
         return message.key_bytes
     except Corrupt as failure:

@@ -10,7 +10,8 @@ Invariants
 - The log has the messages in the order of the calls. One lock covers the open batch and its sending.
 - The producer sends a batch when the batch has its maximum number of messages or bytes, and at `flush`.
 - It also sends a batch when the first message has waited for the configured delay. Exception: while an entry is in
-  flight, the producer collects more messages, because the broker syncs one entry after another.
+  flight, the producer collects messages beyond the delay. Reason: the next entry
+  must wait for the sync of that entry anyway.
 - The producer's memory is one open batch, and the entries in flight. At the limit of bytes in flight, `send` waits.
 - A message that is too large for an entry is sent in chunks, one after another, after the open batch.
 - If an entry fails, all messages of its batch fail.
@@ -84,7 +85,7 @@ def open_producer(
         raise Refused(f"compression {compression!r} is not known", hint=f"Use one of {', '.join(NAMES).lower()}")
     block_bytes = int(described.properties.get(_BLOCK_BYTES, 64 * 1024 * 1024))
     # An earlier producer of this name may have entries in flight. This call waits until they are durable, so it comes
-    # before the stream is opened.
+    # before the producer's stream to the broker is opened.
     known = client.call("producer.last", AskSequence(ledger, name)).sequence_id
     pipeline = client.producer(ledger, name, max_in_flight_bytes=max_pending_bytes)
     return MessageProducer(

@@ -16,9 +16,9 @@ Invariants
   number of its deliveries, or becomes a dead letter: it is moved to another ledger. After a reset of the cursor no row
   is outstanding.
 - A record contains no acknowledged rows. The acknowledgements are made durable before the record is stored. Reason:
-  otherwise a crash could lose the acknowledgement of a row that is in no record. The row would never be redelivered.
-- If the host's clock is set back, redelivery is not delayed. The ages of deliveries continue from the newest delivery
-  time.
+  a crash could otherwise lose the acknowledgement of a row. The row is in no record, so it would never be redelivered.
+- If the host's clock is set back, redelivery is not delayed. The newest delivery time in the records then counts as
+  the present time.
 - Negative acknowledgements are kept in memory. If the broker dies, their rows are redelivered after the timeout.
 - A negative acknowledgement is refused if no batch was delivered with `explicit`. Reason: the caller would wait for a
   redelivery that never happens.
@@ -120,7 +120,7 @@ class DeliveryTable:
         return rows
 
     def due(self, request: AskDue) -> Due:
-        """Return how many rows and bytes the batch after record `after` would redeliver. Changes no state."""
+        """Return how many rows and bytes the batch after that of record `after` would redeliver. Changes no state."""
         snapshot = self._snapshot_of(request.ledger)
         with self._lock:
             cursor = self._cursor(snapshot.name, request.cursor)
@@ -212,7 +212,7 @@ class DeliveryTable:
         acknowledged: PositionSet,
         snapshot: LogSnapshot,
     ) -> DecidedDelivery:
-        # Individual acknowledgements may have moved the cursor past the reader.
+        # Individual acknowledgements may have moved the cursor beyond the start of the batch.
         rest = PositionRange(max(new.start, cursor.next_position), new.end)
         acked = acknowledged.within(rest) if rest else PositionSet()
         if rest.start == new.start and not acked:
@@ -278,7 +278,7 @@ class DeliveryTable:
         )  # fmt: skip
 
     def _nacked_rows(self, key: tuple[str, str], after: int) -> PositionSet:
-        """Return the negatively acknowledged rows for the batch after record `after`.
+        """Return the negatively acknowledged rows for the batch after that of record `after`.
 
         If this batch was decided before, the result includes the rows of that decision.
         """
@@ -307,7 +307,9 @@ class DeliveryTable:
         return DecidedDelivery(number, position, dead)
 
     def _dead_letter_record(self, cursor: CursorRecord, shares: list[DeliveredRange]) -> int:
-        """Store the dead letters, whose positions are `shares`. Return the number of their record, 0 if there are none.
+        """Store dead letters, and return the number of their record, 0 if there are none.
+
+        `shares` has their ranges and rows.
 
         If the record of earlier dead letters is still stored, return its number instead. Then the new dead letters
         stay outstanding.

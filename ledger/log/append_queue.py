@@ -5,7 +5,7 @@ Appends pass two stages. Each stage is run by one thread at a time. The *executo
 - Write stage: takes as many queued appends as fit into the open segment (a *group*), and writes them. If the log is
   idle, the thread that appends may run this stage. Otherwise a thread of the executor runs it. Exception: in a store in
   a bucket, appends that arrive during a sync wait in the queue. The end of the sync starts the write stage. The stage
-  starts earlier if the waiting appends have `sync_bytes`, the most that one sync takes.
+  starts earlier if the waiting appends together have `sync_bytes` bytes, the most of one sync.
 - Sync stage: performs one sync for all groups written so far, and completes their futures. The stage repeats until
   all written groups are synced. It runs on the store's `SyncPool` while the write stage writes the next groups.
 
@@ -76,9 +76,9 @@ class Pending(Generic[T]):
 class PendingAppend(Pending[Position]):
     """Queued append: entries that get consecutive ids in one segment.
 
-    `retried` is true after the first failed write or sync. `claim` has the sequence ids of the entries for
-    de-duplication. The entries are written only while this claim is valid. `queued_s` is the time of the call, measured
-    by `perf_counter`.
+    `retried` is true after the first failed write or sync. `claim` reserves the sequence ids of the entries
+    (`ledger.log.deduplication`). If the reservation was cancelled, the entries are not written. `queued_s` is the time
+    of the call, measured by `perf_counter`.
     """
 
     entries: Sequence[CheckedEntry]
@@ -118,7 +118,7 @@ class PendingChange(Pending[Any]):
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Number of entries and bytes that fit before the segment is full. The first item of a group is always written."""
+    """Number of entries and bytes that fit before the segment is full. The first item of a group need not fit."""
 
     entries: int
     size: int
@@ -155,11 +155,14 @@ class Log(Protocol[Written]):
         ...
 
     def written_during_sync(self, group: Written) -> None:
-        """Make the pool prepare the next sync, after a group was written during a sync. Never raises."""
+        """Make the pool prepare the next sync, after a group was written during a sync. Never raises.
+
+        For example, the pool asks the system to start the transfer of the group to the device.
+        """
         ...
 
     def file(self, written: list[Written]) -> SyncedFile | None:
-        """Return the file of the written groups, or None if they must not be synced. Called in the sync stage."""
+        """Return the file of the written groups, or None if their sync must not start. Called in the sync stage."""
         ...
 
     def settle(self, written: list[Written], error: Exception | None) -> list[PendingAppend]:
@@ -274,7 +277,7 @@ class AppendQueue(Generic[Written]):
         except Exception as error:  # noqa: BLE001 — after any error, no thread would run the write stage
             with self._lock:
                 submitted, self._write_submitted = self._write_submitted, False
-            if submitted:  # not set if the executor started the stage although `submit` raised
+            if submitted:  # False if the executor has started the stage although `submit` raised
                 self._fail_all(error)
 
     def _write_if_submitted(self) -> None:
@@ -362,7 +365,7 @@ class AppendQueue(Generic[Written]):
         return groups
 
     def file(self) -> SyncedFile | None:
-        """Return the file of the groups in the sync stage, or None if no group needs a sync."""
+        """Return the file of the groups in the sync stage, or None if no sync must start."""
         return self._log.file(self._syncing_groups) if self._syncing_groups else None
 
     def answer(self, error: Exception | None) -> bool:
