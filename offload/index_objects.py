@@ -1,7 +1,7 @@
 """Contents of the objects of an offloaded segment: block index, upload parts, and user metadata.
 
 The data object has the bytes of the segment file, and is uploaded in parts of whole blocks. The block index contains
-the same metadata as a block index of Pulsar's offloader: `LedgerMetadataFormat`, a message of BookKeeper. BookKeeper is
+the same metadata as a block index of Pulsar's offloader: `LedgerMetadataFormat`, a Protobuf structure of BookKeeper,
 the storage of Pulsar's segments. The metadata name the ledger as Pulsar does, `tenant/namespace/persistent/name`. They
 also state one replica on this host, which is a placeholder. The page docs/concepts.md explains the words segment,
 block, entry, data object and direct segment.

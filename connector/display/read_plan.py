@@ -45,8 +45,8 @@ _STRIP, _TASK = 14, 6
 class PlannedPart:
     """Part of a task: a range of one ledger, read from the log, the bucket or the table.
 
-    `size_bytes` is -1 for a part in the log, because the task does not contain this size. `files` is the number of
-    files for a part in a table.
+    `size_bytes` is -1 for a part in the log, because the driver does not know this size. `files` is the number of files
+    for a part in a table.
     """
 
     task: int

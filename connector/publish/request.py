@@ -21,7 +21,7 @@ class Publishing:
     """Options of a publication, in addition to ledger and table.
 
     - partitions: partition columns of a new table.
-    - file_bytes: approximate number of the log's bytes in a data file.
+    - file_bytes: about how many bytes of the log go into one data file of the table.
     - dead_letters: table for rows that cannot be decoded. If it is empty, such a row fails the publication of its
       segment.
     - restart: continue with the existing segments after the table or the ledger was deleted and created again.

@@ -11,8 +11,9 @@ Rules
 - The end of a ledger follows the same order, with the options `ending…`. By default a read has no end bound.
 - A query starts at its checkpoint, else at its subscription's position, else at the bound that the options set. If a
   start option is ignored, a warning is logged once for each execution of a query.
-- Spark asks a source for its initial offset only if there is no checkpoint. So if Spark passes a start offset before it
-  asked for the initial offset, the query continues from a checkpoint.
+- An *offset* is a position in each ledger; Spark stores offsets in the checkpoint. Spark asks a source for its initial
+  offset only if there is no checkpoint. So if Spark passes an offset in its first call, the query continues from a
+  checkpoint.
 - The log level is WARNING. Reason: Python shows no lower level in the process where Spark runs a source.
 - Bounds are values, and their computation has no side effects. Only `IgnoredStart` logs.
 """
@@ -75,7 +76,7 @@ class ReadBounds:
         )
 
     def initial_progress(self, names: Iterable[str]) -> dict[str, ReadProgress]:
-        """Return the first status request of a read: the positions and times that it asks for, by ledger.
+        """Return the first request of a read for the state of its ledgers: the positions and times to find, by ledger.
 
         The request covers the ledgers `names`, and each ledger that an option names. The broker's reply has the state
         of each ledger, and the positions of its bounds.
@@ -88,7 +89,7 @@ class ReadBounds:
         return {name: self._initial_progress(name) for name in {*names, *(name for place in places for name in place)}}
 
     def _initial_progress(self, log: str) -> ReadProgress:
-        """Return the part of a status request that asks the broker for the bounds of one ledger.
+        """Return the part of that request which asks the broker for the bounds of one ledger.
 
         The request leaves out a start that is the position of an entry, because `start_position` can use it directly.
         """
@@ -104,7 +105,7 @@ class ReadBounds:
     def start_position(self, log: LogStatus, logs: int) -> Position:
         """Return the start position of a ledger. `logs` is the number of ledgers in the read.
 
-        `log` is the broker's answer to the first status request, made with `initial_progress`.
+        `log` is the broker's answer to the request of `initial_progress`.
 
         Raises Refused if a bound does not fit the ledgers, and DataLoss if a bound is outside of the ledger.
         """

@@ -64,7 +64,8 @@ PROGRESS_FIELDS: Mapping[str, Mapping[str, str]] = {
         "page cache. They are not in the cache's memory.",
         "cache.localFileLimitBytes": "Limit of `cache.localFileBytes`: the setting "
         "`managedLedgerCacheLocalFilesSizeMB`.",
-        "cache.expectedReads": "How often active readers will still read cached entries, updated once a second.",
+        "cache.expectedReads": "Number of reads of cached entries that active readers still have to make, updated "
+        "once a second.",
         "cache.nonEvictableBytes": "Bytes of the cached entries that active readers still have to read, updated once a "
         "second.",
     },

@@ -68,8 +68,9 @@ def connect_store(
 ) -> Client:
     """Return a client of the broker at an address, or of the store in a directory or a bucket.
 
-    The function uses `credentials` for an address, and for a store in a bucket whose broker has no certificates of its
-    own. For an address the function starts no broker, and waits at most a few seconds for the broker there.
+    The function uses `credentials` for an address. It also uses them for a store in a bucket, unless the broker put its
+    own certificate into the bucket. For an address the function starts no broker, and waits at most a few seconds for
+    the broker there.
 
     Raises Unauthenticated if broker and client do not trust each other, and Unavailable if no broker answers in time.
     Raises NotFound if the directory has no store and `create` is false. Raises Refused if the store cannot be used on
@@ -131,7 +132,7 @@ def _started_or_elsewhere(store: Path, create: bool, credentials: Credentials | 
 
 
 def _revived(client: Client, store: Path, credentials: Credentials | None, deadline_ms: int) -> str:
-    """Return the address of a store's next broker, and give the client the broker's credentials.
+    """Return the address of the broker that replaces a lost broker, and give `client` its credentials.
 
     If another host has taken the store over, the next broker runs on that host. If that broker does not answer, the
     function raises Fenced and starts no broker. Reason: otherwise two hosts would take the store from each other for

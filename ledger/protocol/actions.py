@@ -139,7 +139,8 @@ class LedgerDescription(msgspec.Struct, frozen=True):
     partitioned ledger the counts are sums, and only its `partitions` have positions. `segments` is empty for partitions
     and partitioned ledgers; `segment_count` is always set. For a terminated ledger, `terminated` is the position of the
     last entry, or `(-1, -1)` for an empty ledger. `durability` is "bucket" for a ledger of a store in a bucket.
-    A Spark task writes its rows to the bucket itself if they have at least `upload_from` bytes; -1: never.
+    If a Spark task has at least `upload_from` bytes of rows, the task uploads the rows to the bucket, and the
+    broker does not. -1: tasks never upload.
     """
 
     name: str
@@ -168,9 +169,10 @@ class LedgerNames(msgspec.Struct, frozen=True):
 
 
 class LedgerEnd(msgspec.Struct, frozen=True):
-    """End of a log, and the amount of data after the requested position `since`. The broker reads no entry.
+    """Start and end of a log, and the amount of data after a position `since`. The broker reads no entry.
 
     `first_publish_ms` is the time at which the broker stored the first entry after `since`; 0 without such an entry.
+    The values named `…_since` are 0 if no `since` was given.
     """
 
     name: str

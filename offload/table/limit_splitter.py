@@ -1,8 +1,9 @@
-"""Split of a log's published rows at a limit of rows and bytes. The rows before the split are one batch of a stream.
+"""Splitter of a log's published rows at a limit of rows and bytes: a *split* is the rows of one batch of a stream.
 
 The page docs/concepts.md explains the words log, entry and position.
 
 Rules
+- The caller asks for the rows of a range of positions. These rows are *wanted*.
 - Rows are sorted by position, because a compaction of the table may have mixed their order in the files.
 - Files that fit into the limit as a whole are not opened.
 - The size of a row is the size of its file divided by the file's number of rows.

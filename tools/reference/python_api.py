@@ -91,7 +91,7 @@ def python_api_reference() -> str:
     parts = [_HEAD, "\n## Spark\n", *map(_section, functions(spark_names())), _source()]
     parts += ["\n## Stores without Spark\n", *map(_section, functions(STORES))]
     for owner in CLASSES:
-        text = _text(owner) + (f" A `{owner.__base__.__name__}` with these differences." if _is_derived(owner) else "")
+        text = _text(owner) + (f" Otherwise like a `{owner.__base__.__name__}`." if _is_derived(owner) else "")
         parts += [f"\n## {owner.__name__}\n\n{text}\n", *map(_section, members(owner))]
     parts += ["\n## Constants\n", *map(_section, constants())]
     parts += ["\n## Values and results\n", *map(_result, RESULTS)]
