@@ -1,4 +1,5 @@
-"""Contents of the objects of an offloaded segment: block index, upload parts, and user metadata.
+"""Contents of the objects of an offloaded segment: block index, upload parts, and user metadata
+(the key-value pairs that S3 stores with an object).
 
 The data object has the bytes of the segment file, and is uploaded in parts of whole blocks. The block index contains
 the same metadata as a block index of Pulsar's offloader: `LedgerMetadataFormat`, a Protobuf structure of BookKeeper,

@@ -4,12 +4,11 @@ The *manifest* of a store in a bucket is the object that names the store's prese
 
 Rules
 - A client of a directory reads the broker's address in `<store>/broker.json`. If no broker answers, the client takes
-  the lock `spawn.lock` and starts a broker. So many clients that connect at once start exactly one broker.
-- The broker and its supervisor continue after the process that started them has ended. Their output is in
-  `<store>/broker.log`.
+  the lock `spawn.lock` and starts a broker. So exactly one broker starts, even if many clients connect at once.
 - The broker's `PYTHONPATH` has only the directories of the packages that it imports. Reason: a file `queue.py` beside a
   user's script must not replace a module of the broker. `broker_environment` describes the other variables.
-- The *supervisor* is the parent process of the broker, and restarts the broker after a crash. A store has at most one
+- The *supervisor* is the parent process of the broker, and restarts the broker after a crash. Both continue after the
+  process that started them has ended. Their output is in `<store>/broker.log`. A store has at most one
   supervisor, which keeps the lock `supervisor.lock`. While the supervisor restarts a broker, a client waits for that
   broker.
 - If a broker owns the store and does not answer yet, a client waits for it.
