@@ -1,11 +1,10 @@
-"""Contents of the objects of an offloaded segment: block index, upload parts, and user metadata
-(the key-value pairs that S3 stores with an object).
+"""Contents of the objects of an offloaded segment: block index, upload parts, and user metadata.
 
-The data object has the bytes of the segment file, and is uploaded in parts of whole blocks. The block index contains
-the same metadata as a block index of Pulsar's offloader: `LedgerMetadataFormat`, a Protobuf structure of BookKeeper,
-the storage of Pulsar's segments. The metadata name the ledger as Pulsar does, `tenant/namespace/persistent/name`. They
-also state one replica on this host, which is a placeholder. The page docs/concepts.md explains the words segment,
-block, entry, data object and direct segment.
+User metadata are the key-value pairs that S3 stores with an object. The data object has the bytes of the segment file,
+and is uploaded in parts of whole blocks. The block index contains the same metadata as a block index of Pulsar's
+offloader: `LedgerMetadataFormat`, a Protobuf structure of BookKeeper, the storage of Pulsar's segments. The metadata
+name the ledger as Pulsar does, `tenant/namespace/persistent/name`. They also state one replica on this host, which is a
+placeholder. The page docs/concepts.md explains the words segment, block, entry, data object and direct segment.
 
 Rule: before the upload, the segment file is compared with its record in the store's metadata. Both must agree in the
 number of entries, the sum of their bytes, the length of the file and the frame of the last entry.
