@@ -13,8 +13,9 @@ Rules, and the behaviour of Spark that requires them
 - `reset` moves the position anywhere, and all entries after it are expected again. `again` adds a range of entries.
 - A registered reader must report before the time `until_ms`. Otherwise it is removed with its expected reads.
 
-`ActiveCursors` counts the readers at or before a position in a sorted list. A move of a reader is only recorded. The
-list is sorted before the next count, because moves are far more frequent than counts.
+`ActiveCursors` has the positions of the readers in a sorted list, and counts the readers at or before a position. A
+move of a reader is only recorded. The list is sorted before the next count, because moves are far more frequent than
+counts.
 
 Invariants
 - A reader is in the list once. Several readers may have the same position.
@@ -209,7 +210,7 @@ class LedgerReaders:
         if reader is None:
             return
         reader.served.discard(start.ledger_id, start.entry_id, end.entry_id)
-        reader.served.discard_before(reader.position)  # `discard` can leave a part before the position
+        reader.served.discard_before(reader.position)  # `discard` can split a range: a part before the position is left
         if start < reader.position:
             last = end.entry_id
             if reader.position.ledger_id == start.ledger_id:
