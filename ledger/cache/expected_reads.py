@@ -38,7 +38,7 @@ class ActiveCursors:
     """Positions of readers in a list that is sorted on demand. The cost of a move does not depend on the other readers.
 
     A count first moves the changed readers to their new places. If at least half of all readers have changed, the
-    whole list is sorted again. This is fast, because the other readers are in order.
+    whole list is sorted again. One sort is then cheaper than a removal and an insertion for each reader.
     """
 
     def __init__(self) -> None:
