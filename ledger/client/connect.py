@@ -165,15 +165,16 @@ def serve_store(store: Path, arguments: Sequence[str], *, deadline_ms: int = 30_
 
 
 def stop_broker(store: Path, *, private_only: bool = False, deadline_ms: int = 30_000) -> bool:
-    """Stop the broker of a store and wait for its end. Return False if no broker answered.
+    """Stop the broker of a store and wait until its process has ended. Return False if no broker answered.
 
     The next client of the store starts a broker. With `private_only`, raises Refused if the broker also listens at an
-    address for other clients.
+    address for other clients. Raises Unavailable after `deadline_ms`. If this host cannot see the broker's process, as
+    in another container, the function returns when the broker does not answer any more.
     """
     _require_directory(store)
     until, found = monotonic_ms() + deadline_ms, False
     while (client := _answering(store, deadline_ms, of_any_version=True)) is not None:
-        record, found = BrokerRecord.read(store), True
+        record, process, found = BrokerRecord.read(store), _process_of_broker(store), True
         if private_only and record is not None and record.remote:
             raise Refused(
                 f"a broker already serves the store {location_text(store)} at {record.remote}",
@@ -182,13 +183,23 @@ def stop_broker(store: Path, *, private_only: bool = False, deadline_ms: int = 3
         with suppress(LedgerError):
             client.call("shutdown", Empty(), deadline_ms=0)
         client.close()
+        pause(50)
+        while process and not is_gone(process) and monotonic_ms() < until:
+            pause(50)
         if monotonic_ms() >= until:
             raise Unavailable(
                 f"the broker of {location_text(store)} did not stop within {deadline_ms} ms",
                 hint=f"See {store / 'broker.log'}",
             )
-        pause(50)
     return found
+
+
+def _process_of_broker(store: Path) -> str:
+    """Return the identity of the process that owns the store. Empty if it is this process, or cannot be seen here."""
+    holder, record = _lock_holder(store), BrokerRecord.read(store)
+    if record is None or record.pid == os.getpid():
+        return ""
+    return holder if holder == process_identity(record.pid) else ""
 
 
 def _require_directory(store: Path) -> None:
@@ -289,11 +300,16 @@ def _started(store: Path, create: bool, deadline_ms: int, arguments: Sequence[st
 
 def _is_owned(store: Path) -> bool:
     """Return whether a broker owns the store. It may not answer yet, because its supervisor has just restarted it."""
-    try:
-        holder = (store / "lock").read_text(encoding="ascii")
-    except (OSError, UnicodeDecodeError):
-        return False
+    holder = _lock_holder(store)
     return bool(holder) and not is_gone(holder)
+
+
+def _lock_holder(store: Path) -> str:
+    """Return the identity of the process that last locked the store; empty if there is none."""
+    try:
+        return (store / "lock").read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def _spawn(store: Path, log: Path, arguments: Sequence[str]) -> subprocess.Popen[bytes] | None:

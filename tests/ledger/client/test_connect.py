@@ -47,6 +47,15 @@ if os.fork() == 0:
 os.wait()
 """
 
+SLOW_TO_CLOSE = """
+import sys, time
+from pyspark_ledger.ledger.broker.main import main
+from pyspark_ledger.ledger.store.store import Store
+close = Store.close
+Store.close = lambda store: (time.sleep(2), close(store))
+sys.exit(main())
+"""
+
 OF_ANOTHER_VERSION = """
 import sys
 from pyspark_ledger.ledger.broker import server
@@ -99,6 +108,17 @@ def test_a_broker_of_another_version_can_be_stopped(rig: Rig) -> None:
         finally:
             broker.kill()
     assert connect_store(rig.store).names() == []
+
+
+def test_a_stopped_broker_has_ended(rig: Rig) -> None:
+    command = [sys.executable, "-c", SLOW_TO_CLOSE, "--store", str(rig.store), "--create"]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL) as broker:
+        try:
+            wait_until(lambda: BrokerRecord.read(rig.store) is not None, "the broker is there")
+            assert stop_broker(rig.store)
+            assert broker.poll() == 0
+        finally:
+            broker.kill()
 
 
 @pytest.mark.thorough
