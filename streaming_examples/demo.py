@@ -7,13 +7,14 @@
                                                         SIGKILL its broker                SIGKILL, start again
 
 Midway the demo kills the broker with SIGKILL, and both applications continue. Later it kills the reading application
-with its JVM, and restarts it from its checkpoint. At the end every one of the 336,776 flights is counted exactly once,
-and the windows are those that pyarrow computes from the source.
+with its JVM, and restarts it from its checkpoint. This application computes daily windows: flights, delay and wind for
+each airport and day. At the end every one of the 336,776 flights is counted exactly once, and the windows equal the
+windows that pyarrow computes from the source.
 
-Then the sealed segments (complete files of the ledger) are copied to S3. A query from the beginning, and a read of the
-bucket without a broker, find the same rows. The segments are also copied to a Delta table. SQL returns the same numbers
-from the table as from the ledger, also for an earlier version. Last, a month is written to a store in S3, while the
-broker is killed and its disk is deleted twice. The exit status is 0 only if every check holds.
+Then the sealed segments (complete files of the ledger) are copied to S3. A query reads the ledger from the beginning,
+and Spark reads the bucket without a broker: both find the same rows. The segments are also copied to a Delta table. SQL
+returns the same numbers from the table as from the ledger, also for an earlier version. Last, a month is written to a
+store in S3, while the broker is killed and its disk is deleted twice. The exit status is 0 only if every check holds.
 
 All state is in `build/demo/`, which is removed at the start. All processes are stopped at the end, also after Ctrl-C.
 """
@@ -54,13 +55,13 @@ LEDGER = "flights"
 BATCH_ROWS = 150_000
 FILES = 36
 FILE_SECONDS = 1.0
-KILL_BROKER_AT, KILL_READER_AT = 12, 22  # files
+KILL_BROKER_AT, KILL_READER_AT = 12, 22  # after so many files
 SPARK_LOG = "spark.log"
 PATIENCE_SECONDS = 120.0
 
 
 class Demo:
-    """Run of the demo; `stack` stops what it starts."""
+    """Run of the demo. `stack` stops the processes that the run starts."""
 
     def __init__(self, directory: Path, stack: ExitStack, progress: Progress) -> None:
         self.directory, self.stack, self.progress = directory, stack, progress
@@ -98,7 +99,7 @@ class Demo:
         with self.timed("start an S3 server"):
             self.s3 = S3Server.start(self.directory / "s3")
             self.stack.callback(self.s3.stop)
-        # Spark's processes inherit the variables of a store in a bucket.
+        # Set these variables before Spark starts: its processes inherit them, and the store in S3 needs them.
         os.environ.update(self.s3.environment, LEDGER_CACHE=str(self.directory / "cluster-disk"))
         with self.timed("start Spark"):
             self.spark = start_spark(self.directory / SPARK_LOG)

