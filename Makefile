@@ -3,17 +3,17 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 BIN := .venv/bin
-# Every broker and every Spark worker would compile the sources again.
+# With this variable, Python would save no bytecode, so every broker and every Spark worker would compile the sources again.
 unexport PYTHONDONTWRITEBYTECODE
-# The locks of other Sparks than that of .venv.
+# Versions of Spark for test-sparks. Each is the name of a file requirements/NAME.lock.
 SPARKS ?= spark40 spark41 spark42 spark43
-# The interpreter of spark43: tests/stories runs on Python 3.11 and 3.13.
+# The interpreter for spark43. The other versions of Spark are tested with Python 3.11.
 PYTHON313 ?= python3.13
-# Processes that share the tests: tests wait for their brokers for half of their time.
+# Number of processes that run tests at the same time. A test waits for its broker half of the time.
 WORKERS ?= 2
-# Tests without these marks have no target of their own.
+# Tests with one of these marks have a target of their own, so `test` and `test-thorough` leave them out.
 UNMARKED := not slow and not fault and not sessions and not pulsar and not docs and not tables and not web
-# The package that is installed: its folders are links to those at the top, which mypy follows and ruff does not.
+# mypy checks the installed package. Its folders are links to the top-level folders. ruff follows no links, so it gets these folders.
 TYPED := pyspark_ledger
 FORMATTED := ledger connector offload pyspark_ledger benchmarks streaming_examples deploy tests tools
 
@@ -57,7 +57,7 @@ test: setup
 test-thorough: setup
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "thorough and $(UNMARKED)" $(T)
 
-# test-docs: every line of code in README and docs runs, in one session; README and the quickstart also by themselves
+# test-docs: every line of code in README and docs runs, in one session; README and the quickstart also run alone
 .PHONY: test-docs
 test-docs: setup
 	$(BIN)/python -m pytest -n $(WORKERS) --dist load -m "docs and not slow" tests/docs
@@ -72,7 +72,7 @@ docs: setup
 reference: setup
 	@$(BIN)/python -m tools.reference
 
-# test-tables: publishing to Delta's tables, in a session that has them (90 MB of jars from Maven Central the first time)
+# test-tables: publishes to Delta tables, in a session with Delta (90 MB of jars from Maven Central the first time)
 .PHONY: test-tables
 test-tables: setup
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "tables and not slow" $(T)
@@ -107,7 +107,7 @@ test-pulsar: setup
 test-web: setup
 	$(BIN)/python -m pytest -m "web" tests/web
 
-# test-sparks: end-to-end tests on the newest Spark of each release line, and the table of docs/clusters.md from them
+# test-sparks: end-to-end tests on the newest Spark of each release line; writes their results to the table of docs/clusters.md
 .PHONY: test-sparks
 test-sparks: setup
 	@set -e; for spark in $(SPARKS); do \
@@ -126,7 +126,7 @@ test-sparks: setup
 test-delivery: setup
 	$(BIN)/python -m pytest tests/stories/test_delivery.py $(T)
 
-# test-connect: the story over Spark Connect, whose packages are put beside the environment
+# test-connect: an end-to-end test over Spark Connect, whose packages are installed into build/connect, not into .venv
 .PHONY: test-connect
 test-connect: setup
 	@tools/setup_connect.sh build/connect
@@ -164,7 +164,7 @@ smoke-spark41: wheel
 smoke-lowest: wheel
 	@tools/smoke_wheel.sh requirements/lowest.lock
 
-# release-check: tag, version, changelog and tree of TAG=v1.2.3 agree, and its wheel and sdist work installed
+# release-check: check that TAG=v1.2.3, version and changelog agree, no file is changed, and installed wheel and sdist work
 .PHONY: release-check
 release-check: setup
 	@$(BIN)/python tools/check_release.py $(TAG)
