@@ -11,7 +11,10 @@ Words of the docstrings
 - *noop*: Spark's sink that discards all rows. *`AvailableNow`*: Spark's trigger that reads all present rows and ends.
 - *Backlog*: rows that a query has not read. *Catch-up*: a query reads a backlog. *Tail*: a query reads new rows as
   they arrive.
-- *SeaweedFS*: an S3 server, which runs on this host in all benchmarks of object storage.
+- *SeaweedFS*: an S3 server, which runs on this host in all benchmarks of object storage. *S3A*: Hadoop's client of S3,
+  through which Spark reads and writes files in a bucket.
+- *`triggerExecution`*: the time of one batch in Spark's progress report.
+- *Flights*: a public data set, three million rows about flights of airlines. Its values repeat.
 
 docs/concepts.md explains entry, segment, sidecar, cursor and the other words of the project.
 """

@@ -1,8 +1,8 @@
 """Acknowledgement from Spark, and reads of a backlog of which a part is already acknowledged.
 
-`ack_rate`: rows per second of `pyspark_ledger.acknowledge`, from a cached frame of positions until the cursor is
-durable. The base only merges the same arrays into bits with numpy. No real system can be so fast. The plain write with
-`option("action", "ack")` is printed too.
+`ack_rate`: rows per second of `pyspark_ledger.acknowledge`. The positions are in a DataFrame that Spark has in memory.
+The time ends when the cursor is durable. The base only sets the bits of the same positions with numpy. No real system
+can be so fast. The plain write with `option("action", "ack")` is printed too.
 
 `holes_read`: time of a catch-up read of a backlog, divided by the number of delivered rows. Half of the backlog is
 acknowledged, at random. The base is the same read without acknowledged rows. In one case single rows are acknowledged,

@@ -4,8 +4,9 @@
     read of 1,000 rows                 1 action, then `do_get` of the same rows
     cursor.read + acknowledge          1 action, then `do_get` of the same rows, then 1 action that writes and syncs
 
-The base is a bare Flight server, a process of its own behind a Unix socket. It keeps the rows in memory as one batch,
-and writes to a preallocated file. The project's broker also verifies, stamps, indexes, encodes and decodes rows, stores
+An action is a Flight call with one answer, and `do_get` is a call that returns a stream of rows. The base is a bare
+Flight server, a process of its own behind a Unix socket. It keeps the rows in memory as one batch, and writes to a
+preallocated file. The project's broker also verifies, stamps, indexes, encodes and decodes rows, stores
 cursors in its metadata, and reads the epoch before it answers.
 
 One thread makes the calls, one after another. The rows for a cursor are appended untimed. Each round makes some of the

@@ -1,7 +1,8 @@
 """Latency of a lone append to a store in a bucket, against a bare put and a read of a small object.
 
-A single client appends 1 KiB and waits. The broker puts an object with a condition. Before it acknowledges the append,
-it reads the store's manifest, the object that names the store's broker. The base makes two requests of the same sizes.
+A single client appends 1 KiB and waits. The broker puts an object, on the condition that the name is unused. Before it
+acknowledges the append, it reads the store's manifest, the object that names the store's broker. The base makes two
+requests of the same sizes.
 Both numbers are medians of a round. The ratio is of times.
 """
 

@@ -1,8 +1,9 @@
 """Appends to a store in a bucket, against bare puts of the same bytes, once as log and once as segments.
 
 Ours acknowledges entries of 64 KiB and uploads the sealed segments meanwhile, as the broker does. The time ends when
-all entries are acknowledged and all segments are uploaded. The base is boto3 with as many requests in flight. It puts
-the bytes twice in objects of 8 MiB, once for the log and once for the segments. The server runs on the same cores.
+all entries are acknowledged and all segments are uploaded. The base is boto3, which puts the bytes twice in
+objects of 8 MiB. As on our side, up to 8 puts for the log and 2 for the segments are in flight. The server runs on the
+same cores.
 
 The floor is the base that also writes the entries to a local file, and reads the bytes of each put from this file.
 """

@@ -1,4 +1,4 @@
-"""Longest wait of an append while a commit copies a data object in the bucket: copied before the queue, or inside it.
+"""Longest wait of an append while a commit copies an object in the bucket, before or during the commit's turn.
 
 A Spark task has put one part into the bucket of a store. The part's segment id is lower than the id of a later segment
 of its ledger. So the commit must copy the object under a new id. Ours is the commit of the project, which copies before

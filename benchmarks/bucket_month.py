@@ -1,8 +1,9 @@
 """Simulation of a month of 1,000 slow ledgers in a bucket: requests, segments, bytes. It uses no server and no clock.
 
-Each ledger gets 120 bytes every ten minutes, at its own time. The simulation calls the real functions of the broker.
-They decide when an object of the log is put, which files move from old objects into a newer object, and which objects
-are deleted. The sizes of metadata records are measured constants. There is no base and no ratio.
+Each ledger gets 120 bytes every ten minutes, at its own time. The simulation calls the real functions of the broker,
+which decide when an object of the log is put, and which objects are deleted. They also decide which open segments are
+copied from old log objects into a newer object. The sizes of metadata records are measured constants. There is no base
+and no ratio.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Both are Python data sources into noop, over a GiB of Arrow entries of 4 MiB in one object. They have the same number
 of tasks over the same bytes. The base fetches each block with one GET, unpacks the entries and yields Arrow. It
-verifies no checksums and does not look for the columns. `BUCKET_ENTRIES` (256) sets the number of entries.
+verifies no checksums and knows the columns in advance. `BUCKET_ENTRIES` (256) sets the number of entries.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ filled through the log's own classes in memory, where a sync costs nothing, and 
 Timed calls
 - `append`: one row. `roll over`: one row that seals the segment before it and opens another.
 - `read`: the last 1,000 rows. `end`: the end of the log, and the number of entries after the first position.
-- `describe`: without the lists of segments and cursors, as a writer calls it. With the lists, the answer is as long as
-  the count. So `describe, lists` is shown but is not part of the result.
+- `describe`: without the lists of segments and cursors, as a writer calls it. With the lists, the answer has one item
+  for each segment and cursor. So `describe, lists` is shown but is not part of the result.
 - `state`: position and backlog of a cursor at the start of the log. `latestOffset`: the end of a limited batch of this
   backlog.
 - `acknowledge`: all entries before a position. `acknowledge rows`: one entry out of order.

@@ -1,7 +1,8 @@
 """Real Kafka of one node, and the jars of Spark's own connector: the base of the comparisons with Kafka.
 
 Both are downloaded once from Maven Central into `build/kafka`, in the versions that `benchmarks/kafka/*.xml` name. The
-Kafka broker runs in KRaft mode with default settings, on loopback. Its log is on the disk of the other measured files.
+Kafka broker runs without ZooKeeper (KRaft mode) with default settings, on loopback. Its log is on the disk of the
+other measured files.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Size and time of saving and recovering ten million acknowledged ranges of a cursor.
 
-`positions_save`: bytes of the state in Pulsar's format, divided by the entropy of the set of acknowledgements, which
-counts as 4 kB or more. The format is chunks of a `LongListMap`, compressed with ZSTD. The entropy is the smallest size
-that an encoding can reach if it knows only the probability of each acknowledgement. If the acknowledgements depend on
-each other, the entropy is computed from the lengths of successive acknowledged ranges. The result is the worst ratio of
-five patterns.
+`positions_save`: bytes of the state in Pulsar's format, divided by the entropy of the set of acknowledgements. The
+format is chunks of a Protobuf message (`LongListMap`), compressed with ZSTD. The entropy is the smallest size that an
+encoding can reach if it knows only the probability of each acknowledgement. A smaller entropy than 4 KiB counts as 4
+KiB. If the acknowledgements depend on each other, the entropy is computed from the lengths of successive acknowledged
+ranges. The result is the worst ratio of five patterns.
 
 `positions_time`: time to save, split into chunks and recover 10 M random ranges. The base uses protobuf's own objects,
 as Pulsar does. It takes 100 k ranges, and its time is multiplied by 100.

@@ -1,9 +1,9 @@
 """Recovery of a segment that a killed broker left open, against one read of the segment.
 
 Ours opens a ledger whose only segment has 1 GiB and was left open by a killed process. Recovery finds the end,
-compares the recorded entries, seals the segment durably and updates its record. The base reads the same file with
-`preadv` into one buffer of 1 MiB, which is the fastest method. For both, the file is in the page cache, and all of its
-pages are also on the disk.
+compares the entries with the sidecar, seals the segment durably and updates its record. The base reads the same file
+with `preadv` into one buffer of 1 MiB, which is the fastest method. For both, the file is in the page cache, and all of
+its pages are also on the disk.
 
 Before each round, untimed, files and metadata are restored to the state of the killed process. The memory for an index
 is used once before (see `benchmarks.raw_disk`). The ratio is of times. The result is the higher ratio of two cases:

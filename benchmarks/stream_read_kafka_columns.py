@@ -2,8 +2,8 @@
 
 The data are the 3 million flights of vega-datasets 3.2.1 (npm), whose licence does not allow redistribution. `FLIGHTS`
 names the file; otherwise the file is fetched into `build/`. Each round reads the flights in batches of a million. It
-computes count, mean delay and distance by origin, in complete mode into noop. `FLIGHTS_BATCH_ROWS` sets smaller
-batches, for a smaller file.
+computes count, mean delay and distance by origin. After each batch the whole result goes into noop (complete mode).
+`FLIGHTS_BATCH_ROWS` sets smaller batches, for a smaller file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Queries on a published table without OPTIMIZE, over a plain Delta table of the same rows.
+"""Queries on a published table, over a plain Delta table of the same rows. No table is compacted (Delta's `OPTIMIZE`).
 
 The ledger is published in eight segments. Spark writes the plain table in one commit from Parquet files of the same
 columns. A round runs three queries on each table: a sum over a column, a count of a day's rows, and a range of numbers.
