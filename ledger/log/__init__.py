@@ -13,7 +13,7 @@ Words of the package, as in docs/concepts.md
 - *stamp*: the bytes before an entry. They contain the time at which the broker stored the entry, and its row number.
 - *staged part*: the file that one Spark task writes for one ledger. Readers do not see it before the commit.
 - *run*: the entries of one committed batch of a Spark query. A *marker*, an entry without rows, ends a run.
-- *rollover*: the broker seals the open segment; the next append creates a new one. *Trim*: retention deletes segments.
+- *rollover*: the broker seals the open segment, and opens the next segment. *Trim*: retention deletes segments.
 - *recovery*: after a crash, the next broker reads the open segment, keeps its sound entries and seals the segment.
 - *epoch*: a number that rises with each start of a broker of the store. A broker that finds a higher epoch has lost the
   store to another broker (it is *fenced*).

@@ -18,9 +18,9 @@ Invariants
 - If the write stage must wait for a sync that no thread has started, it performs the sync itself. Reason: otherwise all
   threads could wait for a sync, and none would be left to sync.
 - After 8 groups the write stage goes to the end of the executor's queue. Reason: a busy log must not starve other logs.
-- An unexpected error closes the log for writes: later appends are refused. Each stage fails its own appends and all
-  queued appends, so that no caller waits for ever. The stage that ends last seals the open segment at the acknowledged
-  end.
+- An unexpected error that ends a stage closes the log for writes: later appends are refused. Each stage fails its own
+  appends and all queued appends, so that no caller waits for ever. The stage that ends last seals the open segment at
+  the acknowledged end.
 """
 
 from __future__ import annotations
