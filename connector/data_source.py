@@ -8,8 +8,7 @@ Rules
 - The driver replaces a relative path of a store by the absolute path, before Spark pickles the source for its
   processes.
 - If the user calls `.schema()`, this schema is compared with the ledger's schema.
-- A batch read with option `offload` reads the objects that existed when Spark asked for the columns, like a read of
-  files.
+- A batch read with option `offload` reads the objects that existed when Spark asked for the columns.
 - In a batch read with option `broker` = `none`, the columns are fixed when Spark asks for them. The end of the read is
   fixed when Spark plans the read.
 """
@@ -43,7 +42,7 @@ _CATALOG_OPTION = "owner"
 
 
 class LedgerSource:
-    """Source of `format("ledger")` with its options: ledgers of a store, or with option `offload` a bucket."""
+    """Source `format("ledger")`. It reads and writes ledgers of a store, or reads a bucket (option `offload`)."""
 
     def __init__(
         self,

@@ -226,7 +226,7 @@ class ManagedLedger:
 
     @property
     def highest_id(self) -> int:
-        """Highest id of a segment that the log ever listed, as far as this broker knows."""
+        """Highest segment id that the log ever had, as far as this broker knows."""
         return self._writer.list.highest_id
 
     def committed_batch(self, query: str) -> CommittedBatch | None:
@@ -234,7 +234,7 @@ class ManagedLedger:
         return self._writer.list.committed.get(query)
 
     def end(self, since: Position | None = None) -> LedgerEnd:
-        """Return the end of the log, and the entries, rows and bytes after `since`."""
+        """Return the end of the log, and the numbers of entries, rows and bytes after `since`."""
         return self._query(lambda snapshot: log_end(snapshot, self.incarnation, since))
 
     def wait_past(self, position: Position, timeout_ms: int) -> None:
@@ -332,7 +332,7 @@ class ManagedLedger:
         return self._change(lambda: changes.lacking_indexes(self._writer), settled=False)
 
     def require_indexes(self, ledger_id: int) -> None:
-        """Raise Unavailable if a direct segment before `ledger_id` lacks its index objects in the bucket."""
+        """Raise Unavailable if a direct segment before segment `ledger_id` lacks its index objects in the bucket."""
         self._writer.list.require_indexes(ledger_id)
 
     def complete_indexes(self, ledger_ids: Collection[int]) -> None:
@@ -436,7 +436,7 @@ class ManagedLedger:
 
 
 def _require_marker(request: CommitRun, part: OpenedPart) -> None:
-    """Raise Refused if a staged part that has a marker (last entry) does not have the marker of this run."""
+    """Raise Refused if a staged part ends with the marker of another run. A part without a marker is accepted."""
     if part.marker is None:
         return
     where = f"the last entry of {part.part.part}"

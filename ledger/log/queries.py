@@ -348,7 +348,7 @@ def _row_before(part: Slice) -> int:
 
 
 def log_end(snapshot: LogSnapshot, incarnation: str, since: Position | None) -> LedgerEnd:
-    """Return the end of the log, and the entries, rows and bytes after `since`."""
+    """Return the end of the log, and the numbers of entries, rows and bytes after `since`."""
     entries = rows = size = first_ms = 0
     if since is not None and since < snapshot.end:
         left = PositionRange(since, snapshot.end)

@@ -79,7 +79,7 @@ class LogWriter:
         """Unexpected error that closed the log for writes, or None while the log accepts appends."""
         self._context = context
         self._publish = publish
-        # A change of sealed segments may publish during a sync. No older snapshot may follow a newer snapshot.
+        # A change of sealed segments may publish a snapshot during a sync. No older snapshot may follow a newer one.
         self._publishing = threading.Lock()
         snapshot = self.list.snapshot(self._open)
         self._stamp = BrokerStamp(snapshot.last_timestamp_ms(), snapshot.rows)
@@ -87,7 +87,7 @@ class LogWriter:
         self.append_latencies, self.sync_latencies = Latencies(), Latencies()
         self._failure: LedgerError | None = None
         self._unsealed = False
-        # If the pool limits the size of a sync, a group must fit into one sync.
+        # If the pool of sync threads limits the size of a sync, a group must fit into one sync.
         self._group_bytes = context.sync_pool.sync_bytes or _GROUP_BYTES_MAX
         self._queue: AppendQueue[Written] = AppendQueue(context.executor, context.sync_pool, self)
         publish(snapshot)
@@ -201,7 +201,7 @@ class LogWriter:
             run.fail(Unavailable(f"the commit of a run to {self.name!r} failed: {error!r}"))
 
     def make_change(self, change: PendingChange) -> None:
-        """Perform a change of the log (`ledger.log.changes`). No other group is in flight if it is `settled`."""
+        """Perform a change of the log (`ledger.log.changes`). If the change is `settled`, no group is in flight."""
         try:
             self._require_whole()
             change.future.set_result(change.change())
@@ -288,7 +288,7 @@ class LogWriter:
             self.appended.add(len(part.group), entries, sum(item.size for item in part.group))
 
     def _acknowledge(self, log: OpenSegment, end: int, failed: Exception | None) -> None:
-        """Acknowledge the entries before `end` and publish them. Raise `failed` if it is set."""
+        """Acknowledge the entries before `end` and publish a snapshot with them. Raise `failed` if it is set."""
         if failed is not None:
             raise failed
         log.acknowledge(end)
@@ -406,7 +406,7 @@ class LogWriter:
             return self._list_segments(run, segments, before, seconds)
 
     def _promote_direct(self, run: PendingRun, direct: DirectRun) -> CommittedRun:
-        """Make the data objects of a run segments of the log. Objects whose ids are too low are copied first."""
+        """Turn the data objects of a run into segments. If the log has a segment with a higher id, copy them first."""
         self.refuse_terminated()
         started_s = perf_counter()
         if not direct.follows(self.list.highest_id):
@@ -427,7 +427,7 @@ class LogWriter:
         seconds: float,
         copied: int | None = None,
     ) -> CommittedRun:
-        """List promoted segments and publish them. The listing commits their run.
+        """Add promoted segments to the list of segments, and publish a snapshot with them. This commits their run.
 
         `copied` is the number of data objects that were copied. It is None if the parts are local files.
         """
@@ -584,7 +584,7 @@ def _still_valid(group: list[PendingAppend], name: str) -> list[PendingAppend]:
     if not invalidated:
         return group
     _fail(invalidated, invalidated_error(name))
-    # A failed append invalidates later claims of its producers.
+    # If an append failed, the later sequence ids of its producers are invalid, too.
     return _still_valid([item for item in group if item not in invalidated], name)
 
 

@@ -9,9 +9,9 @@ Arrow Flight is Apache Arrow's protocol for calls that carry record batches. It 
                              `ledger.positions.acknowledge_request`
     DoPut(stage, part)       the client sends batches as for an append; the broker writes them to a staged part, a file
                              with the rows of one task, and answers with one `StagedPart` at the end
-    DoGet(ticket)            the ticket, the request, is a `ReadRequest`; the broker sends batches in the columns of
-                             `BLOCK_SCHEMA`; each row is one block: a sequence of frames (length, entry id, entry),
-                             byte for byte as in the segment
+    DoGet(ticket)            the ticket (Flight's word for the request) is a `ReadRequest`; the broker sends batches in
+                             the columns of `BLOCK_SCHEMA`; each row is one block: a sequence of frames (length, entry
+                             id, entry), byte for byte as in the segment
 
 Rules
 - A number outside the bounds of its type is refused.
@@ -136,11 +136,11 @@ class LedgerDescription(msgspec.Struct, frozen=True):
     """Description of a managed ledger.
 
     `end` is the position after the last entry. `rows` counts all rows that were ever appended, also deleted ones. For a
-    partitioned ledger the counts are sums, and only its `partitions` have positions. `segments` is empty for partitions
-    and partitioned ledgers; `segment_count` is always set. For a terminated ledger, `terminated` is the position of the
-    last entry, or `(-1, -1)` for an empty ledger. `durability` is "bucket" for a ledger of a store in a bucket.
-    If a Spark task has at least `upload_from` bytes of rows, the task uploads the rows to the bucket, and the
-    broker does not. -1: tasks never upload.
+    partitioned ledger the counts are sums, and only its `partitions` have positions. `segments` is empty for a
+    partitioned ledger and in the descriptions of its partitions; `segment_count` is always set. For a terminated
+    ledger, `terminated` is the position of the last entry, or `(-1, -1)` for an empty ledger. `durability` is "bucket"
+    for a ledger of a store in a bucket. If a Spark task has at least `upload_from` bytes of rows, the task uploads the
+    rows to the bucket, and the broker does not. -1: tasks never upload.
     """
 
     name: str

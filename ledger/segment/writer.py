@@ -1,4 +1,4 @@
-"""Writer of one open segment: writes entries into blocks, and publishes the end up to which readers may read.
+"""Writer of one open segment: writes entries into blocks, and moves the end up to which readers may read.
 
     write        writes frames to the file                       readers do not see them
     sync         makes them durable                              all frames written before its start

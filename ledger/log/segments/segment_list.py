@@ -77,7 +77,7 @@ class SegmentList:
         attempts = attempts_of(row for row, _ in rows)
         self._without_indexes = [ledger_id for ledger_id, attempt in attempts if attempt.lacks_indexes]
         self.highest_id = max((row.ledger_id for row, _ in rows), default=self.trimmed.position.ledger_id)
-        """Highest id of a segment that the log ever listed, as far as this broker knows."""
+        """Highest segment id that the log ever had, as far as this broker knows."""
 
     @property
     def properties(self) -> dict[str, str]:
