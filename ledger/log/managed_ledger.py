@@ -82,7 +82,7 @@ class ManagedLedger:
         self._snapshot = LogSnapshot.of(name, ())
         self._context = context
         self._moved = threading.Condition()
-        # Set after the writer has published the first snapshot, because the first snapshot is not a change.
+        # Set to a function after the writer has published the first snapshot, which is not a change.
         self._on_moved: Callable[[LogSnapshot, LogSnapshot], None] | None = None
         self._writer = LogWriter(name, context, self._publish)
         self._on_moved = context.moved
@@ -262,7 +262,8 @@ class ManagedLedger:
     def status(self, reading: ReadProgress, skipped: PositionSet | None = None) -> LogStatus:
         """Return the state of the log, and how much a reader has not read. `reading` is the progress of the reader.
 
-        `skipped` positions do not count. Raises DataLoss if the log never had the position of `reading`.
+        Positions in `skipped`, which the reader has acknowledged, do not count. Raises DataLoss if the log never had
+        the position of `reading`.
         """
         return self._query(lambda snapshot: reading_left(snapshot, self.incarnation, reading, self._trimmed, skipped))
 
