@@ -76,8 +76,8 @@ class BucketOptions(EveryReadOptions):
         text,
         READS,
         "With `offload`: Pulsar's metadata of the topic, which list all segments, so that missing segments are "
-        "detected. Name files on the driver, separated by commas: the JSON that `pulsar-admin topics stats-internal` "
-        "prints, or raw metadata records.",
+        "detected. Give the names of files on the driver, separated by commas. They contain the JSON that "
+        "`pulsar-admin topics stats-internal` prints, or raw metadata records.",
         absent="",
         chars_max=LONG_CHARS_MAX,
     )

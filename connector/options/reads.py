@@ -136,8 +136,8 @@ class ReadOptions(EveryReadOptions):
         text,
         READS,
         "For a ledger that contains messages (raw bytes) instead of rows: the schemas of the messages, so that the "
-        "read returns typed columns. Give an Avro schema as JSON, Pulsar's list of a topic's schemas (`schemas.json`), "
-        "the path of a file on the driver with such JSON, or a type such as `STRING`.",
+        "read returns typed columns. Give JSON (an Avro schema, or Pulsar's list of a topic's schemas), the path of a "
+        "file on the driver with such JSON, or a type such as `STRING`.",
         otherwise="the ledger's registered schemas",
         chars_max=LONG_CHARS_MAX,
     )

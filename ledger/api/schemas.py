@@ -3,7 +3,7 @@
     a registered schema:   a schema in Arrow's binary format (first byte ff), or a payload schema as JSON (first byte {)
 
 Rules
-- The first registered schema decides whether a ledger has rows with columns or messages.
+- The first registered schema decides whether a ledger has messages, or rows with columns.
 - A message names the version of its payload's schema. Versions count from 0 without a gap. A read needs all versions.
 """
 

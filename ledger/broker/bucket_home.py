@@ -142,7 +142,7 @@ def open_in_bucket(
 
 
 class BucketHome:
-    """Open store of this broker, and the address at which clients of other directories find the broker.
+    """Open store of this broker, and the address for clients that do not use this broker's local directory.
 
     `own` are the certificates that the broker made. It is None if the settings name certificates, or if the broker
     listens only at its private socket.
@@ -154,7 +154,7 @@ class BucketHome:
         self._address = ""
 
     def announced(self, record: BrokerRecord, port: int) -> BrokerRecord:
-        """Return the broker's record with its address for other hosts. `port` is the port at which it listens.
+        """Return the record `broker.json` with the address for other hosts. `port` is the port at which it listens.
 
         If no address is configured, the broker listens at loopback, and the record has no address for other hosts.
         """

@@ -14,7 +14,8 @@
 
 Integers are big-endian. *Bytes of dir.* is the length of the directory. msgpack is a compact binary form of JSON. The
 epoch is a number that each new broker of the store raises. The nonce is the random id of the broker that wrote the
-object. `ledger.database.changed_rows` defines the payload of a part of kind `records`.
+object. A part is of the kind `records` (changed rows of the metadata) or `bytes` (bytes of a file). Its payload is its
+content. `ledger.database.changed_rows` has the format of `records`.
 
 Invariants
 - If any bit is damaged, the decoder raises `Corrupt`. The error names the object and the place, and has the expected

@@ -79,7 +79,7 @@ def test_columns_grow_under_a_query_and_payloads_become_columns(
 
 
 @pytest.mark.thorough
-@pytest.mark.feature("variants")
+@pytest.mark.feature("columns of the type `variant`")
 def test_variants_come_back_as_variants(spark_session: SparkSession, store: Path, tmp_path: Path) -> None:
     texts = ['{"a":1,"b":[1,"x"]}', "null", "3", None]
     rows = spark_session.createDataFrame([(number, text) for number, text in enumerate(texts)], "id int, text string")

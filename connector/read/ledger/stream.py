@@ -4,15 +4,16 @@ The page docs/concepts.md explains the words entry, cursor, lease, incarnation a
 
 Invariants
 - The start of a query is determined once: by its checkpoint, else by its subscription's cursors, else by the options.
-  With a subscription, the cursors store the start before batch 0 exists. Otherwise the end offset of batch 0 stores it.
+  With a subscription, the cursors store the start before batch 0 exists. Otherwise the offset at the end of batch 0
+  also contains the start, because Spark stores no start.
 - `tasks(start, end)` depends only on its arguments and on stored entries, which never change. Sizes that were measured
   when the batch was planned are reused, and do not change the result.
 - If there are no rows to deliver, `latest` returns None, and there is no batch. The offset of the next batch also
   records the ledgers that were created or deleted meanwhile.
 - A ledger that is found while the query runs is read from its beginning. Trigger.AvailableNow reads only the ledgers
   that existed at its start.
-- A query acknowledges only entries of batches that Spark has committed. These are all entries before the start of the
-  batch that Spark plans. If Spark reports a commit, they are also the entries up to the reported end.
+- A query acknowledges only entries of batches that Spark has committed. When Spark plans a batch, all entries before
+  the start of this batch are committed. When Spark reports a commit, all entries up to the reported end are.
 - Lost entries raise DataLoss. With `failOnDataLoss` false they are logged and reported once. They are never skipped
   silently.
 """
@@ -203,8 +204,9 @@ class LedgerStream(StreamPlanner):
         )
         self._last_cache_reads = cache_reads
         options = self.read.options
-        # The commit listener acknowledges a reported subscription up to the committed end. With `ackMode` = `explicit`
-        # this would include rows that the sink did not acknowledge. So the subscription is not reported then.
+        # The session's listener acknowledges each subscription in the report, up to the committed end. With `ackMode` =
+        # `explicit` this would include rows that the sink did not acknowledge. So the subscription is not reported
+        # then.
         subscription = None if self._explicit else options.subscription
         identity = SourceIdentity.of(
             connection.location, connection.client.store_id, subscription, options.credentials()
@@ -213,9 +215,9 @@ class LedgerStream(StreamPlanner):
         return with_added_columns(report, self.read)
 
     def pin_end(self) -> None:
-        """Let the run end at the present end of each ledger (Trigger.AvailableNow). Later ledgers are not read.
+        """Let this execution of the query end at the present end of each ledger (Trigger.AvailableNow).
 
-        The run delivers each row at most once. A row that needs redelivery is redelivered in a later run.
+        Later ledgers are not read. Each row is delivered at most once. The next execution redelivers rows if necessary.
         """
         statuses = self.read.statuses({})
         self.pinned_ends = {log.name: log.end for log in statuses.logs}
@@ -397,7 +399,7 @@ class LedgerStream(StreamPlanner):
 
 
 def _delivered(start: StreamOffset, states: LogStates, name: str) -> int:
-    """Return the number of the delivery record at a ledger's start; 0 without one, or for a new incarnation."""
+    """Return the number of the delivery record in a ledger's offset; 0 without one, or for a new incarnation."""
     at = start.ledgers.get(name)
     return at.delivery if at is not None and at.incarnation == states.logs[name].incarnation else 0
 

@@ -5,8 +5,9 @@ OpenTelemetry is a standard for metrics, and OTLP is its protocol. A *collector*
     BrokerMetrics ──families──▶ data points of OpenTelemetry ──exporter──▶ POST /v1/metrics
 
 Rules
-- Names, labels and values are those of `/metrics`: both are written from `families`. A counter has no `_total`, because
-  OpenTelemetry's exporters for Prometheus add it.
+- Names, labels and values are those of the page `/metrics`, because the module `families` produces both. Exception: the
+  name of a counter lacks the ending `_total`, which OpenTelemetry adds for Prometheus. A *family* is one metric with
+  all its labels.
 - Counters and histograms are cumulative since the broker's start.
 - One thread of the broker collects, encodes and sends, every `OTEL_METRIC_EXPORT_INTERVAL` milliseconds. The exporter
   retries. A push that fails is dropped, and the next push has all counts.
@@ -109,7 +110,7 @@ def metrics_data(metrics: BrokerMetrics) -> MetricsData:
 
 
 def _is_named(attribute: str) -> bool:
-    """Return whether OpenTelemetry's own variable names the service."""
+    """Return whether a variable of OpenTelemetry sets the name of the service."""
     return attribute == SERVICE_NAME and bool(os.environ.get("OTEL_SERVICE_NAME"))
 
 
