@@ -3,8 +3,8 @@
 A *log* is a ledger without partitions, or one partition.
 
 Rules
-- One call to the broker measures one subscription of each ledger. So the number of calls is the number of subscriptions
-  of the ledger with the most subscriptions.
+- One call to the broker measures one subscription of each log. So there are as many calls as the log with the most
+  subscriptions has.
 - If a ledger or subscription is damaged, the other subscriptions are still shown.
 """
 

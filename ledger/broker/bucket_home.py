@@ -142,7 +142,7 @@ def open_in_bucket(
 
 
 class BucketHome:
-    """Open store of this broker, and the address for clients that do not use this broker's local directory.
+    """The opened store of this broker, and the address for clients that do not use this broker's local directory.
 
     `own` are the certificates that the broker made. It is None if the settings name certificates, or if the broker
     listens only at its private socket.
@@ -222,7 +222,7 @@ def _newest(bucket: Bucket, found: FoundManifest) -> str:
 
 
 def _answers(address: str) -> bool:
-    """Return whether a broker on another host accepts connections. A loopback address would lead to this host."""
+    """Return whether a broker on another host accepts connections. False for a loopback address of this host."""
     parts = urlsplit(address)
     if not parts.hostname or not parts.port or is_loopback(parts.hostname):
         return False

@@ -345,7 +345,7 @@ class LedgerStream(StreamPlanner):
         return existing
 
     def _measure(self, ranges: list[LedgerRange]) -> list[SizedRange]:
-        """Return the sizes of ranges that another process has planned. Entries lost since then are left out."""
+        """Return the sizes of ranges that an earlier process planned. Entries lost since then are left out."""
         progress = {log.ledger: ReadProgress(log.range.start, log.incarnation, until=log.range.end) for log in ranges}
         statuses = self.read.statuses(progress, of=list(progress))
         logs = {log.name: log for log in statuses.logs}
