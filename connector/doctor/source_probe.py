@@ -1,9 +1,9 @@
-"""Python data source that tests whether its planner and its tasks import Unity Catalog's provider of credentials.
+"""Python data source that tests whether Unity Catalog's provider of credentials can be imported.
 
-The *planner* is the process in which Spark plans a Python data source. Unity Catalog is the table catalogue of
-Databricks.
+The test runs in the *planner*, the process in which Spark plans a Python data source, and in a task. Unity Catalog is
+the table catalogue of Databricks.
 
-Rule: Spark pickles the class by value, with its code, because Spark's processes may lack this package.
+Rule: the class is pickled by value, with its code, because Spark's processes may lack this package.
 """
 
 from __future__ import annotations

@@ -39,13 +39,13 @@ def delta_settings() -> Mapping[str, str]:
 
 
 def with_packages(settings: Mapping[str, str], conf: Mapping[str, object]) -> dict[str, object]:
-    """Return `settings` overridden by `conf`. The packages of both are joined."""
+    """Return `settings` overridden by `conf`. The lists of jars of both are joined."""
     packages = [str(found) for found in (settings.get(PACKAGES), conf.get(PACKAGES)) if found]
     return {**settings, **conf, **({PACKAGES: ",".join(packages)} if packages else {})}
 
 
 def s3a_settings() -> Mapping[str, str]:
-    """Return the settings of a local session for `s3a://…`: the jars that fit Spark's Hadoop."""
+    """Return the settings of a local session for `s3a://…` (Spark's addresses of S3): jars that fit Spark's Hadoop."""
     for file in files("pyspark") or ():
         found = re.fullmatch(r"hadoop-client-api-(.+)\.jar", file.name)
         if found is not None:

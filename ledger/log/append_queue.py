@@ -5,7 +5,7 @@ Appends pass two stages. Each stage is run by one thread at a time. The *executo
 - Write stage: takes as many queued appends as fit into the open segment (a *group*), and writes them. If the log is
   idle, the thread that appends may run this stage. Otherwise a thread of the executor runs it. Exception: in a store in
   a bucket, appends that arrive during a sync wait in the queue. The end of the sync starts the write stage. The stage
-  starts earlier if the waiting appends together have `sync_bytes` bytes, the most of one sync.
+  starts earlier if the waiting appends together have `sync_bytes` bytes, the maximum of one sync.
 - Sync stage: performs one sync for all groups written so far, and completes their futures. The stage repeats until
   all written groups are synced. It runs on the store's `SyncPool` while the write stage writes the next groups.
 
@@ -13,7 +13,7 @@ Invariants
 - Entries are written and acknowledged in the order of arrival.
 - A group contains either appends, or one run, or one change of the log. A *run* has all entries of one committed Spark
   batch. A *change* is for example a rollover or a trim. A run or a change starts only when no other group is in flight
-  (written and not yet synced). Exception: a change of sealed segments alone does not wait.
+  (written and not yet synced). Exception: a change that concerns only sealed segments does not wait.
 - After a failed sync, the failed groups and all groups written after them are retried before later appends.
 - If the write stage must wait for a sync that no thread has started, it performs the sync itself. Reason: otherwise all
   threads could wait for a sync, and none would be left to sync.
@@ -109,7 +109,7 @@ class PendingRun(Pending[CommittedRun]):
 class PendingChange(Pending[Any]):
     """Queued change of the log itself. The thread of the write stage calls `change`.
 
-    `settled`: the change starts only when no group is in flight. False for a change of sealed segments alone.
+    `settled`: the change starts only when no group is in flight. False for a change that concerns only sealed segments.
     """
 
     change: Callable[[], object]
@@ -118,7 +118,7 @@ class PendingChange(Pending[Any]):
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Number of entries and bytes that fit before the segment is full. The first item of a group need not fit."""
+    """Number of entries and bytes that fit before the segment is full. The first item need not fit."""
 
     entries: int
     size: int
@@ -162,7 +162,7 @@ class Log(Protocol[Written]):
         ...
 
     def file(self, written: list[Written]) -> SyncedFile | None:
-        """Return the file of the written groups, or None if their sync must not start. Called in the sync stage."""
+        """Return the file of the written groups, or None if a sync is not allowed. Called in the sync stage."""
         ...
 
     def settle(self, written: list[Written], error: Exception | None) -> list[PendingAppend]:
@@ -177,7 +177,7 @@ class Log(Protocol[Written]):
         ...
 
     def make_change(self, change: PendingChange) -> None:
-        """Perform a change of the log and complete its future. No other group is in flight if it is `settled`."""
+        """Perform a change of the log and complete its future. If the change is `settled`, no group is in flight."""
         ...
 
     def give_up(self, error: LedgerError) -> None:
@@ -228,8 +228,8 @@ class AppendQueue(Generic[Written]):
     def _may_wait(self, item: Item) -> bool:
         """Return whether an append waits in the queue until the sync ends. Called with the lock held.
 
-        The end of the sync starts the write stage. Reason: the write stage takes the same time for one append as for
-        many.
+        The end of the sync starts the write stage. Reason for the wait: the write stage takes the same time for one
+        append as for many.
         """
         most = self._pool.sync_bytes
         if not most or not self._syncing or not isinstance(item, PendingAppend):
@@ -322,7 +322,7 @@ class AppendQueue(Generic[Written]):
         return False
 
     def _submit_sync(self, part: Written | None) -> None:
-        """Pass a written group to the sync stage. The appends of a failed sync are written again before the group."""
+        """Pass a written group to the sync stage. After a failed sync, first write its appends and the group again."""
         while part is not None:
             with self._lock:
                 if self._given_up is not None:
@@ -365,7 +365,7 @@ class AppendQueue(Generic[Written]):
         return groups
 
     def file(self) -> SyncedFile | None:
-        """Return the file of the groups in the sync stage, or None if no sync must start."""
+        """Return the file of the groups in the sync stage, or None if a sync is not allowed."""
         return self._log.file(self._syncing_groups) if self._syncing_groups else None
 
     def answer(self, error: Exception | None) -> bool:
@@ -450,7 +450,8 @@ class AppendQueue(Generic[Written]):
     def _next_group(self) -> Group:
         """Return the appends to retry, or the next queued group if there are none.
 
-        Before a run or a change, waits until all written groups are synced. Exception: a change of sealed segments.
+        Before a run or a change, waits until all written groups are synced. Exception: a change that concerns only
+        sealed segments.
         """
         with self._lock:
             retries, self._retries = self._retries, []

@@ -33,9 +33,9 @@ def log_step(step: str, **figures: Figure) -> None:
 
 @contextmanager
 def timed_step(step: str, **figures: Figure) -> Iterator[dict[str, Figure]]:
-    """Log the block as a step, with its seconds, and the class of the error that it raises.
+    """Context manager: log its `with` block as a step, with the seconds, and the class of an error.
 
-    The block may add figures to the yielded dictionary.
+    The code of the block may add figures to the yielded dictionary.
     """
     if current_batch() is None or not STEPS.isEnabledFor(logging.INFO):
         yield {}

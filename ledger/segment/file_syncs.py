@@ -43,9 +43,9 @@ class _Calls(NamedTuple):
 _CALLS = {"x86_64": _Calls(206, 207, 209, 208), "aarch64": _Calls(0, 1, 2, 4)}
 _FDSYNC = 3
 _SIGNAL_EVENT = 1
-# struct iocb: data, key, rw_flags, opcode, priority, file, buffer, bytes, offset, reserved, flags, event file
+# struct iocb, a request: data, key, rw_flags, opcode, priority, file, buffer, bytes, offset, reserved, flags, event
 _IOCB = struct.Struct("<QIIHhIQQqQII")
-# struct io_event: data, iocb, result, second result
+# struct io_event (a result): data, iocb, result, second result
 _EVENT = struct.Struct("<QQqq")
 _SYSCALL = ctypes.CDLL(None, use_errno=True).syscall
 _SYSCALL.restype = ctypes.c_long
@@ -56,7 +56,7 @@ Ended = list[tuple[int, OSError | None]]
 
 
 class FileSyncs:
-    """Syncs of at most `FILES_MAX` files. `event` is an event file descriptor (`os.eventfd`) that each end signals."""
+    """Syncs of at most `FILES_MAX` files. Whenever a sync ends, the descriptor `event` (`os.eventfd`) is signalled."""
 
     def __init__(self, event: int) -> None:
         self._event = event
@@ -78,7 +78,7 @@ class FileSyncs:
         return self._calls is not None
 
     def begin(self, files: Mapping[int, int]) -> None:
-        """Start the syncs of files: `files` maps a number to a descriptor. No sync of these numbers is running."""
+        """Start the syncs of files: `files` maps a number to a descriptor. No running sync has one of these numbers."""
         numbers = list(files)
         for number in numbers[self._submit(files) :]:
             self._sync_by_thread(number, files[number])
@@ -98,7 +98,7 @@ class FileSyncs:
         return ended
 
     def close(self) -> None:
-        """Wait until the running syncs have ended, and drop their results. Threads sync later files."""
+        """Wait until the running syncs have ended, and drop their results. From then on, threads do the syncs."""
         self._release()
         if self._threads is not None:
             self._threads.shutdown()
@@ -107,7 +107,7 @@ class FileSyncs:
         self._ended.clear()
 
     def _release(self) -> None:
-        """End the use of the kernel's calls. The kernel first ends all requests. Threads sync later files."""
+        """End the use of the kernel's calls. The kernel first ends all requests. From then on, threads do the syncs."""
         if self._calls is not None:
             _call(self._calls.destroy, self._context.value)
         self._calls = None
@@ -153,7 +153,7 @@ class FileSyncs:
 
 
 def sync_file(fd: int) -> OSError | None:
-    """Sync a file on the calling thread. Return the error, or None. After an unexpected error, the file has failed."""
+    """Sync a file on the calling thread. Return the error, or None. Any error counts as a failed sync."""
     try:
         disk.sync_data(fd)
     except OSError as error:
