@@ -6,7 +6,6 @@ objects of the write-ahead log.
 Words of the package, as in docs/concepts.md
 - *write-ahead log*: numbered objects in the bucket (*log objects*), which contain all changes of the store in order.
 - *batch*: a group of changes that becomes visible in one step. This word does not mean a batch of Spark.
-- *sync*: make written bytes durable, and wait for that.
 - *record*: a row of the store's metadata, which describes a ledger, a segment or a cursor.
 - *snapshot*: an object with all records at one time.
 - *manifest*: the object that names the broker of the store, the newest snapshot and the first live number.

@@ -132,7 +132,7 @@ class BrokerConnection:
         Raises Refused if the broker's store has another id than the given id, or than the id of an earlier call.
         """
         deadline_ms = self.deadline_ms if deadline_ms is None else deadline_ms
-        seconds = max(deadline_ms, _HELLO_MS_MIN) / 1000  # a stopped process accepts a call and does not reply
+        seconds = max(deadline_ms, _HELLO_MS_MIN) / 1000  # a suspended process accepts a call, and does not reply
         hello = Hello(store_id=self.store_id)
         welcome: Welcome = self.call("hello", hello, deadline_ms=deadline_ms, attempt_seconds=seconds)
         self.store_id = welcome.store_id

@@ -10,8 +10,7 @@ Invariants
 - The log has the messages in the order of the calls. One lock covers the open batch and its sending.
 - The producer sends a batch when the batch has its maximum number of messages or bytes, and at `flush`.
 - It also sends a batch when the first message has waited for the configured delay. Exception: while an entry is in
-  flight, the producer collects messages beyond the delay. Reason: the next entry
-  must wait for the sync of that entry anyway.
+  flight, the producer collects messages beyond the delay. Reason: the next entry must wait for that sync anyway.
 - The producer's memory is one open batch, and the entries in flight. At the limit of bytes in flight, `send` waits.
 - A message that is too large for an entry is sent in chunks, one after another, after the open batch.
 - If an entry fails, all messages of its batch fail.

@@ -23,5 +23,4 @@ Words of the package, as in docs/concepts.md
 - *epoch*: a number that rises with each start of a broker of the store. A broker that finds a higher epoch has lost the
   store to another broker (it is *fenced*).
 - *direct segment*: a sealed segment whose data object a Spark task has put into the bucket, without a local file.
-- *mapped*: a mapped file is read like memory. Python keeps the file mapped while an object refers to its bytes.
 """

@@ -61,7 +61,7 @@ class OpenUpload(msgspec.Struct, frozen=True):
 
 
 class BucketAccess(msgspec.Struct, frozen=True):
-    """Address of a bucket, and the options of S3 access, without credentials."""
+    """Address of a bucket, and the options of S3 access, without credentials and without a source of credentials."""
 
     address: Name
     endpoint: Name = ""

@@ -101,10 +101,10 @@ class OffloadPrefix(msgspec.Struct, frozen=True):
 class OffloadStatus(msgspec.Struct, frozen=True):
     """Progress of the offload of a managed ledger. `state`: idle, waiting, running, done, failed, cancelled.
 
-    `done` and `left` are the finished and the remaining segments of this offload. `bytes_total` is the
-    size of these segments, `bytes_done` the part of it that is uploaded. `first_left` is the start of the first segment
-    that is not offloaded. `failure` is the first error; the offload of the other segments continues after an error.
-    `swept` is the number of abandoned uploads whose objects were deleted from the bucket.
+    `done` and `left` are the finished and the remaining segments of this offload. `bytes_total` is the size
+    of these segments, `bytes_done` the part of it that is uploaded. `first_left` is the start of the first segment that
+    is not offloaded. `failure` is the first error; the offload of the other segments continues after an error. `swept`
+    is the number of abandoned uploads whose objects were deleted from the bucket.
     """
 
     name: str
