@@ -172,34 +172,39 @@ def stop_broker(store: Path, *, private_only: bool = False, deadline_ms: int = 3
     in another container, the function returns when the broker does not answer any more.
     """
     _require_directory(store)
-    until, found = monotonic_ms() + deadline_ms, False
+    until, process, found = monotonic_ms() + deadline_ms, "", False
     while (client := _answering(store, deadline_ms, of_any_version=True)) is not None:
-        record, process, found = BrokerRecord.read(store), _process_of_broker(store), True
+        record, found = BrokerRecord.read(store), True
         if private_only and record is not None and record.remote:
             raise Refused(
                 f"a broker already serves the store {location_text(store)} at {record.remote}",
                 hint="Use that address, or stop that broker first",
             )
+        process = _process_of(record, store)
         with suppress(LedgerError):
             client.call("shutdown", Empty(), deadline_ms=0)
         client.close()
-        pause(50)
-        while process and not is_gone(process) and monotonic_ms() < until:
-            pause(50)
-        if monotonic_ms() >= until:
-            raise Unavailable(
-                f"the broker of {location_text(store)} did not stop within {deadline_ms} ms",
-                hint=f"See {store / 'broker.log'}",
-            )
+        _pause_until(until, store, deadline_ms)
+    while process and not is_gone(process):
+        _pause_until(until, store, deadline_ms)
     return found
 
 
-def _process_of_broker(store: Path) -> str:
-    """Return the identity of the process that owns the store. Empty if it is this process, or cannot be seen here."""
-    holder, record = _lock_holder(store), BrokerRecord.read(store)
+def _pause_until(until_ms: int, store: Path, deadline_ms: int) -> None:
+    if monotonic_ms() >= until_ms:
+        raise Unavailable(
+            f"the broker of {location_text(store)} did not stop within {deadline_ms} ms",
+            hint=f"See {store / 'broker.log'}",
+        )
+    pause(50)
+
+
+def _process_of(record: BrokerRecord | None, store: Path) -> str:
+    """Return the identity of a broker's process. Empty if it is this process, or if this host cannot see it."""
     if record is None or record.pid == os.getpid():
         return ""
-    return holder if holder == process_identity(record.pid) else ""
+    process = process_identity(record.pid)
+    return process if process == _lock_holder(store) else ""
 
 
 def _require_directory(store: Path) -> None:

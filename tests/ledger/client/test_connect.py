@@ -20,6 +20,7 @@ from pyspark_ledger.ledger.client import connect
 from pyspark_ledger.ledger.client.client import Client
 from pyspark_ledger.ledger.client.connect import connect_store, stop_broker
 from pyspark_ledger.ledger.errors import NotFound, Refused, Unavailable, Unsupported
+from pyspark_ledger.ledger.ownership import is_gone, process_identity
 from pyspark_ledger.ledger.protocol.actions import CreateLedger, Empty
 from pyspark_ledger.ledger.transport.discovery import BrokerRecord
 from tests.rigs.deadline import wait_until
@@ -110,13 +111,16 @@ def test_a_broker_of_another_version_can_be_stopped(rig: Rig) -> None:
     assert connect_store(rig.store).names() == []
 
 
+@pytest.mark.thorough
 def test_a_stopped_broker_has_ended(rig: Rig) -> None:
     command = [sys.executable, "-c", SLOW_TO_CLOSE, "--store", str(rig.store), "--create"]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL) as broker:
         try:
             wait_until(lambda: BrokerRecord.read(rig.store) is not None, "the broker is there")
+            process = process_identity(broker.pid)
             assert stop_broker(rig.store)
-            assert broker.poll() == 0
+            assert is_gone(process)
+            assert broker.wait(30) == 0
         finally:
             broker.kill()
 
