@@ -2,7 +2,10 @@
 
 Rules
 - A store belongs to one host and one directory. Its metadata record the machine id, and the numbers of the directory's
-  disk (device) and of the directory on this disk (inode).
+  disk (device) and of the directory on this disk (inode). These numbers change by a reboot, a restore or a move. So a
+  difference raises a question (`OwnerChange`), and never decides.
+- While a host runs, boot, device and inode identify a directory, under each of its paths. A copy has another inode. So
+  sockets and shared memory are named by the *live place* of a store, and each client compares it.
 - The lock is a `flock`, a lock of the kernel, on `<store>/lock`. The kernel releases it when the broker's process ends.
 - A broker that takes a store over replaces the lock file. The previous broker keeps the lock of the replaced file. It
   learns from the store's epoch, which rises with each start of a broker, that it has lost the store.
@@ -12,6 +15,7 @@ Rules
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import logging
 import os
 import stat
@@ -21,9 +25,10 @@ from typing import Self
 
 from pyspark_ledger.ledger import disk
 from pyspark_ledger.ledger.errors import Refused
-from pyspark_ledger.ledger.location import location_text
+from pyspark_ledger.ledger.location import bucket_of, location_text
 
 _MACHINE_ID_FILES = ("/etc/machine-id", "/var/lib/dbus/machine-id")
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _log = logging.getLogger(__name__)
 _STARTTIME_FIELD = 19  # in /proc/<pid>/stat, counted after the command's closing parenthesis
 
@@ -47,6 +52,26 @@ def host_identity(store: Path) -> str:
     """Return `machine:device:inode` of a store's directory, as the store's metadata record it."""
     status = store.stat()
     return f"{machine_id()}:{status.st_dev}:{status.st_ino}"
+
+
+def live_place(store: Path) -> str:
+    """Return `boot:device:inode` of a store's directory, or the address of the store's bucket.
+
+    Two paths of one directory, such as a link and its target, have the same live place. A copy has another one.
+    """
+    if address := bucket_of(store):
+        return address
+    status = store.stat()
+    return f"{_BOOT_ID.read_text(encoding='ascii').strip()}:{status.st_dev}:{status.st_ino}"
+
+
+def live_name(store: Path, endpoint: str = "") -> str:
+    """Return 16 hex digits from a store's live place, for the names of sockets and shared memory.
+
+    `endpoint` is the S3 endpoint of a store in a bucket: two servers can have buckets of the same name.
+    """
+    place = f"{live_place(store)} {endpoint if bucket_of(store) else ''}"
+    return hashlib.sha256(place.encode()).hexdigest()[:16]
 
 
 def file_identity(path: Path) -> tuple[int, int] | None:

@@ -109,7 +109,7 @@ class LiveLag:
     """Reader of the lag between two batches, from the brokers of the query's stores."""
 
     def __init__(self) -> None:
-        self._clients: dict[str, Client] = {}
+        self._clients: dict[tuple[str, str], Client] = {}  # by place and id: a copy has the id of its original
 
     def of(self, progress: Mapping[str, Any]) -> QueryLag | None:
         """Return the lag behind the batch of a progress; None if unknown. Never raises LedgerError."""
@@ -122,7 +122,7 @@ class LiveLag:
                 lags.append(self._of_source(origin, source))
             except LedgerError as error:
                 if isinstance(error, Unavailable):
-                    self._clients.pop(origin.store_id, None)
+                    self._clients.pop((origin.store, origin.store_id), None)
                 return None
         if not lags or None in lags:
             return None
@@ -146,11 +146,12 @@ class LiveLag:
         return QueryLag(sum(log.rows for log in found.logs), max([0, *waits]))
 
     def _client(self, origin: SourceIdentity) -> Client:
-        if origin.store_id not in self._clients:
+        key = origin.store, origin.store_id
+        if key not in self._clients:
             credentials = origin.to_credentials()
             made = connect_store(origin.store, start=False, deadline_ms=500, credentials=credentials)
-            self._clients[origin.store_id] = made
-        return self._clients[origin.store_id]
+            self._clients[key] = made
+        return self._clients[key]
 
     def close(self) -> None:
         """Close the connections."""

@@ -63,16 +63,18 @@ class CursorMover:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        # The newest position of each cursor, by store, ledger and subscription.
-        self._wanted: dict[tuple[str, str, str], tuple[SourceIdentity, Position, BatchId | None]] = {}
+        # The newest position of each cursor, by store, ledger and subscription. A store is named by place and id,
+        # because a copy has the id of its original.
+        self._wanted: dict[tuple[str, str, str, str], tuple[SourceIdentity, Position, BatchId | None]] = {}
         self._busy = False
         self._thread: threading.Thread | None = None
-        self._connections: dict[str, DriverConnection] = {}
+        self._connections: dict[tuple[str, str], DriverConnection] = {}
 
     def put(self, origin: SourceIdentity, ledger: str, position: Position) -> None:
         """Record that Spark has committed everything before `position`."""
         with self._changed:
-            self._wanted[origin.store_id, ledger, origin.subscription] = (origin, position, current_batch())
+            key = origin.store, origin.store_id, ledger, origin.subscription
+            self._wanted[key] = (origin, position, current_batch())
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="ledger-acknowledging", daemon=True)
                 self._thread.start()
@@ -96,7 +98,7 @@ class CursorMover:
             with self._changed:
                 while not self._wanted:
                     self._changed.wait()
-                (_, ledger, _), (origin, position, batch) = self._wanted.popitem()
+                (_, _, ledger, _), (origin, position, batch) = self._wanted.popitem()
                 self._busy = True
             try:
                 with in_batch(batch), timed_step("acknowledge", ledger=ledger, position=str(position)):
@@ -118,10 +120,10 @@ class CursorMover:
             client.call("cursor.mark_delete", request)
 
         try:
-            if origin.store_id not in self._connections:
-                connection = DriverConnection(origin.store, credentials=origin.to_credentials())
-                self._connections[origin.store_id] = connection
-            self._connections[origin.store_id].call(ask)
+            key = origin.store, origin.store_id
+            if key not in self._connections:
+                self._connections[key] = DriverConnection(origin.store, credentials=origin.to_credentials())
+            self._connections[key].call(ask)
         except NotFound as gone:
             _log.info("subscription %s of %s is not acknowledged: %s", origin.subscription, ledger, gone)
         except Exception as error:  # noqa: BLE001 — the thread must continue for the other cursors

@@ -49,6 +49,7 @@ from pyspark_ledger.ledger.errors import Fenced, LedgerError
 from pyspark_ledger.ledger.location import bucket_of
 from pyspark_ledger.ledger.logs.json_lines import log_broker_as
 from pyspark_ledger.ledger.metrics.calls import CallMetrics
+from pyspark_ledger.ledger.ownership import live_name
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.store.store import Store
 from pyspark_ledger.ledger.tiering.loader import OffloaderChoice, address_checked_by, called, made_by, tried_by
@@ -145,7 +146,7 @@ def _opened(
     made: list[CachedReads] = []
 
     def watch(store: Store) -> CachedReads:
-        shared = SharedBlocks.begin(store.store_id, store.epoch)
+        shared = SharedBlocks.begin(f"{store.store_id}-{_live_name(store, live)}", store.epoch)
         made.append(CachedReads(live.now, monotonic_ms, store.snapshot, store.cursors.leased, shared))
         return made[0]
 
@@ -180,7 +181,8 @@ def _bound(
     """
     previous = BrokerRecord.read(store.path)
     sweep_run_directory(system_clock_ms)
-    token_path = socket_path(store.store_id).with_suffix(".token")
+    socket = socket_path(_live_name(store, live))
+    token_path = socket.with_suffix(".token")
     token = _write_token(token_path)
     live.on_change(cache.change)
     cache.start()
@@ -212,7 +214,7 @@ def _bound(
         servers.append(server_at(listening))
         addresses.append(listening.with_port(servers[0].port))
     if listening is None or listening.guarded:
-        private, address = _private_server(store, server_at, previous)
+        private, address = _private_server(store, socket, server_at, previous)
         guarded = not address.startswith("grpc+unix:")
         addresses.insert(0, address)
         servers.append(private)
@@ -227,6 +229,10 @@ def _bound(
     remote = addresses[1] if len(addresses) > 1 else ""
     record = BrokerRecord(addresses[0], os.getpid(), store.epoch, store.store_id, remote, guarded=guarded or UNSET)
     return servers, record
+
+
+def _live_name(store: Store, live: LiveSettings) -> str:
+    return live_name(store.path, live.now.managedLedgerOffloadServiceEndpoint)
 
 
 def _web_address(address: str, settings: Settings) -> WebAddress | None:
@@ -252,14 +258,14 @@ def _web_server(address: WebAddress, store: Store, server: BrokerServer, live: L
 
 
 def _private_server(
-    store: Store, server_at: Callable[[Listening], BrokerServer], previous: BrokerRecord | None
+    store: Store, socket: Path, server_at: Callable[[Listening], BrokerServer], previous: BrokerRecord | None
 ) -> tuple[BrokerServer, str]:
     """Start the server for clients that can open the store directory. Return the server and its address.
 
     On a host that forbids Unix sockets the server listens at a loopback port. If the previous broker was killed, the
     server uses the same port again, because running tasks know it.
     """
-    socket = socket_path(store.store_id)
+    # Only an earlier broker of this place can have made the file, and this broker has taken the place over.
     socket.unlink(missing_ok=True)
     address = f"grpc+unix://{socket}"
     try:

@@ -39,6 +39,7 @@ from pyspark_ledger.ledger.logs.batch import in_batch
 from pyspark_ledger.ledger.logs.steps import timed_step
 from pyspark_ledger.ledger.message.entry import entry_rows, parse_entry
 from pyspark_ledger.ledger.metrics.calls import CallMetrics
+from pyspark_ledger.ledger.ownership import live_place
 from pyspark_ledger.ledger.protocol.actions import (
     ACTIONS,
     BLOCK_SCHEMA,
@@ -65,7 +66,12 @@ from pyspark_ledger.ledger.transport import batch_header, tokens
 from pyspark_ledger.ledger.transport.batch_header import BatchHeaderFactory, batch_of
 from pyspark_ledger.ledger.transport.errors import to_flight
 from pyspark_ledger.ledger.transport.part_file import PartFile
-from pyspark_ledger.ledger.transport.store_id_header import MIDDLEWARE, StoreIdHeaderFactory, require_store
+from pyspark_ledger.ledger.transport.store_id_header import (
+    MIDDLEWARE,
+    StoreIdHeaderFactory,
+    require_meant,
+    require_store,
+)
 from pyspark_ledger.ledger.transport.tokens import BearerTokenFactory, require_allowed, require_token
 
 # Actions without a limit of concurrent calls. An operator needs them while the broker is overloaded.
@@ -102,6 +108,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
             middleware[tokens.MIDDLEWARE] = BearerTokenFactory(listening.tokens)
         self.stopping = stopping
         self._store = store
+        self._place = live_place(store.path)
         self._source = source
         self.token_path = token_path
         self.append_socket = ""
@@ -180,7 +187,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def _require_welcome(self, context: flight.ServerCallContext) -> None:
         require_token(context)
-        require_store(context, self._store.store_id)
+        require_store(context, self._store.store_id, self._place, str(self._store.path))
         if self.stopping.is_set():
             raise Unavailable("the broker is stopping", hint="Connect again")
 
@@ -299,12 +306,8 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
                 f"the client uses protocol version {request.version}, this broker {PROTOCOL_VERSION}",
                 hint="Install the broker's release of pyspark-ledger on the driver and on the executors",
             )
-        if request.store_id and request.store_id != self._store.store_id:
-            raise Refused(
-                f"this broker serves store {self._store.store_id}, the client requests store {request.store_id}",
-                hint="The broker of another store answers at this address: correct the address",
-            )
         store = self._store
+        require_meant(request.store_id, request.place, store.store_id, self._place, str(store.path))
         return Welcome(
             PROTOCOL_VERSION,
             store.store_id,
@@ -313,6 +316,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
             os.getpid(),
             self.token_path,
             self.append_socket,
+            self._place,
         )
 
     def _shutdown(self, _: Empty) -> Empty:

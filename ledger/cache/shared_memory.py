@@ -1,6 +1,7 @@
 """Blocks in shared memory: entries from object storage, in files that readers on this host map.
 
-    /dev/shm/ledger-<user>-<store>-<epoch>/       one directory for each broker, which keeps its `lock` locked
+    /dev/shm/ledger-<user>-<store>-<epoch>/       one directory for each broker, which keeps its `lock` locked. <store>
+                                                  is id and live name, because a copy may have the same id and epoch
         lock
         <number>.block      head, 256 bytes: "LEDGERSHM1 <store> <epoch> <number> <segment> <first entry> <length>" and
                             zeros, then the frames, which are the entries with their headers
@@ -134,12 +135,12 @@ class SharedBlocks:
         self._numbers = count(1)
 
     @classmethod
-    def begin(cls, store_id: str, epoch: int, root: Path = _ROOT) -> SharedBlocks:
+    def begin(cls, store: str, epoch: int, root: Path = _ROOT) -> SharedBlocks:
         """Remove the blocks of dead brokers, and create a directory for this broker."""
-        name = f"ledger-{os.getuid()}-{store_id}-{epoch}"
+        name = f"ledger-{os.getuid()}-{store}-{epoch}"
         directory, making = root / name, root / f".{name}"
         try:
-            left = _sweep(root, f"ledger-{os.getuid()}-", store_id)
+            left = _sweep(root, f"ledger-{os.getuid()}-", store)
             shutil.rmtree(directory, ignore_errors=True)
             shutil.rmtree(making, ignore_errors=True)
             making.mkdir(mode=0o700)
@@ -149,7 +150,7 @@ class SharedBlocks:
         except (OSError, LedgerError) as error:
             _log.info("blocks in shared memory are not available: %s", error)
             return cls(None, "")
-        return cls(directory, f"{store_id} {epoch}", lock, left)
+        return cls(directory, f"{store} {epoch}", lock, left)
 
     def __bool__(self) -> bool:
         return self._directory is not None
@@ -185,7 +186,7 @@ class SharedBlocks:
             self._directory = None
 
 
-def _sweep(root: Path, prefix: str, store_id: str) -> list[SharedMemoryStorage]:
+def _sweep(root: Path, prefix: str, store: str) -> list[SharedMemoryStorage]:
     """Remove the blocks of dead brokers. Return the blocks of this store that readers still map."""
     left = list[SharedMemoryStorage]()
     for directory in root.glob(f"{prefix}*"):
@@ -196,7 +197,7 @@ def _sweep(root: Path, prefix: str, store_id: str) -> list[SharedMemoryStorage]:
             with disk.opened(directory / "lock", writable=True) as fd:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 mapped = list(filter(None, map(_mapped_block, directory.glob("*.block"))))
-                if directory.name.startswith(f"{prefix}{store_id}-"):
+                if directory.name.startswith(f"{prefix}{store}-"):
                     for storage in mapped:
                         storage.release()
                     left += [storage for storage in mapped if storage.is_pinned()]

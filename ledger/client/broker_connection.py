@@ -5,7 +5,8 @@ Rules
   the connection opens a gRPC connection of its own, at its first call.
 - A call that reaches no broker is retried on a new connection until its deadline. Reason: a killed broker is restarted
   at the same address within a second. A repetition of an action has no second effect.
-- If the broker at the address has another store, every call fails. The error names the ids of both stores.
+- If the broker at the address has another store, every call fails. The error names the ids of both stores. A copy has
+  the id of its original, so a client of a directory or a bucket also sends its live place.
 - After a fork, gRPC does not work in the child: a call would never return. So if the parent has used gRPC, the
   connection refuses every call in the child.
 - The child never closes a gRPC connection of its parent, because a close would abort the child.
@@ -28,7 +29,9 @@ from pyspark_ledger.ledger.client.credentials import Credentials
 from pyspark_ledger.ledger.clock import monotonic_ms, pause
 from pyspark_ledger.ledger.errors import Fenced, NotFound, Refused, Unauthenticated, Unavailable, Unsupported
 from pyspark_ledger.ledger.json_errors import JSON_FAULTS, json_fault
+from pyspark_ledger.ledger.location import bucket_of
 from pyspark_ledger.ledger.logs.batch import batch_header
+from pyspark_ledger.ledger.ownership import live_place
 from pyspark_ledger.ledger.protocol.actions import (
     ACTIONS,
     DECODERS,
@@ -39,7 +42,7 @@ from pyspark_ledger.ledger.protocol.actions import (
 from pyspark_ledger.ledger.protocol.names import request_body
 from pyspark_ledger.ledger.protocol.reads import OpenedRead, OpenRead, Places, ReadRequest
 from pyspark_ledger.ledger.transport.errors import from_flight
-from pyspark_ledger.ledger.transport.store_id_header import call_options
+from pyspark_ledger.ledger.transport.store_id_header import call_options, require_meant
 
 _RETRY_MS = 50
 _DELETIONS = {"delete", "cursor.delete"}  # actions that delete; a repeated call may find nothing
@@ -64,9 +67,17 @@ class BrokerConnection:
     """Connection to one broker. Any thread may call any method."""
 
     def __init__(
-        self, address: str, store_id: str = "", *, credentials: Credentials | None = None, deadline_ms: int = 30_000
+        self,
+        address: str,
+        store_id: str = "",
+        *,
+        credentials: Credentials | None = None,
+        deadline_ms: int = 30_000,
+        place: str = "",
     ) -> None:
         self.address = address
+        self.place = place
+        """Live place of the store that the user named; empty if the user named a broker's address."""
         self.credentials = credentials or Credentials()
         self.credentials.require_usable(address)
         self.store_id = store_id
@@ -81,7 +92,7 @@ class BrokerConnection:
         _alive.add(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        pickled = ("address", "store_id", "credentials", "deadline_ms")
+        pickled = ("address", "store_id", "credentials", "deadline_ms", "place")
         return {name: getattr(self, name) for name in pickled}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -129,12 +140,17 @@ class BrokerConnection:
     def hello(self, *, deadline_ms: int | None = None) -> Welcome:
         """Return the broker's identity.
 
-        Raises Refused if the broker's store has another id than the given id, or than the id of an earlier call.
+        Raises Refused if the broker's store has another id than the given id, or than the id of an earlier call. Also
+        raises Refused if the broker serves another directory or bucket, such as the original of a copy.
         """
         deadline_ms = self.deadline_ms if deadline_ms is None else deadline_ms
         seconds = max(deadline_ms, _HELLO_MS_MIN) / 1000  # a suspended process accepts a call, and does not reply
-        hello = Hello(store_id=self.store_id)
+        hello = Hello(store_id=self.store_id, place=self.place)
         welcome: Welcome = self.call("hello", hello, deadline_ms=deadline_ms, attempt_seconds=seconds)
+        if self.place and not welcome.place:  # a broker of an earlier release, which did not compare
+            served = Path(welcome.store_path)
+            found = live_place(served) if bucket_of(served) or served.is_dir() else "nothing on this host"
+            require_meant(self.store_id, self.place, welcome.store_id, found, welcome.store_path)
         self.store_id = welcome.store_id
         return welcome
 
@@ -189,7 +205,8 @@ class BrokerConnection:
 
     def options(self, timeout: float | None = None) -> flight.FlightCallOptions:
         """Return the options of every call of this client."""
-        return call_options(self.store_id, timeout=timeout, headers=[*self.credentials.header(), *batch_header()])
+        headers = [*self.credentials.header(), *batch_header()]
+        return call_options(self.store_id, self.place, timeout=timeout, headers=headers)
 
     def disconnect(self, failed: flight.FlightClient) -> None:
         """Forget a failed connection and its token, unless another thread has replaced the connection."""

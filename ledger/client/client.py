@@ -43,9 +43,15 @@ class Client(BrokerConnection):
     """Client of one broker. It can be pickled to another process. Any thread may call any method."""
 
     def __init__(
-        self, address: str, store_id: str = "", *, credentials: Credentials | None = None, deadline_ms: int = 30_000
+        self,
+        address: str,
+        store_id: str = "",
+        *,
+        credentials: Credentials | None = None,
+        deadline_ms: int = 30_000,
+        place: str = "",
     ) -> None:
-        super().__init__(address, store_id, credentials=credentials, deadline_ms=deadline_ms)
+        super().__init__(address, store_id, credentials=credentials, deadline_ms=deadline_ms, place=place)
         self.kept = KeptProducers()
 
     def close(self) -> None:

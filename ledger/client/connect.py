@@ -39,7 +39,7 @@ from pyspark_ledger.ledger.client.credentials import Credentials
 from pyspark_ledger.ledger.clock import monotonic_ms, pause
 from pyspark_ledger.ledger.errors import Fenced, LedgerError, NotFound, Refused, Unavailable, Unsupported
 from pyspark_ledger.ledger.location import FENCED, bucket_directory, bucket_of, location_text
-from pyspark_ledger.ledger.ownership import is_gone, process_identity, require_open_to_us
+from pyspark_ledger.ledger.ownership import is_gone, live_place, process_identity, require_open_to_us
 from pyspark_ledger.ledger.protocol.actions import Empty
 from pyspark_ledger.ledger.transport.discovery import BrokerRecord, token_path
 from pyspark_ledger.ledger.transport.moved_store import require_not_moved
@@ -254,7 +254,7 @@ def _answering(store: Path, deadline_ms: int, *, of_any_version: bool = False) -
     try:
         client.hello(deadline_ms=_PROBE_MS if _alive(record.pid) else 0)
     except (Unavailable, Refused):
-        return None  # a dead broker, or the socket of another store's broker
+        return None  # a dead broker, the broker of another store, or the broker of the store's original
     except Unsupported as other:
         if not of_any_version:
             raise Unsupported(
@@ -267,7 +267,9 @@ def _answering(store: Path, deadline_ms: int, *, of_any_version: bool = False) -
 def _client_of(record: BrokerRecord, store: Path, deadline_ms: int) -> Client:
     """Return a client of a store's broker, with the store's token if its address requires one."""
     credentials = Credentials(token=f"file:{token_path(store)}") if record.guarded else None
-    return Client(record.address, record.store_id, credentials=credentials, deadline_ms=deadline_ms)
+    # The record may have been copied with the store. So the broker must also serve the directory that the user named.
+    place = live_place(store)
+    return Client(record.address, record.store_id, credentials=credentials, deadline_ms=deadline_ms, place=place)
 
 
 def _started(store: Path, create: bool, deadline_ms: int, arguments: Sequence[str] = ()) -> Client:

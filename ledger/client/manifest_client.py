@@ -117,4 +117,5 @@ def _client_of(named: NamedBroker, directory: Path, credentials: Credentials | N
         credentials = Credentials(str(authority), token=f"file:{token}")
     elif named.address.startswith("grpc+unix://"):
         credentials = None
-    return Client(named.address, named.store_id, credentials=credentials, deadline_ms=deadline_ms)
+    place = bucket_of(directory)
+    return Client(named.address, named.store_id, credentials=credentials, deadline_ms=deadline_ms, place=place)

@@ -61,10 +61,11 @@ class Empty(msgspec.Struct, frozen=True):
 
 
 class Hello(msgspec.Struct, frozen=True):
-    """First request of every client. The broker refuses the `store_id` of another store, and accepts an empty id."""
+    """First request of every client. The broker refuses `store_id` or `place` of another store, and accepts none."""
 
     version: Int64 = PROTOCOL_VERSION
     store_id: Name = ""
+    place: Name = ""
 
 
 class Welcome(msgspec.Struct, frozen=True):
@@ -72,7 +73,8 @@ class Welcome(msgspec.Struct, frozen=True):
 
     The file `token_path` has a token. A client that can read this file is on the broker's host, and sends the token
     with its reads. `append_socket` is the name of the Unix socket for producers on the broker's host. The socket has no
-    file (it is *abstract*). The name is empty if the broker has no such socket.
+    file (it is *abstract*). The name is empty if the broker has no such socket. `place` is the live place of the store
+    (`ledger.ownership.live_place`). It is empty from a broker of an earlier release.
     """
 
     version: int
@@ -82,6 +84,7 @@ class Welcome(msgspec.Struct, frozen=True):
     pid: int
     token_path: str
     append_socket: str = ""
+    place: str = ""
 
 
 class CreateLedger(msgspec.Struct, frozen=True):

@@ -6,12 +6,14 @@ new broker raises.
 
     <store>/broker.json                       {"address", "pid", "epoch", "store_id", "remote", "crc32c", "guarded"}
     <store>/broker.token                      token for the loopback port of a host that forbids Unix sockets
-    <run directory>/<16 hex digits>.sock      the socket; the digits are from the store id, so every restart has them
+    <run directory>/<16 hex digits>.sock      the socket; its name is from the store's live place
+                                              (`ledger.ownership.live_name`), so every restart has it, and no copy
     <run directory>/<16 hex digits>.token     the token of the running broker, which keeps the file locked
 
 Rules
 - A broker writes a new record to a scratch file and renames it. A reader sees either the old or the new record.
-- A record can be out of date. A client therefore accepts a broker only if the broker answers with the store's id.
+- A record can be out of date, or copied with its store. A client therefore accepts a broker only if the broker has the
+  store's id, and serves the client's directory.
 - A record with a wrong checksum is ignored. A record of an older broker has no checksum.
 - On a host that forbids Unix sockets, the broker listens at a loopback port and requires a token. Only the user of the
   broker can read the token file.
@@ -143,6 +145,9 @@ def _is_listened_at(path: Path) -> bool:
     return True
 
 
-def socket_path(store_id: str) -> Path:
-    """Return the socket path of a store's private broker. The kernel limits the path to about 100 bytes."""
-    return run_directory() / f"{store_id.replace('-', '')[:16]}.sock"
+def socket_path(name: str) -> Path:
+    """Return the socket path of the private broker of the store with this live name.
+
+    The kernel limits the path to about 100 bytes.
+    """
+    return run_directory() / f"{name}.sock"

@@ -61,7 +61,7 @@ def require_not_moved(directory: Path) -> None:
 def mark_moved(directory: Path, moved: MovedStore) -> None:
     """Mark a directory. Durable on return. The caller has the lock of the store."""
     disk.replace_file(directory / _NOTE, msgspec.json.encode(moved))
-    # A client of the directory must not find the broker of the new place, which has the same store id and socket.
+    # A client of the directory must not find a broker of the new place, which has the same store id.
     (directory / "broker.json").unlink(missing_ok=True)
     disk.sync_directory(directory)
     (directory / METADATA).rename(directory / MOVED_METADATA)
