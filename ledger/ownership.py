@@ -19,7 +19,9 @@ import hashlib
 import logging
 import os
 import stat
+from collections.abc import Sequence
 from contextlib import suppress
+from enum import StrEnum
 from pathlib import Path
 from typing import Self
 
@@ -29,8 +31,31 @@ from pyspark_ledger.ledger.location import bucket_of, location_text
 
 _MACHINE_ID_FILES = ("/etc/machine-id", "/var/lib/dbus/machine-id")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_FORMERLY = " formerly "
 _log = logging.getLogger(__name__)
 _STARTTIME_FIELD = 19  # in /proc/<pid>/stat, counted after the command's closing parenthesis
+
+
+class OwnerChange(StrEnum):
+    """Answer of a person to the question why a store is in another place than its records or its manifest say.
+
+    - `MOVED`: the store was moved or restored, and nobody uses the original. The store keeps its id.
+    - `COPIED`: the original is still used. The copy gets a new id, and keeps the old one in a list of former ids.
+    - `BROKER`: the same store was served by another broker, which may still run. The store keeps its id.
+    """
+
+    MOVED = "moved"
+    COPIED = "copied"
+    BROKER = "broker"
+
+
+def owner_hint(where: str) -> str:
+    """Return the hint of an error that asks for an `OwnerChange`."""
+    command = f"ledger serve --store {where} --take-over"
+    return (
+        f"Run once: `{command} moved` after a move or a restore, `{command} copied` if the original is still used, or "
+        f"`{command} broker` if another broker served this same place"
+    )
 
 
 def machine_id() -> str:
@@ -52,6 +77,20 @@ def host_identity(store: Path) -> str:
     """Return `machine:device:inode` of a store's directory, as the store's metadata record it."""
     status = store.stat()
     return f"{machine_id()}:{status.st_dev}:{status.st_ino}"
+
+
+def host_text(host: str, former: Sequence[str]) -> str:
+    """Return `machine:device:inode` and the former ids of a store, as one column of the metadata.
+
+    A program of an earlier version compares the whole text. So it refuses a store that has former ids.
+    """
+    return f"{host}{_FORMERLY}{' '.join(former)}" if former else host
+
+
+def host_parts(text: str) -> tuple[str, tuple[str, ...]]:
+    """Return the two parts of a `host_text`."""
+    host, _, former = text.partition(_FORMERLY)
+    return host, tuple(former.split())
 
 
 def live_place(store: Path) -> str:

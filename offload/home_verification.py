@@ -98,5 +98,6 @@ def _verify(store: ObjectStore, verified: VerifiedStore, segment: UploadedSegmen
         raise AssertionError("the index is read from the data object")
 
     described, extra = recorded_segment(records, segment.name, row, path, index), extra_metadata(records, segment.name)
-    verify_objects(store, ObjectKey(segment.attempt.attempt, row.ledger_id), described, row.first_row, extra)
+    key, former = ObjectKey(segment.attempt.attempt, row.ledger_id), records.store_record().former
+    verify_objects(store, key, described, row.first_row, extra, former=former)
     return described.entries

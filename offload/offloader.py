@@ -15,7 +15,7 @@ Rules
 - The block index is written last. If it exists, the data object is complete.
 - A repeated offload of a segment reuses the parts that were uploaded before.
 - Objects are written to the address in the settings. They are read and deleted at the address in the segment's record,
-  with the credentials of the settings.
+  with the credentials of the settings. The objects of a copied store's original are never deleted.
 - The checksums of all entries are verified during the upload, so that a damaged segment is never recorded as offloaded.
 """
 
@@ -32,7 +32,7 @@ from functools import cached_property
 from typing import Any
 
 from pyspark_ledger.ledger.errors import Corrupt, NotFound, Refused
-from pyspark_ledger.ledger.metadata.offload_records import Driver, OffloadAttempt
+from pyspark_ledger.ledger.metadata.offload_records import OWNER, Driver, OffloadAttempt
 from pyspark_ledger.ledger.segment.format import FRAME, FRAME_BYTES
 from pyspark_ledger.ledger.segment.index import EntryIndex, sealed_bytes
 from pyspark_ledger.ledger.segment.reader import StoredObject
@@ -180,6 +180,11 @@ class ObjectStoreOffloader:
         )
 
     def delete_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> None:
+        if owner := driver.properties.get(OWNER):
+            raise Refused(
+                f"the objects of segment {ledger_id} belong to store {owner}, the original of this copy",
+                hint="If nobody uses the original any more: ledger offload NAME --adopt",
+            )
         store, key = self.store_of(driver), ObjectKey(attempt, ledger_id)
         store.delete([key.index_name])
         for upload in list(store.uploads(key.data_name)):

@@ -19,7 +19,7 @@ Rules
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -53,12 +53,13 @@ def verify_objects(
     first_row: int,
     extra: Mapping[str, str],
     progress: Callable[[int], object] = lambda _: None,
+    former: Collection[str] = (),
 ) -> None:
     """Verify the objects of a segment.
 
     `segment` is its record, with the present schemas and the path of the local file. `extra` is the metadata that the
     offload has written to the objects, such as the name of the cluster. `progress` is called with the number of
-    verified entries.
+    verified entries. `former` are the former ids of the store, one of which may have written the objects.
     """
     if segment.direct is not None and not segment.direct.indexed:
         _verify_without_indexes(store, key, segment, segment.direct, progress)
@@ -80,7 +81,7 @@ def verify_objects(
                     progress(1)
             return
         entry_index = _verified_data(store, key, segment, first_row, progress)
-        _require_entry_index(store, key, segment, entry_index, extra)
+        _require_entry_index(store, key, segment, entry_index, (extra.get("pulsarClusterName", ""), *former))
         _require_block_index(where, encoded, index, replace(segment, index=lambda: entry_index), extra)
     finally:
         segment.path.unlink(missing_ok=True)
@@ -145,23 +146,20 @@ def _verified_data(
 
 
 def _require_entry_index(
-    store: ObjectStore, key: ObjectKey, segment: LocalSegment, entry_index: EntryIndex, extra: Mapping[str, str]
+    store: ObjectStore, key: ObjectKey, segment: LocalSegment, entry_index: EntryIndex, store_ids: Sequence[str]
 ) -> None:
     where = f"{store.address}/{key.entries_name}"
     try:
         found = retry(lambda: store.get(key.entries_name, INDEX_BYTES_MAX)).data
     except NotFound:
         return  # offloaded without an entry index, as by Pulsar
-    expected = sealed_bytes(
-        entry_index,
-        store_id=extra.get("pulsarClusterName", ""),
-        block_bytes=segment.block_bytes,
-        file_bytes=segment.file_bytes,
-    )
-    if found != expected:
+    sizes = {"block_bytes": segment.block_bytes, "file_bytes": segment.file_bytes}
+    expected = [sealed_bytes(entry_index, store_id=store_id, **sizes) for store_id in store_ids]
+    if found not in expected:
         # If a checksum of the index is wrong, this call raises an error that names the place of the checksum.
         parse_sealed(found, Path(where), key.ledger_id, segment.entries)
-        raise Corrupt(f"{where} at {_first_difference(found, expected)}: differs from the entries of the data object")
+        at = _first_difference(found, expected[0])
+        raise Corrupt(f"{where} at {at}: differs from the entries of the data object")
 
 
 def _require_block_index(

@@ -35,6 +35,14 @@ def offload(
     sweep: Annotated[
         bool, typer.Option("--sweep", help="Delete objects of this store that no offloaded segment uses.")
     ] = False,
+    adopt: Annotated[
+        bool,
+        typer.Option(
+            "--adopt",
+            help="In a copied store: own the objects that its original wrote. Deletes of this store then delete them.",
+        ),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Adopt without asking.")] = False,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the offload is done.")] = True,
     store: StoreOption = None,
     output: OutputOption = Output.text,
@@ -43,15 +51,20 @@ def offload(
 
     The broker deletes the local copies later: see the setting managedLedgerOffloadDeletionLagMs.
     """
-    if sum((status, cancel, sweep)) > 1:
-        raise Refused("--status, --cancel and --sweep exclude each other", hint="Give one of them")
+    if sum((status, cancel, sweep, adopt)) > 1:
+        raise Refused("--status, --cancel, --sweep and --adopt exclude each other", hint="Give one of them")
+    if adopt and not yes:
+        typer.confirm(
+            f"Own the objects of {name}? The original of this store must not be used any more: it would lose rows",
+            abort=True,
+        )
     client, name = opened(store).client, canonical_name(name)
     if status:
         found: OffloadStatus = client.call("offload.status", NameLedger(name))
     else:
-        request = OffloadPrefix(name, _position(until), cancel, sweep, seal)
+        request = OffloadPrefix(name, _position(until), cancel, sweep, seal, adopt)
         found = client.call("offload", request)
-        if wait and not (cancel or sweep):
+        if wait and not (cancel or sweep or adopt):
             found = await_offload(client, found, progress=output is Output.text)
     show(output, found, lambda console: console.print(_sentence(found)))
     if found.state == "failed":
@@ -68,6 +81,8 @@ def _sentence(found: OffloadStatus) -> str:
         parts.append(f"all entries before {next_words(found.first_left)} are in object storage")
     else:
         parts.append("nothing is in object storage yet")
+    if found.foreign:
+        parts.append(f"{counted(found.foreign, 'segment')} of the original of this copy, see --adopt")
     if found.swept:
         parts.append(f"{counted(found.swept, 'unreferenced upload')} deleted")
     return f"{found.name}: {'; '.join(parts)}"

@@ -30,6 +30,7 @@ from pyspark_ledger.ledger.display.progress_bar import progress_bar
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.location import bucket_of, location_text, store_location
 from pyspark_ledger.ledger.names import short_name
+from pyspark_ledger.ledger.ownership import OwnerChange
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.store.repair import RepairReport, UnknownSegment, find
 from pyspark_ledger.ledger.store.repair import repair as repaired
@@ -57,8 +58,13 @@ def serve(
     config: Annotated[Path | None, typer.Option(help="File of settings, such as conf/broker.toml.")] = None,
     create: Annotated[bool, typer.Option("--create", help="Create the store if it does not exist.")] = False,
     take_over: Annotated[
-        bool, typer.Option("--take-over", help="Take over a copied or moved store, or the store of another broker.")
-    ] = False,
+        OwnerChange | None,
+        typer.Option(
+            "--take-over",
+            help="Why the store is here. moved: it was moved or restored. copied: its original is still used, so the "
+            "copy gets a new id. broker: another broker serves it, and must end.",
+        ),
+    ] = None,
 ) -> None:
     """Serve a store until SIGTERM."""
     from pyspark_ledger.ledger.broker.main import main
@@ -68,7 +74,7 @@ def serve(
     arguments += ["--address", address] if address else []
     arguments += ["--web", web] if web else []
     arguments += ["--config", str(config)] if config else []
-    arguments += ["--create"] * create + ["--take-over"] * take_over
+    arguments += ["--create"] * create + (["--take-over", take_over.value] if take_over else [])
     raise typer.Exit(main(arguments))
 
 

@@ -38,10 +38,10 @@ from pyspark_ledger.ledger.bucket_store.collector import CollectorLimits
 from pyspark_ledger.ledger.bucket_store.creation import found_or_created
 from pyspark_ledger.ledger.bucket_store.home import BucketLimits, BucketStore
 from pyspark_ledger.ledger.bucket_store.probe import probe_bucket
-from pyspark_ledger.ledger.clock import monotonic_ms, pause, system_clock_ms
+from pyspark_ledger.ledger.clock import monotonic_ms, new_id, pause, system_clock_ms
 from pyspark_ledger.ledger.errors import Fenced, LedgerError, Refused
 from pyspark_ledger.ledger.location import FENCED
-from pyspark_ledger.ledger.ownership import is_gone, machine_id, process_identity
+from pyspark_ledger.ledger.ownership import OwnerChange, is_gone, machine_id, process_identity
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.transport.discovery import BrokerRecord
 from pyspark_ledger.ledger.transport.tokens import is_loopback
@@ -101,8 +101,10 @@ class FoundStore(NamedTuple):
     found: FoundManifest
 
     @classmethod
-    def find(cls, bucket: Bucket, settings: Settings, *, create: bool) -> FoundStore:
+    def find(cls, bucket: Bucket, settings: Settings, change: OwnerChange | None = None, *, create: bool) -> FoundStore:
         """Read the manifest. With `create`, create the store if there is none. Otherwise raises NotFound.
+
+        Raises Refused if the objects were copied from another prefix, unless `change` says why.
 
         If S3 refuses the credentials, the request is not repeated. Reason: this broker has just read the
         credentials, so they are wrong. Later requests are repeated, because credentials can expire and be renewed.
@@ -110,7 +112,15 @@ class FoundStore(NamedTuple):
         limits = limits_of(settings)
         requests = replace(limits.requests, refused_ms=0)
         probe = partial(probe_bucket, encryption=settings.managedLedgerOffloadEncryption)
-        found = found_or_created(bucket, system_clock_ms, requests, create=create, window=limits.window, probe=probe)
+        found = found_or_created(
+            bucket,
+            system_clock_ms,
+            requests,
+            create=create,
+            window=limits.window,
+            probe=probe,
+            of_any_home=change is not None,
+        )
         return cls(bucket, found)
 
     def live_settings(self, configured: Settings) -> LiveSettings:
@@ -125,19 +135,22 @@ class FoundStore(NamedTuple):
 
 
 def open_in_bucket(
-    store: FoundStore, directory: Path, settings: Settings, *, take_over: bool, **options: Any
+    store: FoundStore, directory: Path, settings: Settings, change: OwnerChange | None, **options: Any
 ) -> BucketStore:
     """Take the store in a bucket over and open it. `options` are passed to `Store.open`.
 
-    Raises Refused if another broker serves the store.
+    Raises Refused if another broker serves the store, unless `change` says why this broker takes it over. A copy gets a
+    new id, once: the answer may be given again at the next start.
     """
     disk.skip_syncs()
     bucket, found = store
     limits = limits_of(settings)
-    require_served(found.manifest, bucket.address, take_over=take_over)
-    if not take_over:
+    require_served(found.manifest, bucket.address, take_over=change is not None)
+    if change is None:
         found = unserved(bucket, found, limits.requests, settings.bucketTakeoverMs)
     lost: Callable[[LedgerError], None] = lambda error: _leave(directory, error)  # noqa: E731 — the type is stated
+    has_own_id = found.manifest.home == bucket.address and found.manifest.former_ids
+    options["new_id"] = new_id() if change is OwnerChange.COPIED and not has_own_id else ""
     return BucketStore(bucket, directory, found, system_clock_ms, limits, lost, settings=settings, **options)
 
 
@@ -195,7 +208,8 @@ def unserved(bucket: Bucket, found: FoundManifest, limits: RequestLimits, takeov
     broker = found.manifest.broker
     if broker is None or is_gone(broker.process):
         return found
-    hint = "Use the store from there, stop that broker, or run once: ledger serve --take-over"
+    hint = "Use the store from there, stop that broker, or run once: "
+    hint += f"ledger serve --take-over broker --store {bucket.address}"
     if broker.process.split("/")[0] == machine_id() or _answers(broker.address):
         raise Refused(f"the store {bucket.address} is served at {broker.address} by {broker.process}", hint=hint)
     _log.info("waiting %d ms for a write of the broker %s at %s", takeover_ms, broker.process, broker.address)

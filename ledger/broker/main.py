@@ -1,7 +1,7 @@
 """Entry point of the broker process. It opens a store, serves it, and exits on a signal or when it is idle.
 
-    python -m pyspark_ledger.ledger.broker.main --store DIR [--address ADDRESS] [--create] [--take-over] [--config FILE]
-    [--web ADDRESS] [--idle SECONDS]
+    python -m pyspark_ledger.ledger.broker.main --store DIR [--address ADDRESS] [--create] [--config FILE]
+    [--web ADDRESS] [--idle SECONDS] [--take-over {moved,copied,broker}]
 
 Rules
 - The broker writes its address to `<store>/broker.json` when it can answer calls.
@@ -22,7 +22,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -49,7 +49,7 @@ from pyspark_ledger.ledger.errors import Fenced, LedgerError
 from pyspark_ledger.ledger.location import bucket_of
 from pyspark_ledger.ledger.logs.json_lines import log_broker_as
 from pyspark_ledger.ledger.metrics.calls import CallMetrics
-from pyspark_ledger.ledger.ownership import live_name
+from pyspark_ledger.ledger.ownership import OwnerChange, live_name
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.store.store import Store
 from pyspark_ledger.ledger.tiering.loader import OffloaderChoice, address_checked_by, called, made_by, tried_by
@@ -133,7 +133,8 @@ def _opened(
     else:
         listening = Listening.of(address, settings) if address else None
     web = _web_address(options.web or settings.webServiceAddress, settings)
-    found = FoundStore.find(called(_BUCKET, settings), settings, create=options.create) if in_bucket else None
+    change = OwnerChange(options.take_over) if options.take_over else None
+    found = FoundStore.find(called(_BUCKET, settings), settings, change, create=options.create) if in_bucket else None
     live = LiveSettings.load(options.store, settings) if found is None else found.live_settings(settings)
     log_broker_as(live.now.logFormat)
     live.on_change(lambda changed: log_broker_as(changed.logFormat))
@@ -150,12 +151,13 @@ def _opened(
         made.append(CachedReads(live.now, monotonic_ms, store.snapshot, store.cursors.leased, shared))
         return made[0]
 
-    how = {"take_over": options.take_over, "offloader": offloader, "watch": watch}
+    how: dict[str, Any] = {"offloader": offloader, "watch": watch}
     if found is not None:
-        home = open_in_bucket(found, options.store, live.now, **how)
+        home = open_in_bucket(found, options.store, live.now, change, **how)
         live.keep_by(home.keep_settings)
         return home.store, made[0], live, listening, web, BucketHome(home, own)
-    store = Store.open(options.store, settings=live.now, clock=system_clock_ms, create=options.create, **how)
+    how |= {"create": options.create, "take_over": change or False}
+    store = Store.open(options.store, settings=live.now, clock=system_clock_ms, **how)
     return store, made[0], live, listening, web, None
 
 
@@ -397,7 +399,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--address", help="listening address, instead of the setting bindAddress")
     parser.add_argument("--web", help="address of the HTTP service, instead of the setting webServiceAddress")
     parser.add_argument("--create", action="store_true", help="create the store if the directory has none")
-    parser.add_argument("--take-over", action="store_true", help="take the store over from another broker or host")
+    changes = [change.value for change in OwnerChange]
+    parser.add_argument("--take-over", choices=changes, help="why the store belongs to another broker, host or place")
     parser.add_argument("--config", type=Path, help="file of settings, see conf/broker.toml")
     parser.add_argument("--idle", type=int, help="exit after this many seconds without a call; 0: do not exit")
     return parser

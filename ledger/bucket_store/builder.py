@@ -10,8 +10,9 @@ Rules
 - The builder deletes a built segment file in two cases: the segment is uploaded, or the metadata has no such segment.
 - If a segment is sealed and not uploaded, the builder completes its file, and compares the file with the record.
 - The file of an open segment stays open: the broker will append to it.
-- The builder changes two kinds of records. The store's record gets the name of this host. The record of an uploaded
-  segment gets the note that this directory has no copy. The caller appends the changed records to the log.
+- The builder changes two kinds of records. The store's record gets the name of this host, and the id in the manifest.
+  The record of an uploaded segment gets the note that this directory has no copy. It also gets the bucket and prefix of
+  the store, because all objects of a copied prefix are copies too. The caller appends the changed records to the log.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ import os
 import shutil
 import sqlite3
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
+
+import msgspec
 
 from pyspark_ledger.ledger import disk
 from pyspark_ledger.ledger.bucket_store.durability import segment_name
@@ -32,14 +35,16 @@ from pyspark_ledger.ledger.database.commit_number import CommitNumber, number_pa
 from pyspark_ledger.ledger.database.record_tables import CheckedConnection, connect
 from pyspark_ledger.ledger.errors import Corrupt
 from pyspark_ledger.ledger.metadata.cursor_records import own_ledgers_of
-from pyspark_ledger.ledger.metadata.offload_records import OffloadAttempt
+from pyspark_ledger.ledger.metadata.offload_records import Driver, OffloadAttempt
 from pyspark_ledger.ledger.metadata.records import TABLES
 from pyspark_ledger.ledger.metadata.segment_records import LedgerInfo
+from pyspark_ledger.ledger.ownership import host_parts, host_text
 from pyspark_ledger.ledger.segment.recovery import recover_segment, seal_recovered
 from pyspark_ledger.ledger.segment.writer import data_path
 from pyspark_ledger.ledger.tiering.sealed_index import entry_traits
 from pyspark_ledger.ledger.transport.bucket_discovery import AUTHORITY_FILE, OWN_CERTIFICATES, TOKEN_FILE
 from pyspark_ledger.ledger.wal.log_object import RECORDS, WalPart
+from pyspark_ledger.ledger.wal.manifest import StoreManifest
 from pyspark_ledger.ledger.wal.reader import Batch
 
 _OF_PROCESSES = ("broker.log", "broker.log.old", "lock", "spawn.lock", "supervisor.lock")
@@ -93,8 +98,11 @@ class Builder:
             self.files.record(part.file, first, part.offset + part.length)
             self.places.write(part.file, part.offset, part.length, place)
 
-    def finish(self, host: str) -> list[ChangedRow]:
-        """Complete files and records. Return the records that the builder changed."""
+    def finish(self, host: str, manifest: StoreManifest, address: str) -> list[ChangedRow]:
+        """Complete files and records. Return the records that the builder changed.
+
+        `manifest` is that of the store at `address`. It states the id of the store.
+        """
         for fd in self._descriptors.values():
             os.close(fd)
         self._descriptors.clear()
@@ -105,8 +113,8 @@ class Builder:
                 (self.directory / name).unlink()
         self.files.keep(lambda: needed | {name for name in self._names if name.startswith("staging/")})
         capture = RowCapture(connection, TABLES)
-        connection.execute("UPDATE store_row SET host = ? WHERE host != ?", (host, host))
-        _forget_local_copies(connection)
+        _put_identity(connection, host, manifest)
+        _forget_local_copies(connection, address)
         rows = capture.take()
         commits = int(connection.execute("SELECT commits FROM store").fetchone()[0])
         connection.execute("COMMIT")
@@ -203,12 +211,39 @@ def _seal(path: Path, listed: LedgerInfo, store_id: str, block_bytes: int, first
         )
 
 
-def _forget_local_copies(connection: sqlite3.Connection) -> None:
-    """Record that uploaded segments have no local copy in this directory."""
+def _put_identity(connection: sqlite3.Connection, host: str, manifest: StoreManifest) -> None:
+    """Write the id in the manifest, the former ids and the host to the record of the store."""
+    before = connection.execute("SELECT id, host FROM store").fetchone()
+    _, recorded = host_parts(before[1])
+    former = [*recorded, *(store_id for store_id in manifest.former_ids if store_id not in recorded)]
+    after = (manifest.store_id, host_text(host, former))
+    if after != before:
+        connection.execute("UPDATE store_row SET id = ?, host = ?", after)
+
+
+def _forget_local_copies(connection: sqlite3.Connection, address: str) -> None:
+    """Record that uploaded segments have no local copy in this directory, and that their objects are at `address`."""
     for ledger_id, info in connection.execute("SELECT ledger_id, info FROM segment").fetchall():
         listed = LedgerInfo.FromString(info)
         attempt = OffloadAttempt.of(listed)
-        if attempt is not None and attempt.complete and not attempt.local_deleted:
-            attempt.without_local().put(listed)
+        if attempt is None:
+            continue
+        here = replace(attempt, driver=_driver_at(attempt.driver, address))
+        here = here.without_local() if attempt.complete else here
+        if here != attempt:
+            here.put(listed)
             values = (listed.SerializeToString(), ledger_id)
             connection.execute("UPDATE segment_row SET info = ? WHERE ledger_id = ?", values)
+    for attempt_id, encoded in connection.execute("SELECT attempt, driver FROM unwanted").fetchall():
+        driver = msgspec.json.decode(encoded, type=Driver)
+        if (there := _driver_at(driver, address)) != driver:
+            values = (msgspec.json.encode(there), attempt_id)
+            connection.execute("UPDATE unwanted_row SET driver = ? WHERE attempt = ?", values)
+
+
+def _driver_at(driver: Driver, address: str) -> Driver:
+    """Return the location of an object in the store at `address`, which has all of its segments below its prefix."""
+    place = f"{address}/segments"
+    bucket, _, prefix = place.removeprefix("s3://").partition("/")
+    there = {"bucket": bucket, "prefix": prefix} if "bucket" in driver.properties else {"address": place}
+    return Driver(driver.name, {**driver.properties, **there})

@@ -40,13 +40,15 @@ def found_or_created(
     create: bool,
     window: int,
     probe: Callable[[Bucket], None] = probe_bucket,
+    of_any_home: bool = False,
 ) -> FoundManifest:
     """Return the manifest of the store in a bucket. With `create`, create the store if there is none.
 
-    Raises NotFound without `create`, and Refused if the bucket is not suitable or the prefix is in use.
+    Raises NotFound without `create`, and Refused if the bucket is not suitable or the prefix is in use. Raises Refused
+    for a copy of another prefix, unless `of_any_home` is set.
     """
     try:
-        return read_manifest(bucket, limits)
+        return read_manifest(bucket, limits, of_any_home=of_any_home)
     except NotFound:
         if not create:
             raise NotFound(
@@ -59,7 +61,7 @@ def found_or_created(
     snapshot = put_snapshot(
         bucket, _first_records(store_id, clock), records_from=0, epoch=0, nonce=nonce, limits=limits
     )
-    manifest = StoreManifest(store_id, nonce, window=window, snapshot=snapshot)
+    manifest = StoreManifest(store_id, nonce, window=window, snapshot=snapshot, home=bucket.address)
     try:
         return FoundManifest(manifest, bucket.put(MANIFEST, encode_manifest(manifest), only_new=True))
     except AlreadyExists:

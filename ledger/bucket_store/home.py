@@ -80,17 +80,20 @@ class BucketStore:
         clock: Clock,
         limits: BucketLimits,
         on_lost: Callable[[LedgerError], None],
+        *,
+        new_id: str = "",
         **options: Any,
     ) -> None:
         """Take over the store with the manifest `found`, and open it. `options` are passed to `Store.open`.
 
-        Raises Unavailable if another broker takes the store over at the same time.
+        With `new_id`, the store is a copy of another prefix, and gets this id. Raises Unavailable if another broker
+        takes the store over at the same time.
         """
         disk.make_directory(directory)
         lock = StoreLock.acquire(directory)
         try:
             taking = TakeOver(bucket, uuid.uuid4(), limits.requests, clock)
-            self._taken = _raised(taking, found, limits.window)
+            self._taken = _raised(taking, found, limits.window, new_id)
             builder, rows = _built(bucket, directory, taking, self._taken, limits.requests)
             self.wal = WalWriter(
                 bucket,
@@ -265,9 +268,9 @@ class BucketStore:
         return True
 
 
-def _raised(taking: TakeOver, found: FoundManifest, window: int) -> FoundManifest:
+def _raised(taking: TakeOver, found: FoundManifest, window: int, new_id: str) -> FoundManifest:
     try:
-        return taking.raise_epoch(found, window)
+        return taking.raise_epoch(found, window, new_id=new_id)
     except AlreadyExists as error:
         raise Unavailable(f"another broker takes the store over: {error.message}", hint="Connect to it") from None
 
@@ -283,5 +286,5 @@ def _built(
     builder.begin(read_snapshot(bucket, name, limits))
     for batch in taking.batches():
         builder.apply(batch, f"{log_key(batch.place.last)} of {bucket.address}")
-    rows = builder.finish(host_identity(directory))
+    rows = builder.finish(host_identity(directory), taken.manifest, bucket.address)
     return builder, encode_rows(rows) if rows else b""

@@ -115,7 +115,7 @@ def _build(
         raise Corrupt(f"{MANIFEST} of {bucket.address} names no snapshot")
     builder = Builder(directory, manifest.snapshot.records_from)
     builder.begin(read_snapshot(bucket, manifest.snapshot, limits))
-    reader = WalReader(bucket, manifest.store_id, LogScan(manifest.first), limits)
+    reader = WalReader(bucket, manifest.store_id, LogScan(manifest.first), limits, manifest.former_ids)
     for batch in reader.batches():
         builder.apply(batch, f"{log_key(batch.place.last)} of {bucket.address}")
         advance(reader.scan.next - manifest.first)
@@ -125,5 +125,5 @@ def _build(
     except Corrupt:
         if reader.fetch(end) is None:
             raise  # if the object exists now, a broker has put it since the view read the end
-    builder.finish(host_identity(directory))
+    builder.finish(host_identity(directory), manifest, bucket.address)
     return BuiltView(manifest, end, builder.places)

@@ -16,6 +16,10 @@ batch lists it as offloaded. Its driver has two more properties:
                          (`ledger.segment.provisional_stamps`)
     indexObjects         `pending` until the entry index and the block index are in the bucket
 
+The driver of a segment in a copied store has one more property, if the original wrote the objects:
+
+    owner                the id that the store had before, or the id of an earlier original. The objects are only read
+
 Rules
 - Each upload has a new attempt, which is recorded before the upload starts. Exception: the task uploads a direct
   segment before the commit records it.
@@ -34,6 +38,7 @@ from pyspark_ledger.ledger.settings.setting import signed
 
 STAMP_TIME = "stampTime"
 INDEX_OBJECTS, PENDING = "indexObjects", "pending"
+OWNER = "owner"
 _HALF = 1 << 64
 
 
@@ -85,7 +90,18 @@ class OffloadAttempt:
     @property
     def lacks_indexes(self) -> bool:
         """Whether the index objects of a direct segment must still be put."""
-        return self.driver.properties.get(INDEX_OBJECTS) == PENDING
+        return self.driver.properties.get(INDEX_OBJECTS) == PENDING and not self.owner
+
+    @property
+    def owner(self) -> str:
+        """The former id of the store that wrote the objects. Empty if the objects are this store's own."""
+        return self.driver.properties.get(OWNER, "")
+
+    def owned_by(self, store_id: str) -> OffloadAttempt:
+        """Return the attempt with this owner. With an empty id, the objects become this store's own."""
+        properties = {key: value for key, value in self.driver.properties.items() if key != OWNER}
+        properties |= {OWNER: store_id} if store_id else {}
+        return replace(self, driver=Driver(self.driver.name, properties))
 
     def put(self, listed: ManagedLedgerInfo.LedgerInfo) -> None:
         """Write the attempt into the record of a segment. Replaces an earlier attempt."""

@@ -4,7 +4,7 @@ A *segment* is one file of a ledger; its id is `ledger_id` in the code, as in Pu
 committed batch. The *epoch* is a number that each new broker raises. The *replay floor* of a cursor is the end of the
 last batch that Spark has certainly committed.
 
-    store         one row: id, host, epoch, next segment id
+    store         one row: id, host with former ids (ledger.ownership.host_text), epoch, next segment id
     ledger        name, name in lower case, incarnation (an id that each creation of a ledger gets), version, and
                   Pulsar's `ManagedLedgerInfo` (properties, end if terminated)
     segment       one row for each segment: Pulsar's `LedgerInfo` and more (ledger.metadata.segment_records)
@@ -54,6 +54,7 @@ from pyspark_ledger.ledger.metadata.cursor_records import (
 )
 from pyspark_ledger.ledger.metadata.delivery_records import DELIVERY_CHUNK_TABLE, DELIVERY_TABLE, DeliveryRecords
 from pyspark_ledger.ledger.metadata.manifest_records import MANIFEST_TABLE, ManifestRecords, require_none_pending
+from pyspark_ledger.ledger.metadata.owner import adopt_objects, disown_objects
 from pyspark_ledger.ledger.metadata.partition_records import (
     extend_partitioned,
     insert_ledger,
@@ -79,6 +80,7 @@ from pyspark_ledger.ledger.metadata.unwanted_files import (
     put_made,
     put_unlisted,
 )
+from pyspark_ledger.ledger.ownership import host_parts, host_text
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
 
@@ -146,11 +148,12 @@ class KnownSequence(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class StoreRecord:
-    """Identity of the store, written at its creation."""
+    """Identity of the store. `former` are the earlier ids of a copy, oldest first."""
 
     store_id: str
     host: str
     created_ms: int
+    former: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,12 +215,31 @@ class Metadata:
 
     def store_record(self) -> StoreRecord:
         """Return the identity of this store."""
-        row = self._file.read(lambda c: c.execute("SELECT id, host, created_ms FROM store").fetchone())
-        return StoreRecord(*row)
+        store_id, text, created = self._file.read(
+            lambda c: c.execute("SELECT id, host, created_ms FROM store").fetchone()
+        )
+        host, former = host_parts(text)
+        return StoreRecord(store_id, host, created, former)
 
-    def adopt(self, host: str) -> None:
-        """Record that the store has moved to this host."""
-        self._file.change(lambda c: c.execute("UPDATE store_row SET host = ?", (host,)))
+    def adopt(self, host: str, new_id: str = "") -> None:
+        """Record that the store is on this host, in one transaction.
+
+        With `new_id`, the store is a copy: it gets this id, and the objects in object storage stay its original's.
+        """
+        record = self.store_record()
+
+        def adopt(c: sqlite3.Connection) -> None:
+            if new_id:
+                disown_objects(c, record.store_id)
+            former = (*record.former, record.store_id) if new_id else record.former
+            values = (new_id or record.store_id, host_text(host, former))
+            c.execute("UPDATE store_row SET id = ?, host = ?", values)
+
+        self._file.change(adopt)
+
+    def adopt_objects(self, name: str) -> int:
+        """Record that the objects of a log that a former id wrote are this store's. Return the number of segments."""
+        return self._file.change(lambda c: adopt_objects(c, name))
 
     def read_at_rest(self, query: Callable[[sqlite3.Connection], T]) -> T:
         """Run an SQL query on the last committed state. Changes wait until the query has ended."""

@@ -21,6 +21,7 @@ Rules for objects in object storage
   deletes the ledger, or records a new attempt.
 - A sweep inserts rows for objects that no record names. It leaves out the objects of a commit in progress.
 - A row is deleted after its objects. So a crash leaves no object that is not listed.
+- The objects that the original of a copied store wrote are never listed (`OffloadAttempt.owner`).
 """
 
 from __future__ import annotations
@@ -288,7 +289,10 @@ class UnwantedRecords(Records):
 def put_unwanted(
     c: sqlite3.Connection, name: str, ledger_id: int, before: OffloadAttempt | None, after: OffloadAttempt | None
 ) -> None:
-    """Record the objects of the attempt `before` as unwanted, unless `after` is the same attempt."""
-    if before is not None and (after is None or after.attempt != before.attempt):
+    """Record the objects of the attempt `before` as unwanted, unless `after` is the same attempt.
+
+    Objects that the store had from its original are never recorded, because the original still needs them.
+    """
+    if before is not None and not before.owner and (after is None or after.attempt != before.attempt):
         values = (str(before.attempt), ledger_id, name, msgspec.json.encode(before.driver))
         c.execute("INSERT OR REPLACE INTO unwanted_row VALUES (?, ?, ?, ?)", values)

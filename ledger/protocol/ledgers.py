@@ -89,6 +89,7 @@ class OffloadPrefix(msgspec.Struct, frozen=True):
     - With `cancel` the broker stops the running offload instead.
     - With `sweep` the broker deletes unreferenced objects instead. It deletes the objects that its metadata records as
       unwanted, and objects of this store that a listing of the bucket finds.
+    - With `adopt` the objects that the original of this copied store wrote become this store's own instead.
     """
 
     name: Name
@@ -96,6 +97,7 @@ class OffloadPrefix(msgspec.Struct, frozen=True):
     cancel: bool = False
     sweep: bool = False
     seal: bool = False
+    adopt: bool = False
 
 
 class OffloadStatus(msgspec.Struct, frozen=True):
@@ -120,6 +122,8 @@ class OffloadStatus(msgspec.Struct, frozen=True):
     """Number of segments in object storage, from this offload and earlier offloads."""
     local: int = 0
     """Number of offloaded segments that have a local copy as well."""
+    foreign: int = 0
+    """Number of offloaded segments whose objects the original of this copied store wrote."""
 
 
 class ChangePartitions(msgspec.Struct, frozen=True):

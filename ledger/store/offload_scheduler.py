@@ -22,6 +22,7 @@ Invariants
   deleted before its offload does not count as a failure.
 - An offload of a segment waits for the index objects of earlier direct segments (`ledger.store.direct_indexes`).
 - A sweep never deletes the objects of a running attempt.
+- A copied store never deletes an object that its original wrote (`ledger.metadata.owner`), until `adopt` is requested.
 - Before a sweep deletes objects that no record names, it records them as unwanted. A broker that lost the store cannot
   change the records. So it deletes no object of the next broker.
 - A large message is stored as several entries, its *chunks*. If a segment has the first chunk of a message whose last
@@ -172,6 +173,9 @@ class OffloadScheduler:
             return self.status(name)
         if request.sweep:
             return self._swept(name)
+        if request.adopt:
+            _log.info("%s: %d segments of the store's original are adopted", name, self._metadata.adopt_objects(name))
+            return self.status(name)
         _ = self._offloader().driver  # this raises Refused if the broker has no offloader
         if request.seal:
             self._ledger(name).roll_over()
@@ -214,6 +218,7 @@ class OffloadScheduler:
             run.swept,
             len(complete),
             sum(not attempt.local_deleted for attempt in complete),
+            sum(bool(attempt.owner) for attempt in complete),
         )
 
     def metrics(self) -> OffloadMetrics:

@@ -208,9 +208,13 @@ def _named(records: list[LedgerRecord], into: str) -> LedgerRecord | None:
 
 def _recovered(directory: Path, ledger_id: int, sidecar: OpenSidecar, metadata: Metadata) -> RecoveredSegment:
     """Return the segment up to its last sound entry. Raises Corrupt if it has no rows or belongs to another store."""
-    path, ours = data_path(directory, ledger_id), metadata.store_record().store_id
-    if sidecar.store_id != ours:
-        raise Corrupt(f"{path} belongs to store {sidecar.store_id}, this is store {ours}")
+    path, record = data_path(directory, ledger_id), metadata.store_record()
+    ours = record.store_id
+    if sidecar.store_id not in (ours, *record.former):
+        raise Corrupt(
+            f"{path} belongs to store {sidecar.store_id}, this is store {ours}",
+            hint="Move the file to the directory of that store, and run ledger repair there",
+        )
     recovered = recover_segment(
         path,
         ledger_id,

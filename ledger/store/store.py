@@ -42,6 +42,7 @@ from pyspark_ledger.ledger.log.policy import DURABILITY, LedgerPolicy, require_p
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot, LogWatch
 from pyspark_ledger.ledger.log.staging.area import StagingArea
 from pyspark_ledger.ledger.log.unfinished_chunks import ChunkTable
+from pyspark_ledger.ledger.metadata.owner import require_owner
 from pyspark_ledger.ledger.metadata.records import Metadata
 from pyspark_ledger.ledger.metadata.unwanted_files import UnwantedFiles
 from pyspark_ledger.ledger.metrics.latencies import Latencies
@@ -54,7 +55,7 @@ from pyspark_ledger.ledger.names import (
     short_name,
     without_partitions,
 )
-from pyspark_ledger.ledger.ownership import StoreLock, file_identity, host_identity, require_private
+from pyspark_ledger.ledger.ownership import OwnerChange, StoreLock, file_identity, host_identity, require_private
 from pyspark_ledger.ledger.protocol.actions import (
     CreateLedger,
     GetSchema,
@@ -220,7 +221,7 @@ class Store:
         settings: Settings,
         clock: Clock,
         create: bool = False,
-        take_over: bool = False,
+        take_over: OwnerChange | bool = False,
         offloader: OffloaderChoice | None = None,
         watch: Callable[[Store], LogWatch | None] = lambda _: None,
         durability: StoreDurability | None = None,
@@ -230,11 +231,12 @@ class Store:
 
         `lock` is the lock of the directory, if the caller has acquired it already. `durability` makes entries and
         records durable; by default they are synced to the disk. `watch` creates the observer of the store's logs. The
-        observer must not call the store before `open` returns.
+        observer must not call the store before `open` returns. `take_over` says why the store belongs to another
+        broker, host or directory. True means another broker.
 
-        Raises NotFound if there is no store. Raises Refused if another broker owns the store (unless `take_over`), if
-        other users can write to it, or if it belongs to another host. Also raises Refused on a file system without
-        locks, sync or reserved space, and in a directory whose store has moved to a bucket.
+        Raises NotFound if there is no store. Unless `take_over` permits it, raises Refused if another broker owns the
+        store, or if it belongs to another host or directory. Also raises Refused if other users can write to it, and in
+        a directory whose store has moved to a bucket. The same on a file system without locks, sync or reserved space.
         """
         path, durability = path.absolute(), durability or DiskDurability()
         require_settings(settings)
@@ -252,11 +254,12 @@ class Store:
         disk.require_suitable(path)
         if not exists:
             disk.sync_names_above(path)
-        lock = lock or StoreLock.acquire(path, take_over=take_over)
+        change = (OwnerChange.BROKER if take_over is True else take_over) or None
+        lock = lock or StoreLock.acquire(path, take_over=change is OwnerChange.BROKER)
         try:
             for name in ("ledgers", "staging"):
                 disk.make_directory(path / name)
-            metadata = cls._metadata_of(path, exists, clock, durability.replica, adopt=take_over)
+            metadata = cls._metadata_of(path, exists, clock, durability.replica, change)
         except BaseException:
             lock.release()
             raise
@@ -268,22 +271,19 @@ class Store:
             raise
 
     @staticmethod
-    def _metadata_of(path: Path, exists: bool, clock: Clock, replica: Replica | None, *, adopt: bool) -> Metadata:
-        """Open or create the metadata. Without `adopt`, raises Refused if they belong to another host or directory."""
+    def _metadata_of(
+        path: Path, exists: bool, clock: Clock, replica: Replica | None, change: OwnerChange | None
+    ) -> Metadata:
+        """Open or create the metadata. Without `change`, raises Refused if they belong to another host or directory."""
         host = host_identity(path)
         if not exists:
             return Metadata.create(path / METADATA, new_id(), host, clock)
         metadata = Metadata.open(path / METADATA, clock, replica=replica)
-        recorded = metadata.store_record().host
-        if recorded != host and not adopt:
+        try:
+            require_owner(metadata, path, host, change, new_id)
+        except BaseException:
             metadata.close()
-            raise Refused(
-                f"the store at {path} belongs to host and directory {recorded}, this is {host}",
-                hint=f"Serve it there. If the move is final, run once: ledger serve --take-over --store {path}",
-            )
-        if recorded != host:
-            _log.warning("the store at %s belonged to %s and belongs to %s from now on", path, recorded, host)
-            metadata.adopt(host)
+            raise
         return metadata
 
     def names(self) -> list[str]:

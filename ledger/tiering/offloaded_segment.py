@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pyarrow as pa
@@ -76,11 +77,26 @@ class OffloadedSegment:
         return self._offloader().stored_object(self.ledger_id, self.attempt.attempt, self.attempt.driver)
 
     def index(self, first_row: int, entries: int) -> EntryIndex:
-        return self._opened().index(first_row, entries)
+        with self._explained():
+            return self._opened().index(first_row, entries)
 
     def read(self, first_entry: int, entries: int, *, alone: bool = False) -> pa.Buffer:
         """Return the frames (stored bytes) of consecutive entries. With `alone`, no later entries are prefetched."""
-        return self._opened().read(first_entry, entries, alone=alone)
+        with self._explained():
+            return self._opened().read(first_entry, entries, alone=alone)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Name the owner of missing objects in the error, if the original of a copied store wrote them."""
+        try:
+            yield
+        except DataLoss as gone:
+            if not (owner := self.attempt.owner):
+                raise
+            raise DataLoss(
+                f"{gone.message}; store {owner}, the original of this copy, wrote it and may have deleted it",
+                hint="Restore the object. To let this store own such objects: ledger offload NAME --adopt",
+            ) from gone
 
     def read_with(
         self, local: Callable[[], pa.Buffer], first_entry: int, entries: int, *, alone: bool = False

@@ -128,7 +128,7 @@ class LedgerOffloader(Protocol):
         """Return the data object, for readers that fetch its bytes themselves; None if they cannot."""
 
     def delete_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> None:
-        """Delete all objects of an attempt. May be repeated."""
+        """Delete all objects of an attempt. May be repeated. Raises Refused for objects of a copy's original."""
 
     def orphans(self, store_id: str, kept: Callable[[], Collection[uuid.UUID]], until_ms: int) -> list[OrphanedAttempt]:
         """Return the attempts of a store that have objects in the current bucket, except the attempts in `kept`.

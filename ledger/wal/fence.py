@@ -29,6 +29,7 @@ from enum import Enum, auto
 from msgspec import UNSET, UnsetType
 
 from pyspark_ledger.ledger.errors import Fenced, Refused
+from pyspark_ledger.ledger.ownership import owner_hint
 from pyspark_ledger.ledger.wal.log_object import Header
 from pyspark_ledger.ledger.wal.manifest import Move, StoreManifest
 
@@ -106,14 +107,23 @@ def claimed_slots(first_free: int, window: int) -> range:
     return range(first_free, first_free + window)
 
 
-def taken_over(before: StoreManifest, nonce: uuid.UUID, window: int, move: Move | UnsetType = UNSET) -> StoreManifest:
+def taken_over(
+    before: StoreManifest,
+    nonce: uuid.UUID,
+    window: int,
+    move: Move | UnsetType = UNSET,
+    *,
+    home: str | UnsetType = UNSET,
+    new_id: str = "",
+) -> StoreManifest:
     """Return the manifest of a taker. `before` is the manifest of the earlier broker.
 
     The window never becomes smaller, because the earlier broker may still have puts in flight for its whole window. A
-    command that moves the store to a directory also takes the store over, and sets `move`.
+    command that moves the store to a directory also takes the store over, and sets `move`. `home` is the address of the
+    bucket. With `new_id`, the store is a copy, and gets this id.
     """
     return StoreManifest(
-        store_id=before.store_id,
+        store_id=new_id or before.store_id,
         nonce=str(nonce),
         epoch=before.epoch + 1,
         revision=before.revision + 1,
@@ -122,7 +132,19 @@ def taken_over(before: StoreManifest, nonce: uuid.UUID, window: int, move: Move 
         snapshot=before.snapshot,
         move=move,
         settings=before.settings,
+        home=home or before.home,
+        former=[*before.former_ids, before.store_id] if new_id else before.former,
     )
+
+
+def require_home(manifest: StoreManifest, address: str) -> None:
+    """Raise Refused if a manifest names another bucket or prefix: its objects were copied or moved here."""
+    if manifest.home and manifest.home != address:
+        raise Refused(
+            f"the store {address} has the id {manifest.store_id} and the objects of {manifest.home}: it was moved, "
+            "restored or copied from there",
+            hint=owner_hint(address),
+        )
 
 
 def require_served(manifest: StoreManifest, where: str, *, take_over: bool = False) -> None:
@@ -142,7 +164,7 @@ def require_served(manifest: StoreManifest, where: str, *, take_over: bool = Fal
         )
     if take_over:
         return
-    undo = f"To end the move and use the bucket: ledger serve --take-over --store {where}"
+    undo = f"To end the move and use the bucket: ledger serve --take-over broker --store {where}"
     if move.state == "leaving":
         again = f"Run there again: ledger store move {where} {move.directory}"
         raise Refused(f"the store {where} is being moved to {there}", hint=f"{again}. {undo}")

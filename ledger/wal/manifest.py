@@ -3,6 +3,7 @@
     {"format": 1, "store_id": …, "epoch": 3, "revision": 17, "nonce": …, "snapshot": {…}, "first": 1200, "window": 8,
      "broker": {"address": …, "process": …, "secret": …},
      "move": {"state": "arriving", "directory": …, "host": …}, "settings": {"name": number or text},
+     "home": "s3://lake/ledgers", "former": ["<id>"],
      "crc32c": 305419896}
 
 Invariants
@@ -17,6 +18,9 @@ Invariants
   and `revision`.
 - The manifest contains no secret. `secret` is the name of the object that contains the secret.
 - While a manifest has the field `move`, no broker serves the store.
+- `home` names the bucket and the prefix of the store. So a copy of the objects at another prefix is told apart. It is
+  missing until a broker of format 2 has served the store.
+- `former` are the earlier ids of a copy, oldest first. The log of a copy has objects with these ids.
 - `settings` are the settings that a client changed at run time. The field is missing if there are none.
 """
 
@@ -29,7 +33,8 @@ import msgspec
 from pyspark_ledger.ledger.checksum import crc32c
 from pyspark_ledger.ledger.errors import Corrupt, Unsupported
 
-FORMAT: Literal[1] = 1
+FORMAT: Literal[2] = 2
+"""Format 2 has `home` and `former`."""
 BYTES_MAX = 64 * 1024
 
 
@@ -73,7 +78,7 @@ class StoreManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     store_id: str
     nonce: str
-    format: Literal[1] = FORMAT
+    format: Literal[1, 2] = FORMAT
     epoch: int = 0
     revision: int = 0
     first: int = 0
@@ -82,6 +87,12 @@ class StoreManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     broker: BrokerAddress | None = None
     move: Move | msgspec.UnsetType = msgspec.UNSET
     settings: dict[str, int | str] | msgspec.UnsetType = msgspec.UNSET
+    home: str | msgspec.UnsetType = msgspec.UNSET
+    former: list[str] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def former_ids(self) -> list[str]:
+        return self.former or []
 
 
 _SUM = b',"crc32c":'
@@ -115,7 +126,7 @@ def decode_manifest(data: bytes, where: str) -> StoreManifest:
         number = _decode_format(data).format
         if number > FORMAT:
             raise Unsupported(
-                f"{where} has format {number}, this version reads format {FORMAT}",
+                f"{where} has format {number}, this version reads formats 1 to {FORMAT}",
                 hint="Use a newer version of this package",
             )
         return _decode(body + b"}")
@@ -126,8 +137,9 @@ def decode_manifest(data: bytes, where: str) -> StoreManifest:
 def require_successor(before: StoreManifest, after: StoreManifest, where: str) -> None:
     """Raise Corrupt if the manifest `after` must not replace the manifest `before`."""
     same_epoch = before.epoch == after.epoch
+    copied = after.former_ids == [*before.former_ids, before.store_id]
     kept = (
-        before.store_id == after.store_id
+        (copied or (before.store_id, before.former_ids) == (after.store_id, after.former_ids))
         and after.revision == before.revision + 1
         and after.epoch >= before.epoch
         and after.first >= before.first

@@ -17,7 +17,7 @@ Rules
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -46,10 +46,13 @@ class Batch(NamedTuple):
 class WalReader:
     """Reader of the log, for one pass. `scan` contains the number of the next object, and the highest epoch so far."""
 
-    def __init__(self, bucket: Bucket, store_id: str, scan: LogScan, limits: RequestLimits) -> None:
+    def __init__(
+        self, bucket: Bucket, store_id: str, scan: LogScan, limits: RequestLimits, former: Collection[str] = ()
+    ) -> None:
         self.scan = scan
         self._bucket = bucket
         self._store_id = store_id
+        self._known = {store_id, *former}
         self._limits = limits
 
     def batches(self) -> Iterator[Batch]:
@@ -96,7 +99,7 @@ class WalReader:
         except NotFound:
             return None
         found = decode_object(fetched.data, self._where(number))
-        if str(found.header.store_id) != self._store_id:
+        if str(found.header.store_id) not in self._known:
             raise Corrupt(
                 f"{self._where(number)} is of store {found.header.store_id}, the manifest is of {self._store_id}",
                 hint="Another store writes to the same prefix. Give each store its own prefix",

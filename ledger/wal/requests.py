@@ -19,7 +19,7 @@ from pyspark_ledger.ledger.checksum import Buffer
 from pyspark_ledger.ledger.clock import monotonic_ms, pause
 from pyspark_ledger.ledger.errors import AlreadyExists, LedgerError, NotFound, Unauthenticated, Unavailable
 from pyspark_ledger.ledger.wal.bucket import MANIFEST, Bucket, log_key
-from pyspark_ledger.ledger.wal.fence import Slot, is_own_replacement, slot_content
+from pyspark_ledger.ledger.wal.fence import Slot, is_own_replacement, require_home, slot_content
 from pyspark_ledger.ledger.wal.log_object import HEADER_BYTES, Header, decode_header
 from pyspark_ledger.ledger.wal.manifest import (
     BYTES_MAX,
@@ -92,10 +92,23 @@ def store_object(
             return Slot.MINE
 
 
-def read_manifest(bucket: Bucket, limits: RequestLimits, is_over: Callable[[], bool] = lambda: False) -> FoundManifest:
-    """Return the manifest. Raises NotFound if there is none."""
+def read_manifest(
+    bucket: Bucket,
+    limits: RequestLimits,
+    is_over: Callable[[], bool] = lambda: False,
+    *,
+    of_any_home: bool = False,
+) -> FoundManifest:
+    """Return the manifest. Raises NotFound if there is none.
+
+    Raises Refused for a copy of another bucket or prefix, unless `of_any_home` is set. Only a broker that was told why
+    the store is here sets it.
+    """
     fetched = repeated(lambda: bucket.get(MANIFEST, BYTES_MAX), limits, is_over)
-    return FoundManifest(decode_manifest(fetched.data, f"{MANIFEST} of {bucket.address}"), fetched.head.etag)
+    manifest = decode_manifest(fetched.data, f"{MANIFEST} of {bucket.address}")
+    if not of_any_home:
+        require_home(manifest, bucket.address)
+    return FoundManifest(manifest, fetched.head.etag)
 
 
 def replace_manifest(

@@ -69,18 +69,23 @@ class TakeOver:
         assert self._first_number is not None, "batches come first"  # noqa: S101 — order of calls
         return self._first_number
 
-    def raise_epoch(self, before: FoundManifest, window: int, move: Move | UnsetType = UNSET) -> FoundManifest:
-        """Put the manifest of the next epoch. Raises AlreadyExists if another process has replaced `before`."""
-        self._found = replace_manifest(
-            self._bucket, before, taken_over(before.manifest, self._nonce, window, move), self._limits
-        )
+    def raise_epoch(
+        self, before: FoundManifest, window: int, move: Move | UnsetType = UNSET, *, new_id: str = ""
+    ) -> FoundManifest:
+        """Put the manifest of the next epoch. Raises AlreadyExists if another process has replaced `before`.
+
+        The manifest names the bucket. With `new_id`, the store is a copy, and gets this id.
+        """
+        home = self._bucket.address
+        after = taken_over(before.manifest, self._nonce, window, move, home=home, new_id=new_id)
+        self._found = replace_manifest(self._bucket, before, after, self._limits)
         return self._found
 
     def batches(self) -> Iterator[Batch]:
         """Yield the batches of the log from the first live number on, then claim the slots of the window."""
         manifest = self.found.manifest
         scan = self.scan = LogScan(manifest.first)
-        reader = WalReader(self._bucket, manifest.store_id, scan, self._limits)
+        reader = WalReader(self._bucket, manifest.store_id, scan, self._limits, manifest.former_ids)
         yield from reader.batches()
         while self._claim_first(scan) is Slot.LOST:
             found = reader.fetch(scan.next)

@@ -302,7 +302,9 @@ def _choose_segment(ledger_id: int, attempts: Sequence[Attempt]) -> Segment | Ga
         raise Refused(
             f"ledger {ledger_id} was offloaded {len(segments)} times and last entry id and length differ: "
             f"{sorted(totals)} ({names})",
-            hint="These are different ledgers. Give an address that contains only one of them",
+            hint="These are different ledgers, or the ledger before and after a restore of its store. After a restore, "
+            "delete the objects of the lost history: ledger offload NAME --sweep. Otherwise give an address that has "
+            "only one of them",
         )
     return max(segments, key=lambda segment: segment.stored_entries)
 

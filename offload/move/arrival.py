@@ -87,7 +87,7 @@ def reserve(
     if found is not None:
         return found
     probe(bucket)
-    manifest = StoreManifest(store_id, str(uuid.uuid4()), window=window, move=move)
+    manifest = StoreManifest(store_id, str(uuid.uuid4()), window=window, move=move, home=bucket.address)
     try:
         return FoundManifest(manifest, bucket.put(MANIFEST, encode_manifest(manifest), only_new=True))
     except AlreadyExists:

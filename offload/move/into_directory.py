@@ -5,7 +5,7 @@
 `leaving` and `left` are states of the move in the bucket's manifest, the object that names the broker of the store.
 
 Rules
-- From the take-over on, no broker serves the bucket. `ledger serve --take-over` cancels the move.
+- From the take-over on, no broker serves the bucket. `ledger serve --take-over broker` cancels the move.
 - After the move, the directory needs nothing from the bucket. Exception: with `keep`, uploaded segments stay in the
   bucket, and are read from there.
 - If a run of the command finds the state `left` and the nonce of its own directory, it only moves the metadata into
@@ -115,7 +115,7 @@ class IntoDirectory:
             raise Unavailable(
                 f"{self.target} cannot be written: {error}; the move of {self.bucket.address} is not complete",
                 hint="Free space and run the command again. Until then the bucket is not served. To give the move up: "
-                f"ledger serve --take-over --store {self.bucket.address}",
+                f"ledger serve --take-over broker --store {self.bucket.address}",
             ) from error
         finally:
             lock.release()
@@ -209,7 +209,7 @@ class IntoDirectory:
             for batch in taking.batches():
                 builder.apply(batch, f"{log_key(batch.place.last)} of {self.bucket.address}")
                 self.progress(None, f"{batch.place.last - taken.manifest.first + 1:,} objects of the log")
-            builder.finish(host_identity(self.target))
+            builder.finish(host_identity(self.target), taken.manifest, self.bucket.address)
         return taken, verify_built(directory.built, 0)
 
     def _download(self, segment: UploadedSegment, verified: VerifiedStore, folder: Path) -> None:

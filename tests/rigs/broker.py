@@ -49,7 +49,9 @@ class BrokerRig:
         """Start a broker without a supervisor as a child process, and wait until it answers calls."""
         known = BrokerRecord.read(self.store)
         child = self.spawn(*arguments)
-        wait_until(lambda: child.poll() is not None or BrokerRecord.read(self.store) != known, "the broker starts")
+        wait_until(
+            lambda: child.poll() is not None or BrokerRecord.read(self.store) not in (None, known), "the broker starts"
+        )
         assert child.poll() is None, f"the broker ended with {child.returncode}: {self.log()}"
         return child
 

@@ -95,6 +95,9 @@ class BucketRig:
     def manifest(self) -> Any:
         return read_manifest(self.bucket, REQUESTS).manifest
 
+    def manifest_of_any_home(self) -> Any:
+        return read_manifest(self.bucket, REQUESTS, of_any_home=True).manifest
+
     def close(self) -> None:
         for opened in self.opened:
             opened.close()

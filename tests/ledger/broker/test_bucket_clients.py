@@ -174,7 +174,7 @@ def test_a_client_follows_a_broker_that_took_over(host: Host, bucket: str) -> No
     first.ledger("orders").append(rows(0))
     two = host("two")
     main = [sys.executable, "-m", "pyspark_ledger.ledger.broker.main", "--store", str(two), "--idle", "0"]
-    taker = subprocess.Popen([*main, "--take-over", "--address", "grpc+tls://localhost:0"])
+    taker = subprocess.Popen([*main, "--take-over", "broker", "--address", "grpc+tls://localhost:0"])
     try:
         host("one")
         wait_until(lambda: named(bucket).startswith("grpc+tls://localhost:"), "the manifest names the taker")

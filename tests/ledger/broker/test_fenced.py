@@ -240,7 +240,7 @@ def test_calls_in_flight_to_a_stopped_broker_are_not_acknowledged_later(
     asking = [threading.Thread(target=ask, args=(action,)) for action in actions]
     for thread in asking:
         thread.start()
-    rig.start("--take-over")
+    rig.start("--take-over", "broker")
     first.send_signal(signal.SIGCONT)
     for thread in asking:
         thread.join(60)

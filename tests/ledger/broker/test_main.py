@@ -81,7 +81,7 @@ def test_broker_taken_over_exits_and_its_successor_stays_reachable(rig: Rig, mak
     producer = old.producer("orders")
     producer.append(make_entry(b"mine")).result(60)
     rig.halt(first.pid)
-    second = rig.start("--take-over")
+    second = rig.start("--take-over", "broker")
     assert rig.client().hello().epoch == 2
     first.send_signal(signal.SIGCONT)
     assert first.wait(60) == 0

@@ -68,7 +68,10 @@ def served_first(name: str, tmp_path: Path) -> Path:
     ids = set(EXPECTED[name]["live"]["logs"]["public/default/persistent/route-a"]["bytes"])
     for attempt in range(20):
         folder = fixture.unpacked(tmp_path / str(attempt))
-        with fixture.served(folder, name, "--take-over", "--config", str(folder / "broker.toml")) as (api, broker):
+        with fixture.served(folder, name, "--take-over", "moved", "--config", str(folder / "broker.toml")) as (
+            api,
+            broker,
+        ):
             found = {str(segment.ledger_id) for segment in api.ledger("route-a").describe().segments}
             if ids <= found:
                 require_same(fixture.described_live(api, folder), EXPECTED[name]["live"], f"{name}, by a broker")

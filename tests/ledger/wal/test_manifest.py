@@ -14,11 +14,13 @@ from pyspark_ledger.ledger.wal.manifest import (
     StoreManifest,
     decode_manifest,
     encode_manifest,
+    require_successor,
 )
 
 WHOLE = StoreManifest(
     "5e2c8a9e-5d5f-4f4b-8d8e-0f1e2d3c4b5a",
     "nonce",
+    format=1,
     epoch=3,
     revision=17,
     first=1200,
@@ -33,9 +35,27 @@ GOLDEN = (
 )
 
 
-def test_a_manifest_is_decoded_as_it_was_encoded() -> None:
-    assert decode_manifest(encode_manifest(WHOLE), "manifest") == WHOLE
-    assert encode_manifest(WHOLE) == GOLDEN
+COPY = replace(WHOLE, format=2, home="s3://lake/copy", former=["aa1d7c1e-7a3f-4f61-9b3c-0a1b2c3d4e5f"])
+GOLDEN_2 = (
+    b'{"store_id":"5e2c8a9e-5d5f-4f4b-8d8e-0f1e2d3c4b5a","nonce":"nonce","format":2,"epoch":3,"revision":17,'
+    b'"first":1200,"window":8,"snapshot":{"key":"snapshot/1","records_from":1200,"size":5383,"crc32c":99},'
+    b'"broker":{"address":"grpc://host:1","process":"machine/1/2","secret":""},"home":"s3://lake/copy",'
+    b'"former":["aa1d7c1e-7a3f-4f61-9b3c-0a1b2c3d4e5f"],"crc32c":3135353668}'
+)
+
+
+@pytest.mark.parametrize(("manifest", "golden"), [(WHOLE, GOLDEN), (COPY, GOLDEN_2)])
+def test_a_manifest_is_decoded_as_it_was_encoded(manifest: StoreManifest, golden: bytes) -> None:
+    assert decode_manifest(encode_manifest(manifest), "manifest") == manifest
+    assert encode_manifest(manifest) == golden
+
+
+def test_only_a_copy_may_change_the_id() -> None:
+    after = replace(COPY, revision=18, former=[WHOLE.store_id], store_id="new")
+    require_successor(WHOLE, after, "manifest")
+    for former in (UNSET, ["other"]):
+        with pytest.raises(Corrupt, match="cannot replace"):
+            require_successor(WHOLE, replace(after, former=former), "manifest")
 
 
 def test_changed_settings_are_a_field_only_if_there_are_some() -> None:
@@ -62,7 +82,7 @@ def test_other_bytes_are_no_manifest(data: bytes) -> None:
 
 
 def test_a_newer_format_is_unsupported() -> None:
-    newer = encode_manifest(WHOLE).rpartition(b",")[0].replace(b'"format":1', b'"format":2')
+    newer = encode_manifest(WHOLE).rpartition(b",")[0].replace(b'"format":1', b'"format":3')
     data = newer + b',"crc32c":%d}' % crc32c(newer)
-    with pytest.raises(Unsupported, match="has format 2, this version reads format 1"):
+    with pytest.raises(Unsupported, match="has format 3, this version reads formats 1 to 2"):
         decode_manifest(data, "manifest")

@@ -132,7 +132,7 @@ def test_a_marked_directory_ends_its_move_only_with_its_own_manifest(source: Off
     bucket = open_object_store(place)
     kept = bucket.get(MANIFEST, 1 << 20).data
     with pytest.raises(Refused, match="is not complete: its move from"):
-        open_in_bucket(FoundStore.find(bucket, Settings(), create=True), path.parent / "a", Settings(), take_over=False)
+        open_in_bucket(FoundStore.find(bucket, Settings(), create=True), path.parent / "a", Settings(), None)
     other = filled(path.parent / "other")
     bucket.delete([MANIFEST, *[found.key for found in bucket.objects()]])
     move(killed(other), place)

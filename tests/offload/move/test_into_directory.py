@@ -110,8 +110,8 @@ def test_a_bucket_that_was_left_is_not_served(tmp_path: Path, place: str) -> Non
     back(place, target)
     bucket = open_object_store(place)
     with pytest.raises(Refused, match=f"was moved to {target} of host") as error:
-        open_in_bucket(FoundStore.find(bucket, Settings(), create=True), tmp_path / "b", Settings(), take_over=False)
-    assert "ledger serve --take-over" in error.value.hint
+        open_in_bucket(FoundStore.find(bucket, Settings(), create=True), tmp_path / "b", Settings(), None)
+    assert "ledger serve --take-over broker" in error.value.hint
     with pytest.raises(Refused, match=f"was moved to {target} of host"):
         back(place, tmp_path / "other")
     with pytest.raises(Refused, match="is not empty"):
@@ -209,7 +209,7 @@ def test_a_damaged_download_is_fetched_again(tmp_path: Path, place: str) -> None
         back(place, target)
     bucket = open_object_store(place)
     with pytest.raises(Refused, match="is being moved to"):
-        open_in_bucket(FoundStore.find(bucket, Settings(), create=True), tmp_path / "b", Settings(), take_over=False)
+        open_in_bucket(FoundStore.find(bucket, Settings(), create=True), tmp_path / "b", Settings(), None)
     bucket.close()
     path.write_bytes(sound)
     kept = {found.name: found.stat().st_mtime_ns for found in (target / "ledgers").glob("*.ledger")}

@@ -81,7 +81,7 @@ def test_a_suspended_broker_that_was_replaced_acknowledges_nothing(
     monkeypatch.setenv("LEDGER_CACHE", str(tmp_path / "two"))
     two = bucket_directory(address)
     two.mkdir(parents=True, mode=0o700)
-    command = [sys.executable, "-m", "pyspark_ledger.ledger.broker.main", "--store", str(two), "--take-over"]
+    command = [sys.executable, "-m", "pyspark_ledger.ledger.broker.main", "--store", str(two), "--take-over", "broker"]
     with (two / "broker.log").open("ab") as output:
         taker = subprocess.Popen(command, stdout=output, stderr=output)
     try:

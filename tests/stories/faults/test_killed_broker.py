@@ -302,7 +302,15 @@ def taken_over(store: Path, record: BrokerRecord, log: Path) -> subprocess.Popen
     A broker that is stopped inside a metadata transaction locks the file. Then the new broker reports the lock and
     ends, and the stopped broker must continue for a moment.
     """
-    command = [sys.executable, "-m", "pyspark_ledger.ledger.broker.main", "--store", str(store), "--take-over"]
+    command = [
+        sys.executable,
+        "-m",
+        "pyspark_ledger.ledger.broker.main",
+        "--store",
+        str(store),
+        "--take-over",
+        "broker",
+    ]
     until = time.monotonic() + 90
     while True:
         with log.open("wb") as output:
