@@ -70,6 +70,7 @@ from pyspark_ledger.offload.table.commit_metadata import (
     covers_unreviewed_commits,
     find_foreign_change,
     find_newest_segment,
+    require_same_store,
 )
 
 if TYPE_CHECKING:
@@ -226,6 +227,7 @@ class Publisher:
             str(segment.last),
             segment.rows,
             self._reviewed_version,
+            self.source.store_id,
         ).text()
         commit = app_id(log.name, log.incarnation), segment.ledger_id, metadata
         missing = [self.table] if not self._table_id else []
@@ -289,6 +291,8 @@ class Publisher:
         if newest is None:
             return self.table.largest_segment(log.topic, log.incarnation)
         if newest.incarnation == log.incarnation:
+            if not self.publishing.accept_changes:
+                require_same_store(newest, self.source.store_id, str(self.table))
             return newest.segment
         if not self.publishing.restart:
             raise Refused(

@@ -25,7 +25,7 @@ class Publishing:
     - dead_letters: table for rows that cannot be decoded. If it is empty, such a row fails the publication of its
       segment.
     - restart: continue with the existing segments after the table or the ledger was deleted and created again.
-    - accept_changes: continue although another program changed rows of the table.
+    - accept_changes: continue although another program changed rows of the table, or another store published to it.
     - latest: a second table, called the view, which has only the newest row of each key.
     - key: column of the published table with the key.
     - deleted_when: SQL condition for rows that delete their key from the view.

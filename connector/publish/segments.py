@@ -153,6 +153,10 @@ class StoreSegments:
         self._file_bytes = file_bytes
         self.connection = self._read(self.name).connection
 
+    @property
+    def store_id(self) -> str:
+        return self.connection.call(lambda client: client.store_id)
+
     def logs(self) -> list[SealedLog]:
         whole = self.describe(self.name)
         # The description of a partitioned ledger has only sums. So each partition needs a call.
@@ -196,6 +200,8 @@ class StoreSegments:
 
 class BucketSegments:
     """Segments of a topic in a bucket. `options` name the bucket and the access to it."""
+
+    store_id = ""
 
     def __init__(self, ledger: str, options: Mapping[str, str], file_bytes: int) -> None:
         self._ledger = ledger

@@ -28,7 +28,7 @@ from typing import Literal
 
 import msgspec
 
-from pyspark_ledger.ledger.errors import Unsupported
+from pyspark_ledger.ledger.errors import Refused, Unsupported
 from pyspark_ledger.ledger.json_errors import JSON_FAULTS
 
 Kind = Literal["create", "segment", "retention", "view"]
@@ -50,7 +50,7 @@ class Publication(msgspec.Struct, frozen=True, omit_defaults=True):
     """Metadata of a publisher's commit. `last` is the position of the segment's last entry.
 
     `rows` is -1 if the rows were not counted. `after` is the last reviewed version: -1 before the table's first commit,
-    None in commits of an earlier release.
+    None in commits of an earlier release. `store` is the id of the store, empty for a bucket without a store.
     """
 
     kind: Kind
@@ -60,6 +60,7 @@ class Publication(msgspec.Struct, frozen=True, omit_defaults=True):
     last: str = ""
     rows: int = -1
     after: int | None = None
+    store: str = ""
 
     def text(self) -> str:
         return msgspec.json.encode({"publication": _VERSION, **msgspec.to_builtins(self)}).decode()
@@ -82,6 +83,19 @@ class TableChange:
     def publication(self) -> Publication | None:
         """The publisher's metadata; None for a commit of another program."""
         return parse_publication(self.user_metadata)
+
+
+def require_same_store(found: Publication, store_id: str, table: str) -> None:
+    """Raise Refused if another store published the newest segment of this incarnation: a copy or its original.
+
+    The segments of both have the same numbers. So Delta would skip a segment that the other store has published.
+    """
+    if found.store and store_id and found.store != store_id:
+        raise Refused(
+            f"{table} has segment {found.segment} of {found.ledger} from store {found.store}, this is store "
+            f"{store_id}: one of them is a copy of the other",
+            hint="Publish to another table. If nobody uses that store any more, publish once with accept_changes",
+        )
 
 
 def app_id(ledger: str, incarnation: str) -> str:

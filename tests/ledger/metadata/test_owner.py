@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -24,15 +23,17 @@ from pyspark_ledger.ledger.store.store import Store
 from tests.rigs.log import contents
 from tests.rigs.store import fill, open_store
 
-COPIED = """
-import os, signal, sys
+# Takes copies over in child processes. Child number n kills itself before step n of the change: a deletion of a file or
+# a statement of SQL. Prints the former ids and the new id of each copy after a second answer, as the parent finds them.
+KILLED = """
+import os, shutil, signal, sys
 from pathlib import Path
-from pyspark_ledger.ledger.settings.broker import Settings
+from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.ownership import OwnerChange
-from pyspark_ledger.ledger.database.database import MetadataFile
-from pyspark_ledger.ledger.store.store import Store
+from pyspark_ledger.ledger.settings.broker import Settings
+from pyspark_ledger.ledger.store import store as stores
 
-last, count = int(sys.argv[2]), 0
+change, original, last, count = stores.require_owner, Path(sys.argv[1]), 0, 0
 
 def step(*_):
     global count
@@ -40,20 +41,35 @@ def step(*_):
     if count == last:
         os.kill(os.getpid(), signal.SIGKILL)
 
-def audit(event, args):
-    if event in ("os.remove", "os.rename", "os.mkdir"):
-        step()
+def traced(metadata, *given):
+    metadata._file._writer.set_trace_callback(step)
+    sys.addaudithook(lambda event, _: event == "os.remove" and step())
+    change(metadata, *given)
+    os._exit(0)
 
-begin = MetadataFile.__init__
-def traced(self, *args, **options):
-    begin(self, *args, **options)
-    self._writer.set_trace_callback(step)
+def opened(copy, **how):
+    return stores.Store.open(copy, settings=Settings(), clock=lambda: 1, **how)
 
-MetadataFile.__init__ = traced
-sys.addaudithook(audit)
-store = Store.open(Path(sys.argv[1]), settings=Settings(), clock=lambda: 1, take_over=OwnerChange.COPIED)
-print("opened", flush=True)
-os._exit(0)
+while True:
+    last += 1
+    copy = original.with_name(f"copy{last}")
+    shutil.copytree(original, copy)
+    child = os.fork()
+    if not child:
+        stores.require_owner = traced
+        opened(copy, take_over=OwnerChange.COPIED)
+    if not os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
+        break
+    try:
+        store = opened(copy)
+        asked = False
+        store.close()
+    except Refused:  # the question again, if the change was not made
+        asked = True
+    store = opened(copy, take_over=OwnerChange.COPIED)
+    print(asked, *store.metadata.store_record().former, store.store_id, store.ledger("log").snapshot.end.entry_id)
+    store.close()
+    shutil.rmtree(copy)
 """
 
 
@@ -153,22 +169,10 @@ def test_a_host_text_is_read_as_it_was_written() -> None:
 @pytest.mark.fault
 def test_a_change_is_whole_wherever_it_was_killed(tmp_path: Path) -> None:
     store_id = made(tmp_path / "one")
-    killed, ids = 0, set()
-    for last in range(1, 200):
-        copy = tmp_path / f"copy{last}"
-        shutil.copytree(tmp_path / "one", copy)
-        command = [sys.executable, "-c", COPIED, str(copy), str(last)]
-        child = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-        if child.returncode == 0:
-            break
-        assert child.returncode == -signal.SIGKILL, child.stderr
-        killed += 1
-        with suppress(Refused):  # the question again, if the change was not made
-            opened(copy).close()
-        with closing(opened(copy, OwnerChange.COPIED)) as store:
-            assert store.metadata.store_record().former == (store_id,)
-            assert contents(store.ledger("log")) == [b"a"]
-            ids.add(store.store_id)
-        shutil.rmtree(copy)
-    assert killed >= 8
-    assert len(ids - {store_id}) == killed, "each copy has an id of its own"
+    command = [sys.executable, "-c", KILLED, str(tmp_path / "one")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    kills = [line.split() for line in done.stdout.splitlines()]
+    assert len(kills) >= 8, "two files, BEGIN, SAVEPOINT, the statements of the change, COMMIT"
+    assert {(former, end) for _, former, _, end in kills} == {(store_id, "1")}
+    assert len({new for _, _, new, _ in kills}) == len(kills), "each copy has an id of its own"
+    assert kills[0][0] == "True"

@@ -17,6 +17,7 @@ from pyspark_ledger.offload.table.commit_metadata import (
     find_foreign_change,
     find_newest_segment,
     parse_publication,
+    require_same_store,
 )
 
 ORDERS = "public/default/persistent/orders"
@@ -40,6 +41,17 @@ def test_a_commit_says_what_it_is() -> None:
     assert parse_publication(segment(7)) == Publication("segment", ORDERS, "a", 7, "7:9", 10)
     assert msgspec.json.decode(segment(7, after=-1))["after"] == -1, "also for the first segment of a table"
     assert app_id(ORDERS, "a") != app_id(ORDERS, "b")
+
+
+def test_a_copy_of_a_store_does_not_publish_to_the_table_of_its_original() -> None:
+    """Both have segments of the same incarnation and number."""
+    found = Publication("segment", ORDERS, "a", 7, "7:9", 10, store="original")
+    with pytest.raises(Refused, match=r"segment 7 of .* from store original, this is store copy.*accept_changes"):
+        require_same_store(found, "copy", "orders_table")
+    for same in (found, Publication("segment", ORDERS, "a", 7), Publication("segment", ORDERS, "a", 7, store="")):
+        require_same_store(same, "original", "orders_table")
+    require_same_store(found, "", "orders_table")
+    assert parse_publication(found.text()) == found
 
 
 @pytest.mark.parametrize(
