@@ -6,15 +6,22 @@ Method: two stores with one bucket.
 from __future__ import annotations
 
 import shutil
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from pyspark_ledger.ledger.bucket_store.home import BucketLimits
 from pyspark_ledger.ledger.errors import DataLoss, Refused
 from pyspark_ledger.ledger.metadata.segment_records import attempts_of
 from pyspark_ledger.ledger.ownership import OwnerChange
 from pyspark_ledger.ledger.protocol.ledgers import OffloadPrefix
 from pyspark_ledger.offload.bucket.listing import read_catalogue
+from pyspark_ledger.offload.move.into_bucket import IntoBucket
+from pyspark_ledger.offload.offloader import ObjectStoreOffloader
+from pyspark_ledger.offload.storage.factory import open_object_store
+from pyspark_ledger.offload.storage.s3_options import S3Options
+from tests.rigs.bucket_store import REQUESTS, BucketRig, payloads
 from tests.rigs.log import contents
 from tests.rigs.offload import HOUR, OffloadRig
 
@@ -161,3 +168,23 @@ def test_a_restored_store_names_the_command_for_its_lost_history(tmp_path: Path)
     rig.store.offloads.offload(OffloadPrefix("log", sweep=True))
     assert read_catalogue(rig.objects).find("log")
     assert contents(rig.log())[:1] == [b"a"]
+
+
+def test_a_copy_that_moves_into_a_bucket_owns_the_copied_objects(pair: Pair, tmp_path: Path) -> None:
+    """The move copies the objects of the original, with the id of the original in them, and verifies them."""
+    rig, copy = pair
+    rows, before, former = contents(copy.log()), names(rig), (rig.store.store_id,)
+    copy.store.close()
+    address = (tmp_path / "home").as_uri()
+    offloader = ObjectStoreOffloader(f"{address}/segments", S3Options())
+    bucket = open_object_store(address, S3Options())
+    IntoBucket(copy.path, bucket, offloader, BucketLimits(REQUESTS), probe=lambda _: None).run()
+    offloader.close()
+    home = BucketRig(tmp_path / "hosts", address, S3Options())
+    with closing(home):
+        opened = home.host()
+        assert (payloads(opened), opened.store.metadata.store_record().former) == (rows, former)
+        opened.store.delete_ledger("log")
+        opened.store.offloads.sweep()
+        assert [key for key in home.keys("segments/") if "-ledger-" in key] == []
+    assert names(rig) == before
