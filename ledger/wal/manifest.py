@@ -1,6 +1,6 @@
 """Manifest of a store in a bucket: the only object that is ever replaced. It names the broker of the store.
 
-    {"format": 1, "store_id": …, "epoch": 3, "revision": 17, "nonce": …, "snapshot": {…}, "first": 1200, "window": 8,
+    {"format": 2, "store_id": …, "epoch": 3, "revision": 17, "nonce": …, "snapshot": {…}, "first": 1200, "window": 8,
      "broker": {"address": …, "process": …, "secret": …},
      "move": {"state": "arriving", "directory": …, "host": …}, "settings": {"name": number or text},
      "home": "s3://lake/ledgers", "former": ["<id>"],
