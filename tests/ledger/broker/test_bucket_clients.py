@@ -259,7 +259,7 @@ def test_a_task_follows_a_broker_that_moved_if_it_can_read_the_bucket(
     host("executor")
     if not readable:
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:1")
-        monkeypatch.setattr(Client.__init__, "__kwdefaults__", {"credentials": None, "deadline_ms": 1_000})
+        monkeypatch.setitem(Client.__init__.__kwdefaults__, "deadline_ms", 1_000)
         with pytest.raises(Unavailable, match=r"a task on .*the hosts of the executors can read s3://"):
             task_client(planned, client.store_id, credentials, bucket)
         return
