@@ -122,6 +122,7 @@ def taken_over(before: StoreManifest, nonce: uuid.UUID, window: int, move: Move 
         snapshot=before.snapshot,
         move=move,
         settings=before.settings,
+        acknowledged=before.acknowledged,
     )
 
 

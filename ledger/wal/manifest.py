@@ -1,9 +1,9 @@
 """Manifest of a store in a bucket: the only object that is ever replaced. It names the broker of the store.
 
-    {"format": 1, "store_id": …, "epoch": 3, "revision": 17, "nonce": …, "snapshot": {…}, "first": 1200, "window": 8,
+    {"format": 2, "store_id": …, "epoch": 3, "revision": 17, "nonce": …, "snapshot": {…}, "first": 1200, "window": 8,
      "broker": {"address": …, "process": …, "secret": …},
      "move": {"state": "arriving", "directory": …, "host": …}, "settings": {"name": number or text},
-     "crc32c": 305419896}
+     "acknowledged": 1207, "crc32c": 305419896}
 
 Invariants
 - `crc32c` is the last member. It is the checksum of all bytes before the comma in front of this member. If any bit is
@@ -12,7 +12,9 @@ Invariants
   id of an object's content). Each replacement raises `revision` by one.
 - Each new broker raises `epoch`. `first` is the number of the oldest log object that is still needed. `window` is the
   number of log objects that may be unacknowledged at the same time.
-- `epoch`, `first` and `window` never fall. `window` changes only together with `epoch`.
+- All log objects with a number below `acknowledged` were acknowledged when the manifest was put. Format 1 lacks this
+  field.
+- `epoch`, `first`, `window` and `acknowledged` never fall. `window` changes only together with `epoch`.
 - `nonce` is the random id of a broker. If the response to a put was lost, the broker recognizes its own put by `nonce`
   and `revision`.
 - The manifest contains no secret. `secret` is the name of the object that contains the secret.
@@ -29,7 +31,7 @@ import msgspec
 from pyspark_ledger.ledger.checksum import crc32c
 from pyspark_ledger.ledger.errors import Corrupt, Unsupported
 
-FORMAT: Literal[1] = 1
+FORMAT: Literal[2] = 2
 BYTES_MAX = 64 * 1024
 
 
@@ -73,7 +75,7 @@ class StoreManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     store_id: str
     nonce: str
-    format: Literal[1] = FORMAT
+    format: Literal[1, 2] = FORMAT
     epoch: int = 0
     revision: int = 0
     first: int = 0
@@ -82,6 +84,15 @@ class StoreManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     broker: BrokerAddress | None = None
     move: Move | msgspec.UnsetType = msgspec.UNSET
     settings: dict[str, int | str] | msgspec.UnsetType = msgspec.UNSET
+    acknowledged: int = 0
+
+    @property
+    def stated_end(self) -> int:
+        """The number below which no log object may be missing, except objects below `first`.
+
+        A snapshot is put after all records of lower numbers are acknowledged.
+        """
+        return max(self.acknowledged, 0 if self.snapshot is None else self.snapshot.records_from)
 
 
 _SUM = b',"crc32c":'
@@ -97,7 +108,7 @@ _decode_format = msgspec.json.Decoder(_Format).decode
 
 
 def encode_manifest(manifest: StoreManifest) -> bytes:
-    body = msgspec.json.encode(manifest)[:-1]
+    body = msgspec.json.encode(msgspec.structs.replace(manifest, format=FORMAT))[:-1]
     return body + _SUM + b"%d}" % crc32c(body)
 
 
@@ -115,7 +126,7 @@ def decode_manifest(data: bytes, where: str) -> StoreManifest:
         number = _decode_format(data).format
         if number > FORMAT:
             raise Unsupported(
-                f"{where} has format {number}, this version reads format {FORMAT}",
+                f"{where} has format {number}, this version reads formats 1 and {FORMAT}",
                 hint="Use a newer version of this package",
             )
         return _decode(body + b"}")
@@ -132,6 +143,7 @@ def require_successor(before: StoreManifest, after: StoreManifest, where: str) -
         and after.epoch >= before.epoch
         and after.first >= before.first
         and after.window >= before.window
+        and after.acknowledged >= before.acknowledged
         and (not same_epoch or (after.window == before.window and after.nonce == before.nonce))
     )
     if not kept:
