@@ -111,7 +111,9 @@ def _verify_pending(
     finally:
         segment.path.unlink(missing_ok=True)
     where = f"{store.address}/{key.index_name}"
-    _require_block_index(where, encoded, parse_index(encoded, where), replace(segment, index=lambda: entry_index), extra)
+    _require_block_index(
+        where, encoded, parse_index(encoded, where), replace(segment, index=lambda: entry_index), extra
+    )
 
 
 def _fetched(key: ObjectKey, fetch: Callable[[], T]) -> T:

@@ -101,7 +101,7 @@ def test_a_newer_format_or_flag_is_refused_by_number() -> None:
 
 
 def test_a_version_that_knows_only_format_1_finds_the_number_of_the_format() -> None:
-    """It compares the checksum of the first 68 bytes. Then it refuses any format but 1, and names the number."""
+    """Such a version compares the checksum of the first 68 bytes, and refuses a format other than 1 by its number."""
     encoded = whole(HEADER._replace(pending=3), [])
     assert encoded[:6] == b"LWAL\0\2"
     assert crc32c(encoded[:68]) == int.from_bytes(encoded[68:72], "big")
