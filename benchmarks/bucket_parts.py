@@ -135,7 +135,7 @@ class Simulation:
         )
         self._collector = Collector(
             bucket,
-            ManifestHolder(bucket, found, self._requests),
+            ManifestHolder(bucket, found, self._requests, lambda: self.counts.log_objects),
             self._files,
             log,
             CollectorLimits(),

@@ -29,10 +29,14 @@ from pyspark_ledger.offload.verification import verify_objects
 
 
 class VerifiedHome(NamedTuple):
-    """Number of verified entries of each ledger, and the number of verified log objects."""
+    """Number of verified entries of each ledger, and the number of verified log objects.
+
+    `without_index` is the number of uploaded segments that have no entry index.
+    """
 
     entries: dict[str, int]
     log_objects: int
+    without_index: int
 
 
 def verify_home(
@@ -60,17 +64,19 @@ def verify_home(
         )
         entries = _wanted(verified, name)
         uploaded = [segment for segment in verified.uploaded if segment.name in entries]
+        without_index = 0
         for number, segment in enumerate(uploaded):
             progress(number / len(uploaded), f"segment {number + 1} of {len(uploaded)}")
             try:
-                entries[segment.name] += _verify(segments, verified, segment, scratch / "segment")
+                without_index += not _verify(segments, verified, segment, scratch / "segment")
+                entries[segment.name] += segment.record.listed().entries
             except DataLoss:
                 if planned is not None:
                     raise
                 present = verify_store(home, scratch / f"store-{number}", READER_LIMITS).uploaded
                 if segment.attempt.attempt in {found.attempt.attempt for found in present}:
                     raise
-    return VerifiedHome(entries, verified.objects)
+    return VerifiedHome(entries, verified.objects, without_index)
 
 
 def _wanted(verified: VerifiedStore, name: str | None) -> dict[str, int]:
@@ -90,8 +96,8 @@ def _whole(name: str) -> str:
     return name if partition is None else partition[0]
 
 
-def _verify(store: ObjectStore, verified: VerifiedStore, segment: UploadedSegment, path: Path) -> int:
-    """Verify the objects of one segment. Return the number of its entries."""
+def _verify(store: ObjectStore, verified: VerifiedStore, segment: UploadedSegment, path: Path) -> bool:
+    """Verify the objects of one segment. Return False if it was offloaded without an entry index."""
     row, records = segment.record, verified.records
 
     def index() -> EntryIndex:
@@ -99,5 +105,4 @@ def _verify(store: ObjectStore, verified: VerifiedStore, segment: UploadedSegmen
 
     described, extra = recorded_segment(records, segment.name, row, path, index), extra_metadata(records, segment.name)
     key, former = ObjectKey(segment.attempt.attempt, row.ledger_id), records.store_record().former
-    verify_objects(store, key, described, row.first_row, extra, former=former)
-    return described.entries
+    return verify_objects(store, key, described, row.first_row, extra, former=former)

@@ -11,6 +11,9 @@ The page docs/concepts.md explains the words segment, block, entry, data object 
 Rules
 - Nothing in the bucket is changed. The local file is deleted.
 - Damage raises Corrupt, which names the object and the place. A missing object raises DataLoss.
+- Exception: a segment may lack its entry index, if it was offloaded without one (`managedLedgerOffloadFineIndex`). No
+  row needs this index. A direct segment always has one.
+- Exception: a direct segment may lack both indexes until its broker has put them. Indexes that exist are verified.
 - The stamps in the object of a direct segment must be provisional. The real stamps are written into the local file.
 - If a transformation (`offload.transform`) changed a segment before its upload, the segment differs from its record. So
   only its frames and its length are verified.
@@ -54,16 +57,16 @@ def verify_objects(
     extra: Mapping[str, str],
     progress: Callable[[int], object] = lambda _: None,
     former: Collection[str] = (),
-) -> None:
-    """Verify the objects of a segment.
+) -> bool:
+    """Verify the objects of a segment. Return False if it was offloaded without an entry index.
 
     `segment` is its record, with the present schemas and the path of the local file. `extra` is the metadata that the
     offload has written to the objects, such as the name of the cluster. `progress` is called with the number of
     verified entries. `former` are the former ids of the store, one of which may have written the objects.
     """
     if segment.direct is not None and not segment.direct.indexed:
-        _verify_without_indexes(store, key, segment, segment.direct, progress)
-        return
+        _verify_pending(store, key, segment, segment.direct, extra, progress, former)
+        return True
     where = f"{store.address}/{key.index_name}"
     encoded = _fetched(key, lambda: store.get(key.index_name, INDEX_BYTES_MAX).data)
     index = parse_index(encoded, where)
@@ -79,23 +82,42 @@ def verify_objects(
             with disk.opened(segment.path) as fd, disk.mapping(fd) as data:
                 for _ in walk_segment(data, key.ledger_id, where=where, entries=index.entries):
                     progress(1)
-            return
+            return True
         entry_index = _verified_data(store, key, segment, first_row, progress)
-        _require_entry_index(store, key, segment, entry_index, (extra.get("pulsarClusterName", ""), *former))
+        store_ids = (extra.get("pulsarClusterName", ""), *former)
+        has_index = _require_entry_index(store, key, segment, entry_index, store_ids)
         _require_block_index(where, encoded, index, replace(segment, index=lambda: entry_index), extra)
     finally:
         segment.path.unlink(missing_ok=True)
+    if not has_index and segment.direct is not None:
+        raise DataLoss(f"an object of segment {key.ledger_id} does not exist: {store.address}/{key.entries_name}")
+    return has_index
 
 
-def _verify_without_indexes(
-    store: ObjectStore, key: ObjectKey, segment: LocalSegment, direct: DirectSegment, progress: Callable[[int], object]
+def _verify_pending(
+    store: ObjectStore,
+    key: ObjectKey,
+    segment: LocalSegment,
+    direct: DirectSegment,
+    extra: Mapping[str, str],
+    progress: Callable[[int], object],
+    former: Collection[str],
 ) -> None:
-    """Verify the data object of a direct segment whose index objects are not in the bucket yet."""
+    """Verify the objects of a direct segment whose broker has not put both index objects yet."""
     try:
         download_stamped(store, key, direct, segment.path)
-        _verified_data(store, key, segment, direct.stamps.row_start, progress)
+        entry_index = _verified_data(store, key, segment, direct.stamps.row_start, progress)
+        store_ids = (extra.get("pulsarClusterName", ""), *former)
+        _require_entry_index(store, key, segment, entry_index, store_ids)
+        encoded = retry(lambda: store.get(key.index_name, INDEX_BYTES_MAX)).data
+    except NotFound:
+        return
     finally:
         segment.path.unlink(missing_ok=True)
+    where = f"{store.address}/{key.index_name}"
+    _require_block_index(
+        where, encoded, parse_index(encoded, where), replace(segment, index=lambda: entry_index), extra
+    )
 
 
 def _fetched(key: ObjectKey, fetch: Callable[[], T]) -> T:
@@ -147,12 +169,13 @@ def _verified_data(
 
 def _require_entry_index(
     store: ObjectStore, key: ObjectKey, segment: LocalSegment, entry_index: EntryIndex, store_ids: Sequence[str]
-) -> None:
+) -> bool:
+    """Compare the entry index with the data. Return False if it does not exist."""
     where = f"{store.address}/{key.entries_name}"
     try:
         found = retry(lambda: store.get(key.entries_name, INDEX_BYTES_MAX)).data
     except NotFound:
-        return  # offloaded without an entry index, as by Pulsar
+        return False
     sizes = {"block_bytes": segment.block_bytes, "file_bytes": segment.file_bytes}
     expected = [sealed_bytes(entry_index, store_id=store_id, **sizes) for store_id in store_ids]
     if found not in expected:
@@ -160,6 +183,7 @@ def _require_entry_index(
         parse_sealed(found, Path(where), key.ledger_id, segment.entries)
         at = _first_difference(found, expected[0])
         raise Corrupt(f"{where} at {at}: differs from the entries of the data object")
+    return True
 
 
 def _require_block_index(

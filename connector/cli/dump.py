@@ -68,6 +68,10 @@ from pyspark_ledger.offload.storage.factory import open_object_store
 
 dump = typer.Typer(no_args_is_help=True, help="Print the content of a file of this project or of Pulsar.")
 _TIMES = ("publishTime", "brokerTime")
+_NO_ENTRY_INDEX = (
+    " in the bucket without an object '…-entries': reads of single entries are slower, and no row is missing. "
+    "This is expected if managedLedgerOffloadFineIndex was 0 at the upload"
+)
 File = Annotated[Path, typer.Argument(help="The file.")]
 
 
@@ -203,6 +207,8 @@ def _verify_bucket(address: str, name: str | None, output: Output) -> None:
             found = verify_home(home, segments, name, bar.update if bar.shown else lambda *_: None)
         if home.head(MANIFEST).version:
             literal_console(stderr=True).print(KEEPS_VERSIONS % address)
+        if found.without_index:
+            literal_console(stderr=True).print(counted(found.without_index, "segment") + _NO_ENTRY_INDEX)
     finally:
         home.close()
         segments.close()

@@ -117,7 +117,7 @@ class BucketStore:
             self.wal.close()
             lock.release()
             raise
-        self.manifest = ManifestHolder(bucket, self._taken, limits.requests)
+        self.manifest = ManifestHolder(bucket, self._taken, limits.requests, lambda: self.wal.end)
         self.collector = Collector(
             bucket,
             self.manifest,
@@ -178,11 +178,16 @@ class BucketStore:
         self.store.settle()
 
     def close(self) -> None:
-        """Wait until the queued work is acknowledged, release the store, and remove the broker from the manifest."""
+        """Wait until the queued work is acknowledged, release the store, and remove the broker from the manifest.
+
+        The manifest then states the end of the log. So the loss of any object after an orderly end is noticed.
+        """
         self.settle()
         self.store.close()
         self.wal.close()
-        if self.manifest.manifest.broker is None or self.wal.failed is not None:
+        manifest = self.manifest.manifest
+        is_stated = manifest.broker is None and manifest.acknowledged == self.wal.end
+        if is_stated or self.wal.failed is not None:
             return
         try:
             self.manifest.change(broker=None)

@@ -6,6 +6,7 @@ change is a put that succeeds only if the manifest in the bucket still has the e
 Invariants
 - A change succeeds only if no other broker replaced the manifest. So a success proves that this broker owns the store.
 - If the bucket has the manifest of another broker, a change raises Fenced.
+- Each change also states up to which number the log is acknowledged.
 - If a change gets no response before its deadline, it may have succeeded. So the next change first reads the manifest,
   and starts from the content that it finds.
 """
@@ -13,6 +14,7 @@ Invariants
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from msgspec.structs import replace
@@ -25,12 +27,16 @@ from pyspark_ledger.ledger.wal.requests import FoundManifest, RequestLimits, rea
 
 
 class ManifestHolder:
-    """Manifest of the broker that owns the store. Any thread may call any method."""
+    """Manifest of the broker that owns the store. Any thread may call any method.
 
-    def __init__(self, bucket: Bucket, found: FoundManifest, limits: RequestLimits) -> None:
+    `end` returns the lowest number that is not acknowledged.
+    """
+
+    def __init__(self, bucket: Bucket, found: FoundManifest, limits: RequestLimits, end: Callable[[], int]) -> None:
         self._bucket = bucket
         self._found = found
         self._limits = limits
+        self._end = end
         self._lock = threading.Lock()
 
     @property
@@ -42,7 +48,8 @@ class ManifestHolder:
         with self._lock:
             while True:
                 before = self._found
-                after = replace(before.manifest, revision=before.manifest.revision + 1, **values)
+                stated = {"revision": before.manifest.revision + 1, "acknowledged": self._end()}
+                after = replace(before.manifest, **stated, **values)
                 try:
                     self._found = replace_manifest(self._bucket, before, after, self._limits)
                 except AlreadyExists:

@@ -121,7 +121,7 @@ def _build(
         advance(reader.scan.next - manifest.first)
     end = reader.scan.next
     try:
-        reader.require_end(end, manifest.window)
+        reader.require_end(manifest)
     except Corrupt:
         if reader.fetch(end) is None:
             raise  # if the object exists now, a broker has put it since the view read the end

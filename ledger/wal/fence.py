@@ -134,6 +134,7 @@ def taken_over(
         settings=before.settings,
         home=home or before.home,
         former=[*before.former_ids, before.store_id] if new_id else before.former,
+        acknowledged=before.acknowledged,
     )
 
 

@@ -14,8 +14,10 @@
 
 Integers are big-endian. *Bytes of dir.* is the length of the directory. msgpack is a compact binary form of JSON. The
 epoch is a number that each new broker of the store raises. The nonce is the random id of the broker that wrote the
-object. A part is of the kind `records` (changed rows of the metadata) or `bytes` (bytes of a file). Its payload is its
-content. `ledger.database.changed_rows` has the format of `records`.
+object. The high byte of *flags* is the number of earlier objects that were not acknowledged when the object was put.
+So the object states up to which number everything was acknowledged. An object of format 1 does not state this. A part
+is of the kind `records` (changed rows of the metadata) or `bytes` (bytes of a file). Its payload is its content.
+`ledger.database.changed_rows` has the format of `records`.
 
 Invariants
 - If any bit is damaged, the decoder raises `Corrupt`. The error names the object and the place, and has the expected
@@ -38,8 +40,10 @@ import msgspec
 from pyspark_ledger.ledger.checksum import Buffer, crc32c
 from pyspark_ledger.ledger.errors import Corrupt, Unsupported
 
-_MAGIC, FORMAT = b"LWAL", 1
+_MAGIC, FORMAT = b"LWAL", 2
+_UNSTATED = 1  # the format without a statement
 _CLAIM = 1
+_PENDING_SHIFT, _PENDING_MAX = 8, 255
 _HEADER = struct.Struct(">4sHH16sQQ16sQI")
 _CRC = struct.Struct(">I")
 HEADER_BYTES = _HEADER.size + _CRC.size
@@ -63,7 +67,11 @@ class WalPart(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Header(NamedTuple):
-    """Identity of a log object. `nonce` is the random id of the broker that wrote the object."""
+    """Identity of a log object. `nonce` is the random id of the broker that wrote the object.
+
+    `pending` earlier objects were not acknowledged when the object was put. If the object does not state this, none is
+    assumed to be acknowledged.
+    """
 
     store_id: uuid.UUID
     epoch: int
@@ -71,6 +79,12 @@ class Header(NamedTuple):
     nonce: uuid.UUID
     time_ms: int
     claim: bool = False
+    pending: int = 0
+
+    @property
+    def acknowledged(self) -> int:
+        """The number below which every object was acknowledged when this object was put."""
+        return self.number - self.pending
 
 
 class WalRange(NamedTuple):
@@ -98,10 +112,11 @@ def encode_object(header: Header, parts: Sequence[tuple[WalPart, Buffer]]) -> li
     Each payload must have the length and the checksum in its `WalPart`.
     """
     directory = _encode_parts([part for part, _ in parts])
+    assert header.pending <= _PENDING_MAX, header  # noqa: S101 — the largest window is smaller
     head = _HEADER.pack(
         _MAGIC,
         FORMAT,
-        _CLAIM if header.claim else 0,
+        header.pending << _PENDING_SHIFT | (_CLAIM if header.claim else 0),
         header.store_id.bytes,
         header.epoch,
         header.number,
@@ -125,13 +140,15 @@ def decode_header(data: Buffer, where: str) -> tuple[Header, int]:
     if magic != _MAGIC:
         raise Corrupt(f"{where} starts with {magic.hex()}, expected {_MAGIC.hex()}: not an object of a ledger store")
     _require_sum(view[: _HEADER.size], _HEADER.size, view, f"{where}, header")
-    if number != FORMAT or flags & ~_CLAIM:
+    pending = flags >> _PENDING_SHIFT
+    if number not in (_UNSTATED, FORMAT) or flags & ~_CLAIM & _PENDING_MAX or (number == _UNSTATED and pending):
         raise Unsupported(
-            f"{where} has format {number} and flags {flags:#x}, this version reads format {FORMAT}",
+            f"{where} has format {number} and flags {flags:#x}, this version reads formats {_UNSTATED} and {FORMAT}",
             hint="Use a newer version of this package",
         )
-    header = Header(uuid.UUID(bytes=store), epoch, at, uuid.UUID(bytes=nonce), time_ms, bool(flags & _CLAIM))
-    return header, length
+    pending = at if number == _UNSTATED else pending
+    claim = bool(flags & _CLAIM)
+    return Header(uuid.UUID(bytes=store), epoch, at, uuid.UUID(bytes=nonce), time_ms, claim, pending), length
 
 
 def decode_object(data: Buffer, where: str) -> LogObject:

@@ -3,8 +3,7 @@
     {"format": 2, "store_id": …, "epoch": 3, "revision": 17, "nonce": …, "snapshot": {…}, "first": 1200, "window": 8,
      "broker": {"address": …, "process": …, "secret": …},
      "move": {"state": "arriving", "directory": …, "host": …}, "settings": {"name": number or text},
-     "home": "s3://lake/ledgers", "former": ["<id>"],
-     "crc32c": 305419896}
+     "home": "s3://lake/ledgers", "former": ["<id>"], "acknowledged": 1207, "crc32c": 305419896}
 
 Invariants
 - `crc32c` is the last member. It is the checksum of all bytes before the comma in front of this member. If any bit is
@@ -13,7 +12,9 @@ Invariants
   id of an object's content). Each replacement raises `revision` by one.
 - Each new broker raises `epoch`. `first` is the number of the oldest log object that is still needed. `window` is the
   number of log objects that may be unacknowledged at the same time.
-- `epoch`, `first` and `window` never fall. `window` changes only together with `epoch`.
+- All log objects with a number below `acknowledged` were acknowledged when the manifest was put. Format 1 lacks this
+  field.
+- `epoch`, `first`, `window` and `acknowledged` never fall. `window` changes only together with `epoch`.
 - `nonce` is the random id of a broker. If the response to a put was lost, the broker recognizes its own put by `nonce`
   and `revision`.
 - The manifest contains no secret. `secret` is the name of the object that contains the secret.
@@ -34,7 +35,7 @@ from pyspark_ledger.ledger.checksum import crc32c
 from pyspark_ledger.ledger.errors import Corrupt, Unsupported
 
 FORMAT: Literal[2] = 2
-"""Format 2 has `home` and `former`."""
+"""Format 2 has `home`, `former` and `acknowledged`."""
 BYTES_MAX = 64 * 1024
 
 
@@ -89,10 +90,19 @@ class StoreManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     settings: dict[str, int | str] | msgspec.UnsetType = msgspec.UNSET
     home: str | msgspec.UnsetType = msgspec.UNSET
     former: list[str] | msgspec.UnsetType = msgspec.UNSET
+    acknowledged: int = 0
 
     @property
     def former_ids(self) -> list[str]:
         return self.former or []
+
+    @property
+    def stated_end(self) -> int:
+        """The number below which no log object may be missing, except objects below `first`.
+
+        A snapshot is put after all records of lower numbers are acknowledged.
+        """
+        return max(self.acknowledged, 0 if self.snapshot is None else self.snapshot.records_from)
 
 
 _SUM = b',"crc32c":'
@@ -108,7 +118,7 @@ _decode_format = msgspec.json.Decoder(_Format).decode
 
 
 def encode_manifest(manifest: StoreManifest) -> bytes:
-    body = msgspec.json.encode(manifest)[:-1]
+    body = msgspec.json.encode(msgspec.structs.replace(manifest, format=FORMAT))[:-1]
     return body + _SUM + b"%d}" % crc32c(body)
 
 
@@ -144,6 +154,7 @@ def require_successor(before: StoreManifest, after: StoreManifest, where: str) -
         and after.epoch >= before.epoch
         and after.first >= before.first
         and after.window >= before.window
+        and after.acknowledged >= before.acknowledged
         and (not same_epoch or (after.window == before.window and after.nonce == before.nonce))
     )
     if not kept:

@@ -9,9 +9,10 @@ Rules
 - The reader requests several objects at once, and applies them in the order of their numbers.
 - While another process reads, the broker may raise the first live number and delete the objects below it. So the caller
   reads the manifest again at the end. If the first live number has changed, the caller starts there again.
-- A broker has at most `window` puts in flight. So no object can have the number `end + window` or a higher number,
-  where `end` is the first missing number. Such an object proves that an earlier object is lost. Then the reader raises
-  Corrupt.
+- The log ends at the first missing number. This object is lost, and the reader raises Corrupt, if one of these is true.
+  1. The manifest, its snapshot or a later object states that the number was acknowledged.
+  2. There is an object `window` or more numbers later. A broker has at most `window` puts in flight.
+- Otherwise the object may be missing after a kill, because it was never acknowledged.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 from typing import NamedTuple
 
 from pyspark_ledger.ledger.checksum import crc32c
 from pyspark_ledger.ledger.errors import Corrupt, NotFound
-from pyspark_ledger.ledger.wal.bucket import LOG_PREFIX, Bucket, log_key, number_of
+from pyspark_ledger.ledger.wal.bucket import LOG_PREFIX, MANIFEST, Bucket, log_key, number_of
 from pyspark_ledger.ledger.wal.log_object import LogObject, WalPart, WalRange, decode_object
+from pyspark_ledger.ledger.wal.manifest import StoreManifest
 from pyspark_ledger.ledger.wal.requests import RequestLimits, repeated
 from pyspark_ledger.ledger.wal.scan import LogScan, Part, PayloadPlace
 
@@ -106,15 +109,35 @@ class WalReader:
             )
         return found
 
-    def require_end(self, number: int, window: int) -> None:
-        """Raise Corrupt if the log has an object at `number + window` or later. Then earlier objects are lost."""
-        listing = self._bucket.objects(LOG_PREFIX, after=log_key(number + window - 1))
-        beyond = repeated(lambda: next(iter(listing), None), self._limits)
-        if beyond is not None:
-            raise Corrupt(
-                f"{self._where(number)} is missing, and {number_of(beyond.key)} is there: objects of the log are lost",
-                hint="Restore them, for example from older versions of the bucket's objects",
-            )
+    def require_end(self, manifest: StoreManifest) -> None:
+        """Raise Corrupt if the object of the next number was lost. Then this number is not the end of the log.
+
+        `manifest` was read before the log.
+        """
+        number, window = self.scan.next, manifest.window
+        if manifest.stated_end > number:
+            raise self._lost(number, _stating(MANIFEST, manifest.stated_end))
+        for later in repeated(lambda: self._later(number, window), self._limits):
+            if later >= number + window:
+                raise self._lost(number, f"{log_key(later)} is there")
+            found = self.fetch(later)
+            if found is not None and found.header.acknowledged > number:
+                raise self._lost(number, _stating(log_key(later), found.header.acknowledged))
+
+    def _later(self, number: int, most: int) -> list[int]:
+        """Return at most `most` numbers of objects after `number`."""
+        listing = self._bucket.objects(LOG_PREFIX, after=log_key(number))
+        return [number_of(listed.key) for listed in islice(listing, most)]
+
+    def _lost(self, number: int, proof: str) -> Corrupt:
+        return Corrupt(
+            f"{self._where(number)} is missing, and {proof}: objects of the log are lost",
+            hint="Restore them, for example from older versions of the bucket's objects",
+        )
 
     def _where(self, number: int) -> str:
         return f"{log_key(number)} of {self._bucket.address}"
+
+
+def _stating(key: str, end: int) -> str:
+    return f"{key} states that all objects below {end} were acknowledged"

@@ -51,12 +51,14 @@ class RequestLimits:
     """Limits of a writer and its requests.
 
     `flush_interval_ms` is the minimum time between two objects that are not full. `object_bytes` is the size of a full
-    object. `deadline_ms` is the time after which a request is not repeated again. `refused_ms` is this time while S3
-    refuses the credentials.
+    object. After `idle_ms` without a batch, the writer puts one object without parts (`ledger.wal.flush`).
+    `deadline_ms` is the time after which a request is not repeated again. `refused_ms` is this time while S3 refuses
+    the credentials.
     """
 
     flush_interval_ms: int = 100
     object_bytes: int = 8 * 1024 * 1024
+    idle_ms: int = 30_000
     deadline_ms: int = 300_000
     refused_ms: int = 30_000
 

@@ -14,6 +14,8 @@ Invariants
 - Before its first claim and before its first put, the taker reads the manifest again, and ends if the epoch has
   changed. So a later taker finds every object that this taker has read or claimed, and uses only slots after them. If
   the operating system suspends a taker, its late claim or put cannot reach a slot of a later taker.
+- Before its first claim, the taker checks that the free slot is the end of the log, and that no object there was lost
+  (`WalReader.require_end`).
 - The taker claims the first free slot. If the earlier broker has meanwhile put an object there, the taker reads this
   object and tries the next slot. Objects of the earlier broker in slots after the claim are void: readers skip them.
 - Each other slot of the window gets a claim or has a void object. So a late put of the earlier broker cannot reach a
@@ -87,40 +89,43 @@ class TakeOver:
         scan = self.scan = LogScan(manifest.first)
         reader = WalReader(self._bucket, manifest.store_id, scan, self._limits, manifest.former_ids)
         yield from reader.batches()
-        while self._claim_first(scan) is Slot.LOST:
+        while self._claim_first(reader) is Slot.LOST:
             found = reader.fetch(scan.next)
             if found is None:
                 raise Unavailable(f"{log_key(scan.next)} of {self._bucket.address} is deleted while it is read")
             yield from reader.apply(found)
             yield from reader.batches()
-        self._require_end(reader, scan.next)
         claims = claimed_slots(scan.next, manifest.window)
         for number in claims[1:]:
-            self._claim(number)
+            self._claim(number, claims.start)
         self._require_owner()
         self._first_number = claims.stop
 
-    def _require_end(self, reader: WalReader, number: int) -> None:
+    def _require_end(self, reader: WalReader) -> None:
         """Raise Corrupt if objects of the log are lost, or Fenced if a later taker has written after the window."""
         try:
-            reader.require_end(number, self.found.manifest.window)
+            reader.require_end(self.found.manifest)
         except Corrupt:
             self._require_owner()
             raise
 
-    def _claim_first(self, scan: LogScan) -> Slot:
+    def _claim_first(self, reader: WalReader) -> Slot:
         """Claim the first free slot. Raises Fenced if another broker has raised the epoch.
+
+        A claim in the slot of a lost object would hide the loss, because it makes all later objects void. So a loss
+        raises Corrupt before the claim.
 
         Raises Corrupt if the log has objects of this epoch already. Then an old version of the manifest was restored.
         """
+        self._require_end(reader)
         self._require_owner()
-        epoch, where = self.found.manifest.epoch, self._bucket.address
+        scan, epoch, where = reader.scan, self.found.manifest.epoch, self._bucket.address
         if scan.epoch >= epoch:
             raise Corrupt(
                 f"{log_key(scan.next - 1)} of {where} follows epoch {scan.epoch}, the manifest had {epoch - 1}",
                 hint=f"An older version of {MANIFEST} was restored; restore the newest",
             )
-        return self._claim(scan.next)
+        return self._claim(scan.next, scan.next)
 
     def _require_owner(self) -> None:
         """Raise Fenced if a later taker has raised the epoch.
@@ -130,9 +135,11 @@ class TakeOver:
         found = read_manifest(self._bucket, self._limits)
         require_epoch(found.manifest, self.found.manifest.epoch, self._bucket.address)
 
-    def _claim(self, number: int) -> Slot:
+    def _claim(self, number: int, end: int) -> Slot:
+        """Claim a slot. All objects below `end` were read."""
         manifest = self.found.manifest
-        header = Header(uuid.UUID(manifest.store_id), manifest.epoch, number, self._nonce, self._clock(), claim=True)
+        store_id, now_ms = uuid.UUID(manifest.store_id), self._clock()
+        header = Header(store_id, manifest.epoch, number, self._nonce, now_ms, claim=True, pending=number - end)
         return store_object(self._bucket, header, encode_object(header, []), self._limits)
 
 

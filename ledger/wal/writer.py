@@ -75,7 +75,7 @@ class WalWriter:
         self._clock = clock
         self._on_failure = on_failure
         self._slots = Slots(identity.number, identity.epoch, window)
-        self._schedule = FlushSchedule(limits.flush_interval_ms, limits.object_bytes)
+        self._schedule = FlushSchedule(limits.flush_interval_ms, limits.object_bytes, limits.idle_ms)
         self._packer = Packer()
         self._waiting: list[tuple[Sequence[Item], Future[WalRange]]] = []
         self._packed: list[Future[WalRange]] = []  # futures of the batches in the packer, in order
@@ -163,7 +163,8 @@ class WalWriter:
             elif self._continued is None or packed.ended:
                 self._continued = number
             self._schedule.flushed(monotonic_ms(), len({part.file for part, _ in packed.parts}))
-        header = self._identity._replace(number=number, time_ms=self._clock())
+            pending = number - self._slots.lowest
+        header = self._identity._replace(number=number, time_ms=self._clock(), pending=pending)
         self._putters.submit(self._put, header, encode_object(header, packed.parts))
 
     # Put threads.

@@ -17,6 +17,7 @@ import pytest
 from pyspark_ledger.ledger.bucket_store.home import BucketStore
 from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.errors import Corrupt, DataLoss, Refused, Unavailable, Unsupported
+from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
 from pyspark_ledger.ledger.message.entry import BrokerStamp, is_marker
 from pyspark_ledger.ledger.position import PositionRange
 from pyspark_ledger.ledger.protocol.reads import ReadRequest
@@ -258,10 +259,29 @@ def test_verification_names_a_wrong_or_missing_index_object(rig: BucketRig, suff
     rig.bucket.put(key, bytes(damaged), found.head.metadata)
     with pytest.raises(Corrupt, match=key.removeprefix("segments/")):
         verify(rig)
-    if suffix == "-index":
-        rig.bucket.delete([key])
-        with pytest.raises(DataLoss, match=key.removeprefix("segments/")):
-            verify(rig)
+    rig.bucket.delete([key])
+    with pytest.raises(DataLoss, match=key.removeprefix("segments/")):
+        verify(rig)
+
+
+@pytest.mark.parametrize("suffix", ["-entries", "-index"])
+def test_verification_reads_index_objects_whose_put_is_not_recorded(
+    rig: BucketRig, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = filled(rig)
+    with monkeypatch.context() as killed:
+        killed.setattr(ManagedLedger, "complete_indexes", lambda *_: None)
+        broker.store.offloads.direct.put("log")
+    assert verify(rig).without_index == 0
+    key = f"segments/{data_keys(rig)[1]}{suffix}"
+    found = rig.bucket.get(key, 1 << 20)
+    damaged = bytearray(found.data)
+    damaged[-5] ^= 1
+    rig.bucket.put(key, bytes(damaged), found.head.metadata)
+    with pytest.raises(Corrupt, match=key.removeprefix("segments/")):
+        verify(rig)
+    rig.bucket.delete([key])
+    verify(rig)
 
 
 def verify(rig: BucketRig) -> VerifiedHome:

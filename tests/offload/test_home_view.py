@@ -195,10 +195,11 @@ def test_view_writes_nothing(tmp_path: Path, s3_server: S3Server, bucket: str, m
     rig.close()
 
 
-def test_view_of_a_damaged_log_names_the_object(rig: BucketRig) -> None:
+@pytest.mark.parametrize("place", [3, -3, -2])
+def test_view_of_a_damaged_log_names_the_object(rig: BucketRig, place: int) -> None:
     broker = rig.host()
     append(broker, numbered(30), entries=1_000)
-    key = rig.keys("wal/")[3]
+    key = rig.keys("wal/")[place]
     rig.bucket.delete([key])
     with pytest.raises(Corrupt, match=f"{key} .*is missing"):
         view_of(rig)

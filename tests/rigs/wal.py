@@ -50,9 +50,12 @@ class WalRig:
         return writer, texts
 
     def read(self) -> list[bytes]:
-        """Return the texts of all batches that a reader finds."""
-        scan = LogScan(read_manifest(self.bucket, LIMITS).manifest.first)
-        return [text_of(batch.parts) for batch in WalReader(self.bucket, self.store_id, scan, LIMITS).batches()]
+        """Return the texts of all batches that a reader finds. Raises Corrupt if a log object is lost."""
+        manifest = read_manifest(self.bucket, LIMITS).manifest
+        reader = WalReader(self.bucket, self.store_id, LogScan(manifest.first), LIMITS)
+        texts = [text_of(batch.parts) for batch in reader.batches()]
+        reader.require_end(manifest)
+        return texts
 
     def collect(self, writer: WalWriter) -> None:
         """Mark all objects of the log as unneeded, and delete them, as the broker's clean-up does."""

@@ -13,11 +13,12 @@ import pytest
 
 from pyspark_ledger.ledger.bucket_store.verification import VerifiedStore, verify_store
 from pyspark_ledger.ledger.errors import Corrupt, DataLoss, LedgerError, NotFound
+from pyspark_ledger.ledger.wal.bucket import number_of
 from pyspark_ledger.ledger.wal.reader import WalReader
 from pyspark_ledger.offload.home_verification import VerifiedHome, verify_home
 from pyspark_ledger.offload.storage.directory import DirectoryStore
 from pyspark_ledger.offload.storage.s3_options import S3Options
-from tests.rigs.bucket_store import REQUESTS, BucketRig, append, cursor, log, numbered, offload
+from tests.rigs.bucket_store import REQUESTS, BucketRig, append, cursor, log, numbered, offload, payloads
 from tests.rigs.cursors import given
 
 FLIPS = 6
@@ -94,17 +95,68 @@ def test_a_flipped_bit_in_any_object_is_found(full: BucketRig) -> None:
     assert kinds == {"manifest", "segments", "snapshot", "wal"}
 
 
+def kind_of(key: str) -> str:
+    return key.partition("/")[0] + ("-" + key.rpartition("-")[2] if key.endswith(("-index", "-entries")) else "")
+
+
+KINDS = {"manifest", "snapshot", "wal", "segments", "segments-index", "segments-entries"}
+"""Kinds of objects of a store. `tests/offload/test_direct_store.py` has the objects that tasks put."""
+
+
+def test_a_fault_in_each_kind_of_object_is_named(full: BucketRig) -> None:
+    kinds = {kind_of(key): key for key in full.keys()}  # noqa: SIM118 — a method of the rig
+    assert set(kinds) == KINDS
+    for key in kinds.values():
+        data = full.bucket.get(key, 1 << 24).data
+        damaged = bytearray(data)
+        damaged[len(data) // 2] ^= 1
+        full.bucket.put(key, bytes(damaged))
+        with pytest.raises((Corrupt, DataLoss), match=key.rpartition("/")[2]):
+            run(full)
+        full.bucket.put(key, data)
+    assert run(full).without_index == 0
+
+
 def test_a_deleted_object_is_found(full: BucketRig) -> None:
-    """A deleted object at the very end of the log cannot be told from the end. All others can."""
-    end = full.keys("wal/")[-1 - full.manifest().window :]
-    keys = [key for key in full.keys() if key not in end]  # noqa: SIM118 — a method of the rig
-    for key in keys:
+    """The newest object of the log of a running broker cannot be told from the end. All others can."""
+    newest = full.keys("wal/")[-1]
+    for key in full.keys():  # noqa: SIM118 — a method of the rig
         data = full.bucket.get(key, 1 << 24).data
         full.bucket.delete([key])
-        if not key.endswith("-entries"):  # another reader builds this index from the data
+        if key.endswith("-entries"):  # a segment may be uploaded without this index, which no row needs
+            assert run(full).without_index == 1
+        elif key == newest:
+            assert run(full).entries["public/default/persistent/log"] == 11
+        else:
             with pytest.raises((Corrupt, DataLoss, NotFound)):
                 run(full)
         full.bucket.put(key, data)
+
+
+def test_after_an_orderly_end_the_loss_of_any_object_is_found(full: BucketRig) -> None:
+    full.opened.pop().close()
+    assert full.manifest().acknowledged == number_of(full.keys("wal/")[-1]) + 1
+    for key in full.keys("wal/"):
+        data = full.bucket.get(key, 1 << 24).data
+        full.bucket.delete([key])
+        with pytest.raises(Corrupt, match=f"{key} of .* is missing, and (wal/.*|manifest) states"):
+            run(full)
+        with pytest.raises(Corrupt, match=f"{key} of .* is missing"):
+            full.host("b")
+        full.bucket.put(key, data)
+    assert payloads(full.host("b")) == numbered(12)
+
+
+def test_a_collection_states_the_end_of_the_log(full: BucketRig) -> None:
+    """The manifest that names a new snapshot also states up to which number the log was acknowledged."""
+    broker = full.opened[0]
+    broker.collector.collect()
+    assert full.manifest().acknowledged == broker.wal.end
+    newest = full.keys("wal/")[-1:]
+    full.bucket.delete(newest)
+    if newest:
+        with pytest.raises(Corrupt, match=f"{newest[0]} of .* is missing, and manifest states"):
+            run(full)
 
 
 def test_a_collection_during_the_pass_is_no_damage(full: BucketRig, monkeypatch: pytest.MonkeyPatch) -> None:

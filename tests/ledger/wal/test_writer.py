@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+from typing import Any
 
 import pytest
 
@@ -11,10 +12,11 @@ from pyspark_ledger.ledger.errors import Fenced, LedgerError, Unavailable
 from pyspark_ledger.ledger.wal.bucket import LOG_PREFIX, log_key, number_of
 from pyspark_ledger.ledger.wal.fence import Slot
 from pyspark_ledger.ledger.wal.packing import FileBytes
+from pyspark_ledger.ledger.wal.reader import WalReader
 from pyspark_ledger.ledger.wal.requests import read_manifest
-from pyspark_ledger.ledger.wal.scan import LogScan
 from pyspark_ledger.ledger.wal.take_over import TakeOver
 from pyspark_ledger.ledger.wal.writer import WalWriter
+from tests.rigs.deadline import wait_until
 from tests.rigs.fault_proxy import FaultProxy
 from tests.rigs.wal import LIMITS, WalRig, text
 
@@ -41,6 +43,15 @@ def test_a_lone_batch_needs_one_put_and_one_look(rig: WalRig, proxy: FaultProxy)
     before = proxy.requests
     writer.append(text(0)).result(WAIT)
     assert proxy.requests - before == 2
+
+
+def test_an_idle_log_needs_one_put_and_one_look_more(rig: WalRig, proxy: FaultProxy) -> None:
+    writer, _ = rig.take_over(limits=dataclasses.replace(LIMITS, idle_ms=200))
+    first, before = writer.end, proxy.requests
+    for number in range(2):
+        writer.append(text(number)).result(WAIT)
+        wait_until(lambda: writer.end == first + 2 * (number + 1))  # noqa: B023 — called at once
+    assert proxy.requests - before == 8
 
 
 def test_many_clients_share_objects(rig: WalRig) -> None:
@@ -143,9 +154,9 @@ def test_a_taker_that_was_overtaken_reports_no_loss(rig: WalRig, monkeypatch: py
     old.append(text(0)).result(WAIT)
     claim_first = TakeOver._claim_first
 
-    def overtaken(taking: TakeOver, scan: LogScan) -> Slot:
+    def overtaken(taking: TakeOver, reader: WalReader) -> Slot:
         monkeypatch.undo()
-        claimed = claim_first(taking, scan)
+        claimed = claim_first(taking, reader)
         new, _ = rig.take_over()
         for number in range(3):
             new.append(text(number)).result(WAIT)
@@ -165,7 +176,7 @@ def test_a_taker_that_was_suspended_over_a_collection_takes_no_slot(
     old.append(text(0)).result(WAIT)
     real, calls, owners = getattr(TakeOver, where), list[int](), list[WalWriter]()
 
-    def suspended(taking: TakeOver, place: LogScan | int) -> Slot:
+    def suspended(taking: TakeOver, *places: Any) -> Slot:
         calls.append(1)
         if len(calls) == call:
             monkeypatch.undo()
@@ -173,7 +184,7 @@ def test_a_taker_that_was_suspended_over_a_collection_takes_no_slot(
             for number in range(3):
                 owners[0].append(text(number)).result(WAIT)
             rig.collect(owners[0])
-        found: Slot = real(taking, place)
+        found: Slot = real(taking, *places)
         return found
 
     monkeypatch.setattr(TakeOver, where, suspended)
