@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 # Option that Spark adds for tables of its catalog.
 _CATALOG_OPTION = "owner"
+_CHECKPOINT = "checkpointlocation"
 
 
 class LedgerSource:
@@ -189,7 +190,9 @@ class LedgerSource:
         from pyspark_ledger.connector.write.writers import LedgerStreamWriter
 
         self._require_store()
-        return LedgerStreamWriter(prepare_target(self._options("stream write"), schema), self._version)
+        options = self._options("stream write")
+        checkpoint = next((text for name, text in self._option_texts.items() if name.lower() == _CHECKPOINT), "")
+        return LedgerStreamWriter(prepare_target(options, schema), self._version, checkpoint, options.repeated_batches)
 
     def _options(self, use: Use) -> LedgerOptions:
         return self._located(read_options(self._option_texts, use))

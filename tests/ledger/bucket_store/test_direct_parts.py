@@ -72,7 +72,7 @@ def test_a_repeated_commit_changes_nothing_and_deletes_no_listed_object(rig: Buc
     part = put(opened, 1, 0, numbered(9))
     opened.store.commit(request(1, [part]))
     assert opened.store.commit(request(1, [part])).repeated
-    opened.store.abort(AbortRun("q", 1, []))
+    opened.store.runs.abort(AbortRun("q", 1, []))
     opened.store.offloads.sweep()
     assert payloads(opened) == numbered(9)
 
