@@ -8,10 +8,10 @@ Spark writes `offsets/N` before batch N runs. So the committer of batch N can re
 Rules
 - The digest of a batch's offsets covers the lines of the sources only. Reason: the line of metadata has the time at
   which Spark planned the batch. The content of a line is not interpreted, so every version of the file is readable.
-- Offsets are unknown ("") if this process cannot read the files: the place is none of the places below, a file is
-  missing, or `metadata` names another query. Unknown offsets are no error.
+- Offsets are unknown ("") if this process cannot read the files, or if `metadata` names another query. Unknown
+  offsets are no error.
 - A place is a path of this host, `file:`, `dbfs:` (mounted at `/dbfs`), `s3:` or `s3a:`. Spark and this process resolve
-  a relative path against the same directory.
+  a relative path against the same directory. The id in `metadata` shows that this is the query's checkpoint.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 import re
 from collections.abc import Callable
 from contextlib import suppress
@@ -33,6 +34,13 @@ if TYPE_CHECKING:
 Fetch = Callable[[str], bytes | None]
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _S3_WAIT_MS = 5_000  # a bucket that Spark reaches answers sooner
+_CREDENTIALS = {
+    "AWS_ACCESS_KEY_ID",
+    "AWS_PROFILE",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+}
 _BYTES_MAX = 64 * 1024 * 1024
 _log = logging.getLogger(__name__)
 
@@ -80,6 +88,8 @@ def _fetcher(location: str, s3: S3Options | None) -> Fetch:
     if not location or kind not in ("", "file", "dbfs", "s3", "s3a"):
         return lambda _: None
     if kind in ("s3", "s3a"):
+        if not _has_credentials(s3):
+            return lambda _: None
         return _s3_fetcher(location.split(":", 1)[1], s3)
     path = re.sub(r"^//+", "/", location[len(kind) + 1 :] if kind else location)
     folder = Path("/dbfs", path.lstrip("/")) if kind == "dbfs" else Path(path)
@@ -90,6 +100,15 @@ def _fetcher(location: str, s3: S3Options | None) -> Fetch:
         return None
 
     return fetch
+
+
+def _has_credentials(s3: S3Options | None) -> bool:
+    """Return whether options, environment or files name credentials. Reason: the search of a host's role takes seconds.
+
+    Spark may reach the bucket with credentials of Hadoop's configuration, which this process does not know.
+    """
+    named = s3 is not None and bool(s3.profile or s3.credential_provider)
+    return named or bool(_CREDENTIALS & os.environ.keys()) or Path("~/.aws/credentials").expanduser().exists()
 
 
 def _s3_fetcher(rest: str, s3: S3Options | None) -> Fetch:

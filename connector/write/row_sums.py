@@ -1,7 +1,7 @@
 """Sums over the rows of a batch. They do not depend on the order of rows, nor on their division between tasks.
 
-If the sink cannot read the offsets of a batch (`connector.write.checkpoint`), the sums show whether a batch with the
-number of a stored batch has its rows.
+The sink needs them if it cannot read the offsets of a batch (`connector.write.checkpoint`). Then the sums show whether
+a repeated batch has the rows of the stored batch.
 
     number        sum over the 64 bits of each value, after a mix of these bits
     text, bytes   sum over all bytes, and over the mixed lengths of the values

@@ -367,13 +367,12 @@ class LogWriter:
             self._require_whole()
         earlier = self.list.committed.get(request.query)
         verdict = judge_queued(request, run.decided, earlier, self.name)
-        if verdict.origin is None:
-            return unwritten(verdict, earlier)
         run.decided = verdict.origin
+        if run.decided is None:
+            return unwritten(verdict, earlier)
         if not request.parts:
             at = self.list.snapshot(self._open).end
-            self.list.record(run.committed(at, at, 0, 0, self._context.clock()))
-            return CommittedRun(False, at, at, 0, 0)
+            return self.list.record(run.committed(at, at, 0, 0, self._context.clock()))
         if run.direct is not None:
             return self._promote_direct(run, run.direct)
         if run.parts:

@@ -17,6 +17,7 @@ from pyspark.sql import functions as f
 
 from pyspark_ledger.ledger.api.store import LedgerStore, connect
 from tests.rigs.available_now import run_all
+from tests.stories.conftest import SPARKS_LIMIT
 
 pytestmark = [pytest.mark.thorough, pytest.mark.feature("the sink: checkpoints that go back, copies, repeated batches")]
 
@@ -37,7 +38,13 @@ class CopiedQuery:
         write = self.change(read.load("in")).writeStream.format("ledger").options(store=str(self.store), **options)
         place = str(checkpoint or self.checkpoint)
         write = write.queryName("copied") if named else write.option("checkpointLocation", place)
-        run_all(lambda: write.trigger(availableNow=True).start("out"))
+        try:
+            run_all(lambda: write.trigger(availableNow=True).start("out"))
+        except StreamingQueryException as error:
+            if SPARKS_LIMIT not in str(error):
+                raise
+            # Spark's process did not start in time on a busy machine. A test has many runs, so only this run is repeated.
+            run_all(lambda: write.trigger(availableNow=True).start("out"))
 
     def refused(
         self, said: str, *numbers: int, checkpoint: Path | None = None, named: bool = False, **options: str
@@ -158,8 +165,3 @@ def test_a_target_that_was_created_again_gets_no_batch_of_its_query(query: Copie
     query.run(repeatedBatches="append")
     query.run(2)
     assert query.stored() == [1, 2]
-
-
-def test_async_progress_is_refused_by_name(query: CopiedQuery) -> None:
-    with pytest.raises(Exception, match="option 'asyncProgressTrackingEnabled' is 'true'"):
-        query.run(0, asyncProgressTrackingEnabled="true")

@@ -10,7 +10,7 @@ evidence of what the batch has read (`ledger.message.run_marker`).
     below newest   refused: the checkpoint is from the past, or it is a copy
 
 Rules
-- Equal offsets prove a repetition, whatever its rows are. Reason: a query can give other rows when Spark repeats it.
+- Equal offsets prove a repetition, also if its rows differ. Reason: a query can give other rows when Spark repeats it.
 - If the offsets are unknown, sums of the rows decide. If the sums are unknown, the number of rows decides.
 - `skip` turns a refused batch that is not above the newest into a repetition. `append` stores a refused batch, and
   raises the query's *numbering*. Batches are ordered by numbering, then by number. So this batch is then the newest.

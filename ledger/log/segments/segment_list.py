@@ -42,6 +42,7 @@ from pyspark_ledger.ledger.metadata.records import KnownSequence, LedgerRecord
 from pyspark_ledger.ledger.metadata.segment_records import LedgerInfo, SegmentRecord, attempts_of
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
+from pyspark_ledger.ledger.protocol.commits import CommittedRun
 from pyspark_ledger.ledger.protocol.ledgers import DEDUPLICATION_ENABLED
 from pyspark_ledger.ledger.segment.continuation import continue_segment
 from pyspark_ledger.ledger.segment.format import HEADER_BYTES
@@ -180,11 +181,12 @@ class SegmentList:
         self.committed.add(batch)
         self.committed.save_next(batch)
 
-    def record(self, batch: CommittedBatch) -> None:
-        """Record a batch without entries in the metadata."""
+    def record(self, batch: CommittedBatch) -> CommittedRun:
+        """Record a batch without entries in the metadata, and return its run."""
         self.committed.save_next(batch)
         self._save()
         self.committed.add(batch)
+        return CommittedRun(False, batch.first, batch.end, batch.entries, batch.rows)
 
     def snapshot(self, log: OpenSegment | None) -> LogSnapshot:
         """Return the snapshot that readers see."""

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from pyspark_ledger.connector.write.checkpoint import Checkpoint, digest_of
+from pyspark_ledger.offload.storage.factory import open_object_store
+from streaming_examples.s3_server import S3Server
 
 OFFSETS = b'v1\n{"batchTimestampMs":1}\n{"ledgers":{"in":7}}\n-'
 
@@ -37,6 +39,21 @@ def test_a_relative_place_is_below_the_working_directory(folder: Path, monkeypat
 def test_offsets_elsewhere_are_unknown(place: str) -> None:
     checkpoint = Checkpoint(place)
     assert (checkpoint.is_readable(), checkpoint.query(), checkpoint.offsets(3)) == (False, "", "")
+
+
+@pytest.mark.parametrize("scheme", ["s3", "s3a"])
+def test_offsets_in_a_bucket_are_found_with_credentials(
+    folder: Path, bucket: str, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    place = bucket.replace("s3:", f"{scheme}:") + "/checkpoints/a"
+    assert not Checkpoint(place).is_readable(), "no credentials are named"
+    for name, value in s3_server.environment.items():
+        monkeypatch.setenv(name, value)
+    assert not Checkpoint(place).is_readable()
+    store = open_object_store(bucket)
+    for name in ("metadata", "offsets/3"):
+        store.put(f"checkpoints/a/{name}", (folder / name).read_bytes())
+    assert (Checkpoint(place).query(), Checkpoint(place).offsets(3)) == ("q", digest_of(OFFSETS))
 
 
 @pytest.mark.parametrize("metadata", [b"", b"[]", b"\xff", b"{}", b"{"])
