@@ -51,10 +51,6 @@ class Checkpoint:
     def __init__(self, location: str, s3: S3Options | None = None) -> None:
         self._fetch = _fetcher(location, s3)
 
-    def is_readable(self) -> bool:
-        """Return whether this process can read the checkpoint."""
-        return bool(self.query())
-
     def query(self) -> str:
         """Return the id of the query, or "" if it is unknown."""
         found = self._fetch("metadata")

@@ -90,7 +90,7 @@ class LedgerStreamWriter(*stream_writer_classes()):  # type: ignore[misc]  # the
         self._checkpoint = checkpoint
         self._repeated = repeated
         # Called on the driver for each batch, when Spark has recorded the offsets of the batch.
-        self._knows_offsets = self._opened().is_readable()
+        self._readable_query = self._opened().query()
 
     def _opened(self) -> Checkpoint:
         return Checkpoint(self._checkpoint, self._target.uploads)
@@ -98,10 +98,11 @@ class LedgerStreamWriter(*stream_writer_classes()):  # type: ignore[misc]  # the
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage the rows of one task on an executor. Consumes no rows if offsets will show that they are stored."""
         query, batch = running_batch()
-        may_skip = self._knows_offsets and self._repeated != "append"
+        knows_offsets = self._readable_query == query
+        may_skip = knows_offsets and self._repeated != "append"
         if may_skip and is_repeated_task(sink_client(self._target).call, self._target, query, batch):
             return nothing_staged(self._target, self._version, query, batch)
-        summed = not self._knows_offsets
+        summed = not knows_offsets
         return stage_rows(self._target, self._version, query, batch, iterator, running_task(), summed=summed)
 
     def commit(self, messages: list[PartMessage | None], batchId: int) -> None:  # noqa: N803

@@ -49,7 +49,8 @@ class RunOrigin(msgspec.Struct, frozen=True):
     """Evidence of what a batch has read. `ledger.log.segments.repeated_batches` compares the evidence of two batches.
 
     `offsets` is a digest of the sources' offsets in Spark's checkpoint. `sums` are sums over the rows. Each is empty if
-    it is unknown. `numbering` counts how often the query has started to count its batches from a lower number.
+    it is unknown. `numbering` is 1, and rises when the query starts to count its batches from a lower number. It is 0
+    if an earlier version, which recorded no origin, has written the run.
     """
 
     offsets: str = ""

@@ -43,7 +43,7 @@ class CopiedQuery:
         except StreamingQueryException as error:
             if SPARKS_LIMIT not in str(error):
                 raise
-            # Spark's process did not start in time on a busy machine. A test has many runs, so only this run is repeated.
+            # On a busy machine Spark's process may start too late. Only this run of the test is repeated.
             run_all(lambda: write.trigger(availableNow=True).start("out"))
 
     def refused(

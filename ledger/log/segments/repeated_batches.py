@@ -36,6 +36,9 @@ APPEND = (
 )
 
 
+_FIRST = 1  # numbering of a query; 0 in runs of earlier versions
+
+
 class DeletedRun(NamedTuple):
     """Newest batch of a query in a deleted ledger, and the incarnations of this ledger and of its successor."""
 
@@ -75,7 +78,7 @@ def judge(
     found = _lower(request, newest, target) if batch < newest.batch else _other(request, newest, target)
     if given.repeated == "skip":
         return Verdict(warning=f"{found}: its rows are skipped, because option 'repeatedBatches' is 'skip'")
-    return _new(request, target, newest.origin.numbering + 1, _by_append(request, found, BOTH_WAYS))
+    return _new(request, target, max(newest.origin.numbering, _FIRST) + 1, _by_append(request, found, BOTH_WAYS))
 
 
 def _next(request: CommitRun | CommitRuns, newest: RecordedBatch, target: str) -> Verdict:
@@ -110,7 +113,8 @@ def _new(request: CommitRun | CommitRuns, target: str, numbering: int, warning: 
             f"batch {request.batch} of {target} was in the log when its tasks began, and is not in the log any more",
             hint="The ledger was deleted during the write. Write again",
         )
-    return Verdict(RunOrigin(given.offsets.get(request.batch, ""), given.sums, numbering), warning=warning)
+    origin = RunOrigin(given.offsets.get(request.batch, ""), given.sums, max(numbering, _FIRST))
+    return Verdict(origin, warning=warning)
 
 
 def _is_same(request: CommitRun | CommitRuns, newest: RecordedBatch) -> bool:
@@ -119,8 +123,8 @@ def _is_same(request: CommitRun | CommitRuns, newest: RecordedBatch) -> bool:
     offsets = given.offsets.get(request.batch, "")
     if offsets and recorded.offsets:
         return offsets == recorded.offsets
-    if not (recorded.offsets or recorded.sums):
-        return True  # an earlier version has recorded neither
+    if not recorded.numbering:
+        return True  # an earlier version has recorded no origin
     if given.sums and recorded.sums:
         return given.sums == recorded.sums
     return given.staged and request.rows == newest.rows

@@ -11,7 +11,8 @@ from pyspark_ledger.ledger.position import EARLIEST
 from pyspark_ledger.ledger.protocol.commits import BatchOrigin, CommitRun, RepeatedBatches, StagedPart
 
 BATCH = 5  # number of the newest batch, which has ten rows
-OFFSETS, SUMS, NEITHER = RunOrigin(offsets="a"), RunOrigin(sums="s"), RunOrigin()
+OFFSETS, SUMS, NEITHER = RunOrigin("a", numbering=1), RunOrigin(sums="s", numbering=1), RunOrigin(numbering=1)
+EARLIER = RunOrigin()  # an earlier version has written the run
 APPENDED = RunOrigin(offsets="a", numbering=2)
 
 
@@ -31,18 +32,20 @@ def offsets(batch: int, own: str, before: str | None = None, **more: object) -> 
 @pytest.mark.parametrize(
     ("recorded", "batch", "given", "numbering"),
     [
-        (OFFSETS, 6, offsets(6, "b", "a"), 0),
-        (OFFSETS, 9, offsets(9, "b", "a"), 0),
-        (OFFSETS, 6, offsets(6, "b", ""), 0),  # the checkpoint has no offsets of the newest batch any more
-        (OFFSETS, 6, BatchOrigin(sums="t"), 0),
-        (SUMS, 6, offsets(6, "b"), 0),
-        (NEITHER, 6, BatchOrigin(), 0),
+        (OFFSETS, 6, offsets(6, "b", "a"), 1),
+        (OFFSETS, 9, offsets(9, "b", "a"), 1),
+        (OFFSETS, 6, offsets(6, "b", ""), 1),  # the checkpoint has no offsets of the newest batch any more
+        (OFFSETS, 6, BatchOrigin(sums="t"), 1),
+        (SUMS, 6, offsets(6, "b"), 1),
+        (NEITHER, 6, BatchOrigin(), 1),
+        (EARLIER, 6, offsets(6, "b"), 1),
         (APPENDED, 6, offsets(6, "b", "a"), 2),
-        (OFFSETS, 6, offsets(6, "c", "b", repeated="append"), 0),
-        (OFFSETS, 5, offsets(5, "b", repeated="append"), 1),
+        (OFFSETS, 6, offsets(6, "c", "b", repeated="append"), 1),
+        (OFFSETS, 5, offsets(5, "b", repeated="append"), 2),
         (APPENDED, 2, offsets(2, "b", repeated="append"), 3),
-        (OFFSETS, 2, BatchOrigin(sums="t", repeated="append"), 1),
-        (OFFSETS, 6, BatchOrigin(named=True), 0),
+        (OFFSETS, 2, BatchOrigin(sums="t", repeated="append"), 2),
+        (EARLIER, 2, BatchOrigin(repeated="append"), 2),
+        (OFFSETS, 6, BatchOrigin(named=True), 1),
     ],
 )
 def test_a_new_batch(recorded: RunOrigin, batch: int, given: BatchOrigin, numbering: int) -> None:
@@ -60,8 +63,9 @@ def test_a_new_batch(recorded: RunOrigin, batch: int, given: BatchOrigin, number
         (SUMS, 5, BatchOrigin(sums="s"), 10),
         (SUMS, 5, offsets(5, "b", sums="s"), 10),
         (OFFSETS, 5, BatchOrigin(sums="s"), 10),  # only the numbers of rows are known of both
-        (NEITHER, 5, BatchOrigin(sums="s"), 99),  # an earlier version has written the run
-        (NEITHER, 5, offsets(5, "b"), 99),
+        (EARLIER, 5, BatchOrigin(sums="s"), 99),
+        (EARLIER, 5, offsets(5, "b"), 99),
+        (NEITHER, 5, offsets(5, "b", sums="s"), 10),
         (OFFSETS, 5, offsets(5, "b", repeated="skip"), 99),
         (OFFSETS, 2, offsets(2, "b", repeated="skip"), 99),
         (OFFSETS, 5, BatchOrigin(named=True), 99),
@@ -82,7 +86,8 @@ def test_a_repetition(recorded: RunOrigin, batch: int, given: BatchOrigin, rows:
         (OFFSETS, 5, BatchOrigin(sums="t"), 9, "with 10 rows, and now has 9 rows"),
         (OFFSETS, 5, BatchOrigin(staged=False), 10, "rows that no task has read"),
         (OFFSETS, 4, offsets(4, "a"), 10, "batch 4 of query 'q' is below batch 5"),
-        (NEITHER, 4, BatchOrigin(), 10, "batch 4 of query 'q' is below batch 5"),
+        (NEITHER, 5, offsets(5, "b", sums="s"), 9, "with 10 rows, and now has 9 rows"),
+        (EARLIER, 4, BatchOrigin(), 10, "batch 4 of query 'q' is below batch 5"),
         (OFFSETS, 6, offsets(6, "c", "b"), 10, "has offsets a: two copies of one checkpoint are at work"),
         (OFFSETS, 6, offsets(6, "c", "b", repeated="skip"), 10, "two copies"),
     ],
@@ -99,7 +104,7 @@ def test_offsets_of_the_newest_batch_are_asked_for() -> None:
 
 
 def test_a_first_batch_is_new_unless_its_tasks_have_skipped_it() -> None:
-    assert judge(request(7, offsets(7, "a")), None, "'log'").origin == RunOrigin("a")
+    assert judge(request(7, offsets(7, "a")), None, "'log'").origin == RunOrigin("a", numbering=1)
     with pytest.raises(Refused, match="is not in the log any more"):
         judge(request(7, offsets(7, "a", staged=False)), None, "'log'")
 

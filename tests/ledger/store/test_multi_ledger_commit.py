@@ -24,6 +24,7 @@ from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.store.store import Store
 from tests.rigs import log as log_rig
 from tests.rigs.entry import entry
+from tests.rigs.promotion import equal_offsets
 from tests.rigs.store import create, open_store, stage
 
 NAMES = ("a", "b", "c")
@@ -89,7 +90,7 @@ def staged(store: Store, batch: int, routed: dict[str, list[str]]) -> CommitRuns
         LedgerParts(name, [stage(store, "q", batch, [payload.encode()], batch) for payload in rows])
         for name, rows in routed.items()
     ]
-    return CommitRuns("q", batch, 7, batch, runs)
+    return CommitRuns("q", batch, 7, batch, runs, origin=equal_offsets(batch))
 
 
 def contents(store: Store) -> dict[str, list[str]]:

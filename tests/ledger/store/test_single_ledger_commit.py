@@ -151,10 +151,3 @@ def test_a_version_without_rows_is_newest_also_after_a_crash(store_path: Path) -
     assert not rig.commit(3, "b3", {}, named=True).repeated
     for store in reversed(rig.opened):
         store.close()
-
-
-def test_runs_of_an_earlier_version_accept_their_batch_again(rig: Rig) -> None:
-    first = rig.commit(3, "b3", {})
-    assert not first.repeated
-    assert rig.commit(3, "other", {3: "o3", 2: "o2"}, sums="s").repeated
-    assert not rig.commit(4, "b4", {4: "o4", 3: "o3"}).repeated
