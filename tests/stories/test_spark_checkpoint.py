@@ -19,7 +19,7 @@ from pyspark_ledger.ledger.api.store import LedgerStore, connect
 from tests.rigs.available_now import run_all
 from tests.stories.conftest import SPARKS_LIMIT
 
-pytestmark = [pytest.mark.thorough, pytest.mark.feature("the sink: checkpoints that go back, copies, repeated batches")]
+pytestmark = [pytest.mark.thorough, pytest.mark.feature("the sink: routing, repeated batches, refusals")]
 
 
 class CopiedQuery:
