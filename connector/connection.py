@@ -1,9 +1,9 @@
-"""Connection of the driver to a broker, the line that names the default store, and paths of credential files.
+"""Connection of the driver to a broker, lines for the user such as the default store, and paths of credential files.
 
 If neither an option nor the session names a store, a read or write uses the *default store*. The user sees a line with
 its location, once.
 
-    <run directory>/<digest of driver and store>.told        identity of the driver process (`ledger.ownership`)
+    <run directory>/<digest of driver and line>.told         identity of the driver process (`ledger.ownership`)
 
 Rules of `DriverConnection`
 - Only the driver uses this connection. The driver may start the private broker of a directory, and a writer may create
@@ -14,8 +14,8 @@ Rules of `DriverConnection`
   Unavailable within seconds.
 - All requests that are sent through this class must be idempotent, because a retry repeats them.
 
-Rules of `log_default_store`
-- The line is printed once for each driver and store. The driver is the parent of the processes in which Spark runs
+Rules of `print_once`
+- The line is printed once for each driver. The driver is the parent of the processes in which Spark runs
   data sources.
 - The file above records that the line was printed. Reason: Spark starts a process for nearly every read and write, and
   shows the standard error of each process to the user. Without the file, each of them would print the line.
@@ -106,21 +106,26 @@ class DriverConnection:
 _WORKER_VARIABLE = b"PYTHON_WORKER_FACTORY_"
 
 
-@cache
 def log_default_store(store: str) -> None:
     """Print the location of the default store, once per driver."""
-    if not _record_printed(store):
-        print(f"pyspark-ledger: the store is {location_text(store)}", file=sys.stderr, flush=True)  # noqa: T201
+    print_once(f"the store is {location_text(store)}")
 
 
-def _record_printed(store: str) -> bool:
-    """Record that the line of a store is printed. Return whether an earlier process of this driver has printed it."""
+@cache
+def print_once(line: str) -> None:
+    """Print a line for the user, once per driver."""
+    if not _record_printed(line):
+        print(f"pyspark-ledger: {line}", file=sys.stderr, flush=True)  # noqa: T201
+
+
+def _record_printed(line: str) -> bool:
+    """Record that a line is printed. Return whether an earlier process of this driver has printed it."""
     pid = _driver_pid()
     if pid == os.getpid():
-        return False  # `log_default_store` is cached in this process
+        return False  # `print_once` is cached in this process
     driver = process_identity(pid)
     try:
-        mark = run_directory() / f"{hashlib.blake2b(f'{driver} {store}'.encode(), digest_size=8).hexdigest()}.told"
+        mark = run_directory() / f"{hashlib.blake2b(f'{driver} {line}'.encode(), digest_size=8).hexdigest()}.told"
         fd = os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
         return True

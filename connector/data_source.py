@@ -20,7 +20,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pyspark_ledger.connector.connection import log_default_store
+from pyspark_ledger.connector.connection import log_default_store, print_once
 from pyspark_ledger.connector.options.home import require_home
 from pyspark_ledger.connector.options.option import Use
 from pyspark_ledger.connector.options.options import LedgerOptions, read_options
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 # Option that Spark adds for tables of its catalog.
 _CATALOG_OPTION = "owner"
+_CHECKPOINT = "checkpointlocation"
 
 
 class LedgerSource:
@@ -189,7 +190,14 @@ class LedgerSource:
         from pyspark_ledger.connector.write.writers import LedgerStreamWriter
 
         self._require_store()
-        return LedgerStreamWriter(prepare_target(self._options("stream write"), schema), self._version)
+        options = self._options("stream write")
+        if options.repeated_batches != "refuse":
+            print_once(
+                f"option 'repeatedBatches' of the stream to {options.ledger or 'its ledgers'} is "
+                f"{options.repeated_batches!r}. Remove the option after this start"
+            )
+        checkpoint = next((text for name, text in self._option_texts.items() if name.lower() == _CHECKPOINT), "")
+        return LedgerStreamWriter(prepare_target(options, schema), self._version, checkpoint, options.repeated_batches)
 
     def _options(self, use: Use) -> LedgerOptions:
         return self._located(read_options(self._option_texts, use))

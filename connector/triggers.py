@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pyspark_ledger.ledger.logs.batch import BatchId
 
+_RUN_ID = "spark.jobGroup.id"  # Spark runs the jobs of a streaming query in a group with the id of the query's run
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 
 
@@ -24,6 +25,14 @@ def running_trigger() -> str:
     """Return the trigger of the running task as `QUERY:BATCH`, for logs; empty outside of a streaming query."""
     query, batch = running_query()
     return f"{query}:{batch}" if query and batch is not None else ""
+
+
+def running_run() -> str:
+    """Return Spark's id of this run of the running task's query. Every start of the query has another id."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return "" if context is None else context.getLocalProperty(_RUN_ID) or ""
 
 
 def task_batch(batch: str) -> BatchId | None:

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from pyspark_ledger.ledger.client.credentials import Credentials
 
 # Spark's own options, which Spark also passes to the source.
-SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
+SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "asyncprogresstrackingcheckpointintervalms"})
+_ASYNC_PROGRESS = "asyncProgressTrackingEnabled"
 _BY_NAME = {option.name.lower(): option for option in OPTIONS}
 _OPTIONS_HINT = f"The options are {', '.join(sorted(option.name for option in OPTIONS))}"
 _KEY_CHARS_MAX = 64
@@ -119,6 +120,9 @@ def read_options(given: Mapping[str, str], use: Use | None = None) -> LedgerOpti
     """
     values: dict[str, object] = {}
     for key, text in given.items():
+        if key.lower() == _ASYNC_PROGRESS.lower():
+            _require_no_async_progress(text)
+            continue
         option = _known(key)
         if option is None:
             continue
@@ -140,6 +144,16 @@ def read_options(given: Mapping[str, str], use: Use | None = None) -> LedgerOpti
         if options.bucket is not None and use == "stream read":
             _require_endless(options)
     return options
+
+
+def _require_no_async_progress(text: str) -> None:
+    """Raise Refused if Spark would record the offsets of a batch after the batch, or not at all."""
+    if text.strip().lower() != "false":
+        raise Refused(
+            f"option {_ASYNC_PROGRESS!r} is {_shown(text)}: Spark would repeat batches with other rows, and the sink "
+            "needs the offsets of each batch in the checkpoint",
+            hint="Leave it out",
+        )
 
 
 def _require_readable(option: Option, text: str) -> None:

@@ -9,6 +9,7 @@ from pyspark_ledger.connector.options.option import DAY_MS, MIB, WRITES, flag, n
 
 if TYPE_CHECKING:
     from pyspark_ledger.ledger.message.column_encoding import Compression
+    from pyspark_ledger.ledger.protocol.commits import RepeatedBatches
 
 
 def _action(value: str) -> Literal["ack", "nack"]:
@@ -17,6 +18,10 @@ def _action(value: str) -> Literal["ack", "nack"]:
 
 def _compression(value: str) -> Compression:
     return cast("Compression", one_of("auto", "none", "lz4", "zstd")(value))
+
+
+def _repeated_batches(value: str) -> RepeatedBatches:
+    return cast("RepeatedBatches", one_of("refuse", "skip", "append")(value))
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,15 @@ class WriteOptions:
         ("batch write",),
         "Version of this write. It must rise from write to write of a `txnAppId`. In `foreachBatch`, give the number "
         "of the batch.",
+    )
+    repeated_batches: RepeatedBatches = option(
+        _repeated_batches,
+        ("stream write",),
+        "A way out after the checkpoint of a query went back, or was copied. `refuse` ends the query with an error if "
+        "a batch has a number or offsets of another history. `skip` stores none of the rows of a batch whose number "
+        "is not above the newest one. `append` stores the rows of each refused batch, also rows that are stored "
+        "already. Remove the option after the next start of the query.",
+        default="refuse",
     )
     commit_timeout_ms: int = option(
         number(1, DAY_MS),

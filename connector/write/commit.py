@@ -7,10 +7,10 @@ id that changes when the ledger is deleted and created again.
     driver    messages of one batch → CommitRun, or CommitRuns for several ledgers → the broker appends the parts
 
 Invariants
-- Only the query and the batch determine the run's id. So if any process repeats a batch, its run has the same id, and
-  the broker appends the run once.
+- The query, Spark's run of the query and the batch determine the run's id. So all tasks of a batch agree on it, and no
+  later batch has the same id. The id says nothing about repetitions.
 - The options `txnAppId` and `txnVersion` name a write. Such a write counts as batch `txnVersion` of a query with the
-  name `txnAppId`.
+  name `txnAppId`. Its version is recorded even if it has no rows.
 - Spark may repeat a commit after a failure, and this module repeats it while the broker restarts. A repeated commit
   appends nothing.
 - The message of a task contains the query, because Spark does not pass the query to `commit`. If the messages of two
@@ -18,10 +18,11 @@ Invariants
 - A failed task leaves a staged part that no commit names. The broker deletes the part later.
 
 Rules for repeated batches
-- A batch is a *repetition* if its number is not above the newest committed batch of its query. The log keeps the number
-  of the newest batch until the ledger is deleted.
-- A task that knows of the repetition consumes no rows, and stages none. The commit of a repetition appends nothing, and
-  deletes the parts that other tasks have staged.
+- Only the broker decides, at the commit (`ledger.log.segments.repeated_batches`). It gets the evidence of what the
+  batch has read: offsets from the checkpoint (`connector.write.checkpoint`), or else sums over the rows
+  (`connector.write.row_sums`).
+- If the offsets can be read, a task may ask the broker for the newest batch. If the task's batch is not above it, the
+  task consumes no rows, and stages none. In all other cases a task stages its rows.
 - For a named write the driver asks the broker once whether the batch is a repetition.
 - In a streaming write only the tasks know the query, so the tasks ask the broker. A Python worker asks before it stages
   its first batch of a query. Later it asks only if a batch's number is not higher than the number of its last batch.
@@ -30,34 +31,40 @@ Rules for repeated batches
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
 from pyspark_ledger.connector.connection import DRIVER_DEADLINE_MS, DriverConnection
 from pyspark_ledger.connector.task_client import require_release, task_client
-from pyspark_ledger.connector.triggers import running_trigger
+from pyspark_ledger.connector.triggers import running_run, running_trigger
+from pyspark_ledger.connector.write.checkpoint import Checkpoint
+from pyspark_ledger.connector.write.row_sums import RowSums, added, sums_text
 from pyspark_ledger.connector.write.staging import StagingTask, staged_parts
 from pyspark_ledger.connector.write.target import SinkTarget
-from pyspark_ledger.ledger.errors import Refused, Unavailable
+from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.location import bucket_of
 from pyspark_ledger.ledger.logs.batch import BatchId, in_batch
 from pyspark_ledger.ledger.logs.json_lines import log_connector_by
 from pyspark_ledger.ledger.logs.steps import Figure, log_step, timed_step
-from pyspark_ledger.ledger.message.run_marker import RunId
+from pyspark_ledger.ledger.message.run_marker import NAMED_WRITE, RunId
 from pyspark_ledger.ledger.protocol.commits import (
     AbortRun,
     AskNewestBatch,
+    BatchOrigin,
     CommitRun,
     CommitRuns,
     CommittedRun,
     CommittedRuns,
     LedgerParts,
     NewestBatch,
+    RepeatedBatches,
     StagedPart,
 )
 
@@ -66,6 +73,7 @@ if TYPE_CHECKING:
     from pyspark_ledger.ledger.client.client import Client
 
 
+_log = logging.getLogger(__name__)
 Ask = Callable[[str, AskNewestBatch], NewestBatch]
 _staged: dict[tuple[str, str], int] = {}
 
@@ -107,15 +115,53 @@ class PartMessage(WriterCommitMessage):
     """`QUERY:BATCH` as Spark names the task's trigger, for logs; empty outside of a streaming query."""
     repeated: bool = False
     """Whether the task found that the batch is a repetition, and consumed no rows."""
+    run: RunId | None = field(default=None, kw_only=True)
+    """Id of the batch's run, which the task has written into its parts; None if the task has staged none."""
+    sums: tuple[int, ...] = field(default=(), kw_only=True)
+    """Sums over the task's rows; empty if the offsets of the batch decide."""
 
     @property
     def parts(self) -> list[StagedPart]:
         return [part for ledger in self.staged for part in ledger.parts]
 
 
-def run_of(query: str, batch: int) -> RunId:
-    """Return the id of the run for a query's batch. It is equal in every process. Both numbers are unsigned 64 bits."""
-    return RunId(int.from_bytes(hashlib.blake2b(query.encode(), digest_size=8).digest(), "big"), batch)
+@dataclass(frozen=True, slots=True)
+class BatchEvidence:
+    """Evidence that the driver has of a batch, and the value of option `repeatedBatches`.
+
+    `query` is set if the driver knows the query without the tasks' messages, as in a batch write. `named` is set for a
+    write whose number is a version that its writer has chosen.
+    """
+
+    checkpoint: Checkpoint | None = None
+    repeated: RepeatedBatches = "refuse"
+    query: str = ""
+    named: bool = False
+
+    def origin(self, query: str, batch: int, messages: Sequence[PartMessage]) -> BatchOrigin:
+        """Return the evidence for the broker. It has the offsets of the batch and of the batch before."""
+        offsets: dict[int, str] = {}
+        if self.checkpoint is not None and self.checkpoint.query() == query:
+            offsets = {number: self.checkpoint.offsets(number) for number in (batch, batch - 1)}
+        if not offsets.get(batch):
+            offsets = {}
+        staged = not any(message.repeated for message in messages)
+        sums: Sequence[int] = ()
+        for message in messages if staged else ():
+            sums = added(sums, message.sums)
+        return BatchOrigin(offsets, sums_text(sums), self.repeated, staged, self.named)
+
+
+def run_of(query: str, batch: int, spark_run: str = "") -> RunId:
+    """Return the id of the run for a query's batch. `spark_run` is Spark's id of the running streaming query.
+
+    The id is equal in every task of the batch. Both numbers are unsigned 64 bits.
+    """
+    most = int.from_bytes(hashlib.blake2b(query.encode(), digest_size=8).digest(), "big")
+    if not spark_run:
+        return RunId(most, batch)
+    run = int.from_bytes(hashlib.blake2b(spark_run.encode(), digest_size=4).digest(), "big")
+    return RunId(most, run << 32 | batch & 0xFFFF_FFFF)
 
 
 def application_query(target: SinkTarget, app_id: str) -> str:
@@ -126,7 +172,7 @@ def application_query(target: SinkTarget, app_id: str) -> str:
     """
     named = target.named
     where = "*" if named is None else f"{named.name}@{named.incarnation}"
-    return f"txn:{where}:{'several' if target.several else 'one'}:{app_id}"
+    return f"{NAMED_WRITE}{where}:{'several' if target.several else 'one'}:{app_id}"
 
 
 def running_task() -> int:
@@ -145,15 +191,29 @@ def sink_client(target: SinkTarget) -> Client:
 
 
 def stage_rows(
-    target: SinkTarget, version: str, query: str, batch: int, rows: Iterable[pa.RecordBatch], task: int = 0
+    target: SinkTarget,
+    version: str,
+    query: str,
+    batch: int,
+    rows: Iterable[pa.RecordBatch],
+    task: int = 0,
+    *,
+    summed: bool = False,
 ) -> PartMessage:
-    """Write the rows of one task to staged parts, and return the message to the committer."""
+    """Write the rows of one task to staged parts, and return the message to the committer.
+
+    If `summed` is set, the message has sums over the rows.
+    """
     log_connector_by()
     trigger = running_trigger()
+    run, sums = run_of(query, batch, running_run() if trigger else ""), RowSums()
     with in_batch(BatchId.of_write(query, batch, trigger)), timed_step("stage", task=task) as figures:
         client = sink_client(target)
-        staged = staged_parts(client, target, StagingTask(query, batch, run_of(query, batch), task), rows)
-        message = PartMessage(query, batch, target.store_id, version, tuple(staged), trigger=trigger)
+        counted = sums.counted(rows) if summed else rows
+        staged = staged_parts(client, target, StagingTask(query, batch, run, task), counted)
+        message = PartMessage(
+            query, batch, target.store_id, version, tuple(staged), trigger=trigger, run=run, sums=sums.sums
+        )
         figures.update(_sums(message.parts))
     return message
 
@@ -186,7 +246,13 @@ def is_written(target: SinkTarget, query: str, batch: int) -> bool:
 
 
 def commit_parts(
-    target: SinkTarget, version: str, messages: Sequence[PartMessage | None], batch: int, *, once: bool = False
+    target: SinkTarget,
+    version: str,
+    messages: Sequence[PartMessage | None],
+    batch: int,
+    evidence: BatchEvidence = BatchEvidence(),
+    *,
+    once: bool = False,
 ) -> CommittedRun | CommittedRuns | None:
     """Append the staged parts of a batch exactly once, in the order of tasks. Returns None if there is no part.
 
@@ -198,29 +264,47 @@ def commit_parts(
     identity = None if first is None else BatchId.of_write(first.query, batch, first.trigger)
     with in_batch(identity), timed_step("commit") as figures:
         figures.update(_sums([part for message in agreed for part in message.parts]))
-        return _commit(target, agreed, batch, once=once)
+        return _commit(target, agreed, batch, evidence, once=once)
 
 
 def _commit(
-    target: SinkTarget, agreed: Sequence[PartMessage], batch: int, *, once: bool
+    target: SinkTarget, agreed: Sequence[PartMessage], batch: int, evidence: BatchEvidence, *, once: bool
 ) -> CommittedRun | CommittedRuns | None:
-    if any(message.repeated for message in agreed):
-        _drop_repeated(target, agreed, batch)
-        return None
     staged = _by_ledger(agreed)
-    if not staged:
+    if not (staged or evidence.named or any(message.repeated for message in agreed)):
         return None
-    query = agreed[0].query
-    run = run_of(query, batch)
+    query = evidence.query or agreed[0].query
+    origin = evidence.origin(query, batch, agreed)
+    run = next((message.run for message in agreed if message.run is not None), run_of(query, batch))
     connection = _connection(target, deadline_ms=target.commit_timeout_ms)
-    request: CommitRun | CommitRuns
-    if target.several:
-        request = CommitRuns(query, batch, run.most, run.least, staged, once)
+    while True:
+        answer = _send(connection, target, _Run(query, batch, run, once), staged, origin)
+        if answer.warning:
+            _log.warning("%s", answer.warning)
+        if answer.asked < 0 or evidence.checkpoint is None:
+            return answer
+        known = {**origin.offsets, answer.asked: evidence.checkpoint.offsets(answer.asked)}
+        origin = msgspec.structs.replace(origin, offsets=known)
+
+
+class _Run(NamedTuple):
+    query: str
+    batch: int
+    id: RunId
+    once: bool
+
+
+def _send(
+    connection: DriverConnection, target: SinkTarget, run: _Run, staged: list[LedgerParts], origin: BatchOrigin
+) -> CommittedRun | CommittedRuns:
+    query, batch, (most, least), once = run.query, run.batch, (run.id.most, run.id.least), run.once
+    if target.several or target.named is None:
+        request = CommitRuns(query, batch, most, least, staged, once, origin)
         several: CommittedRuns = connection.call(lambda client: client.call("runs.commit", request))
         return several
-    (only,) = staged
-    request = CommitRun(only.ledger, query, batch, run.most, run.least, only.parts, once)
-    one: CommittedRun = connection.call(lambda client: client.call("run.commit", request))
+    parts = [part for ledger in staged for part in ledger.parts]
+    single = CommitRun(target.named.name, query, batch, most, least, parts, once, origin)
+    one: CommittedRun = connection.call(lambda client: client.call("run.commit", single))
     return one
 
 
@@ -235,16 +319,6 @@ def abort_parts(target: SinkTarget, messages: Sequence[PartMessage | None], batc
     if parts:
         connection = _connection(target)
         connection.call(lambda client: client.call("run.abort", AbortRun(existing[0].query, batch, parts)))
-
-
-def _drop_repeated(target: SinkTarget, messages: Sequence[PartMessage], batch: int) -> None:
-    """Delete the staged parts of a repetition. Raises Unavailable if the batch is not in the log any more."""
-    if not is_written(target, messages[0].query, batch):
-        raise Unavailable(
-            f"batch {batch} of {target.ledger} was in the log when its tasks began, and is not in the log any more",
-            hint="The ledger was deleted during the write. Write again",
-        )
-    abort_parts(target, messages, batch)
 
 
 def _by_ledger(messages: Sequence[PartMessage]) -> list[LedgerParts]:
@@ -271,6 +345,7 @@ def _agreed(target: SinkTarget, version: str, messages: Sequence[PartMessage | N
             ("batch", message.batch, batch),
             ("store", message.store_id, target.store_id),
             ("version of pyspark-ledger", message.version, version),
+            ("run", message.run or existing[0].run, existing[0].run or message.run),
         ):
             if found != wanted:
                 raise Refused(

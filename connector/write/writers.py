@@ -27,7 +27,9 @@ from pyspark.sql.datasource import DataSourceArrowWriter
 from pyspark_ledger.connector.spark_errors import plain_errors
 from pyspark_ledger.connector.spark_features import stream_writer_classes
 from pyspark_ledger.connector.triggers import running_query
+from pyspark_ledger.connector.write.checkpoint import Checkpoint
 from pyspark_ledger.connector.write.commit import (
+    BatchEvidence,
     PartMessage,
     abort_parts,
     application_query,
@@ -45,6 +47,8 @@ from pyspark_ledger.ledger.errors import Unsupported
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import WriterCommitMessage
+
+    from pyspark_ledger.ledger.protocol.commits import RepeatedBatches
 
 
 @plain_errors
@@ -67,7 +71,8 @@ class LedgerBatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[PartMessage | None]) -> None:  # type: ignore[override]
         """Make all rows visible at once. Runs on the driver."""
-        commit_parts(self._target, self._version, messages, self._batch, once=self._once)
+        evidence = BatchEvidence(query=self._query, named=not self._once)
+        commit_parts(self._target, self._version, messages, self._batch, evidence, once=self._once)
 
     def abort(self, messages: list[PartMessage | None]) -> None:  # type: ignore[override]
         abort_parts(self._target, messages, self._batch)
@@ -75,22 +80,35 @@ class LedgerBatchWriter(DataSourceArrowWriter):
 
 @plain_errors
 class LedgerStreamWriter(*stream_writer_classes()):  # type: ignore[misc]  # the classes of the running Spark
-    """Writer of micro-batches to a ledger, each exactly once."""
+    """Writer of micro-batches to a ledger, each exactly once. `checkpoint` is option `checkpointLocation`, or empty."""
 
-    def __init__(self, target: SinkTarget, version: str) -> None:
+    def __init__(
+        self, target: SinkTarget, version: str, checkpoint: str = "", repeated: RepeatedBatches = "refuse"
+    ) -> None:
         self._target = target
         self._version = version
+        self._checkpoint = checkpoint
+        self._repeated = repeated
+        # Called on the driver for each batch, when Spark has recorded the offsets of the batch.
+        self._readable_query = self._opened().query()
+
+    def _opened(self) -> Checkpoint:
+        return Checkpoint(self._checkpoint, self._target.uploads)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Stage the rows of one task on an executor. Consumes no rows if the batch was committed before."""
+        """Stage the rows of one task on an executor. Consumes no rows if offsets will show that they are stored."""
         query, batch = running_batch()
-        if is_repeated_task(sink_client(self._target).call, self._target, query, batch):
+        knows_offsets = self._readable_query == query
+        may_skip = knows_offsets and self._repeated != "append"
+        if may_skip and is_repeated_task(sink_client(self._target).call, self._target, query, batch):
             return nothing_staged(self._target, self._version, query, batch)
-        return stage_rows(self._target, self._version, query, batch, iterator, running_task())
+        summed = not knows_offsets
+        return stage_rows(self._target, self._version, query, batch, iterator, running_task(), summed=summed)
 
     def commit(self, messages: list[PartMessage | None], batchId: int) -> None:  # noqa: N803
         """Make the rows of the batch visible. Repeated calls append nothing. Runs on the driver."""
-        commit_parts(self._target, self._version, messages, batchId)
+        evidence = BatchEvidence(self._opened(), self._repeated)
+        commit_parts(self._target, self._version, messages, batchId, evidence)
 
     def abort(self, messages: list[PartMessage | None], batchId: int) -> None:  # noqa: N803
         abort_parts(self._target, messages, batchId)

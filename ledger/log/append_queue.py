@@ -42,6 +42,7 @@ from pyspark_ledger.ledger.log.staging.opened_part import OpenedPart
 from pyspark_ledger.ledger.log.syncs.job import SyncedFile
 from pyspark_ledger.ledger.log.syncs.pool import LogPool
 from pyspark_ledger.ledger.logs.batch import BatchId, current_batch
+from pyspark_ledger.ledger.message.run_marker import CommittedBatch, RunOrigin
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.protocol.commits import CommitRun, CommittedRun
 
@@ -95,6 +96,7 @@ class PendingRun(Pending[CommittedRun]):
     `size` is in bytes and includes the header of each entry in the file. `parts` are set if the staged parts (the files
     of the tasks) become segments (`ledger.log.staging.promotion`). `direct` is set if the parts are data objects in the
     bucket; then the run has no entries here. `batch` is the id of the Spark batch, for messages of Python's `logging`.
+    `decided` is the recorded origin of a batch that was judged before, as a batch of several ledgers is.
     """
 
     request: CommitRun
@@ -102,7 +104,13 @@ class PendingRun(Pending[CommittedRun]):
     size: int
     parts: Sequence[OpenedPart] = ()
     direct: DirectRun | None = None
+    decided: RunOrigin | None = None
     batch: BatchId | None = field(default_factory=current_batch)
+
+    def committed(self, first: Position, end: Position, entries: int, rows: int, now_ms: int) -> CommittedBatch:
+        """Return the record of the batch, whose entries are `[first, end)`."""
+        request, origin = self.request, self.decided or RunOrigin()
+        return CommittedBatch(request.query, request.batch, first, end, entries, rows, now_ms, request.once, origin)
 
 
 @dataclass(slots=True, eq=False)

@@ -46,6 +46,7 @@ from pyspark_ledger.ledger.message.entry import STAMP_BYTES_MAX, entry_rows, is_
 from pyspark_ledger.ledger.message.run_marker import (
     CommittedBatch,
     RunId,
+    RunOrigin,
     RunSummary,
     closes_run,
     marker_summary,
@@ -201,21 +202,28 @@ class ManagedLedger:
         self._writer.refuse_terminated()
         self._run_entries(request, parts)
 
-    def commit_run(self, request: CommitRun, parts: Sequence[OpenedPart]) -> Future[CommittedRun]:
+    def commit_run(
+        self, request: CommitRun, parts: Sequence[OpenedPart], decided: RunOrigin | None = None
+    ) -> Future[CommittedRun]:
         """Append staged parts as one run. If the log contains this batch already, append nothing. Does not wait.
 
-        Raises Refused if an entry belongs to another run, and Terminated if the log was terminated.
+        `decided` is the origin of a batch that was judged before. Raises Refused if an entry belongs to another run,
+        and Terminated if the log was terminated.
         """
         entries = self._run_entries(request, parts)
         block_bytes = self._writer.list.policy.block_bytes
         promoted = all(part.promotable and part.part.block_bytes == block_bytes for part in parts)
-        item = PendingRun(request, entries, sum(part.part.length for part in parts), parts if promoted else ())
+        item = PendingRun(
+            request, entries, sum(part.part.length for part in parts), parts if promoted else (), decided=decided
+        )
         self._writer.put(item)
         return item.future
 
-    def commit_direct(self, request: CommitRun, direct: DirectRun) -> Future[CommittedRun]:
+    def commit_direct(
+        self, request: CommitRun, direct: DirectRun, decided: RunOrigin | None = None
+    ) -> Future[CommittedRun]:
         """Append a run whose parts are data objects in the bucket. Otherwise like `commit_run`."""
-        item = PendingRun(request, (), direct.size, direct=direct)
+        item = PendingRun(request, (), direct.size, direct=direct, decided=decided)
         self._writer.put(item)
         return item.future
 
@@ -232,6 +240,10 @@ class ManagedLedger:
     def committed_batch(self, query: str) -> CommittedBatch | None:
         """Return the newest committed batch of a query, or None before its first commit."""
         return self._writer.list.committed.get(query)
+
+    def committed_batches(self) -> list[CommittedBatch]:
+        """Return the newest committed batches of all queries."""
+        return self._writer.list.committed.all()
 
     def end(self, since: Position | None = None) -> LedgerEnd:
         """Return the end of the log, and the numbers of entries, rows and bytes after `since`."""

@@ -43,6 +43,7 @@ from pyspark_ledger.ledger.log.append_queue import (
 from pyspark_ledger.ledger.log.context import LogContext
 from pyspark_ledger.ledger.log.deduplication import invalidated_error
 from pyspark_ledger.ledger.log.segments.open_segment import OpenSegment, TimedFile, Written
+from pyspark_ledger.ledger.log.segments.repeated_batches import judge_queued, unwritten
 from pyspark_ledger.ledger.log.segments.segment_list import SegmentList
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot
 from pyspark_ledger.ledger.log.staging.direct_run import DirectRun
@@ -57,7 +58,7 @@ from pyspark_ledger.ledger.log.syncs.job import SyncedFile
 from pyspark_ledger.ledger.logs.batch import BatchId, in_batch
 from pyspark_ledger.ledger.logs.steps import log_step
 from pyspark_ledger.ledger.message.entry import BrokerStamp
-from pyspark_ledger.ledger.message.run_marker import CommittedBatch, RunId, RunSummary, encode_marker
+from pyspark_ledger.ledger.message.run_marker import CommittedBatch, RunId, RunOrigin, RunSummary, encode_marker
 from pyspark_ledger.ledger.metrics.append_counter import AppendCounter
 from pyspark_ledger.ledger.metrics.latencies import Latencies
 from pyspark_ledger.ledger.position import Position
@@ -361,12 +362,17 @@ class LogWriter:
         After a failed write or sync, write it once more, in a new segment.
         """
         request = run.request
-        if run.parts or run.direct is not None:
+        if run.parts or not run.entries:
             # An earlier promotion may have listed its segments in spite of its error. So the list is read again.
             self._require_whole()
         earlier = self.list.committed.get(request.query)
-        if earlier is not None and request.batch <= earlier.batch:
-            return CommittedRun(True, earlier.first, earlier.end, earlier.entries, earlier.rows)
+        verdict = judge_queued(request, run.decided, earlier, self.name)
+        run.decided = verdict.origin
+        if run.decided is None:
+            return unwritten(verdict, earlier)
+        if not request.parts:
+            at = self.list.snapshot(self._open).end
+            return self.list.record(run.committed(at, at, 0, 0, self._context.clock()))
         if run.direct is not None:
             return self._promote_direct(run, run.direct)
         if run.parts:
@@ -431,13 +437,11 @@ class LogWriter:
 
         `copied` is the number of data objects that were copied. It is None if the parts are local files.
         """
-        request, last = run.request, segments[-1].index
+        last = segments[-1].index
         first, end = Position(segments[0].index.ledger_id, 0), Position(last.ledger_id, last.count)
         entries = len(run.entries) if run.direct is None else run.direct.entries
         rows = last.row_end - before.row_end
-        batch = CommittedBatch(
-            request.query, request.batch, first, end, entries, rows, before.timestamp_ms, request.once
-        )
+        batch = run.committed(first, end, entries, rows, before.timestamp_ms)
         try:
             self.list.add(segments, batch)
         except BaseException:
@@ -480,12 +484,11 @@ class LogWriter:
             for at in range(0, len(run.entries), _RUN_SLICE_ENTRIES):
                 self._write_stamped(log, run.entries[at : at + _RUN_SLICE_ENTRIES])
             entries, rows = log.written - first.entry_id, self._stamp.row_end - rows_before
-            summary = RunSummary(request.query, request.batch, entries, rows)
+            summary = RunSummary(request.query, request.batch, entries, rows, run.decided or RunOrigin())
             marker = encode_marker(RunId(request.txn_most, request.txn_least), summary, self._context.clock())
             self._write_stamped(log, [CheckedEntry(marker, len(marker), 0)])
             end = Position(log.ledger_id, log.written)
-            now = self._context.clock()
-            batch = CommittedBatch(request.query, request.batch, first, end, entries, rows, now, request.once)
+            batch = run.committed(first, end, entries, rows, self._context.clock())
             seconds = self._make_durable(log, log.written, batch)
             self.appended.add(1, entries, run.size)
         except BaseException:

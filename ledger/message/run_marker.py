@@ -16,6 +16,8 @@ Invariants
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import msgspec
 
 from pyspark_ledger.ledger.errors import Corrupt
@@ -24,6 +26,8 @@ from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.proto.pulsar_messages_pb2 import MessageMetadata
 
 TXN_COMMIT = 21
+NAMED_WRITE = "txn:"
+"""Start of the query's name of a write with `txnAppId`."""
 MARKER_PRODUCER = "pulsar.txn.marker"
 _QUERY, _BATCH, _ENTRIES, _ROWS = (
     "ledger.run.query",
@@ -31,6 +35,7 @@ _QUERY, _BATCH, _ENTRIES, _ROWS = (
     "ledger.run.entries",
     "ledger.run.rows",
 )
+_OFFSETS, _SUMS, _NUMBERING = "ledger.run.offsets", "ledger.run.sums", "ledger.run.numbering"
 
 
 class RunId(msgspec.Struct, frozen=True):
@@ -40,13 +45,27 @@ class RunId(msgspec.Struct, frozen=True):
     least: int
 
 
+class RunOrigin(msgspec.Struct, frozen=True):
+    """Evidence of what a batch has read. `ledger.log.segments.repeated_batches` compares the evidence of two batches.
+
+    `offsets` is a digest of the sources' offsets in Spark's checkpoint. `sums` are sums over the rows. Each is empty if
+    it is unknown. `numbering` is 1, and rises when the query starts to count its batches from a lower number. It is 0
+    if an earlier version, which recorded no origin, has written the run.
+    """
+
+    offsets: str = ""
+    sums: str = ""
+    numbering: int = 0
+
+
 class RunSummary(msgspec.Struct, frozen=True):
-    """Properties of a marker: the query, the batch, and the number of entries and rows in its run."""
+    """Properties of a marker: the query, the batch, the number of entries and rows in its run, the batch's origin."""
 
     query: str
     batch: int
     entries: int
     rows: int
+    origin: RunOrigin = RunOrigin()
 
 
 class CommittedBatch(msgspec.Struct, frozen=True):
@@ -60,6 +79,28 @@ class CommittedBatch(msgspec.Struct, frozen=True):
     rows: int
     committed_ms: int
     once: bool = False  # the query has only this batch: a batch write
+    origin: RunOrigin = RunOrigin()
+
+    @property
+    def is_of_stream(self) -> bool:
+        """Whether the batch is of a streaming query. The name of a named write contains the ledger's incarnation."""
+        return not self.once and not self.query.startswith(NAMED_WRITE)
+
+
+class RecordedBatch(Protocol):
+    """Newest committed batch of a query, in one ledger or in several."""
+
+    @property
+    def batch(self) -> int: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def origin(self) -> RunOrigin: ...
+
+
+def is_written(batch: int, origin: RunOrigin, newest: RecordedBatch | None) -> bool:
+    """Return whether a batch is committed: the newest batch of its query is this batch, or a later batch."""
+    return newest is not None and (origin.numbering, batch) <= (newest.origin.numbering, newest.batch)
 
 
 def run_id(metadata: MessageMetadata) -> RunId | None:
@@ -84,6 +125,7 @@ def encode_marker(run: RunId, summary: RunSummary, publish_time_ms: int) -> byte
         txnid_most_bits=run.most,
         txnid_least_bits=run.least,
     )
+    origin = summary.origin
     for key, value in (
         (_QUERY, summary.query),
         (_BATCH, str(summary.batch)),
@@ -91,6 +133,13 @@ def encode_marker(run: RunId, summary: RunSummary, publish_time_ms: int) -> byte
         (_ROWS, str(summary.rows)),
     ):
         metadata.properties.add(key=key, value=value)
+    for key, value in (
+        (_OFFSETS, origin.offsets),
+        (_SUMS, origin.sums),
+        (_NUMBERING, str(origin.numbering or "")),
+    ):
+        if value:
+            metadata.properties.add(key=key, value=value)
     return b"".join(encode_entry(metadata))
 
 
@@ -101,7 +150,11 @@ def marker_summary(metadata: MessageMetadata, where: str) -> RunSummary | None:
         return None
     try:
         return RunSummary(
-            properties[_QUERY], int(properties[_BATCH]), int(properties[_ENTRIES]), int(properties[_ROWS])
+            properties[_QUERY],
+            int(properties[_BATCH]),
+            int(properties[_ENTRIES]),
+            int(properties[_ROWS]),
+            RunOrigin(properties.get(_OFFSETS, ""), properties.get(_SUMS, ""), int(properties.get(_NUMBERING, "0"))),
         )
     except (KeyError, ValueError) as wrong:
         raise Corrupt(f"the run marker at {where} has properties {sorted(properties)}: {wrong}") from wrong

@@ -8,6 +8,9 @@ Rules
   the query's previous batch, whose rows are in all ledgers by then.
 - The manifest stays after its batch is done, because it shows that a later commit is a repetition. The ledgers alone
   cannot show this: the repetition may write its rows to other ledgers.
+- If a ledger is deleted, a manifest without parts keeps the newest batch of each streaming query that wrote to it. So
+  the query learns that the ledger was created again. The key of this row is `deleted`, the ledger and the query. There
+  are at most `_DELETED_MAX` such rows, and the oldest are deleted. An earlier version ignores them.
 - Every ledger of a committed batch must accept the batch's rows. So a manifest with a terminated ledger (closed for
   ever) is refused. And no ledger is terminated while an unfinished manifest names it.
 """
@@ -15,12 +18,14 @@ Rules
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterable
 
 import msgspec
 
 from pyspark_ledger.ledger.database.database import Records
 from pyspark_ledger.ledger.database.record_tables import RecordTable
 from pyspark_ledger.ledger.errors import Refused, Terminated
+from pyspark_ledger.ledger.message.run_marker import CommittedBatch, RunOrigin, is_written
 from pyspark_ledger.ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from pyspark_ledger.ledger.protocol.commits import StagedPart
 
@@ -47,6 +52,12 @@ class Manifest(msgspec.Struct, frozen=True):
     done: bool = False
     once: bool = False
     committed_ms: int = 0
+    origin: RunOrigin = RunOrigin()
+
+    @property
+    def rows(self) -> int:
+        """The number of rows in all parts."""
+        return sum(part.rows for run in self.runs for part in run.parts)
 
 
 MANIFEST_TABLE = RecordTable(
@@ -55,6 +66,7 @@ MANIFEST_TABLE = RecordTable(
     "PRIMARY KEY (query, batch)",
 )
 _MANIFEST = msgspec.json.Decoder(Manifest)
+_DELETED, _DELETED_MAX = "deleted\n", 1000
 
 
 class ManifestRecords(Records):
@@ -81,7 +93,8 @@ class ManifestRecords(Records):
         def put(c: sqlite3.Connection) -> None:
             rows = c.execute("SELECT batch, body FROM manifest WHERE query = ?", (manifest.query,)).fetchall()
             for batch, body in rows:
-                if batch >= manifest.batch or not _MANIFEST.decode(body).done:
+                earlier = _MANIFEST.decode(body)
+                if is_written(manifest.batch, manifest.origin, earlier) or not earlier.done:
                     raise Refused(
                         f"batch {manifest.batch} of query {manifest.query!r} cannot be committed: batch {batch} is "
                         "newer, or not finished",
@@ -96,6 +109,16 @@ class ManifestRecords(Records):
             )
 
         self._file.change(put)
+
+    def deleted_run(self, ledger: str, query: str) -> tuple[int, str] | None:
+        """Return the newest batch of a query in the deleted ledger of this name, and the incarnation of this ledger."""
+        row = self._file.read(
+            lambda c: c.execute("SELECT body FROM manifest WHERE query = ?", (_deleted_key(ledger, query),)).fetchone()
+        )
+        if row is None:
+            return None
+        found = _MANIFEST.decode(row[0])
+        return found.batch, found.runs[0].incarnation
 
     def finish(self, manifest: Manifest) -> None:
         """Record that a batch is done."""
@@ -112,6 +135,29 @@ class ManifestRecords(Records):
         past = [(m.query,) for m in found if m.once and m.done and m.committed_ms < cutoff_ms]
         if past:
             self._file.change(lambda c: c.executemany("DELETE FROM manifest_row WHERE query = ?", past))
+
+
+def put_deleted(c: sqlite3.Connection, ledger: str, batches: Iterable[CommittedBatch], now_ms: int) -> None:
+    """Keep the newest batches of the streaming queries of a ledger that is deleted within this transaction.
+
+    The column `batch` has the time of the deletion, by which the oldest rows are found.
+    """
+    row = c.execute("SELECT incarnation FROM ledger WHERE name = ?", (ledger,)).fetchone()
+    for batch in batches:
+        key = _deleted_key(ledger, batch.query)
+        run = ManifestRun(ledger, row[0], [])
+        manifest = Manifest(key, batch.batch, 0, 0, [run], done=True, committed_ms=now_ms, origin=batch.origin)
+        c.execute("DELETE FROM manifest_row WHERE query = ?", (key,))
+        c.execute("INSERT INTO manifest_row VALUES (?, ?, ?)", (key, now_ms, msgspec.json.encode(manifest)))
+    c.execute(
+        "DELETE FROM manifest_row WHERE (query, batch) IN (SELECT query, batch FROM manifest "
+        "WHERE query > ? AND query < ? ORDER BY batch DESC LIMIT -1 OFFSET ?)",
+        (_DELETED, _DELETED + "~", _DELETED_MAX),
+    )
+
+
+def _deleted_key(ledger: str, query: str) -> str:
+    return f"{_DELETED}{ledger}\n{query}"
 
 
 def require_none_pending(c: sqlite3.Connection, ledger: str) -> None:

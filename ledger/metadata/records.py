@@ -53,7 +53,12 @@ from pyspark_ledger.ledger.metadata.cursor_records import (
     slowest_of,
 )
 from pyspark_ledger.ledger.metadata.delivery_records import DELIVERY_CHUNK_TABLE, DELIVERY_TABLE, DeliveryRecords
-from pyspark_ledger.ledger.metadata.manifest_records import MANIFEST_TABLE, ManifestRecords, require_none_pending
+from pyspark_ledger.ledger.metadata.manifest_records import (
+    MANIFEST_TABLE,
+    ManifestRecords,
+    put_deleted,
+    require_none_pending,
+)
 from pyspark_ledger.ledger.metadata.owner import adopt_objects, disown_objects
 from pyspark_ledger.ledger.metadata.partition_records import (
     extend_partitioned,
@@ -135,6 +140,7 @@ TABLES = (
     UNWANTED_FILE_TABLE,
 )
 T = TypeVar("T")
+_RUNS = "SELECT body FROM run WHERE ledger = ?"
 _COMMITTED = msgspec.json.Decoder(CommittedBatch)
 
 
@@ -384,11 +390,18 @@ class Metadata:
 
         return self._file.change(update)
 
-    def delete_ledger(self, *names: str) -> set[int]:
-        """Delete ledgers with all their records, in one transaction. Return the ids of their segments."""
+    def delete_ledger(self, *names: str, unsaved: Collection[tuple[str, CommittedBatch]] = ()) -> set[int]:
+        """Delete ledgers with all their records, in one transaction. Return the ids of their segments.
+
+        `unsaved` are newest batches of ledgers, which the metadata may lack.
+        """
         rows = [(name,) for name in names]
 
         def delete(c: sqlite3.Connection) -> set[int]:
+            for name in names:
+                stored = [_COMMITTED.decode(row[0]) for row in c.execute(_RUNS, (name,))]
+                known = {batch.query: batch for batch in stored} | {b.query: b for at, b in unsaved if at == name}
+                put_deleted(c, name, [batch for batch in known.values() if batch.is_of_stream], self._clock())
             gone = {ledger_id for name in names for ledger_id in own_ledgers_of(c, name)}
             put_unlisted(c, gone)
             gone |= take_all_segments(c, names)
@@ -400,7 +413,7 @@ class Metadata:
 
     def committed_batches(self, name: str) -> list[CommittedBatch]:
         """Return the newest batch of each query in sealed segments."""
-        rows = self._file.read(lambda c: c.execute("SELECT body FROM run WHERE ledger = ?", (name,)).fetchall())
+        rows = self._file.read(lambda c: c.execute(_RUNS, (name,)).fetchall())
         return [_COMMITTED.decode(row[0]) for row in rows]
 
     def sequences(self, name: str) -> list[KnownSequence]:

@@ -8,11 +8,15 @@ is a part of a segment file with whole entries.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.protocol.names import Name
 from pyspark_ledger.ledger.settings.setting import Int64, Uint64
+
+RepeatedBatches = Literal["refuse", "skip", "append"]
 
 
 class OpenStaging(msgspec.Struct, frozen=True):
@@ -116,10 +120,26 @@ class StagedPart(msgspec.Struct, frozen=True):
     object: PutObject | None = None
 
 
+class BatchOrigin(msgspec.Struct, frozen=True):
+    """Evidence of what a batch has read. `ledger.log.segments.repeated_batches` decides whether it is a repetition.
+
+    `offsets` are digests of the sources' offsets in Spark's checkpoint, by the number of the batch; "" for a batch
+    whose offsets the driver cannot read. `sums` are sums over the rows, if the tasks have computed them. `repeated` is
+    the way out that the user has chosen. `staged` is False if a task has skipped its rows as a repetition. A `named`
+    write is a repetition if its number is not above the newest number.
+    """
+
+    offsets: dict[int, Name] = {}
+    sums: Name = ""
+    repeated: RepeatedBatches = "refuse"
+    staged: bool = True
+    named: bool = False
+
+
 class CommitRun(msgspec.Struct, frozen=True):
     """Request to append the staged parts as one run, exactly once per ledger, query and batch number.
 
-    A batch number that is not above the query's newest batch in this ledger is a repetition, and appends nothing.
+    A repetition appends nothing. A run without parts is recorded in the metadata, without an entry.
 
     `txn_most` and `txn_least` are the halves of the run's transaction id, which all its entries have. `once`: the query
     commits no other batch. The broker then forgets the query after the retention time of staged parts.
@@ -132,11 +152,17 @@ class CommitRun(msgspec.Struct, frozen=True):
     txn_least: Uint64
     parts: list[StagedPart]
     once: bool = False
+    origin: BatchOrigin = BatchOrigin()
 
     def __post_init__(self) -> None:
         """Raise ValueError for a wrong field, which a decoder reports."""
         if max(self.txn_most, self.txn_least) >= 2**64:
             raise ValueError("each half of a run's id has 64 bits")
+
+    @property
+    def rows(self) -> int:
+        """The number of rows in all parts."""
+        return sum(part.rows for part in self.parts)
 
 
 class LedgerParts(msgspec.Struct, frozen=True):
@@ -159,32 +185,46 @@ class CommitRuns(msgspec.Struct, frozen=True):
     txn_least: Uint64
     runs: list[LedgerParts]
     once: bool = False
+    origin: BatchOrigin = BatchOrigin()
 
     def __post_init__(self) -> None:
         """Raise ValueError for a wrong field, which a decoder reports."""
         if max(self.txn_most, self.txn_least) >= 2**64:
             raise ValueError("each half of a run's id has 64 bits")
 
+    @property
+    def rows(self) -> int:
+        """The number of rows in all parts of all ledgers."""
+        return sum(part.rows for run in self.runs for part in run.parts)
+
 
 class CommittedRun(msgspec.Struct, frozen=True):
-    """Run in the log, from position `first` up to `end`. `repeated`: an earlier call appended the run."""
+    """Run in the log, from position `first` up to `end`. `repeated`: an earlier call appended the run.
+
+    If `asked` is not -1, nothing was appended: the request must be repeated with the offsets of batch `asked`.
+    `warning` is set if option `repeatedBatches` skipped or appended a batch that is refused otherwise.
+    """
 
     repeated: bool
     first: Position
     end: Position
     entries: int
     rows: int
+    asked: int = -1
+    warning: str = ""
 
 
 class CommittedRuns(msgspec.Struct, frozen=True):
     """Runs of a batch, by the canonical names of their ledgers. `repeated`: an earlier call appended the runs.
 
     `runs` is empty for a batch before the newest batch of its query. Reason: the broker records the ledgers of the
-    newest batch only.
+    newest batch only. `asked` and `warning` are those of `CommittedRun`.
     """
 
     repeated: bool
     runs: dict[str, CommittedRun]
+    asked: int = -1
+    warning: str = ""
 
 
 class AskNewestBatch(msgspec.Struct, frozen=True):

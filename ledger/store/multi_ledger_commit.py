@@ -27,15 +27,20 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
 
+import msgspec
+
 from pyspark_ledger.ledger.errors import LedgerError, NotFound, Refused
 from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
+from pyspark_ledger.ledger.log.segments.repeated_batches import DeletedRun, Verdict, judge, unwritten
 from pyspark_ledger.ledger.log.staging.area import StagingArea
+from pyspark_ledger.ledger.message.run_marker import RunOrigin, is_written
 from pyspark_ledger.ledger.metadata.manifest_records import Manifest, ManifestRecords, ManifestRun
 from pyspark_ledger.ledger.protocol.commits import CommitRun, CommitRuns, CommittedRun, CommittedRuns, StagedPart
 from pyspark_ledger.ledger.store.direct_parts import DirectParts
 
 _SYNCS = 16  # number of ledgers of one batch that are written and synced at the same time
 _LOCKS = 64  # number of locks; queries that share a lock wait for each other
+_SEVERAL = "its ledgers"  # in messages
 _log = logging.getLogger(__name__)
 
 
@@ -63,17 +68,27 @@ class ManifestCommits:
         with self.lock_of(request.query):
             self.finish(request.query)
             newest = self._records.newest(request.query)
-            if newest is not None and request.batch <= newest.batch:
+            verdict = judge(request, newest, _SEVERAL)
+            if verdict.warning:
+                _log.warning("%s", verdict.warning)
+            if verdict.asked >= 0:
+                return CommittedRuns(False, {}, verdict.asked)
+            if newest is not None and verdict.origin is None:
                 self._staging.remove_parts(self._others(request, newest))
                 if newest.done:
                     self._delete_unlisted(request)
-                return self._answer(newest if newest.batch == request.batch else None)
+                return self._answer(newest if newest.batch == request.batch else None, verdict.warning)
             with self._direct.withheld(*(_run(request, run.ledger, run.parts) for run in request.runs)):
-                manifest = self._checked(request)
+                manifest = self._checked(request, verdict.origin or RunOrigin())
                 self._staging.sync([part for run in manifest.runs for part in run.parts])
                 self._unfinished.add(request.query)
                 self._records.put(manifest)
-            return self._roll_forward(manifest)
+            return msgspec.structs.replace(self._roll_forward(manifest), warning=verdict.warning)
+
+    def deleted_run(self, ledger: ManagedLedger, query: str) -> DeletedRun | None:
+        """Return the newest batch of a query in the deleted ledger whose name `ledger` has now."""
+        found = self._records.deleted_run(ledger.name, query)
+        return None if found is None else DeletedRun(*found, ledger.incarnation)
 
     def newest(self, query: str) -> int:
         """Return the newest batch of a query whose runs are in all of the batch's ledgers, or -1."""
@@ -128,7 +143,7 @@ class ManifestCommits:
         """Return the lock under which the batches of a query are committed. Some queries share a lock."""
         return self._locks[zlib.crc32(query.encode()) % _LOCKS]
 
-    def _checked(self, request: CommitRuns) -> Manifest:
+    def _checked(self, request: CommitRuns, origin: RunOrigin) -> Manifest:
         """Check every ledger, part and entry, and return the manifest."""
         runs: dict[str, ManifestRun] = {}
         for requested in request.runs:
@@ -138,12 +153,16 @@ class ManifestCommits:
                     f"ledger {ledger.name!r} is named twice",
                     hint="Name each ledger once, with all its parts",
                 )
+            if ledger.committed_batch(request.query) is None:
+                verdict = judge(request, None, ledger.name, self.deleted_run(ledger, request.query))
+                if verdict.warning:
+                    _log.warning("%s", verdict.warning)
             opened = [self._staging.open(part) for part in requested.parts if part.object is None]
             run = _run(request, ledger.name, requested.parts)
             ledger.require_run(run, opened)
             self._direct.check(run)
             runs[ledger.name] = ManifestRun(ledger.name, ledger.incarnation, requested.parts)
-        if not runs:
+        if not runs and not request.origin.named:
             raise Refused(f"batch {request.batch} of query {request.query!r} names no ledger")
         return Manifest(
             request.query,
@@ -153,6 +172,7 @@ class ManifestCommits:
             list(runs.values()),
             once=request.once,
             committed_ms=self._clock(),
+            origin=origin,
         )
 
     def _roll_forward(self, manifest: Manifest) -> CommittedRuns:
@@ -188,16 +208,16 @@ class ManifestCommits:
 
     def _commit_run(self, manifest: Manifest, run: ManifestRun, ledger: ManagedLedger) -> Future[CommittedRun]:
         earlier = ledger.committed_batch(manifest.query)
-        if earlier is not None and manifest.batch <= earlier.batch:
+        if is_written(manifest.batch, manifest.origin, earlier):
             existing: Future[CommittedRun] = Future()
-            existing.set_result(CommittedRun(True, earlier.first, earlier.end, earlier.entries, earlier.rows))
+            existing.set_result(unwritten(Verdict(), earlier))
             return existing
         request = _run(manifest, run.ledger, run.parts)
         direct = self._direct.open_run(request, decided=True)
         if direct is not None:
-            return ledger.commit_direct(request, direct)
+            return ledger.commit_direct(request, direct, manifest.origin)
         opened = self._staging.open_run(request)
-        future = ledger.commit_run(request, opened)
+        future = ledger.commit_run(request, opened, manifest.origin)
         future.add_done_callback(lambda _: self._staging.remove_joined(request, opened))
         return future
 
@@ -212,7 +232,7 @@ class ManifestCommits:
             return None
         return ledger
 
-    def _answer(self, manifest: Manifest | None) -> CommittedRuns:
+    def _answer(self, manifest: Manifest | None, warning: str) -> CommittedRuns:
         """Return the runs of a batch that was committed before. Omits ledgers that were deleted."""
         runs: dict[str, CommittedRun] = {}
         for run in () if manifest is None else manifest.runs:
@@ -220,7 +240,7 @@ class ManifestCommits:
             batch = None if ledger is None else ledger.committed_batch(manifest.query)  # type: ignore[union-attr]
             if batch is not None:
                 runs[run.ledger] = CommittedRun(True, batch.first, batch.end, batch.entries, batch.rows)
-        return CommittedRuns(repeated=True, runs=runs)
+        return CommittedRuns(repeated=True, runs=runs, warning=warning)
 
     def _delete_unlisted(self, request: CommitRuns) -> None:
         """Delete the data objects of a repeated request that are no segments."""

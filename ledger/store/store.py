@@ -22,6 +22,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -42,6 +43,7 @@ from pyspark_ledger.ledger.log.policy import DURABILITY, LedgerPolicy, require_p
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot, LogWatch
 from pyspark_ledger.ledger.log.staging.area import StagingArea
 from pyspark_ledger.ledger.log.unfinished_chunks import ChunkTable
+from pyspark_ledger.ledger.message.run_marker import CommittedBatch
 from pyspark_ledger.ledger.metadata.owner import require_owner
 from pyspark_ledger.ledger.metadata.records import Metadata
 from pyspark_ledger.ledger.metadata.unwanted_files import UnwantedFiles
@@ -64,11 +66,8 @@ from pyspark_ledger.ledger.protocol.actions import (
     SchemaVersion,
 )
 from pyspark_ledger.ledger.protocol.commits import (
-    AbortRun,
-    AskNewestBatch,
     CommitRun,
     CommittedRun,
-    NewestBatch,
     OpenUpload,
     StagingPlace,
     UploadTarget,
@@ -83,6 +82,7 @@ from pyspark_ledger.ledger.store.multi_ledger_commit import ManifestCommits
 from pyspark_ledger.ledger.store.offload_scheduler import OffloadScheduler
 from pyspark_ledger.ledger.store.partitions import PartitionTable
 from pyspark_ledger.ledger.store.policies import PolicyService
+from pyspark_ledger.ledger.store.single_ledger_commit import RunCommits
 from pyspark_ledger.ledger.tiering.loader import OffloaderChoice, no_offloader
 from pyspark_ledger.ledger.transport.moved_store import METADATA, require_not_moved
 
@@ -163,6 +163,7 @@ class Store:
         self._leaving = False
         self.direct = self._direct_parts(offloader, settings)
         self.commits = ManifestCommits(metadata.manifests, self._staging, self.direct, self.ledger, clock)
+        self.runs = RunCommits(self._staging, self.direct, self.commits, self.ledger)
         # Committed batches are finished before the sweep, because the sweep deletes staged files.
         finished = self.commits.finish_all()
         self._sweep(staging=finished)
@@ -378,16 +379,21 @@ class Store:
         The records are deleted first, in one transaction, and then the files.
         """
         name = canonical_name(name)
+        self._require_exists(name)
+        for log in self.logs(name):
+            with suppress(LedgerError, OSError):
+                self.ledger(log)  # reads the newest batches of queries, unless the log is damaged
         with self._opening:
             self._require_exists(name)
             self.require_ours()
-            names = self.partitions.deleted_with(name)
+            names, batches = self.partitions.deleted_with(name), list[tuple[str, CommittedBatch]]()
             for log in names:
                 opened = self._opened.pop(log, None)
                 if opened is not None:
                     opened.close()
+                    batches += [(log, batch) for batch in opened.committed_batches()]
                 self.acknowledgements.forget(log)
-            self._unlisted(self.metadata.delete_ledger(*names))
+            self._unlisted(self.metadata.delete_ledger(*names, unsaved=batches))
 
     def describe(self, name: str, *, lists: bool = True) -> LedgerDescription:
         """Describe a managed ledger with the version of its schema.
@@ -437,54 +443,7 @@ class Store:
 
         The run is appended exactly once for each ledger, query and batch.
         """
-        if all(part.object is None for part in request.parts):
-            return self._commit(request)
-        with self.commits.lock_of(request.query):  # a repeated call must not copy the objects again
-            return self._commit(request)
-
-    def _commit(self, request: CommitRun) -> CommittedRun:
-        ledger = self.ledger(request.ledger)
-        self.commits.finish(request.query)
-        earlier = ledger.committed_batch(request.query)
-        if earlier is not None and request.batch <= earlier.batch:
-            self._staging.remove_parts(request.parts)  # the log has their rows already
-            self.direct.committed(request)
-            return CommittedRun(True, earlier.first, earlier.end, earlier.entries, earlier.rows)
-        try:
-            with self.direct.withheld(request):
-                return self._commit_new(ledger, request)
-        except NotFound:
-            if ledger.committed_batch(request.query) == earlier:
-                raise
-            return self._commit(request)  # another call has committed the same batch, and deleted the parts
-
-    def _commit_new(self, ledger: ManagedLedger, request: CommitRun) -> CommittedRun:
-        direct = self.direct.open_run(request)
-        parts = [] if direct is not None else self._staging.open_run(request)
-        try:
-            future = ledger.commit_run(request, parts) if direct is None else ledger.commit_direct(request, direct)
-            committed = future.result()
-        finally:
-            self._staging.remove_joined(request, parts)
-        if not committed.repeated:
-            self.direct.counter.commit(request.parts)
-        self.direct.committed(request)
-        self._staging.remove_parts(request.parts)
-        self._staging.sweep_before(request.query, request.batch)
-        return committed
-
-    def newest_batch(self, request: AskNewestBatch) -> NewestBatch:
-        """Return the newest committed batch of a query. A commit of this or an earlier batch writes nothing."""
-        if request.several:
-            return NewestBatch(self.commits.newest(request.query))
-        ledger = self.ledger(request.name)
-        found = ledger.committed_batch(request.query) if ledger.incarnation == request.incarnation else None
-        return NewestBatch(-1 if found is None else found.batch)
-
-    def abort(self, request: AbortRun) -> None:
-        """Delete staged parts, except the parts that a committed batch still needs."""
-        kept = self.commits.keeps(request.query, request.parts)
-        self._staging.remove([part for part in request.parts if part not in kept])
+        return self.runs.commit(request)
 
     def require_ours(self) -> None:
         """Raise Fenced if another broker has taken the store over."""

@@ -15,6 +15,7 @@ from pyspark_ledger.offload.direct.upload import DirectPlace, DirectUpload
 from pyspark_ledger.offload.format.object_names import ObjectKey
 from pyspark_ledger.offload.storage.s3_options import S3Options
 from tests.rigs.entry import entry
+from tests.rigs.promotion import equal_offsets
 
 BLOCK = 4096
 
@@ -67,7 +68,7 @@ def stage(opened: BucketStore, batch: int, payloads: Sequence[bytes], *, query: 
 
 
 def request(batch: int, parts: list[StagedPart], *, query: str = "q", ledger: str = "log") -> CommitRun:
-    return CommitRun(ledger, query, batch, 7, batch, parts)
+    return CommitRun(ledger, query, batch, 7, batch, parts, origin=equal_offsets(batch))
 
 
 def of_ledger(ledger: str, *parts: StagedPart) -> LedgerParts:

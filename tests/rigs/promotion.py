@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyspark_ledger.ledger.protocol.commits import CommitRun, PartRun, StagedPart
+from pyspark_ledger.ledger.protocol.commits import BatchOrigin, CommitRun, PartRun, StagedPart
 from pyspark_ledger.ledger.store.store import Store
 from pyspark_ledger.ledger.transport.part_file import PartFile
 from tests.rigs.entry import entry
@@ -30,5 +30,10 @@ def stage(store: Store, batch: int, payloads: Sequence[bytes], query: str = "q")
         return part.close()
 
 
+def equal_offsets(batch: int) -> BatchOrigin:
+    """Return the evidence of a batch of one history: each number always has the same offsets."""
+    return BatchOrigin(dict.fromkeys(range(batch + 1), "same"))
+
+
 def request(batch: int, parts: list[StagedPart], ledger: str = "log") -> CommitRun:
-    return CommitRun(ledger, "q", batch, 7, batch, parts)
+    return CommitRun(ledger, "q", batch, 7, batch, parts, origin=equal_offsets(batch))

@@ -148,7 +148,7 @@ class Deliveries:
         from pyspark_ledger.connector.options.options import LedgerOptions
         from pyspark_ledger.connector.rows.dead_letters import dead_letter_columns, dead_letter_rows, dead_letter_shape
         from pyspark_ledger.connector.schema import spark_schema
-        from pyspark_ledger.connector.write.commit import commit_parts, stage_rows
+        from pyspark_ledger.connector.write.commit import BatchEvidence, commit_parts, stage_rows
         from pyspark_ledger.connector.write.target import prepare_target
 
         read = self._read
@@ -172,7 +172,7 @@ class Deliveries:
         staged = stage_rows(
             target, version, query, number, dead_letter_rows(self._rows(delivery.shares, source), columns)
         )
-        commit_parts(target, version, [staged], number)
+        commit_parts(target, version, [staged], number, BatchEvidence(named=True))
         self._ask("delivery.bury", AckDeadLetters(self._ledger, self._subscription, number))
 
     def _rows(self, ranges: list[DeliveredRange], source: ReadSource) -> Iterator[pa.RecordBatch]:

@@ -36,6 +36,10 @@ class CommittedBatches:
         """Return the newest batch of a query."""
         return self._newest.get(query)
 
+    def all(self) -> list[CommittedBatch]:
+        """Return the newest batches of all queries."""
+        return list(self._newest.values())
+
     def add(self, batch: CommittedBatch) -> None:
         """Add a batch that is committed."""
         self._newest[batch.query] = batch
@@ -75,7 +79,9 @@ def recovered_batches(recovered: RecoveredSegment, now_ms: int) -> list[Committe
         if run is not None:
             first = Position(recovered.ledger_id, entry_id - run.entries)
             end = Position(recovered.ledger_id, entry_id + 1)
-            found.append(CommittedBatch(run.query, run.batch, first, end, run.entries, run.rows, now_ms))
+            found.append(
+                CommittedBatch(run.query, run.batch, first, end, run.entries, run.rows, now_ms, False, run.origin)
+            )
     return found
 
 

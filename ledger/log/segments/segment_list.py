@@ -36,12 +36,13 @@ from pyspark_ledger.ledger.log.segments.open_segment import OpenSegment
 from pyspark_ledger.ledger.log.segments.segment_rows import local_segment, promoted_record, sealed_record, with_attempt
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot
 from pyspark_ledger.ledger.log.staging.promotion import PromotedSegment
-from pyspark_ledger.ledger.message.run_marker import CommittedBatch
+from pyspark_ledger.ledger.message.run_marker import CommittedBatch, is_written
 from pyspark_ledger.ledger.metadata.offload_records import OffloadAttempt
 from pyspark_ledger.ledger.metadata.records import KnownSequence, LedgerRecord
 from pyspark_ledger.ledger.metadata.segment_records import LedgerInfo, SegmentRecord, attempts_of
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
+from pyspark_ledger.ledger.protocol.commits import CommittedRun
 from pyspark_ledger.ledger.protocol.ledgers import DEDUPLICATION_ENABLED
 from pyspark_ledger.ledger.segment.continuation import continue_segment
 from pyspark_ledger.ledger.segment.format import HEADER_BYTES
@@ -179,6 +180,13 @@ class SegmentList:
         """Record a batch in memory after its commit. The next seal saves the batch in the metadata."""
         self.committed.add(batch)
         self.committed.save_next(batch)
+
+    def record(self, batch: CommittedBatch) -> CommittedRun:
+        """Record a batch without entries in the metadata, and return its run."""
+        self.committed.save_next(batch)
+        self._save()
+        self.committed.add(batch)
+        return CommittedRun(False, batch.first, batch.end, batch.entries, batch.rows)
 
     def snapshot(self, log: OpenSegment | None) -> LogSnapshot:
         """Return the snapshot that readers see."""
@@ -377,7 +385,9 @@ class SegmentList:
         """Record the batches and the sequence ids of a recovered segment in memory."""
         now_ms = self._context.clock()
         for batch in recovered_batches(recovered, now_ms):
-            self.remember(batch)
+            # A later batch of the query can be recorded without an entry.
+            if not is_written(batch.batch, batch.origin, self.committed.get(batch.query)):
+                self.remember(batch)
         if self.deduplication is not None:
             self.deduplication.learn(highest_of(sequences_in(recovered.path, recovered.index), now_ms))
 

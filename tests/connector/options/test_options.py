@@ -65,6 +65,7 @@ SAMPLES = {
     "createLedgers": "true",
     "txnAppId": "nightly",
     "txnVersion": "7",
+    "repeatedBatches": "skip",
     "commitTimeoutMs": "1000",
     "history": "s3://bucket/table",
     "offload": "s3://bucket/prefix",
@@ -351,3 +352,9 @@ def test_options_of_access_belong_to_writes_too() -> None:
         assert read.direct is not None
         assert read.direct.s3().endpoint == SAMPLES["offloadEndpoint"]
         assert read.bucket is None
+
+
+def test_async_progress_is_refused_by_name() -> None:
+    assert read_options({"asyncProgressTrackingEnabled": "false"}) == read_options({})
+    with pytest.raises(Refused, match="option 'asyncProgressTrackingEnabled' is 'true'"):
+        read_options({"asyncprogresstrackingenabled": "true"})

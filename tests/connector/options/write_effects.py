@@ -6,7 +6,10 @@ import base64
 import random
 from typing import Any
 
-from pyspark_ledger.connector.write import acknowledge, commit
+import pyarrow as pa
+
+from pyspark_ledger.connector.schema import spark_schema
+from pyspark_ledger.connector.write import acknowledge, commit, writers
 from pyspark_ledger.ledger.position import EARLIEST
 from pyspark_ledger.ledger.protocol.cursors import NameCursor, OpenCursor
 from tests.rigs.data_source import Given, OptionDrive, OptionDrives, World, said
@@ -54,6 +57,22 @@ def repeated(world: World, given: Given) -> object:
     world.write(ROWS[:1], given)
     world.write(ROWS[:1], known)
     return len(world.rows({}))
+
+
+def of_another_history(world: World, given: Given) -> object:
+    """Return the rows that a stream has stored after a batch 1 and a batch 0 of the same query."""
+    world.ledger(0)
+    batch = pa.RecordBatch.from_pylist(ROWS[:2])
+    columns = spark_schema(batch.schema, "rows")
+
+    def write(number: int, given: Given) -> None:
+        with world.patch.context() as patch:
+            patch.setattr(writers, "running_batch", lambda: ("query", number))
+            writer = world.source(given).streamWriter(columns, overwrite=False)
+            writer.commit([writer.write(iter([batch]))], number)
+
+    write(1, {})
+    return said(lambda: write(0, given)), len(world.rows({}))
 
 
 def said_of_rows(world: World, given: Given) -> object:
@@ -104,5 +123,6 @@ DRIVES: OptionDrives = {
     "createLedgers": [OptionDrive(routed, ("NotFound", False), {"true": (None, True)})],
     "txnAppId": [OptionDrive(repeated, "Refused", {"nightly": 2, "other": 1}, {"txnVersion": "7"})],
     "txnVersion": [OptionDrive(repeated, "Refused", {"7": 2}, {"txnAppId": "nightly"})],
+    "repeatedBatches": [OptionDrive(of_another_history, ("Refused", 2), {"skip": (None, 2), "append": (None, 4)})],
     "commitTimeoutMs": [OptionDrive(deadline, [60_000] * 2, {"7": [7] * 2})],
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,15 @@ from pyspark.sql.types import LongType, StringType, StructType
 
 from pyspark_ledger.connector.options.options import read_options
 from pyspark_ledger.connector.write import commit
-from pyspark_ledger.connector.write.commit import PartMessage, abort_parts, commit_parts, run_of, stage_rows
+from pyspark_ledger.connector.write.checkpoint import Checkpoint
+from pyspark_ledger.connector.write.commit import (
+    BatchEvidence,
+    PartMessage,
+    abort_parts,
+    commit_parts,
+    run_of,
+    stage_rows,
+)
 from pyspark_ledger.connector.write.target import SinkTarget, prepare_target
 from pyspark_ledger.connector.write.writers import LedgerBatchWriter, LedgerStreamWriter
 from pyspark_ledger.ledger.api.store import connect
@@ -176,9 +185,23 @@ def unread() -> Iterator[pa.RecordBatch]:
     yield
 
 
-def test_tasks_of_a_batch_that_is_there_pull_nothing(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def checkpoint_of(folder: Path, **offsets: str) -> str:
+    """Write a checkpoint of the query with the offsets `b0`, `b1` … of its batches, and return its location."""
+    (folder / "offsets").mkdir(parents=True, exist_ok=True)
+    (folder / "metadata").write_text(json.dumps({"id": QUERY}))
+    for name, line in offsets.items():
+        metadata = json.dumps({"batchTimestampMs": time.time_ns()})
+        (folder / "offsets" / name[1:]).write_text(f"v1\n{metadata}\n{line}")
+    return str(folder)
+
+
+def test_tasks_of_a_batch_that_is_there_pull_nothing(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sink, asked = target(store), []
-    writer = LedgerStreamWriter(sink, "1")
+    checkpoint = checkpoint_of(tmp_path / "checkpoint", b0="4", b1="6")
+    writer = LedgerStreamWriter(sink, "1", checkpoint)
+    evidence = BatchEvidence(Checkpoint(checkpoint))
 
     def task(batch: int, rows: Iterator[pa.RecordBatch]) -> PartMessage:
         monkeypatch.setattr("pyspark_ledger.connector.write.writers.running_batch", lambda: (QUERY, batch))
@@ -192,17 +215,54 @@ def test_tasks_of_a_batch_that_is_there_pull_nothing(store: Path, monkeypatch: p
 
     monkeypatch.setattr(commit, "_staged", {})
     monkeypatch.setattr(Client, "call", counting)
-    commit_parts(sink, "1", [task(0, iter(batches(0, 4)))], 0)
-    commit_parts(sink, "1", [task(1, iter(batches(4, 6)))], 1)
+    commit_parts(sink, "1", [task(0, iter(batches(0, 4)))], 0, evidence)
+    commit_parts(sink, "1", [task(1, iter(batches(4, 6)))], 1, evidence)
     assert asked.count("run.newest") == 1, "who goes on asks no more"
     # The batch again: in a process that staged it, and in one that staged nothing.
     for known in ({}, dict(commit._staged)):
         monkeypatch.setattr(commit, "_staged", known)
         messages = [task(1, unread()), task(1, unread()), stage(sink, 1, 4, 6)]
-        assert commit_parts(sink, "1", messages, 1) is None
+        assert commit_parts(sink, "1", messages, 1, evidence).repeated
     assert held(store) == list(range(6))
     assert not list((store / "staging").rglob("*.part"))
-    assert asked.count("run.abort") == 2
+    # The checkpoint went back, and batch 1 has other offsets now. The task pulls nothing, and the commit fails.
+    checkpoint_of(tmp_path / "checkpoint", b1="5")
+    with pytest.raises(Refused, match=r"batch 1 of query .* with offsets .* and now has offsets"):
+        commit_parts(sink, "1", [task(1, unread())], 1, evidence)
+
+
+def test_a_batch_of_unknown_offsets_is_compared_by_its_rows(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = target(store)
+    writer = LedgerStreamWriter(sink, "1", "hdfs://nowhere/checkpoint")
+    monkeypatch.setattr("pyspark_ledger.connector.write.writers.running_batch", lambda: (QUERY, 0))
+
+    def write(*tasks: list[pa.RecordBatch]) -> None:
+        writer.commit([writer.write(iter(task)) for task in tasks], 0)  # type: ignore[misc]
+
+    write(batches(0, 4), batches(4, 6))
+    write(batches(4, 6), batches(3, 4), batches(0, 3)[::-1])  # other tasks, another order, the same rows
+    with pytest.raises(Refused, match=r"with 6 rows with sums .* and now has 6 rows with sums"):
+        write(batches(1, 7))
+    with pytest.raises(Refused, match="now has 5 rows"):
+        write(batches(0, 5))
+    assert held(store) == list(range(6))
+
+
+def test_a_version_without_rows_is_recorded_without_an_entry(store: Path) -> None:
+    def write(path: str, first: int, end: int) -> None:
+        given = {"path": path, "store": str(store), "txnAppId": "nightly", "txnVersion": "1"}
+        options = read_options(given, "batch write")
+        writer = LedgerBatchWriter(prepare_target(options, SCHEMA), "1", options.application)
+        writer.commit([writer.write(iter(batches(first, end)))] if end else [])
+
+    api = connect(store)
+    api.create_partitioned("parts", 2)
+    for path in ("out", "parts"):
+        write(path, 0, 0)
+        write(path, 0, 5)
+        assert api.ledger(path).read().num_rows == 0
+        assert api.ledger(path).describe().entries == 0
+        write(path, 0, 0)
 
 
 def test_commit_of_a_missing_batch_fails_and_appends_nothing(store: Path) -> None:

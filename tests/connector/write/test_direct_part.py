@@ -79,7 +79,7 @@ def test_metrics_and_log_lines_tell_direct_parts_from_staged_ones(store: str, ca
     assert (committed["step"], committed["parts"], committed["bytes"]) == ("commit", 3, 2 * large + small)
     assert (committed["direct_parts"], committed["direct_bytes"]) == (2, 2 * large)
     assert metrics(store).parts == PartCounts(direct=2, direct_bytes=2 * large, staged=1, staged_bytes=small)
-    commit_parts(sink, "1", [stage(sink, 0, 0, LARGE)], 0)
+    commit_parts(sink, "1", messages, 0)
     assert metrics(store).parts.direct == 2, "a repetition appends nothing"
     assert syncs(store) == [(3, 0)]
 

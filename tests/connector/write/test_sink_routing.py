@@ -19,7 +19,14 @@ from pyspark_ledger.connector.options.options import read_options
 from pyspark_ledger.connector.read.ledger.task import LedgerTask, ReadSource, read_rows
 from pyspark_ledger.connector.read.offsets import LedgerRange
 from pyspark_ledger.connector.rows.shape import RowOptions, row_shape
-from pyspark_ledger.connector.write.commit import PartMessage, abort_parts, application_query, commit_parts, stage_rows
+from pyspark_ledger.connector.write.commit import (
+    BatchEvidence,
+    PartMessage,
+    abort_parts,
+    application_query,
+    commit_parts,
+    stage_rows,
+)
 from pyspark_ledger.connector.write.target import SinkTarget, prepare_target
 from pyspark_ledger.ledger.api.store import LedgerStore, connect
 from pyspark_ledger.ledger.errors import LedgerError, NotFound, Refused
@@ -169,7 +176,8 @@ def test_a_version_of_an_application_is_written_once_in_each_ledger(api: LedgerS
 
     def write(sink: SinkTarget, version: int, rows: pa.RecordBatch, app: str = "app") -> bool:
         query = application_query(sink, app)
-        return commit_parts(sink, "1", [stage(sink, query, version, rows)], version).repeated
+        message = stage(sink, query, version, rows)
+        return commit_parts(sink, "1", [message], version, BatchEvidence(named=True)).repeated
 
     def plain(n: int) -> pa.RecordBatch:
         return pa.record_batch({"n": pa.array([n], pa.int64())})

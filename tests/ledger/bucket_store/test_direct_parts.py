@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pyspark_ledger.ledger.bucket_store.home import BucketStore
@@ -16,12 +17,15 @@ from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.errors import Corrupt, NotFound, Refused
 from pyspark_ledger.ledger.metadata.manifest_records import Manifest, ManifestRun
 from pyspark_ledger.ledger.metadata.offload_records import OffloadAttempt
-from pyspark_ledger.ledger.protocol.commits import AbortRun, CommitRuns
+from pyspark_ledger.ledger.protocol.commits import AbortRun, BatchOrigin, CommitRuns
 from pyspark_ledger.offload.format.object_names import ObjectKey
 from pyspark_ledger.offload.storage.factory import open_object_store
 from pyspark_ledger.offload.storage.s3_options import S3Options
 from tests.rigs.bucket_store import BucketRig, append, log, numbered, payloads
 from tests.rigs.direct_sink import of_ledger, put, request, stage
+from tests.rigs.promotion import equal_offsets
+
+SAME = equal_offsets(1)
 
 
 @pytest.fixture
@@ -72,7 +76,7 @@ def test_a_repeated_commit_changes_nothing_and_deletes_no_listed_object(rig: Buc
     part = put(opened, 1, 0, numbered(9))
     opened.store.commit(request(1, [part]))
     assert opened.store.commit(request(1, [part])).repeated
-    opened.store.abort(AbortRun("q", 1, []))
+    opened.store.runs.abort(AbortRun("q", 1, []))
     opened.store.offloads.sweep()
     assert payloads(opened) == numbered(9)
 
@@ -90,11 +94,25 @@ def test_a_committed_batch_that_runs_again_with_other_rows_changes_nothing(rig: 
     assert objects(rig) == set(segments(opened)), "the objects of the second run are deleted"
 
 
+def test_a_direct_batch_of_another_history_is_refused(rig: BucketRig, opened: BucketStore) -> None:
+    for batch in (1, 2):
+        opened.store.commit(request(batch, [put(opened, batch, 0, numbered(9))]))
+    for host in (None, "b"):  # the second broker has taken over
+        broker = opened if host is None else rig.host(host, stagedPartPromotionMinBytes=0)
+        for batch, known in ((1, {1: "same"}), (2, {2: "other"}), (3, {3: "same", 2: "other"})):
+            other = request(batch, [put(broker, batch, 0, numbered(3))])
+            with pytest.raises(Refused, match=f"batch {batch} of query 'q'"):
+                broker.store.commit(msgspec.structs.replace(other, origin=BatchOrigin(known)))
+        assert payloads(broker) == numbered(9) * 2
+
+
 def test_a_batch_that_runs_again_for_other_ledgers_changes_nothing(rig: BucketRig, opened: BucketStore) -> None:
     log(opened, "other")
-    opened.store.commits.commit(CommitRuns("q", 1, 7, 1, [of_ledger("log", put(opened, 1, 0, numbered(9)))]))
+    opened.store.commits.commit(
+        CommitRuns("q", 1, 7, 1, [of_ledger("log", put(opened, 1, 0, numbered(9)))], origin=SAME)
+    )
     moved = put(opened, 1, 0, [b"other rows"], ledger="other")
-    assert opened.store.commits.commit(CommitRuns("q", 1, 7, 1, [of_ledger("other", moved)])).repeated
+    assert opened.store.commits.commit(CommitRuns("q", 1, 7, 1, [of_ledger("other", moved)], origin=SAME)).repeated
     assert payloads(opened) == numbered(9)
     assert payloads(opened, "other") == []
 

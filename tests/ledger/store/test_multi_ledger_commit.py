@@ -24,6 +24,7 @@ from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.store.store import Store
 from tests.rigs import log as log_rig
 from tests.rigs.entry import entry
+from tests.rigs.promotion import equal_offsets
 from tests.rigs.store import create, open_store, stage
 
 NAMES = ("a", "b", "c")
@@ -89,7 +90,7 @@ def staged(store: Store, batch: int, routed: dict[str, list[str]]) -> CommitRuns
         LedgerParts(name, [stage(store, "q", batch, [payload.encode()], batch) for payload in rows])
         for name, rows in routed.items()
     ]
-    return CommitRuns("q", batch, 7, batch, runs)
+    return CommitRuns("q", batch, 7, batch, runs, origin=equal_offsets(batch))
 
 
 def contents(store: Store) -> dict[str, list[str]]:
@@ -148,8 +149,8 @@ def test_batches_come_once_and_in_order(store: Store) -> None:
     again = store.commits.commit(staged(store, 3, {"c": ["9"]}))
     assert again.repeated
     assert {name: run.first for name, run in again.runs.items()} == {n: r.first for n, r in first.runs.items()}
-    earlier = store.commits.commit(staged(store, 2, {"c": ["9"]}))
-    assert (earlier.repeated, earlier.runs) == (True, {})
+    with pytest.raises(Refused, match="batch 2 of query 'q' is below batch 3"):
+        store.commits.commit(staged(store, 2, {"c": ["9"]}))
     store.commits.commit(staged(store, 4, {"c": ["5"]}))
     assert contents(store) == {**FIRST, "c": ["4", "5"]}
     assert not parts_left(store)
@@ -193,7 +194,7 @@ def test_a_ledger_that_was_deleted_since_gets_nothing_and_the_others_all(
 def test_what_a_commit_needs_is_neither_aborted_nor_overtaken(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     request = staged(store, 1, FIRST)
     _fail_behind_the_commit_point(store, monkeypatch, request)
-    store.abort(AbortRun("q", 1, [part.part for run in request.runs for part in run.parts]))
+    store.runs.abort(AbortRun("q", 1, [part.part for run in request.runs for part in run.parts]))
     # A later batch of the query, to one ledger, comes behind it.
     store.commit(CommitRun("b", "q", 2, 7, 2, [stage(store, "q", 2, [b"5"], 2)]))
     assert contents(store) == {**FIRST, "b": ["3", "5"]}
