@@ -17,6 +17,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -104,6 +105,8 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         self._store = store
         self._source = source
         self.token_path = token_path
+        self.own_files: list[Path] = []
+        """Token files of this server's address, which the broker removes at its end."""
         self.append_socket = ""
         self._settings = settings
         self._admission = admission
