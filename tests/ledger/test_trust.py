@@ -1,7 +1,7 @@
 """Goal: no other user can plant a store, or make a client read or write another file of its user.
 
-Method: real directories, links, modes and brokers. As root, a child process of another user plays the other user. Without
-root, only the modes are tested.
+Method: real directories, links, modes and brokers. As root, a child process of another user plays the other user.
+Without root, only the modes are tested.
 """
 
 from __future__ import annotations
