@@ -102,7 +102,7 @@ def open_below(path: Path, depth: int) -> int:
     """
     folder = -1
     try:
-        for name in (path.parents[depth - 1], *path.parts[-depth:-1]):
+        for name in (str(path.parents[depth - 1]), *path.parts[-depth:-1]):
             inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | _FLAGS, dir_fd=None if folder < 0 else folder)
             folder, outer = inner, folder
             if outer >= 0:
