@@ -95,6 +95,30 @@ def open_file(path: Path, *, writable: bool = False) -> int:
         raise NotFound(f"{path} is missing", hint="Restore it, or check whether the store was moved") from None
 
 
+def open_below(path: Path, depth: int) -> int:
+    """Open an existing file for writing. The kernel refuses a link among the last `depth` parts of its path.
+
+    Also refuses a link in the folder that contains these parts.
+    """
+    folder = -1
+    try:
+        for name in (str(path.parents[depth - 1]), *path.parts[-depth:-1]):
+            inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | _FLAGS, dir_fd=None if folder < 0 else folder)
+            folder, outer = inner, folder
+            if outer >= 0:
+                os.close(outer)
+        return os.open(path.name, os.O_RDWR | _FLAGS, dir_fd=folder)
+    except FileNotFoundError:
+        raise NotFound(f"{path} is missing", hint="Restore it, or check whether the store was moved") from None
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+            raise
+        raise Refused(f"{path} leads through a link", hint="A store contains no links: remove it") from None
+    finally:
+        if folder >= 0:
+            os.close(folder)
+
+
 @contextmanager
 def opened(path: Path, *, writable: bool = False) -> Iterator[int]:
     """Open a file as `open_file` does, and close it at the end."""
@@ -139,8 +163,12 @@ def take_from_writer(path: Path, beside: Path) -> bool:
 
 
 def make_directory(path: Path) -> None:
-    """Create a private directory. An existing directory stays unchanged."""
-    path.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+    """Create a private directory. An existing directory stays unchanged. Nobody else can write to new parents."""
+    for parent in reversed(path.parents):
+        with suppress(FileExistsError, PermissionError, IsADirectoryError):
+            if not parent.exists():
+                parent.mkdir(mode=0o755)  # not the mode of `parents=True`, with which umask 000 lets everybody write
+    path.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
 
 
 def preallocate(fd: int, offset: int, length: int, path: Path | None = None) -> None:

@@ -10,19 +10,26 @@ Rules
 - A broker that takes a store over replaces the lock file. The previous broker keeps the lock of the replaced file. It
   learns from the store's epoch, which rises with each start of a broker, that it has lost the store.
 - A process is identified by host, pid and start time, because the kernel reuses pids.
+- A store is trusted if only its owner can write to it, and if nobody else can rename it or a directory above it
+  (`require_trusted`). Exception: directories that `LEDGER_SHARED_DIRECTORY` names, such as a volume of Kubernetes.
 """
 
 from __future__ import annotations
 
 import fcntl
+import grp
 import hashlib
 import logging
 import os
+import pwd
+import re
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
+from shlex import quote
 from typing import Self
 
 from pyspark_ledger.ledger import disk
@@ -33,6 +40,13 @@ _MACHINE_ID_FILES = ("/etc/machine-id", "/var/lib/dbus/machine-id")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _FORMERLY = " formerly "
 _log = logging.getLogger(__name__)
+SHARED = "LEDGER_SHARED_DIRECTORY"
+"""Environment variable with directories, separated by `:`, whose writers the user trusts."""
+_OTHERS_WRITE, _GROUP_WRITES = 0o022, 0o020
+_LINKS_MAX = 40
+_TOKEN_CHARACTERS = 64
+_TOKEN = re.compile(rb"[0-9a-f]{64}")
+_STARTED = {"broker.log", "spawn.lock", "supervisor.lock"}  # files of a first start, which has not made a store yet
 _STARTTIME_FIELD = 19  # in /proc/<pid>/stat, counted after the command's closing parenthesis
 
 
@@ -168,33 +182,205 @@ def run_directory_path() -> Path:
     return Path(base) / "pyspark-ledger" if base and Path(base).is_dir() else shared
 
 
-def require_private(store: Path) -> None:
-    """Raise Refused if another user owns a file of the store or can write to it.
+def require_trusted(store: Path) -> None:
+    """Raise Refused if another user could have planted or changed a store, or could replace its directory.
 
-    Otherwise, make the store's directory private. The broker calls this before it reads any file of the store.
+    Every program calls this function before it reads, creates or writes a file of the store. The directory may be
+    missing. If only the mode is too open and everything is ours, the function corrects the mode and logs one line.
     """
-    for path in [store, *sorted(store.iterdir())]:
-        status = path.lstat()
+    steps = _steps_to(store)
+    exists = store.is_dir()
+    for path, status in steps[:-1] if exists else steps:
+        if not _is_shared(path):
+            _require_lasting(path, status)
+    if not exists:
+        return
+    _require_open_to_us(store)
+    directory, status = steps[-1]
+    if _is_shared(directory):
+        _checked_entries(store, None)
+        return
+    if status.st_uid not in (0, os.geteuid()):
+        raise Refused(
+            f"the store {store} belongs to user {status.st_uid}, this is user {os.geteuid()}",
+            hint=f"Connect to the address of its broker. If the files are yours: {_chown(store)}. If its users "
+            f"trust each other: {_share(store)}",
+        )
+    found = _checked_entries(store, status.st_uid)
+    if status.st_mode & _OTHERS_WRITE and not _is_store(store, found):
+        raise Refused(
+            f"{store} has mode {stat.S_IMODE(status.st_mode):o}: other users can write to it, and it is no store",
+            hint="Choose a directory of your own",
+        )
+    loose = [path for path, mode in found.items() if mode & _GROUP_WRITES]
+    if loose or status.st_mode & _OTHERS_WRITE:
+        _tighten(store, status, loose)
+
+
+def make_private(store: Path) -> None:
+    """Let only the owner read a store's directory. A directory that is named as shared stays unchanged."""
+    status = store.stat()
+    if stat.S_IMODE(status.st_mode) & 0o077 and not _is_shared(store):
+        _tighten(store, status, [])
+
+
+def _tighten(store: Path, status: os.stat_result, loose: Sequence[Path]) -> None:
+    if status.st_uid != os.geteuid():
+        raise Refused(
+            f"{store} has mode {stat.S_IMODE(status.st_mode):o} or files that its group can write",
+            hint=f"Ask its owner, user {status.st_uid}, to run: chmod -R go-w {quote(str(store))}",
+        )
+    store.chmod(0o700)
+    _checked_entries(store, status.st_uid)  # again, because the directory was open until now
+    for path in loose:
+        with suppress(FileNotFoundError):  # a scratch file of a broker
+            path.chmod(stat.S_IMODE(path.lstat().st_mode) & ~_OTHERS_WRITE)
+    names = f", and {len(loose)} files were writable by their group" if loose else ""
+    mode = stat.S_IMODE(status.st_mode)
+    _log.warning("%s had mode %o%s: from now on only user %d uses them", store, mode, names, status.st_uid)
+
+
+def _checked_entries(store: Path, owner: int | None) -> dict[Path, int]:
+    """Return the entries of a store with their modes. Raises Refused for an entry that another user could have made.
+
+    With no `owner` only links are refused. Files in folders of the store are not checked: nobody else reaches them.
+    """
+    entries: dict[Path, int] = {}
+    statuses: list[tuple[Path, os.stat_result]] = []
+    for path in sorted(store.iterdir()):
+        with suppress(FileNotFoundError):  # a scratch file of a broker
+            statuses.append((path, path.lstat()))
+    known = _is_store(store, [path for path, _ in statuses])
+    for path, status in statuses:
         mode = stat.S_IMODE(status.st_mode)
-        if path.is_symlink() or status.st_uid != os.getuid() or mode & 0o022:
-            kind = "a link" if path.is_symlink() else f"owner {status.st_uid} and mode {mode:o}"
+        entries[path] = mode
+        if not known and not path.name.startswith("broker."):
+            continue  # a file of a directory that is no store, which a later check refuses
+        if stat.S_ISLNK(status.st_mode):
+            raise Refused(f"{path} is a link, and a store contains none", hint=f"Remove it: rm {quote(str(path))}")
+        if owner is not None and (status.st_uid != owner or mode & 0o002):
             raise Refused(
-                f"{path} has {kind}, expected owner {os.getuid()} and a mode that lets only the owner write",
-                hint="Another user could have changed it. If that did not happen: chown it, chmod -R go-w it",
+                f"{path} has owner {status.st_uid} and mode {mode:o}, expected owner {owner} and a mode that lets only "
+                "the owner write",
+                hint=f"Another user could have changed it. If that did not happen: {_chown(store)}",
             )
-    mode = stat.S_IMODE(store.stat().st_mode)
-    if mode & 0o077:
-        _log.warning("%s had mode %o and has %o from now on: only the owner reads a ledger's data", store, mode, 0o700)
-        store.chmod(0o700)
+    return entries
 
 
-def require_open_to_us(store: Path) -> None:
+def _is_store(store: Path, entries: Iterable[Path]) -> bool:
+    """Return whether a directory is a store, a store that is being created, or the cache of a bucket's store."""
+    names = {path.name for path in entries}
+    return (
+        bool(bucket_of(store))
+        or not names.isdisjoint(("metadata.sqlite", "metadata.moved.sqlite"))
+        or names <= _STARTED
+    )
+
+
+def _require_lasting(path: Path, status: os.stat_result) -> None:
+    """Raise Refused if another user can rename or replace what is in a directory on the way to a store.
+
+    In a directory with the sticky bit (`/tmp`), only the owner of a file can do so.
+    """
+    mode = stat.S_IMODE(status.st_mode)
+    # In a user namespace the host's root has another id. The owner of `/` can replace everything anyway.
+    if status.st_uid not in (0, os.geteuid(), Path("/").stat().st_uid):
+        raise Refused(
+            f"{path}, on the way to the store, belongs to user {status.st_uid}, who could replace the store",
+            hint=f"Choose a directory below one of your own. If you trust this user: {_share(path)}",
+        )
+    if stat.S_ISLNK(status.st_mode) or mode & stat.S_ISVTX:
+        return
+    if mode & 0o002 or (mode & _GROUP_WRITES and not _is_own_group(status.st_gid)):
+        raise Refused(
+            f"{path}, on the way to the store, has mode {mode:o}: other users could replace the store",
+            hint=f"Run: chmod {'o' if mode & 0o002 else 'g'}-w {quote(str(path))}. If these users must write there: "
+            f"chmod +t {quote(str(path))}. If you trust them: {_share(path)}",
+        )
+
+
+def _steps_to(store: Path) -> list[tuple[Path, os.stat_result]]:
+    """Return every directory and link that the kernel passes on the way to a store. The last step is the store.
+
+    The steps end before a missing directory.
+    """
+    steps: list[tuple[Path, os.stat_result]] = []
+    path = store.absolute()
+    for _ in range(_LINKS_MAX):
+        for step in [*reversed(path.parents), path]:
+            try:
+                status = step.lstat()
+            except (FileNotFoundError, NotADirectoryError):
+                return steps
+            steps.append((Path(os.path.realpath(step.parent)) / step.name, status))
+            if stat.S_ISLNK(status.st_mode):
+                path = step.parent / step.readlink() / path.relative_to(step)
+                break
+        else:
+            return steps
+    raise Refused(f"the path of the store {store} has more than {_LINKS_MAX} links", hint="Correct the path")
+
+
+def _is_shared(path: Path) -> bool:
+    """Return whether the user has named a directory, or a directory above it, as shared."""
+    named = [Path(text).expanduser().resolve() for text in os.environ.get(SHARED, "").split(os.pathsep) if text]
+    return any(path.resolve().is_relative_to(root) for root in named)
+
+
+@cache
+def _is_own_group(gid: int) -> bool:
+    """Return whether this user is the only member of a group, as of the group that many systems make for each user."""
+    try:
+        name = pwd.getpwuid(os.geteuid()).pw_name
+        members = {*grp.getgrgid(gid).gr_mem, *(user.pw_name for user in pwd.getpwall() if user.pw_gid == gid)}
+    except KeyError:  # a container without an entry for the user or the group
+        return gid == os.getegid()
+    return members <= {name, "root"}
+
+
+def _chown(store: Path) -> str:
+    return f"sudo chown -R {os.geteuid()} {quote(str(store))} && sudo chmod -R go-w {quote(str(store))}"
+
+
+def _share(path: Path) -> str:
+    return f"export {SHARED}={quote(str(path))}"
+
+
+def _require_open_to_us(store: Path) -> None:
     """Raise Refused if this user cannot read the store's directory. Other users connect to the broker's address."""
     if not os.access(store, os.R_OK | os.X_OK, effective_ids=True):
         raise Refused(
             f"user {os.geteuid()} cannot read the store {store}, its owner is user {store.stat().st_uid}",
             hint="Only the owner can open a store's directory: connect to the address of its broker",
         )
+
+
+def own_token(path: Path) -> str:
+    """Return the token in a file of one of this user's run directories. Empty for any other file.
+
+    `path` may come from a program of another user, and must not name another secret.
+    """
+    if path.parent not in run_directories() or path.suffix != ".token":
+        return ""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        status, folder = os.fstat(fd), path.parent.lstat()
+        private = not (status.st_mode | folder.st_mode) & 0o077 and stat.S_ISREG(status.st_mode)
+        ours = {status.st_uid, folder.st_uid} == {os.geteuid()} and stat.S_ISDIR(folder.st_mode)
+        text = os.read(fd, _TOKEN_CHARACTERS + 1) if private and ours else b""
+    finally:
+        os.close(fd)
+    return text.decode() if _TOKEN.fullmatch(text) else ""
+
+
+def run_directories() -> list[Path]:
+    """Return the paths that the run directory has for this user's programs with and without XDG_RUNTIME_DIR."""
+    user = os.geteuid()
+    others = (f"/run/user/{user}/pyspark-ledger", f"/tmp/pyspark-ledger-{user}")  # noqa: S108 — see `own_token`
+    return [run_directory_path(), *map(Path, others)]
 
 
 class StoreLock:

@@ -8,13 +8,15 @@ Rules
 - The broker refuses a key file or token file that every user of the host can read.
 - If a certificate does not match its key, the broker refuses to start. Otherwise gRPC would refuse every call.
 - The broker refuses a TCP address that is in use, because gRPC would share the port with the other process.
-- On a host that forbids Unix sockets, clients that can open the store directory use a loopback port. This port requires
-  a token, because every user of the host can connect to it.
+- Every loopback port requires a token, because every user of the host can connect to it. If the settings name none, the
+  broker makes a token that only its user can read (`ledger.transport.discovery`).
+- On a host that forbids Unix sockets, clients that can open the store directory use such a port.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import stat
 from dataclasses import dataclass, field
@@ -23,8 +25,10 @@ from typing import Any, NoReturn, Self
 from urllib.parse import urlsplit
 
 from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.ownership import own_token
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.transport.certificates import EphemeralCertificates
+from pyspark_ledger.ledger.transport.discovery import address_token_path
 from pyspark_ledger.ledger.transport.tokens import TLS_SCHEME, is_loopback, read_pem, read_tokens, require_reference
 
 _UNIX = "grpc+unix://"
@@ -38,12 +42,15 @@ _FORMS = "Use grpc+unix:///path, grpc://127.0.0.1:PORT or grpc+tls://HOST:PORT"
 class Listening:
     """Listening address with the required credentials. `tls` has the TLS arguments of Flight's server.
 
+    With `made_token`, the broker has made the token, and only this user's programs can read it.
+
     The text of `repr` contains no secret.
     """
 
     address: str
     tokens: list[str] = field(default_factory=list, repr=False)
     tls: dict[str, Any] = field(default_factory=dict, repr=False)
+    made_token: bool = False
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("an address with its tokens is never pickled")
@@ -68,7 +75,10 @@ class Listening:
         if settings.authenticationTokens:
             reference = require_reference(settings.authenticationTokens, "setting 'authenticationTokens'")
             tokens = read_tokens(reference, private=True)
-        return cls(address, tokens, _tls(address, settings) if encrypted else {})
+        own = not (tokens or encrypted or address.startswith(_UNIX))
+        if own:
+            tokens = [_token_for(address)]
+        return cls(address, tokens, _tls(address, settings) if encrypted else {}, made_token=own)
 
     @classmethod
     def own(cls, address: str, certificates: EphemeralCertificates) -> Self:
@@ -80,17 +90,23 @@ class Listening:
         return cls(address, tokens, {"tls_certificates": [pair]})
 
     @classmethod
-    def loopback(cls, port: int, token: str) -> Self:
-        """Return a loopback port that requires a token: `port`, or a free port if `port` is in use."""
+    def loopback(cls, port: int) -> Self:
+        """Return a loopback port with a token of its own: `port`, or a free port if `port` is in use."""
+        address = f"{_LOOPBACK}:{port}"
         try:
-            require_free(f"{_LOOPBACK}:{port}")
+            require_free(address)
         except Refused:
-            port = 0
-        return cls(f"{_LOOPBACK}:{port}", read_tokens(token, private=True))
+            address = f"{_LOOPBACK}:0"
+        return cls(address, [_token_for(address)], {}, made_token=True)
 
     def with_port(self, port: int) -> str:
         """Return the address for clients, with the actual port instead of 0."""
         return f"{self.address[:-2]}:{port}" if self.address.endswith(":0") else self.address
+
+
+def _token_for(address: str) -> str:
+    """Return the token of the killed broker that used an address, because running tasks have it. Else a new token."""
+    return own_token(address_token_path(address)) or secrets.token_hex(32)
 
 
 def _host(address: str) -> str:

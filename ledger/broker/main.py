@@ -29,7 +29,6 @@ import pyarrow as pa
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from pyspark_ledger.ledger import disk
 from pyspark_ledger.ledger.broker.append_socket import AppendSocketListener
 from pyspark_ledger.ledger.broker.bucket_home import BucketHome, FoundStore, only_target, open_in_bucket, settings_of
 from pyspark_ledger.ledger.broker.error_log import ErrorLog
@@ -53,7 +52,13 @@ from pyspark_ledger.ledger.ownership import OwnerChange, live_name
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.store.store import Store
 from pyspark_ledger.ledger.tiering.loader import OffloaderChoice, address_checked_by, called, made_by, tried_by
-from pyspark_ledger.ledger.transport.discovery import BrokerRecord, loopback_token, socket_path, sweep_run_directory
+from pyspark_ledger.ledger.transport.discovery import (
+    BrokerRecord,
+    address_token_path,
+    socket_path,
+    sweep_run_directory,
+    write_token,
+)
 
 if TYPE_CHECKING:
     from pyspark_ledger.ledger.broker.web.address import WebAddress
@@ -182,10 +187,10 @@ def _bound(
     credentials, because a client that can open the store directory has this user's rights.
     """
     previous = BrokerRecord.read(store.path)
-    sweep_run_directory(system_clock_ms)
     socket = socket_path(_live_name(store, live))
     token_path = socket.with_suffix(".token")
-    token = _write_token(token_path)
+    token = secrets.token_hex(32)
+    write_token(token_path, token)
     live.on_change(cache.change)
     cache.start()
     admission = BrokerLimits(live, monotonic_ms)
@@ -214,12 +219,13 @@ def _bound(
     servers, addresses, guarded = [], [], False
     if listening is not None:
         servers.append(server_at(listening))
-        addresses.append(listening.with_port(servers[0].port))
+        addresses.append(_announced(listening, servers[0]))
     if listening is None or listening.guarded:
-        private, address = _private_server(store, socket, server_at, previous)
+        private, address = _private_server(socket, server_at, previous)
         guarded = not address.startswith("grpc+unix:")
         addresses.insert(0, address)
         servers.append(private)
+    sweep_run_directory(system_clock_ms)  # after the servers, which keep the token of a killed broker
     try:
         append_socket = AppendSocketListener(servers[-1].append).name
     except PermissionError as error:
@@ -260,7 +266,7 @@ def _web_server(address: WebAddress, store: Store, server: BrokerServer, live: L
 
 
 def _private_server(
-    store: Store, socket: Path, server_at: Callable[[Listening], BrokerServer], previous: BrokerRecord | None
+    socket: Path, server_at: Callable[[Listening], BrokerServer], previous: BrokerRecord | None
 ) -> tuple[BrokerServer, str]:
     """Start the server for clients that can open the store directory. Return the server and its address.
 
@@ -276,9 +282,18 @@ def _private_server(
         _log.warning("the broker listens at a loopback port, because the system refused %s: %s", address, error)
     was_killed = previous is not None and previous.guarded is True
     port = urlsplit(previous.address).port if previous is not None and was_killed else None
-    listening = Listening.loopback(port or 0, f"file:{loopback_token(store.path, keep=was_killed)}")
+    listening = Listening.loopback(port or 0)
     server = server_at(listening)
-    return server, listening.with_port(server.port)
+    return server, _announced(listening, server)
+
+
+def _announced(listening: Listening, server: BrokerServer) -> str:
+    """Return the address of a server with its port. If the broker has made the token, write it for this user."""
+    address = listening.with_port(server.port)
+    if listening.made_token:
+        server.own_files.append(address_token_path(address))
+        write_token(server.own_files[0], listening.tokens[0])
+    return address
 
 
 def _serve(
@@ -328,7 +343,7 @@ def _serve(
             _log.info("the broker had no call for %d s, and exits", idle_seconds)
             break
     if record.guarded is True:
-        replace(record, guarded=UNSET).write(store.path)  # so that the next broker creates another token
+        replace(record, guarded=UNSET).write(store.path)  # the next broker needs neither this port nor this token
     stop_push()
     _leave(store if in_bucket is None else in_bucket.store, servers, live.now.brokerShutdownTimeoutMs)
 
@@ -360,7 +375,8 @@ def _leave(store: Store | BucketStore, servers: list[BrokerServer], limit_ms: in
         )
         _leave_at_once()
     servers[0].stop_cache()
-    Path(servers[0].token_path).unlink(missing_ok=True)
+    for path in [Path(servers[0].token_path), *(path for server in servers for path in server.own_files)]:
+        path.unlink(missing_ok=True)  # the next broker makes another token
     until = monotonic_ms() + _GRACE_MS
     for shutdown in shutdowns:
         shutdown.join(max(until - monotonic_ms(), 0) / 1000)
@@ -375,20 +391,6 @@ def _leave_at_once(status: int = 0) -> NoReturn:
     logging.shutdown()
     sys.stderr.flush()
     os._exit(status)
-
-
-def _write_token(path: Path) -> str:
-    """Create a new token, write it to `path` and return it.
-
-    This process keeps the file locked until it ends. `sweep_run_directory` deletes the token files that no process
-    has locked.
-    """
-    token = secrets.token_hex(32)
-    path.unlink(missing_ok=True)
-    fd = disk.create_file(path)
-    disk.hold(fd)
-    disk.write_all(fd, [token.encode()], 0, path)
-    return token
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -17,6 +17,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -111,6 +112,8 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         self._place = live_place(store.path)
         self._source = source
         self.token_path = token_path
+        self.own_files: list[Path] = []
+        """Token files of this server's address, which the broker removes at its end."""
         self.append_socket = ""
         self._settings = settings
         self._admission = admission

@@ -31,7 +31,7 @@ from pyspark_ledger.ledger.errors import Fenced, NotFound, Refused, Unauthentica
 from pyspark_ledger.ledger.json_errors import JSON_FAULTS, json_fault
 from pyspark_ledger.ledger.location import bucket_of
 from pyspark_ledger.ledger.logs.batch import batch_header
-from pyspark_ledger.ledger.ownership import live_place
+from pyspark_ledger.ledger.ownership import live_place, own_token
 from pyspark_ledger.ledger.protocol.actions import (
     ACTIONS,
     DECODERS,
@@ -41,8 +41,10 @@ from pyspark_ledger.ledger.protocol.actions import (
 )
 from pyspark_ledger.ledger.protocol.names import request_body
 from pyspark_ledger.ledger.protocol.reads import OpenedRead, OpenRead, Places, ReadRequest
+from pyspark_ledger.ledger.transport.discovery import address_token
 from pyspark_ledger.ledger.transport.errors import from_flight
 from pyspark_ledger.ledger.transport.store_id_header import call_options, require_meant
+from pyspark_ledger.ledger.transport.tokens import token_header
 
 _RETRY_MS = 50
 _DELETIONS = {"delete", "cursor.delete"}  # actions that delete; a repeated call may find nothing
@@ -89,6 +91,8 @@ class BrokerConnection:
         self._lock = threading.Lock()
         self._connection: flight.FlightClient | None = None
         self._token: str | None = None
+        self.store_path = ""
+        """Path of the store's directory, as the broker names it. Unset until `same_host_token` is called."""
         _alive.add(self)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -172,17 +176,15 @@ class BrokerConnection:
         return opened
 
     def same_host_token(self, *, stale: str | None = None) -> str:
-        """Return the broker's token if this process can read the file; empty on another host.
+        """Return the broker's token if this user's run directory has the file; empty on another host.
 
         `stale` is a token that the broker did not accept. The file is then read again. Reason: a restarted broker has a
         new token, and gRPC reconnects without notice.
         """
         if self._token is None or self._token == stale:
-            path = self.hello().token_path
-            try:
-                self._token = Path(path).read_text(encoding="ascii")
-            except OSError:
-                self._token = ""
+            welcome = self.hello()
+            self.store_path = welcome.store_path
+            self._token = own_token(Path(welcome.token_path))
         return self._token
 
     def connection(self) -> flight.FlightClient:
@@ -205,8 +207,12 @@ class BrokerConnection:
 
     def options(self, timeout: float | None = None) -> flight.FlightCallOptions:
         """Return the options of every call of this client."""
-        headers = [*self.credentials.header(), *batch_header()]
+        headers = [*self._token_header(), *batch_header()]
         return call_options(self.store_id, self.place, timeout=timeout, headers=headers)
+
+    def _token_header(self) -> list[tuple[bytes, bytes]]:
+        """Return the header with the token. Without credentials, it has the token of this user's own broker."""
+        return self.credentials.header() or token_header("", address_token(self.address))
 
     def disconnect(self, failed: flight.FlightClient) -> None:
         """Forget a failed connection and its token, unless another thread has replaced the connection."""

@@ -33,15 +33,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from pyspark_ledger.ledger import disk
 from pyspark_ledger.ledger.client.broker_environment import broker_environment
 from pyspark_ledger.ledger.client.client import Client
 from pyspark_ledger.ledger.client.credentials import Credentials
 from pyspark_ledger.ledger.clock import monotonic_ms, pause
 from pyspark_ledger.ledger.errors import Fenced, LedgerError, NotFound, Refused, Unavailable, Unsupported
 from pyspark_ledger.ledger.location import FENCED, bucket_directory, bucket_of, location_text
-from pyspark_ledger.ledger.ownership import is_gone, live_place, process_identity, require_open_to_us
+from pyspark_ledger.ledger.ownership import is_gone, live_place, process_identity, require_trusted
 from pyspark_ledger.ledger.protocol.actions import Empty
-from pyspark_ledger.ledger.transport.discovery import BrokerRecord, token_path
+from pyspark_ledger.ledger.transport.discovery import BrokerRecord
 from pyspark_ledger.ledger.transport.moved_store import require_not_moved
 
 _SCHEMES = ("grpc://", "grpc+unix://", "grpc+tls://", "grpc+tcp://")
@@ -215,14 +216,13 @@ def _require_directory(store: Path) -> None:
             f"the path of store {store} has {size} bytes, at most {_PATH_BYTES_MAX} are allowed", hint=_PATH_HINT
         )
     try:
-        mode = store.stat().st_mode
+        if not stat.S_ISDIR(store.stat().st_mode):
+            raise Refused(f"the store {store} is a file, expected a directory", hint=_PATH_HINT)
     except FileNotFoundError:
-        return
+        pass  # a missing store: only the directories above it are checked
     except OSError as error:
         raise Refused(f"the store {store} cannot be opened: {error.strerror}", hint=_PATH_HINT) from error
-    if not stat.S_ISDIR(mode):
-        raise Refused(f"the store {store} is a file, expected a directory", hint=_PATH_HINT)
-    require_open_to_us(store)
+    require_trusted(store)
 
 
 def _awaited(store: Path, deadline_ms: int) -> Client:
@@ -265,17 +265,17 @@ def _answering(store: Path, deadline_ms: int, *, of_any_version: bool = False) -
 
 
 def _client_of(record: BrokerRecord, store: Path, deadline_ms: int) -> Client:
-    """Return a client of a store's broker, with the store's token if its address requires one."""
-    credentials = Credentials(token=f"file:{token_path(store)}") if record.guarded else None
-    # The record may have been copied with the store. So the broker must also serve the directory that the user named.
-    place = live_place(store)
-    return Client(record.address, record.store_id, credentials=credentials, deadline_ms=deadline_ms, place=place)
+    """Return a client of a store's broker.
+
+    The record may have been copied with the store. So the broker must also serve the directory that the user named.
+    """
+    return Client(record.address, record.store_id, deadline_ms=deadline_ms, place=live_place(store))
 
 
 def _started(store: Path, create: bool, deadline_ms: int, arguments: Sequence[str] = ()) -> Client:
     before = {entry.name for entry in store.iterdir()} if store.is_dir() else None
     try:
-        store.mkdir(mode=0o700, parents=True, exist_ok=True)
+        disk.make_directory(store)
     except OSError as error:
         raise Refused(
             f"the store {store} cannot be created: {error.strerror}", hint="Choose a directory that you own"
@@ -342,7 +342,9 @@ def _supervisor(store: Path, log: Path, arguments: Sequence[str], lock: int) -> 
         "--store",
         str(store),
     ]
-    with log.open("ab") as output:
+    # A file that others can write would stop the broker, which trusts no such store. umask 002 is usual on RHEL.
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(log, flags, disk.FILE_MODE), "ab") as output:
         return subprocess.Popen(  # noqa: S603 — a module of this project
             [*command, *arguments],
             stdin=subprocess.DEVNULL,

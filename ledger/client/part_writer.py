@@ -7,6 +7,7 @@ writes a part in frames. A *frame* is an entry with its length and number.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Self
 
 import msgspec
@@ -16,11 +17,13 @@ from pyarrow import flight
 from pyspark_ledger.ledger.checksum import Buffer, crc32c
 from pyspark_ledger.ledger.client.broker_connection import BrokerConnection
 from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.ownership import require_trusted
 from pyspark_ledger.ledger.protocol.actions import ENTRY_SCHEMA, StageCommand
 from pyspark_ledger.ledger.protocol.commits import OpenStaging, PartRun, StagedPart, StagingPlace
 from pyspark_ledger.ledger.protocol.names import request_body
+from pyspark_ledger.ledger.transport.discovery import BrokerRecord
 from pyspark_ledger.ledger.transport.errors import from_flight
-from pyspark_ledger.ledger.transport.part_file import PartFile, frame_header
+from pyspark_ledger.ledger.transport.part_file import PART_NAME, PartFile, frame_header
 from pyspark_ledger.ledger.transport.shared_ring import entry_batch
 
 _STAGED = msgspec.msgpack.Decoder(StagedPart)
@@ -68,7 +71,24 @@ def _place(client: BrokerConnection, query: str, batch: int, token: str) -> Stag
         if fresh == token:
             raise
         place = client.call("stage.open", OpenStaging(query, batch, fresh))
+    _require_place(place, Path(client.store_path), client)
     return place
+
+
+def _require_place(place: StagingPlace, store: Path, client: BrokerConnection) -> None:
+    """Raise Refused if a place is no part of the client's own store. A planted broker could name any file of the user.
+
+    The check does not cover links below the store: `PartFile` follows none.
+    """
+    require_trusted(store)
+    record = BrokerRecord.read(store)
+    known = record is not None and record.store_id == client.store_id
+    if not known or not PART_NAME.fullmatch(place.part) or place.path != str(store / "staging" / place.part):
+        raise Refused(
+            f"the broker at {client.address} names {place.path!r} as part {place.part!r} of {store}, which is no "
+            f"staged part of store {client.store_id}",
+            hint="Another program answers at this address: connect to the directory of the store",
+        )
 
 
 class _RemotePart:

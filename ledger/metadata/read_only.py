@@ -18,7 +18,7 @@ from pyspark_ledger.ledger.database.file_checks import read_committed, require_s
 from pyspark_ledger.ledger.database.record_tables import RecordTable
 from pyspark_ledger.ledger.errors import Corrupt, NotFound, Refused
 from pyspark_ledger.ledger.metadata.records import complete_records
-from pyspark_ledger.ledger.ownership import require_open_to_us
+from pyspark_ledger.ledger.ownership import require_trusted
 from pyspark_ledger.ledger.transport.moved_store import require_not_moved
 
 T = TypeVar("T")
@@ -32,8 +32,7 @@ class MetadataView(MetadataFile):
         # Not `super().__init__()`, which opens the file for writing and starts the writer thread.
         self.path = path
         self._tables = tables
-        if path.parent.is_dir():
-            require_open_to_us(path.parent)
+        require_trusted(path.parent)
         require_not_moved(path.parent)
         if not path.exists():
             raise NotFound(f"{path} is missing", hint="Name the directory of a store")

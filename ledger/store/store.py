@@ -57,7 +57,14 @@ from pyspark_ledger.ledger.names import (
     short_name,
     without_partitions,
 )
-from pyspark_ledger.ledger.ownership import OwnerChange, StoreLock, file_identity, host_identity, require_private
+from pyspark_ledger.ledger.ownership import (
+    OwnerChange,
+    StoreLock,
+    file_identity,
+    host_identity,
+    make_private,
+    require_trusted,
+)
 from pyspark_ledger.ledger.protocol.actions import (
     CreateLedger,
     GetSchema,
@@ -241,6 +248,7 @@ class Store:
         """
         path, durability = path.absolute(), durability or DiskDurability()
         require_settings(settings)
+        require_trusted(path)
         require_not_moved(path)
         exists = (path / METADATA).exists()
         if not exists and not create:
@@ -251,7 +259,7 @@ class Store:
         if not exists and path.is_dir() and any(path.iterdir()) and not _left_by_create(path):
             raise Refused(f"{path} is neither empty nor a ledger store", hint="Choose an empty or new directory")
         disk.make_directory(path)
-        require_private(path)
+        make_private(path)
         disk.require_suitable(path)
         if not exists:
             disk.sync_names_above(path)

@@ -28,6 +28,7 @@ from pyspark_ledger.ledger import disk
 from pyspark_ledger.ledger.checksum import crc32c
 from pyspark_ledger.ledger.errors import AlreadyExists, Corrupt, NotFound
 from pyspark_ledger.ledger.json_errors import JSON_FAULTS
+from pyspark_ledger.ledger.ownership import require_trusted
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.wal.bucket import Bucket, secret_key
 from pyspark_ledger.ledger.wal.manifest import StoreManifest
@@ -118,6 +119,7 @@ def named_broker(bucket: Bucket, limits: RequestLimits) -> NamedBroker | None:
 
 def keep_secret(directory: Path, secret: BrokerSecret) -> tuple[Path, Path]:
     """Write the authority and the token to files that only this user can read. Return both paths."""
+    require_trusted(directory)
     disk.make_directory(directory)
     authority, token = directory / AUTHORITY_FILE, directory / TOKEN_FILE
     disk.replace_file(authority, secret.authority.encode())

@@ -5,18 +5,19 @@ user that can open the store directory. They connect to its Unix socket. The *ep
 new broker raises.
 
     <store>/broker.json                       {"address", "pid", "epoch", "store_id", "remote", "crc32c", "guarded"}
-    <store>/broker.token                      token for the loopback port of a host that forbids Unix sockets
     <run directory>/<16 hex digits>.sock      the socket; its name is from the store's live place
                                               (`ledger.ownership.live_name`), so every restart has it, and no copy
     <run directory>/<16 hex digits>.token     the token of the running broker, which keeps the file locked
+    <run directory>/<host>-<port>.token       the token of its loopback port, also locked
 
 Rules
 - A broker writes a new record to a scratch file and renames it. A reader sees either the old or the new record.
 - A record can be out of date, or copied with its store. A client therefore accepts a broker only if the broker has the
   store's id, and serves the client's directory.
 - A record with a wrong checksum is ignored. A record of an older broker has no checksum.
-- On a host that forbids Unix sockets, the broker listens at a loopback port and requires a token. Only the user of the
-  broker can read the token file.
+- A loopback port requires a token, because every user of the host can connect to it. Only the user of the broker can
+  read the token file. The user's clients find the file by the address.
+- On a host that forbids Unix sockets, the private broker listens at a loopback port.
 - After a crash, the next broker uses the same port and token, because running tasks know them.
 - After an orderly end, the next broker has another token. Reason: a process of another user can take the free port.
   That process then receives the old token from a client that connects to this port again.
@@ -26,9 +27,9 @@ from __future__ import annotations
 
 import fcntl
 import os
-import secrets
 import socket
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -36,17 +37,16 @@ from pyspark_ledger.ledger import disk
 from pyspark_ledger.ledger.checksum import crc32c
 from pyspark_ledger.ledger.clock import Clock
 from pyspark_ledger.ledger.json_errors import JSON_FAULTS
-from pyspark_ledger.ledger.ownership import run_directory
+from pyspark_ledger.ledger.ownership import own_token, run_directories, run_directory
+from pyspark_ledger.ledger.transport.tokens import is_loopback
 
 _YOUNG_MS = 60_000
-_TOKEN_CHARACTERS = 64
 
 
 class BrokerRecord(msgspec.Struct, frozen=True):
     """Record that a broker writes when it answers calls. `remote` is its address that requires credentials, or empty.
 
-    `guarded` is true if `address` is a loopback port that requires the token in `broker.token`. It is unset for a Unix
-    socket.
+    `guarded` is true if `address` is a loopback port, which requires a token. It is unset for a Unix socket.
     """
 
     address: str
@@ -84,27 +84,45 @@ def _sum_of(record: BrokerRecord) -> int:
     return crc32c(msgspec.json.encode(msgspec.structs.replace(record, crc32c=None)))
 
 
-def loopback_token(store: Path, *, keep: bool) -> Path:
-    """Return the path of the file with the token of a store's loopback port.
+def address_token(address: str) -> str:
+    """Return the token of this user's broker at a loopback address, while this broker runs. Otherwise empty.
 
-    Writes a new token to the file, unless `keep` is set and the file has a token.
+    Only a running broker keeps its token file locked. Reason: a process of another user can take the port of a broker
+    that has ended, and must not get the token.
     """
-    path = token_path(store)
-    if not (keep and path.exists() and path.stat().st_size == _TOKEN_CHARACTERS):
-        scratch = path.with_suffix(f".token.{os.getpid()}")
-        scratch.unlink(missing_ok=True)
-        fd = disk.create_file(scratch)
-        try:
-            disk.write_all(fd, [secrets.token_hex(_TOKEN_CHARACTERS // 2).encode()], 0, scratch)
-        finally:
-            os.close(fd)
-        scratch.rename(path)
-    return path
+    name = _token_name(address)
+    for path in (directory / name for directory in run_directories() if name):
+        token = own_token(path)
+        if token and _is_held(path):
+            return token
+    return ""
 
 
-def token_path(store: Path) -> Path:
-    """Return the path of the file with the token of a loopback port."""
-    return store / "broker.token"
+def address_token_path(address: str) -> Path:
+    """Return the path of the token file of a loopback address: `127.0.0.1-7650.token` for `grpc://127.0.0.1:7650`."""
+    return run_directory() / _token_name(address)
+
+
+def _token_name(address: str) -> str:
+    """Return the name of the token file of an address. Empty for an address that is no loopback port without TLS."""
+    if not address.startswith(("grpc://", "grpc+tcp://")):
+        return ""
+    parts = urlsplit(address)
+    host = "127.0.0.1" if parts.hostname == "localhost" else parts.hostname or ""
+    return f"{host}-{parts.port}.token" if is_loopback(host) else ""
+
+
+def write_token(path: Path, token: str) -> None:
+    """Write a token file. This process keeps the file locked until it ends.
+
+    `sweep_run_directory` deletes the token files that no process has locked.
+    """
+    scratch = path.with_name(f"{path.name}.{os.getpid()}")  # locked before it gets its name
+    scratch.unlink(missing_ok=True)
+    fd = disk.create_file(scratch)
+    disk.hold(fd)
+    disk.write_all(fd, [token.encode()], 0, scratch)
+    scratch.rename(path)
 
 
 def sweep_run_directory(clock: Clock) -> None:

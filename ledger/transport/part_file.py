@@ -23,6 +23,7 @@ Rules
 from __future__ import annotations
 
 import os
+import re
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,6 +31,7 @@ from typing import Self
 
 from pyspark_ledger.ledger import disk
 from pyspark_ledger.ledger.checksum import Buffer, crc32c
+from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.message.entry import BrokerStamp, wide_stamp
 from pyspark_ledger.ledger.protocol.commits import PartRun, StagedPart, StagingPlace
 from pyspark_ledger.ledger.transport.segment_layout import SegmentLayout, marker_of
@@ -37,6 +39,8 @@ from pyspark_ledger.ledger.transport.segment_layout import SegmentLayout, marker
 FRAME = struct.Struct(">Iq")
 HEAD_BYTES = 6
 """Magic number and checksum at the start of an entry."""
+PART_NAME = re.compile(r"[0-9a-f]{32}/\d{1,19}/[0-9a-f-]{36}\.part")
+"""Form of a part's name, its path below the folder `staging`."""
 NO_STAMP = wide_stamp(BrokerStamp(0, 1))
 _WRITE_BACK_BYTES = 8 * 1024 * 1024
 
@@ -47,7 +51,10 @@ class PartFile:
     def __init__(self, place: StagingPlace, run: PartRun | None = None) -> None:
         self._place = place
         self._path = Path(place.path)
-        self._fd = disk.open_file(self._path, writable=True)
+        self._fd = -1
+        if os.fstat(self._opened()).st_size:
+            self.rest()
+            raise Refused(f"the staged part {self._path} is not empty", hint="A part is written once, by one task")
         self._entries = self._rows = self._length = self._crc = 0
         self._written_back = 0
         self._run = run if place.segment_from >= 0 else None
@@ -113,7 +120,7 @@ class PartFile:
 
     def _opened(self) -> int:
         if self._fd < 0:
-            self._fd = disk.open_file(self._path, writable=True)
+            self._fd = disk.open_below(self._path, len(Path(self._place.part).parts))
         return self._fd
 
 

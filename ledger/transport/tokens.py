@@ -140,6 +140,10 @@ def _signature(secret: bytes, body: bytes) -> str:
 HEADER = "authorization"
 MIDDLEWARE = "bearer-token"
 _SCHEME = "Bearer "
+_OTHER_USER = (
+    "At grpc://127.0.0.1, programs of the broker's own user need none; for other users its operator sets "
+    "authenticationTokens"
+)
 _TOKEN_CHARACTERS_MIN = 16
 _MAKE = "Create a token: python3 -c 'import secrets; print(secrets.token_hex(32))'"
 _FORMS = "file:/path/of/token or env:NAME"
@@ -232,7 +236,7 @@ def require_token(context: flight.ServerCallContext) -> None:
     if check is None or check.right:
         return
     fault = "had no token" if check.right is None else "had a token that this broker does not accept"
-    raise Unauthenticated(f"the call {fault}", hint=f"Name the broker's token by reference: {_FORMS}")
+    raise Unauthenticated(f"the call {fault}", hint=f"Name the broker's token by reference: {_FORMS}. {_OTHER_USER}")
 
 
 def require_allowed(context: flight.ServerCallContext, clock: Clock, call: str, request: object = None) -> None:

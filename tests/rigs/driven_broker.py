@@ -76,6 +76,7 @@ class DrivenBroker:
         try:
             self.activity = Activity(main.monotonic_ms)
             self.servers, self.record = main._bound(*self.opened[:4], self.activity)
+            self.record.write(self.store.path)
         except BaseException:
             self.store.close()
             raise

@@ -38,32 +38,36 @@ import pyarrow as pa
 from pyspark_ledger import connect
 from pyspark_ledger.ledger.client.client import Client
 from pyspark_ledger.ledger.client.connect import stop_broker
+from pyspark_ledger.ledger.client.credentials import Credentials
 from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.errors import Unauthenticated
-from pyspark_ledger.ledger.transport.discovery import BrokerRecord
+from pyspark_ledger.ledger.transport.discovery import BrokerRecord, address_token_path
 path = Path(sys.argv[1])
 store = connect(path, create=True)
 orders = store.create("orders")
 orders.append(pa.table({"n": [1, 2, 3]}))
 client, before = store.client, BrokerRecord.read(path)
-task = client.credentials.for_task("read", [orders.name], system_clock_ms)
+token_file = address_token_path(before.address)
+kept = Credentials(token=f"file:{token_file}")
+task = kept.for_task("read", [orders.name], system_clock_ms)
 os.kill(before.pid, signal.SIGKILL)
 orders.append(pa.table({"n": [4]}))
 after = BrokerRecord.read(path)
 assert after.pid != before.pid and after.address == before.address, (before, after)
 assert Client(after.address, client.store_id, credentials=task).hello().store_id == client.store_id
+hidden = token_file.rename(token_file.with_suffix(".hidden"))  # as for another user
 try:
     Client(after.address, client.store_id).hello()
 except Unauthenticated as refused:
     print("refused:", refused.message)
-assert oct((path / "broker.token").stat().st_mode & 0o777) == "0o600"
-assert (path / "broker.token").read_text() not in (path / "broker.log").read_text() + (path / "broker.json").read_text()
+hidden.rename(token_file)
+assert oct(token_file.stat().st_mode & 0o777) == "0o600"
+assert token_file.read_text() not in (path / "broker.log").read_text() + (path / "broker.json").read_text()
 print("rows", orders.read().num_rows, after.address)
-token = (path / "broker.token").read_text()
 stop_broker(path)
 orders.append(pa.table({"n": [5]}))
 last = BrokerRecord.read(path)
-assert token != (path / "broker.token").read_text() and last.guarded, last
+assert last.guarded, last
 try:
     Client(last.address, client.store_id, credentials=task).hello()
 except Unauthenticated:

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -34,10 +33,7 @@ from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.log.staging.opened_part import OpenedPart, open_part
 from pyspark_ledger.ledger.message.entry import entry_rows, parse_entry
 from pyspark_ledger.ledger.protocol.commits import CommitRun, PartRun, StagedPart, StagingPlace
-from pyspark_ledger.ledger.transport.part_file import PartFile
-
-_PART_NAME = re.compile(r"[0-9a-f]{32}/\d{1,19}/[0-9a-f-]{36}\.part")
-
+from pyspark_ledger.ledger.transport.part_file import PART_NAME, PartFile
 
 SyncParts = Callable[[Sequence[tuple[str, Path]]], None]
 """Function that makes files durable. Each file is a pair: its name in the store's directory, and its path."""
@@ -79,7 +75,7 @@ class StagingArea:
 
     def path(self, part: str) -> Path:
         """Return the path of a part. Raises Refused if the name does not have the form that `place` returns."""
-        if not _PART_NAME.fullmatch(part):
+        if not PART_NAME.fullmatch(part):
             raise Refused(f"{part!r} is not the name of a staged part", hint="Use the name that the broker returned")
         return self._directory / part
 

@@ -255,9 +255,9 @@ def test_store_writable_by_others_is_refused_and_readable_is_closed(rig: Rig) ->
     broker = rig.start("--create")
     broker.terminate()
     assert broker.wait(60) == 0
-    for path in (rig.store, rig.store / "ledgers", rig.store / "metadata.sqlite"):
+    for path in (rig.store / "ledgers", rig.store / "metadata.sqlite"):
         mode = path.stat().st_mode
-        path.chmod(mode | 0o020)
+        path.chmod(mode | 0o002)
         assert rig.spawn().wait(60) == 2
         assert f"{path} has owner {os.getuid()} and mode" in rig.log().splitlines()[-1]
         path.chmod(mode)

@@ -231,7 +231,7 @@ DRIVES: Drives = {
     "brokerIdleTimeoutSeconds": [Drive(seconds_before_it_leaves, 310, {20: 30})],
     "brokerShutdownTimeoutMs": [Drive(seconds_to_settle, [60.0], {7: [0.007]})],
     "bindAddress": [
-        Drive(lambda b: b.record.address.partition(":")[0], "grpc+unix", {"grpc://127.0.0.1:0": "grpc"}),
+        Drive(lambda b: b.record.remote.partition(":")[0], "", {"grpc://127.0.0.1:0": "grpc"}),
     ],
     "tlsCertificateFilePath": [Drive(served_certificate, "refused", {"{one}": "one"}, tls("tlsKeyFilePath"))],
     "tlsKeyFilePath": [Drive(served_certificate, "refused", {"{one_key}": "one"}, tls("tlsCertificateFilePath"))],

@@ -25,13 +25,13 @@ Rig = Any
 def swapped(rig: Rig, store_path: Path) -> tuple[Client, Client]:
     """A client whose broker has gone, and one of the other store's broker, which has the port now."""
     first = rig.start("--create", "--address", "grpc://127.0.0.1:0")
-    mine = rig.client(deadline_ms=2000)
+    mine = Client(rig.record().remote, rig.record().store_id, deadline_ms=2000)
     mine.create(CreateLedger("orders"))
     first.kill()
     first.wait()
     rig.store = store_path.parent / "other"
     rig.start("--create", "--address", mine.address)
-    other = rig.client()
+    other = Client(rig.record().remote, rig.record().store_id)
     assert other.address == mine.address
     other.create(CreateLedger("orders"))
     return mine, other
