@@ -24,6 +24,7 @@ from pyspark_ledger.ledger.transport.discovery import BrokerRecord
 from pyspark_ledger.offload.storage.factory import open_object_store
 from streaming_examples.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
 from tests.rigs.credentials import ROLE, Container, Issuer, answering
+from tests.rigs.processes import parent_of, process_file
 
 Environment = dict[str, str]
 pytestmark = pytest.mark.thorough  # the tests start brokers and an S3 server
@@ -100,8 +101,7 @@ def shown(store: Path) -> bytes:
     """Return all readable traces of a broker and its supervisor: files of the store, and command lines."""
     record = BrokerRecord.read(store)
     assert record is not None
-    parent = Path(f"/proc/{record.pid}/stat").read_text().rpartition(")")[2].split()[1]
-    lines = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in (str(record.pid), parent)]
+    lines = [process_file(pid, "cmdline") for pid in (record.pid, parent_of(record.pid))]
     return b"\n".join([*lines, *(path.read_bytes() for path in store.rglob("*") if path.is_file())])
 
 

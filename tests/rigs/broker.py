@@ -20,6 +20,7 @@ from pyspark_ledger.ledger.protocol.reads import ReadRequest
 from pyspark_ledger.ledger.transport.discovery import BrokerRecord
 from tests.rigs.deadline import wait_until
 from tests.rigs.entry import entry, parsed
+from tests.rigs.processes import is_running, is_supervisor, parent_of, process_file, process_ids, serving, thread_states
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -27,11 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def halt(pid: int) -> None:
     """Stop a broker with SIGSTOP. Return when all its threads have stopped, because a running thread still answers."""
     os.kill(pid, signal.SIGSTOP)
-    threads = Path(f"/proc/{pid}/task")
-    wait_until(
-        lambda: all((thread / "stat").read_text().rpartition(")")[2].split()[0] == "T" for thread in threads.iterdir()),
-        "all threads of the broker are stopped",
-    )
+    wait_until(lambda: set(thread_states(pid)) <= {"T"}, "all threads of the broker are stopped")
 
 
 class BrokerRig:
@@ -85,37 +82,24 @@ class BrokerRig:
 
         def there() -> bool:
             broker = self.record().pid
-            with suppress(FileNotFoundError, ProcessLookupError):  # the process ended just now
-                state, parent = Path(f"/proc/{broker}/stat").read_text().rpartition(")")[2].split()[:2]
-                found[:] = [int(parent), broker] if state != "Z" else []
+            parent = parent_of(broker)
+            found[:] = [parent, broker] if is_supervisor(parent) and is_running(broker) else []
             return bool(found)
 
-        self.wait_until(there, "a broker runs")
+        self.wait_until(there, "a supervised broker runs")
         supervisor, broker = found
-        assert b"pyspark_ledger.ledger.broker.supervisor" in Path(f"/proc/{supervisor}/cmdline").read_bytes()
         self.pids |= {supervisor, broker}
         return supervisor, broker
 
     def close(self) -> None:
         for client in self._clients:
             client.close()
-        for pid in self._ours():
+        for pid in serving(self.store):
             for number in (signal.SIGCONT, signal.SIGKILL):
                 with suppress(ProcessLookupError):
                     os.kill(pid, number)
             with suppress(ChildProcessError):
                 os.waitpid(pid, 0)
-
-    def _ours(self) -> list[int]:
-        """Return every supervisor and broker of this store, supervisors first: a killed supervisor starts no broker."""
-        mine = str(self.store).encode()
-        found = []
-        for folder in Path("/proc").iterdir():
-            with suppress(OSError, ValueError):
-                command = (folder / "cmdline").read_bytes().split(b"\0")
-                if mine in command and b"--store" in command:
-                    found.append((b"pyspark_ledger.ledger.broker.supervisor" not in command, int(folder.name)))
-        return [pid for _, pid in sorted(found)]
 
 
 @pytest.fixture(scope="session")
@@ -127,14 +111,10 @@ def session_run_directory() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
-def _users(run_directory: Path) -> list[str]:
+def _users(run_directory: Path) -> list[int]:
     """Return the ids of the processes that were started with a run directory."""
-    mine, found = f"XDG_RUNTIME_DIR={run_directory}".encode(), []
-    for folder in Path("/proc").iterdir():
-        with suppress(OSError):
-            if mine in (folder / "environ").read_bytes().split(b"\0"):
-                found.append(folder.name)
-    return found
+    mine = f"XDG_RUNTIME_DIR={run_directory}".encode()
+    return [pid for pid in process_ids() if mine in process_file(pid, "environ").split(b"\0")]
 
 
 @pytest.fixture(autouse=True)

@@ -16,6 +16,7 @@ from pyspark_ledger.ledger.api.store import LedgerStore, connect
 from pyspark_ledger.ledger.client.connect import connect_store
 from pyspark_ledger.ledger.errors import LedgerError
 from pyspark_ledger.ledger.protocol.actions import Empty
+from tests.rigs.processes import serving
 
 
 @pytest.fixture
@@ -53,31 +54,10 @@ def kill_all(store_path: Path) -> None:
     until = time.monotonic() + 60
     while left := serving(store_path):
         assert time.monotonic() < until, f"processes {left} still serve {store_path}"
-        for pid in sorted(left, key=_is_supervisor, reverse=True):
+        for pid in left:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.02)
-
-
-def serving(store_path: Path) -> list[int]:
-    """Return the process ids of a store's brokers and their supervisors."""
-    wanted, found = str(store_path).encode(), []
-    for place in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = place.read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if wanted in words and b"pyspark_ledger.ledger.broker.main" in words:
-            found.append(int(place.parent.name))
-    return found
-
-
-def _is_supervisor(pid: int) -> bool:
-    """Return whether the process is a supervisor, which restarts a killed broker."""
-    try:
-        return b"pyspark_ledger.ledger.broker.supervisor" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False
 
 
 def kill_broker(store_path: Path, timeout_s: float = 30.0) -> int:

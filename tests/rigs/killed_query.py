@@ -24,6 +24,7 @@ from tests.rigs import broker_process
 from tests.rigs.deadline import wait_until
 from tests.rigs.fault_points import FaultPoints
 from tests.rigs.large_rows_app import BATCH_ROWS, text_of
+from tests.rigs.processes import descendants, is_running, parent_of, process_file, process_ids, process_status
 
 # Killed process and place of each round: the first five kill each process. After the last round, the first comes again.
 KILLS = (
@@ -91,7 +92,7 @@ class KilledQuery:
 
     def kill(self) -> None:
         """Kill the driver, the executor and the Python workers. Workers are in process groups of their own."""
-        while running := [pid for pid in _statuses() if self._is_ours(pid)]:
+        while running := [pid for pid in process_ids() if self._is_ours(pid)]:
             _kill_all(running)
         self._process.wait()
         self.points.release()
@@ -109,8 +110,7 @@ class KilledQuery:
 
     def _is_ours(self, pid: int) -> bool:
         """Return whether a process runs and belongs to the present driver, whose descendants are in its session."""
-        state, _, _, session = _statuses().get(pid, ["Z", "", "", ""])
-        return state not in "ZX" and session == str(self._process.pid)
+        return is_running(pid) and process_status(pid)[3:] == [str(self._process.pid)]
 
     def _kill(self, victim: str, stopped: int, broker: Path) -> None:
         if victim == "broker":
@@ -118,7 +118,7 @@ class KilledQuery:
         elif victim == "worker":
             _kill_all([stopped])
         elif victim == "executor":
-            _kill_all(below(executor_of(stopped)))
+            _kill_all(descendants(executor_of(stopped)))
         else:
             self.kill()
             self._process = self._start()
@@ -132,23 +132,10 @@ class KilledQuery:
 def executor_of(worker: int) -> int:
     """Return the id of the executor, the JVM above a Python worker."""
     pid = worker
-    while b"CoarseGrainedExecutorBackend" not in Path(f"/proc/{pid}/cmdline").read_bytes():
-        pid = int(_statuses()[pid][1])
+    while b"CoarseGrainedExecutorBackend" not in process_file(pid, "cmdline"):
+        pid = parent_of(pid)
         assert pid > 1, f"process {worker} belongs to no executor"
     return pid
-
-
-def below(pid: int) -> list[int]:
-    """Return the ids of a process and of its descendants."""
-    found, statuses = [pid], _statuses()
-    for parent in found:
-        found += [child for child, fields in statuses.items() if fields[1] == str(parent)]
-    return found
-
-
-def is_alive(pid: int) -> bool:
-    """Return whether a process runs. A killed process whose parent has not waited for it does not run."""
-    return _statuses().get(pid, "Z")[0] not in "ZX"
 
 
 def _kill_all(pids: Sequence[int]) -> None:
@@ -156,13 +143,4 @@ def _kill_all(pids: Sequence[int]) -> None:
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not any(map(is_alive, pids)), f"processes {pids} are gone")
-
-
-def _statuses() -> dict[int, list[str]]:
-    """Return state, parent, group and session of each process."""
-    found = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # the process has ended meanwhile
-            found[int(path.parent.name)] = path.read_text(encoding="utf-8").rpartition(")")[2].split()[:4]
-    return found
+    wait_until(lambda: not any(map(is_running, pids)), f"processes {pids} are gone")

@@ -20,6 +20,7 @@ from pyspark_ledger.ledger.position import EARLIEST, PositionRange
 from pyspark_ledger.ledger.protocol.reads import ReadRequest
 from pyspark_ledger.ledger.transport.discovery import BrokerRecord
 from tests.rigs.entry import entry, parsed
+from tests.rigs.processes import is_supervisor, serving
 
 
 @pytest.fixture
@@ -45,13 +46,7 @@ class Victim:
 
     def processes(self) -> list[int]:
         """Return the process ids of this store's supervisors, then of its brokers."""
-        mine, found = str(self.store).encode(), []
-        for folder in Path("/proc").iterdir():
-            with suppress(OSError, ValueError):
-                command = (folder / "cmdline").read_bytes().split(b"\0")
-                if mine in command and b"--store" in command:
-                    found.append((b"pyspark_ledger.ledger.broker.supervisor" not in command, int(folder.name)))
-        return [pid for _, pid in sorted(found)]
+        return serving(self.store)
 
     def kill(self, pid: int) -> None:
         with suppress(ProcessLookupError):
@@ -60,9 +55,8 @@ class Victim:
     def kill_broker(self) -> None:
         """Kill the present broker, if one runs. Its supervisor restarts it."""
         for pid in self.processes():
-            with suppress(OSError):
-                if b"pyspark_ledger.ledger.broker.supervisor" not in Path(f"/proc/{pid}/cmdline").read_bytes():
-                    self.kill(pid)
+            if not is_supervisor(pid):
+                self.kill(pid)
 
     def kill_all(self) -> None:
         for pid in self.processes():

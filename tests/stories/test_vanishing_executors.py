@@ -25,9 +25,11 @@ ROUNDS, ROWS, TASKS = 20, 2_000, 4
 ROUND_SECONDS_MAX = 90
 DRIVER = """
 import json, os, random, signal, socket, subprocess, sys, threading, time
+from contextlib import suppress
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import udf
 from pyspark_ledger import configure, register
+from tests.rigs.processes import command_words, is_running
 
 master, host, store, folder, rounds, rows, tasks = *sys.argv[1:5], *map(int, sys.argv[5:8])
 conf = {
@@ -67,7 +69,7 @@ def slow(n):
 def executors():
     found = subprocess.run(["pgrep", "-f", f"CoarseGrainedExecutorBackend.*{spark.sparkContext.applicationId}"],
                            capture_output=True, text=True).stdout.split()
-    return [int(pid) for pid in found if b"java" in open(f"/proc/{pid}/cmdline", "rb").read().split(b"\\0")[0]]
+    return [int(pid) for pid in found if b"java" in command_words(int(pid))[0]]
 
 def active_tasks():
     stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
@@ -86,9 +88,11 @@ class Killer(threading.Thread):
                 running = active_tasks()
                 pids = executors()
                 if running and pids:
-                    self.pid, self.tasks = dice.choice(pids), running
-                    os.kill(self.pid, self.signal)
-                    return
+                    self.pid = dice.choice(pids)
+                    with suppress(ProcessLookupError):  # the executor has just ended by itself
+                        os.kill(self.pid, self.signal)
+                        self.tasks = running
+                        return
 
 def round_of(number, work):
     while True:
@@ -100,7 +104,7 @@ def round_of(number, work):
         killer.join()
         if killer.tasks:  # a round without a hit is repeated
             return {"signal": killer.signal.name, "tasks": killer.tasks, "seconds": seconds,
-                    "gone": not os.path.exists(f"/proc/{killer.pid}")}
+                    "gone": not is_running(killer.pid)}
 
 batches = 0
 def write():

@@ -45,6 +45,7 @@ from streaming_examples.s3_server import S3Server
 from tests.rigs.bucket_clients import create_store
 from tests.rigs.command import run
 from tests.rigs.deadline import wait_until
+from tests.rigs.processes import is_supervisor, parent_of
 
 Host = Callable[[str], Path]
 
@@ -84,8 +85,8 @@ def kill(directory: Path, *, supervisor: bool) -> None:
     record = BrokerRecord.read(directory)
     assert record is not None
     if supervisor:
-        parent = int(Path(f"/proc/{record.pid}/stat").read_text().rpartition(")")[2].split()[1])
-        assert b"broker.supervisor" in Path(f"/proc/{parent}/cmdline").read_bytes()
+        parent = parent_of(record.pid)
+        assert is_supervisor(parent)
         os.kill(parent, signal.SIGKILL)
     os.kill(record.pid, signal.SIGKILL)
 

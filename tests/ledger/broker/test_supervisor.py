@@ -10,11 +10,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from pyspark_ledger.ledger.broker import supervisor
+from tests.rigs.processes import command_words
 
 CHILD = """
 import os, signal, sys, time
@@ -68,8 +70,9 @@ def start(tmp_path: Path, runs: Path) -> Iterator[Start]:
             process.wait()
     for line in runs.read_text().splitlines():
         pid = int(line.split()[0])
-        if Path(f"/proc/{pid}").exists() and str(script).encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
-            os.kill(pid, signal.SIGKILL)
+        if str(script).encode() in command_words(pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def started(runs: Path) -> list[str]:

@@ -24,6 +24,7 @@ from pyspark_ledger.ledger.ownership import is_gone, process_identity
 from pyspark_ledger.ledger.protocol.actions import CreateLedger, Empty
 from pyspark_ledger.ledger.transport.discovery import BrokerRecord
 from tests.rigs.deadline import wait_until
+from tests.rigs.processes import serving
 
 Rig = Any
 
@@ -75,7 +76,7 @@ def connecting(store: Path, **options: Any) -> subprocess.Popen[str]:
 def test_ten_processes_that_begin_at_once_start_one_broker(rig: Rig) -> None:
     answers = [process.communicate(timeout=60) for process in [connecting(rig.store) for _ in range(10)]]
     assert {out for out, _ in answers} == {f"{rig.record().pid} 1\n"}, answers
-    assert len(rig._ours()) == 2, "one supervisor and one broker"
+    assert len(serving(rig.store)) == 2, "one supervisor and one broker"
 
 
 def test_killed_broker_returns_at_its_address_without_a_client_start(rig: Rig) -> None:
@@ -238,7 +239,7 @@ def test_broker_asked_to_stop_is_not_restarted_until_it_is_needed(rig: Rig, make
     with client.producer("orders") as producer:
         producer.append(make_entry(b"kept")).result(60)
     client.call("shutdown", Empty())
-    rig.wait_until(lambda: not rig._ours(), "supervisor and broker leave")
+    rig.wait_until(lambda: not serving(rig.store), "supervisor and broker leave")
     assert connect_store(rig.store).describe("orders").entries == 1
 
 

@@ -24,6 +24,7 @@ from pyspark_ledger.ledger.wal.requests import RequestLimits, read_manifest
 from pyspark_ledger.offload.storage.factory import open_object_store
 from streaming_examples.s3_server import S3Server
 from tests.rigs.bucket_clients import be_client, create_store
+from tests.rigs.processes import is_running, is_supervisor, serving
 
 pytestmark = pytest.mark.fault
 WAIT_MS, KILLS = 60_000, 4
@@ -94,16 +95,12 @@ def test_a_suspended_broker_that_was_replaced_acknowledges_nothing(
         # its loss when it is stopped, and must leave the socket alone.
         assert ids(address) == list(range(9))
         os.kill(suspended, signal.SIGTERM)
-        wait_until(lambda: not Path(f"/proc/{suspended}/stat").exists() or is_zombie(suspended), "the old broker ends")
+        wait_until(lambda: not is_running(suspended), "the old broker ends")
         assert (one / FENCED).exists(), "it left because of the take-over"
         assert ids(address) == list(range(9))
     finally:
         taker.terminate()
         taker.wait(60)
-
-
-def is_zombie(pid: int) -> bool:
-    return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0] == "Z"
 
 
 def test_a_deleted_directory_ends_the_broker_and_loses_nothing(address: str) -> None:
@@ -112,7 +109,7 @@ def test_a_deleted_directory_ends_the_broker_and_loses_nothing(address: str) -> 
     directory = bucket_directory(address)
     broker = pid_of(directory)
     shutil.rmtree(directory)
-    wait_until(lambda: not Path(f"/proc/{broker}").exists() or is_zombie(broker), "the broker ends")
+    wait_until(lambda: not is_running(broker), "the broker ends")
     wait_until(lambda: is_gone(process_of(address)), "its process is gone")
     connect(address).ledger("orders").append(rows(5, 5))
     assert ids(address) == list(range(10))
@@ -142,14 +139,4 @@ def test_a_broker_that_is_killed_while_it_takes_over_is_no_obstacle(address: str
 
 def broker_of(directory: Path) -> int:
     """The pid of the newest broker process of a directory, 0 if none runs."""
-    found = [0]
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdecimal():
-            continue
-        try:
-            words = (folder / "cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if b"pyspark_ledger.ledger.broker.main" in words and str(directory).encode() in words:
-            found += [int(folder.name)] * (b"pyspark_ledger.ledger.broker.supervisor" not in words)
-    return max(found)
+    return max((pid for pid in serving(directory) if not is_supervisor(pid)), default=0)

@@ -25,6 +25,7 @@ from pyspark_ledger.ledger.protocol.actions import CreateLedger
 from pyspark_ledger.ledger.protocol.cursors import OpenCursor
 from pyspark_ledger.ledger.settings.broker import Settings
 from tests.rigs.certificates import certificates
+from tests.rigs.processes import is_running
 
 Rig = Any
 ORDERS = "public/default/persistent/orders"
@@ -232,7 +233,7 @@ def test_a_scraped_broker_leaves_when_nobody_calls(rig: Rig) -> None:
     url = started(rig, "--idle", "2")
     (pid,) = rig.pids
     until = time.monotonic() + 60
-    while _runs(pid):
+    while is_running(pid):
         assert time.monotonic() < until, "the broker stays although only monitors ask"
         try:
             ask(url, "/metrics")
@@ -246,20 +247,13 @@ def test_the_service_ends_with_its_broker(rig: Rig) -> None:
     import os
 
     os.kill(pid, signal.SIGTERM)
-    rig.wait_until(lambda: not _runs(pid), "the broker left")
+    rig.wait_until(lambda: not is_running(pid), "the broker left")
     with pytest.raises(OSError):
         ask(url, "/health")
 
 
 def test_the_service_is_off_by_default() -> None:
     assert Settings().webServiceAddress == ""
-
-
-def _runs(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def test_the_reference_is_up_to_date() -> None:
