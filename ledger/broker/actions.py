@@ -109,7 +109,10 @@ class Actions:
         self._token = token
 
     def table(self) -> dict[str, Callable[[Any], msgspec.Struct]]:
-        """Return the handler of each action of the protocol. The server itself handles `hello` and `shutdown`."""
+        """Return the handler of each action of the protocol.
+
+        The server itself handles `hello`, `shutdown` and `settings.change`.
+        """
         store, durable, batch_status = self._store, self._store.cursors, BatchStatus(self._store, system_clock_ms)
         return {
             "create": self._create,
@@ -172,7 +175,6 @@ class Actions:
             "metrics": self._metrics.collect,
             "publish.report": self._metrics.report_published,
             "settings": lambda _: self._settings.describe(),
-            "settings.change": self._settings.change,
         }
 
     def _health(self, _: Empty) -> Health:

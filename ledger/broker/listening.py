@@ -38,12 +38,15 @@ _FORMS = "Use grpc+unix:///path, grpc://127.0.0.1:PORT or grpc+tls://HOST:PORT"
 class Listening:
     """Listening address with the required credentials. `tls` has the TLS arguments of Flight's server.
 
+    A `private` address is in a directory, or requires a token, that only the user of the broker can read.
+
     The text of `repr` contains no secret.
     """
 
     address: str
     tokens: list[str] = field(default_factory=list, repr=False)
     tls: dict[str, Any] = field(default_factory=dict, repr=False)
+    private: bool = False
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("an address with its tokens is never pickled")
@@ -86,7 +89,14 @@ class Listening:
             require_free(f"{_LOOPBACK}:{port}")
         except Refused:
             port = 0
-        return cls(f"{_LOOPBACK}:{port}", read_tokens(token, private=True))
+        return cls(f"{_LOOPBACK}:{port}", read_tokens(token, private=True), private=True)
+
+    def admits_only_owner(self) -> bool:
+        """Return whether no other user can call at this address. An operator can share a Unix socket by its mode."""
+        shared_modes = stat.S_IWGRP | stat.S_IWOTH
+        return self.private or (
+            self.address.startswith(_UNIX) and not Path(self.address.removeprefix(_UNIX)).stat().st_mode & shared_modes
+        )
 
     def with_port(self, port: int) -> str:
         """Return the address for clients, with the actual port instead of 0."""

@@ -263,7 +263,7 @@ def _private_server(
     socket.unlink(missing_ok=True)
     address = f"grpc+unix://{socket}"
     try:
-        return server_at(Listening(address)), address
+        return server_at(Listening(address, private=True)), address
     except (OSError, pa.ArrowException) as error:
         _log.warning("the broker listens at a loopback port, because the system refused %s: %s", address, error)
     was_killed = previous is not None and previous.guarded is True

@@ -111,7 +111,11 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         self._calls = calls
         self.metrics = metrics
         self._actions = Actions(store, source, settings, activity, errors, metrics, token)
-        self._handlers = self._actions.table() | {"hello": self._hello, "shutdown": self._shutdown}
+        self._handlers = self._actions.table() | {
+            "hello": self._hello,
+            "shutdown": self._shutdown,
+            "settings.change": lambda request: settings.change(request, owner=listening.admits_only_owner()),
+        }
         # This is the last statement, because calls can arrive as soon as it has run.
         super().__init__(listening.address, middleware=middleware, **listening.tls)
 
