@@ -12,6 +12,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from itertools import takewhile
 from typing import Any
 
@@ -27,6 +28,7 @@ from pyspark_ledger.ledger.broker.reads.stored_reads import StoredReads
 from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.errors import DataLoss, NotFound, Refused
 from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
+from pyspark_ledger.ledger.message.schema.registration import readable_versions
 from pyspark_ledger.ledger.names import canonical_name
 from pyspark_ledger.ledger.protocol import cursors, ledgers, reads
 from pyspark_ledger.ledger.protocol.actions import (
@@ -39,6 +41,7 @@ from pyspark_ledger.ledger.protocol.actions import (
     LedgerEnd,
     LedgerNames,
     NameLedger,
+    SchemaVersion,
 )
 from pyspark_ledger.ledger.protocol.cache import RegisterReader, RegisterReaders
 from pyspark_ledger.ledger.protocol.commits import OpenStaging, StagingPlace
@@ -136,6 +139,7 @@ class Actions:
             "end": self._end,
             "schema.get": store.get_schema,
             "schema.register": store.register_schema,
+            "schema.restore": self._restore_schema,
             "read.open": self._open_read,
             "locate": self._locate,
             "split": self._split,
@@ -258,6 +262,11 @@ class Actions:
     def _properties(self, request: ledgers.ChangeProperties) -> ledgers.Properties:
         ledger = self._store.ledger(request.name)
         return ledgers.Properties(ledger.name, ledger.change_properties(request.values, request.remove))
+
+    def _restore_schema(self, request: NameLedger) -> SchemaVersion:
+        """Delete the newest versions of a schema that no reader can use. An earlier version stored any bytes."""
+        name = self._store.get_schema(GetSchema(request.name)).name
+        return SchemaVersion(name, *self._store.metadata.restore_schema(name, partial(readable_versions, name)))
 
     def _open_staging(self, request: OpenStaging) -> StagingPlace:
         if not self._on_this_host(request.token):
