@@ -8,6 +8,7 @@ Rules
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ from pyspark_ledger.offload.bucket.catalogue import Segment
 from pyspark_ledger.offload.bucket.listing import read_catalogue
 from pyspark_ledger.offload.storage.factory import open_object_store
 from pyspark_ledger.offload.storage.object_store import ObjectStore
-from streaming_examples.s3_server import S3Server
+from streaming_examples.s3_server import CREDENTIALS, S3Server
 
 PROVIDER = "streaming_examples.s3_server:credentials"
 BUCKET = "bench"
@@ -80,9 +81,10 @@ def bucket() -> Iterator[Bucket]:
         folder = Path(text)
         with S3Server.start(folder / "s3") as server:
             address = server.make_bucket(BUCKET)
+            os.environ.update(CREDENTIALS)  # the broker inherits them
             store = connect(folder / "store")
             try:
-                store.offload_to(address, endpoint=server.endpoint, credential_provider=PROVIDER)
+                store.offload_to(address, endpoint=server.endpoint)
                 yield Bucket(server, store, open_object_store(address, server.options), folder)
             finally:
                 store.client.call("shutdown", Empty())

@@ -25,7 +25,7 @@ from benchmarks.rows import SCHEMA as ROWS
 from pyspark_ledger.ledger.api.store import LedgerStore, connect
 from pyspark_ledger.ledger.message.columns import schema_bytes
 from pyspark_ledger.ledger.protocol.actions import CreateLedger, Empty
-from streaming_examples.s3_server import S3Server
+from streaming_examples.s3_server import CREDENTIALS, S3Server
 
 LEDGER = "backlog"
 _MB = 1024 * 1024
@@ -53,15 +53,13 @@ def offloaded_backlog(total_bytes: int, cache_bytes: int = 0) -> Iterator[Offloa
     cache_mb = (cache_bytes or total_bytes // 10) // _MB
     windows_mb = 2
     try:
+        os.environ.update(CREDENTIALS)  # the broker inherits them
         with S3Server.start(directory / "s3") as server:
             target = urlsplit(server.endpoint)
             with CountingProxy(target.hostname or "", target.port or 0) as proxy:
                 server.make_bucket("bench")
                 with _broker(directory, cache_mb - windows_mb, windows_mb) as store:
-                    store.offload_to(
-                        "s3://bench", endpoint=f"http://127.0.0.1:{proxy.port}",
-                        credential_provider="streaming_examples.s3_server:credentials",
-                    )  # fmt: skip
+                    store.offload_to("s3://bench", endpoint=f"http://127.0.0.1:{proxy.port}")
                     entries = total_bytes // ENTRY_BYTES
                     size = _filled(store, directory / "store", entries)
                     yield OffloadedBacklog(store, directory / "store", size, entries, cache_mb * _MB, proxy)

@@ -234,10 +234,10 @@ def resolve_columns(ask: Ask, schema: StructType, current: SchemaVersion, ledger
     """
     require_columns_registered(current, ledger)
     if not merge:
-        require_writable(schema, schema_from_bytes(current.arrow_schema), ledger)
+        require_writable(schema, schema_from_bytes(current.arrow_schema, ledger), ledger)
         return current
     for _ in range(_ROUNDS_MAX):
-        registered = schema_from_bytes(current.arrow_schema)
+        registered = schema_from_bytes(current.arrow_schema, ledger)
         columns = merged_columns(schema, registered, ledger)
         if columns.equals(registered):
             return current

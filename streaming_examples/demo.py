@@ -48,7 +48,7 @@ from streaming_examples.acts.report import write_report
 from streaming_examples.acts.table_act import TableAct
 from streaming_examples.acts.tail_app import SUBSCRIPTION
 from streaming_examples.flights import FLIGHT_ROWS, flights, weather
-from streaming_examples.s3_server import S3Server
+from streaming_examples.s3_server import CREDENTIALS, S3Server
 
 BUILD = Path(__file__).resolve().parent.parent / "build" / "demo"
 LEDGER = "flights"
@@ -71,6 +71,7 @@ class Demo:
         self.sink: StreamingQuery | None = None
         self._written = progress.add_task("written", total=FLIGHT_ROWS)
         self._read = progress.add_task("read and acknowledged", total=FLIGHT_ROWS)
+        os.environ.update(CREDENTIALS)  # the broker inherits them, and uses them to offload
         with self.timed("create the store, start its broker"):
             self.api = connect(self.store)
         stack.callback(stop_broker, self.api.client)

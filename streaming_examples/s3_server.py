@@ -27,6 +27,8 @@ from urllib.request import urlopen
 from pyspark_ledger.offload.storage.s3_options import S3Options
 
 ACCESS_KEY, SECRET_KEY = "example-access", "example-secret"
+# A broker reads these variables from the process that starts it, so set them before the first `connect`.
+CREDENTIALS = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
 _PORTS = ("master", "volume", "filer", "s3")
 _GRPC = 10_000  # SeaweedFS uses a second port for gRPC, this number above each port
 _READY_SECONDS = 60.0
@@ -90,8 +92,7 @@ class S3Server:
     def environment(self) -> dict[str, str]:
         """Return endpoint, region and credentials of the server as environment variables."""
         return {
-            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
-            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+            **CREDENTIALS,
             "AWS_ENDPOINT_URL_S3": self.endpoint,
             "AWS_REGION": "us-east-1",
         }

@@ -144,8 +144,9 @@ def no_jvm(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.fixture(scope="session")
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """A real S3 server on loopback, with one bucket: each bucket takes it half a second and some GiB of its limit."""
-    from streaming_examples.s3_server import S3Server
+    from streaming_examples.s3_server import CREDENTIALS, S3Server
 
+    os.environ.update(CREDENTIALS)  # brokers that tests start later inherit them
     with S3Server.start(tmp_path_factory.mktemp("s3")) as server:
         server.make_bucket("tests")
         yield server

@@ -64,7 +64,7 @@ _CODE = (
     "tests",
     "tools",
 )
-_PAGES = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs")
+_PAGES = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs")
 _SENTENCE_END = re.compile(r"(?<=[.!?])[)\"'*_”]*\s+(?=[^a-z])")
 _ATOM = re.compile(r"`[^`]*`|\[[^\]]*\]\([^)]*\)|https?://\S+")
 _MARK = re.compile(r"^(?:[-*+]|\d+\.)\s+")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
-ROOT_PAGES = ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md")
+ROOT_PAGES = ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 # The target of a Markdown link that is neither an address nor an anchor, without its anchor.
 LINK = re.compile(r"(?<=\]\()(?![a-z]+:)[^)#\s]+")
 PAGE_NAME = re.compile(r"\[([\w./-]+\.md)\]\(([^)#\s]+)")

@@ -11,7 +11,7 @@ from pyspark_ledger.connector.cli.describe import describe
 from pyspark_ledger.connector.cli.doctor import doctor
 from pyspark_ledger.connector.cli.dump import dump, verify
 from pyspark_ledger.connector.cli.lag import lag
-from pyspark_ledger.connector.cli.ledger_admin import policy, properties, terminate, trim
+from pyspark_ledger.connector.cli.ledger_admin import policy, properties, restore_schema, terminate, trim
 from pyspark_ledger.connector.cli.ledgers import app
 from pyspark_ledger.connector.cli.offload import offload
 from pyspark_ledger.connector.cli.publish import publish
@@ -25,7 +25,8 @@ app.add_typer(dump, name="dump")
 app.add_typer(settings, name="settings")
 app.add_typer(stores, name="store")
 for command in (
-    describe, lag, top, serve, stop, trim, terminate, properties, policy, offload, publish, verify, repair, doctor,
+    describe, lag, top, serve, stop, trim, terminate, properties, policy, offload, publish, verify, restore_schema,
+    repair, doctor,
 ):  # fmt: skip
     app.command()(command)
 
@@ -54,6 +55,7 @@ EXAMPLES = {
     "trim": "ledger trim orders",
     "publish": "ledger publish orders --table ./orders-table",
     "verify": "ledger verify orders",
+    "restore-schema": "ledger restore-schema orders",
     "dump segment": "ledger dump segment ledger-store/ledgers/0.ledger",
     "dump entry": "ledger dump entry ledger-store/ledgers/0.ledger 0",
     "dump record": "ledger dump record orders",

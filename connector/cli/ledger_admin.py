@@ -1,4 +1,4 @@
-"""`ledger trim`, `terminate`, `properties` and `policy`: administration of a ledger.
+"""`ledger trim`, `terminate`, `restore-schema`, `properties` and `policy`: administration of a ledger.
 
 The page docs/concepts.md explains the words segment, cursor and retention.
 
@@ -20,7 +20,7 @@ from pyspark_ledger.connector.cli.wording import counted
 from pyspark_ledger.ledger.api.ledger_admin import change_policy
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.names import canonical_name
-from pyspark_ledger.ledger.protocol.actions import NameLedger
+from pyspark_ledger.ledger.protocol.actions import NameLedger, SchemaVersion
 from pyspark_ledger.ledger.protocol.ledgers import ChangePolicy, ChangeProperties, Policies
 
 Pairs = Annotated[list[str] | None, typer.Argument(help="Values to set, each as NAME=VALUE.")]
@@ -52,6 +52,14 @@ def terminate(
         )
     done = found.client.call("terminate", NameLedger(described.name))
     show(output, done, lambda console: console.print(f"{described.name} ends with entry {done.position}"))
+
+
+@reporting
+def restore_schema(name: Name, store: StoreOption = None, output: OutputOption = Output.text) -> None:
+    """Delete the newest versions of a ledger's schema that no reader can use. Change nothing if there are none."""
+    left: SchemaVersion = opened(store).client.call("schema.restore", NameLedger(canonical_name(name)))
+    newest = f"version {left.version} of its schema" if left.version >= 0 else "no schema"
+    show(output, left, lambda console: console.print(f"{left.name} has {newest}"))
 
 
 @reporting

@@ -277,7 +277,7 @@ def _union(schemas: Sequence[SchemaOfMany]) -> pa.Schema:
     first: dict[str, str] = {}
     spelling: dict[str, str] = {}
     for schema in sorted(schemas, key=lambda schema: min(schema.names)):
-        for field in schema_from_bytes(schema.arrow_schema):
+        for field in schema_from_bytes(schema.arrow_schema, schema.names[0]):
             existing = fields.setdefault(field.name, field)
             owner = first.setdefault(field.name, schema.names[0])
             other = spelling.setdefault(field.name.lower(), field.name)

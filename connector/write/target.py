@@ -124,7 +124,9 @@ def prepare_target(options: LedgerOptions, schema: StructType) -> SinkTarget:
     return SinkTarget(
         client.address, client.store_id, location, named, several, schema_bytes(columns), options.create_ledgers,
         merge, options.entry_bytes, options.compression, options.commit_timeout_ms, credentials,
-        client.credentials.for_task("write", writes, system_clock_ms),
+        client.credentials.for_task(
+            "write", writes, system_clock_ms, store_id=client.store_id, creates=options.create_ledgers
+        ),
         None if options.direct is None else options.direct.s3(),
     )  # fmt: skip
 

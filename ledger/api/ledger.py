@@ -198,7 +198,7 @@ class Ledger(LedgerAdmin):
             columns = pa.schema([field.with_nullable(True) for field in given])
             found = self.client.call("schema.register", RegisterSchema(self.name, schema_bytes(columns)))
         require_columns_registered(found, self.name)
-        registered = schema_from_bytes(found.arrow_schema)
+        registered = schema_from_bytes(found.arrow_schema, self.name)
         require_columns(given, registered, self.name)
         return registered, found.version
 

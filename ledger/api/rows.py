@@ -55,7 +55,7 @@ class OpenedRows:
 
     def __init__(self, client: Client, request: OpenRead, selection: RowSelection | None = None) -> None:
         found = client.open_read(msgspec.structs.replace(request, max_block_bytes=_BLOCK_BYTES))
-        self.columns = columns_of(found.schema_version, found.schema)
+        self.columns = columns_of(found.schema_version, found.schema, request.name)
         self.end = found.range.end
         self._client = client
         self._name = request.name

@@ -14,28 +14,29 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from pyspark_ledger.ledger.errors import Refused
-from pyspark_ledger.ledger.message.columns import schema_from_bytes
+from pyspark_ledger.ledger.message.columns import schema_from_bytes, unreadable_schema
 from pyspark_ledger.ledger.message.schema.documents import (
     TopicSchemas,
     is_payload_schema,
     parse_schema_bytes,
     schema_bytes_of,
 )
+from pyspark_ledger.ledger.message.schema.registration import readable_versions
 from pyspark_ledger.ledger.protocol.actions import GetSchema, RegisterSchema, SchemaVersion
 
 if TYPE_CHECKING:
     from pyspark_ledger.ledger.client.client import Client
 
 
-def columns_of(version: int, schema: bytes) -> pa.Schema | None:
+def columns_of(version: int, schema: bytes, ledger: str) -> pa.Schema | None:
     """Return the columns of a registered schema; None for a payload schema, and for version -1 (no schema)."""
-    return None if version < 0 or is_payload_schema(schema) else schema_from_bytes(schema)
+    return None if version < 0 or is_payload_schema(schema) else schema_from_bytes(schema, ledger)
 
 
 def registered_columns(client: Client, ledger: str) -> pa.Schema | None:
     """Return the columns of a ledger; None for a ledger of messages, or before the first append."""
     newest: SchemaVersion = client.call("schema.get", GetSchema(ledger))
-    return columns_of(newest.version, newest.arrow_schema)
+    return columns_of(newest.version, newest.arrow_schema, ledger)
 
 
 def registered_rows(client: Client, ledger: str) -> tuple[pa.Schema | None, TopicSchemas | None]:
@@ -44,13 +45,13 @@ def registered_rows(client: Client, ledger: str) -> tuple[pa.Schema | None, Topi
     if newest.version < 0:
         return None, None
     if not is_payload_schema(newest.arrow_schema):
-        return schema_from_bytes(newest.arrow_schema), None
+        return schema_from_bytes(newest.arrow_schema, ledger), None
+    bodies = [client.call("schema.get", GetSchema(ledger, version)).arrow_schema for version in range(newest.version)]
+    bodies.append(newest.arrow_schema)
+    if readable_versions(ledger, bodies) < len(bodies):
+        raise unreadable_schema(ledger, "it is no payload schema, or the ledger has columns")
     where = f"the schema of ledger {ledger!r}"
-    versions = {newest.version: parse_schema_bytes(newest.arrow_schema, where)}
-    for version in range(newest.version):
-        body = client.call("schema.get", GetSchema(ledger, version)).arrow_schema
-        versions[version] = parse_schema_bytes(body, where)
-    return None, TopicSchemas(versions)
+    return None, TopicSchemas({version: parse_schema_bytes(body, where) for version, body in enumerate(bodies)})
 
 
 def require_columns_registered(found: SchemaVersion, ledger: str) -> None:

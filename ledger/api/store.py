@@ -12,12 +12,12 @@ A *segment* is one file of a ledger. A *cursor* is the durable position of one r
     billing.acknowledge(position)
 
     store.offload_to("s3://history/flights", region="eu-central-1")
-    # `credential_provider` is `module:function`.
-    store.offload_to("s3://history", endpoint="http://127.0.0.1:9000", credential_provider="mine:credentials")
+    store.offload_to("s3://history", endpoint="http://127.0.0.1:9000", profile="history")
 
 Rules of `offload_to`
 - A call sets all settings of the bucket. A setting without an argument gets the value of the broker's configuration.
-- No argument is a secret. The broker itself reads the credentials, for example from the files of AWS.
+- No argument is a secret, and none names code: a credential provider is set in the broker's settings file only. The
+  broker itself reads the credentials, for example from the files of AWS.
 - The broker tries the address first: it writes, reads, lists and deletes a small object. `check=False` skips the trial.
 """
 
@@ -49,12 +49,12 @@ _SETTINGS = {
     "region": "managedLedgerOffloadRegion",
     "profile": "managedLedgerOffloadProfile",
     "role": "s3ManagedLedgerOffloadRole",
-    "credential_provider": "managedLedgerOffloadCredentialProvider",
     "encryption": "managedLedgerOffloadEncryption",
     "kms_key": "managedLedgerOffloadKmsKey",
     "bucket_owner": "managedLedgerOffloadBucketOwner",
     "address": "managedLedgerOffloadBucket",
 }
+_PROVIDER = "managedLedgerOffloadCredentialProvider"
 
 
 def offload_to(client: Client, address: str | os.PathLike[str], *, check: bool = True, **options: str) -> None:
@@ -62,6 +62,11 @@ def offload_to(client: Client, address: str | os.PathLike[str], *, check: bool =
 
     If the trial fails, raises its error and changes no setting.
     """
+    if "credential_provider" in options:
+        raise Refused(
+            "offload_to() takes no credential_provider: no call names code that the broker runs",
+            hint=f"Set {_PROVIDER} in a file, and start the broker with ledger serve --config FILE",
+        )
     unknown = sorted(set(options) - set(_SETTINGS))
     if unknown:
         message = f"offload_to() has no options {unknown}, only {sorted(set(_SETTINGS) - {'address'})}"
@@ -138,8 +143,9 @@ class LedgerStore:
     def offload_to(self, address: str | os.PathLike[str], *, check: bool = True, **options: str) -> None:
         """Set the bucket or directory to which the broker copies sealed segments. See docs/tiered-storage.md.
 
-        `options` are `endpoint`, `region`, `profile`, `role`, `credential_provider`, `encryption`, `kms_key` and
-        `bucket_owner`. A missing option gets the value of the broker's configuration. No option is a secret.
+        `options` are `endpoint`, `region`, `profile`, `role`, `encryption`, `kms_key` and `bucket_owner`. A missing
+        option gets the value of the broker's configuration. No option is a secret. Only the broker's own user may
+        call this, on the broker's host: Unauthenticated otherwise.
 
         With `check` the broker tries the address first. If the trial fails, no setting is changed. The trial raises
         Refused if no server answers, NotFound if there is no such bucket, and Unauthenticated if rights are missing.

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from itertools import takewhile
 from typing import Any
 
@@ -27,6 +28,7 @@ from pyspark_ledger.ledger.broker.reads.stored_reads import StoredReads
 from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.errors import DataLoss, NotFound, Refused
 from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
+from pyspark_ledger.ledger.message.schema.registration import readable_versions
 from pyspark_ledger.ledger.names import canonical_name
 from pyspark_ledger.ledger.protocol import cursors, ledgers, reads
 from pyspark_ledger.ledger.protocol.actions import (
@@ -39,6 +41,7 @@ from pyspark_ledger.ledger.protocol.actions import (
     LedgerEnd,
     LedgerNames,
     NameLedger,
+    SchemaVersion,
 )
 from pyspark_ledger.ledger.protocol.cache import RegisterReader, RegisterReaders
 from pyspark_ledger.ledger.protocol.commits import OpenStaging, StagingPlace
@@ -109,7 +112,10 @@ class Actions:
         self._token = token
 
     def table(self) -> dict[str, Callable[[Any], msgspec.Struct]]:
-        """Return the handler of each action of the protocol. The server itself handles `hello` and `shutdown`."""
+        """Return the handler of each action of the protocol.
+
+        The server itself handles `hello`, `shutdown` and `settings.change`.
+        """
         store, durable, batch_status = self._store, self._store.cursors, BatchStatus(self._store, system_clock_ms)
         return {
             "create": self._create,
@@ -133,6 +139,7 @@ class Actions:
             "end": self._end,
             "schema.get": store.get_schema,
             "schema.register": store.register_schema,
+            "schema.restore": self._restore_schema,
             "read.open": self._open_read,
             "locate": self._locate,
             "split": self._split,
@@ -172,7 +179,6 @@ class Actions:
             "metrics": self._metrics.collect,
             "publish.report": self._metrics.report_published,
             "settings": lambda _: self._settings.describe(),
-            "settings.change": self._settings.change,
         }
 
     def _health(self, _: Empty) -> Health:
@@ -256,6 +262,11 @@ class Actions:
     def _properties(self, request: ledgers.ChangeProperties) -> ledgers.Properties:
         ledger = self._store.ledger(request.name)
         return ledgers.Properties(ledger.name, ledger.change_properties(request.values, request.remove))
+
+    def _restore_schema(self, request: NameLedger) -> SchemaVersion:
+        """Delete the newest versions of a schema that no reader can use. An earlier version stored any bytes."""
+        name = self._store.get_schema(GetSchema(request.name)).name
+        return SchemaVersion(name, *self._store.metadata.restore_schema(name, partial(readable_versions, name)))
 
     def _open_staging(self, request: OpenStaging) -> StagingPlace:
         if not self._on_this_host(request.token):

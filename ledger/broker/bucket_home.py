@@ -52,6 +52,7 @@ from pyspark_ledger.ledger.wal.requests import FoundManifest, RequestLimits, rea
 
 _REACH_SECONDS = 2.0
 _STEP_MS = 1_000
+_OWN_PLACE = ("managedLedgerOffloadBucket", "managedLedgerOffloadServiceEndpoint")
 _log = logging.getLogger(__name__)
 
 
@@ -124,11 +125,15 @@ class FoundStore(NamedTuple):
         return cls(bucket, found)
 
     def live_settings(self, configured: Settings) -> LiveSettings:
-        """Return the configured settings, overridden by the changed settings in the manifest."""
+        """Return the configured settings, overridden by the changed settings in the manifest.
+
+        The manifest cannot move the store's own bucket. Otherwise a writer of the bucket could send rows elsewhere.
+        """
         changed = self.found.manifest.settings
+        stored = {} if changed is msgspec.UNSET else changed
         return LiveSettings.of(
             configured,
-            {} if changed is msgspec.UNSET else changed,
+            {name: value for name, value in stored.items() if name not in _OWN_PLACE},
             f"the manifest of {self.bucket.address}",
             "Start a broker of the version that wrote them, and reset them: ledger settings reset",
         )

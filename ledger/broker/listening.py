@@ -42,7 +42,8 @@ _FORMS = "Use grpc+unix:///path, grpc://127.0.0.1:PORT or grpc+tls://HOST:PORT"
 class Listening:
     """Listening address with the required credentials. `tls` has the TLS arguments of Flight's server.
 
-    With `made_token`, the broker has made the token, and only this user's programs can read it.
+    Only the user of the broker can call at a `private` address. It is in a directory of this user, or requires a token
+    that the broker has made for this user.
 
     The text of `repr` contains no secret.
     """
@@ -50,7 +51,7 @@ class Listening:
     address: str
     tokens: list[str] = field(default_factory=list, repr=False)
     tls: dict[str, Any] = field(default_factory=dict, repr=False)
-    made_token: bool = False
+    private: bool = False
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("an address with its tokens is never pickled")
@@ -78,7 +79,7 @@ class Listening:
         own = not (tokens or encrypted or address.startswith(_UNIX))
         if own:
             tokens = [_token_for(address)]
-        return cls(address, tokens, _tls(address, settings) if encrypted else {}, made_token=own)
+        return cls(address, tokens, _tls(address, settings) if encrypted else {}, private=own)
 
     @classmethod
     def own(cls, address: str, certificates: EphemeralCertificates) -> Self:
@@ -97,7 +98,14 @@ class Listening:
             require_free(address)
         except Refused:
             address = f"{_LOOPBACK}:0"
-        return cls(address, [_token_for(address)], {}, made_token=True)
+        return cls(address, [_token_for(address)], {}, private=True)
+
+    def admits_only_owner(self) -> bool:
+        """Return whether no other user can call at this address. An operator can share a Unix socket by its mode."""
+        shared_modes = stat.S_IWGRP | stat.S_IWOTH
+        return self.private or (
+            self.address.startswith(_UNIX) and not Path(self.address.removeprefix(_UNIX)).stat().st_mode & shared_modes
+        )
 
     def with_port(self, port: int) -> str:
         """Return the address for clients, with the actual port instead of 0."""

@@ -9,6 +9,7 @@ Rules
   starts, has no configuration file.
 - A client can change only *live* settings, which the broker reads at each use. For any other setting, the error says to
   change the file and restart the broker.
+- A client changes a setting only if its declaration allows that: see `Setting.by`. So no call names code.
 - A client can request a trial of the new values. For the address of offloads, the trial writes and reads an object
   there.
 - A broker does not start with an unknown setting in settings.json or the manifest. The error names the file or the
@@ -17,6 +18,7 @@ Rules
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -26,13 +28,15 @@ from typing import Self
 import msgspec
 
 from pyspark_ledger.ledger import disk
-from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.errors import Refused, Unauthenticated
 from pyspark_ledger.ledger.json_errors import JSON_FAULTS, json_fault
 from pyspark_ledger.ledger.protocol.actions import ChangeSetting, SettingState, SettingStates
 from pyspark_ledger.ledger.settings.broker import SETTINGS, Settings, declared
 
 _FILE = "settings.json"
 _CORRECT_FILE = "Correct or delete the file"
+_SERVE = "ledger serve --config FILE"
+_log = logging.getLogger(__name__)
 
 
 class LiveSettings:
@@ -74,14 +78,22 @@ class LiveSettings:
     ) -> Self:
         """Return the configured settings, overridden by the changed settings that are stored at `where`.
 
+        A stored value of an operator's setting is never used. An earlier version stored such values. They are ignored
+        if the operator's file sets the setting. Otherwise Refused is raised. Reason: without its credential provider or
+        transformation, a broker would upload other bytes as another user.
+
         Raises Refused if a stored setting is unknown or has a wrong value.
         """
         try:
-            for name in changed:
-                _require_live(name)
-            return cls(configured, changed, keep)
+            stated = [name for name in changed if _is_stated_by_operator(name, configured)]
+            if stated:
+                _log.warning("%s: ignored, because the broker's file sets them: %s", where, ", ".join(stated))
+            kept = {name: value for name, value in changed.items() if name not in stated}
+            for name in kept:
+                _require_storable(name)
+            return cls(configured, kept, keep)
         except Refused as wrong:
-            raise Refused(f"{where}: {wrong}", hint=hint) from wrong
+            raise Refused(f"{where}: {wrong.message}", hint=f"{wrong.hint}. {hint}".removeprefix(". ")) from wrong
 
     def keep_by(self, keep: Callable[[dict[str, int | str]], None]) -> None:
         """Store all changed settings with `keep` after each change."""
@@ -105,15 +117,16 @@ class LiveSettings:
         """Call `listener` after each change. For components that cannot read the setting at each use."""
         self._listeners.append(listener)
 
-    def change(self, request: ChangeSetting) -> SettingStates:
+    def change(self, request: ChangeSetting, *, owner: bool) -> SettingStates:
         """Change several settings in one step. A value of None restores the configured value.
 
-        Raises Refused if a check refuses one of the values. With `request.trial`, raises the error of a failed trial.
-        After an error, no setting is changed.
+        `owner`: the request came from the user as whom the broker runs. Raises Unauthenticated if a setting belongs to
+        this user, and the request came from elsewhere. Raises Refused if a check refuses one of the values. With
+        `request.trial`, raises the error of a failed trial. After an error, no setting is changed.
         """
         wanted = {**request.others, request.name: request.value}
         for name in wanted:
-            _require_live(name)
+            _require_changeable(name, owner=owner)
         with self._lock:
             merged = {**self._changed, **wanted}
             changed = {name: value for name, value in merged.items() if value is not None}
@@ -142,11 +155,32 @@ class LiveSettings:
         return SettingStates(states)
 
 
-def _require_live(name: str) -> None:
-    if not declared(name).live:
+def _is_stated_by_operator(name: str, configured: Settings) -> bool:
+    """Return whether the operator's file sets a setting that only the operator may set."""
+    setting = declared(name)
+    return setting.by == "operator" and getattr(configured, name) != setting.default
+
+
+def _require_storable(name: str) -> None:
+    if declared(name).by == "operator":
+        raise Refused(
+            f"setting {name!r} is stored here, but only the file with which the broker starts may set it",
+            hint=f"If you know the value, set it in a file, and run: {_SERVE}",
+        )
+
+
+def _require_changeable(name: str, *, owner: bool) -> None:
+    """Raise Refused if no call may change a setting, and Unauthenticated if only a call of the owner may."""
+    setting = declared(name)
+    if setting.by == "operator":
         raise Refused(
             f"setting {name!r} cannot be changed while the broker runs",
-            hint="Change it in the settings file and restart the broker",
+            hint=f"Set it in the file with which you start the broker: {_SERVE}",
+        )
+    if setting.by == "owner" and not owner:
+        raise Unauthenticated(
+            f"setting {name!r} cannot be changed from this address: another value {setting.risk}",
+            hint=f"Change it as the user of the broker, with the store's directory. Or set it in a file: {_SERVE}",
         )
 
 

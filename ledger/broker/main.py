@@ -277,7 +277,7 @@ def _private_server(
     socket.unlink(missing_ok=True)
     address = f"grpc+unix://{socket}"
     try:
-        return server_at(Listening(address)), address
+        return server_at(Listening(address, private=True)), address
     except (OSError, pa.ArrowException) as error:
         _log.warning("the broker listens at a loopback port, because the system refused %s: %s", address, error)
     was_killed = previous is not None and previous.guarded is True
@@ -290,7 +290,7 @@ def _private_server(
 def _announced(listening: Listening, server: BrokerServer) -> str:
     """Return the address of a server with its port. If the broker has made the token, write it for this user."""
     address = listening.with_port(server.port)
-    if listening.made_token:
+    if listening.private and listening.tokens:
         server.own_files.append(address_token_path(address))
         write_token(server.own_files[0], listening.tokens[0])
     return address

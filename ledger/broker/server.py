@@ -121,7 +121,11 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         self._calls = calls
         self.metrics = metrics
         self._actions = Actions(store, source, settings, activity, errors, metrics, token)
-        self._handlers = self._actions.table() | {"hello": self._hello, "shutdown": self._shutdown}
+        self._handlers = self._actions.table() | {
+            "hello": self._hello,
+            "shutdown": self._shutdown,
+            "settings.change": lambda request: settings.change(request, owner=listening.admits_only_owner()),
+        }
         # This is the last statement, because calls can arrive as soon as it has run.
         super().__init__(listening.address, middleware=middleware, **listening.tls)
 
@@ -131,7 +135,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
             if action.type not in self._handlers:
                 raise Unsupported(f"this broker has no action {action.type[:80]!r}", hint="Upgrade the broker")
             request = self._decoded(action.body, ACTIONS[action.type][0], f"action {action.type!r}")
-            require_allowed(context, system_clock_ms, action.type, request)
+            require_allowed(context, action.type, request)
             room = nullcontext() if action.type in _ALWAYS else self._admission.requests.counted()
             with room, self._calls.timed(action.type), timed_step(action.type, ledger=_ledger_of(request)) as figures:
                 answer = self._answer(action.type, request)
@@ -142,7 +146,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         with in_batch(batch_of(context)), _errors_crossing(self._calls):
             self._require_welcome(context)
             request = self._decoded(ticket.ticket, ReadRequest, "a read")
-            require_allowed(context, system_clock_ms, "DoGet", request)
+            require_allowed(context, "DoGet", request)
             with timed_step("send", ledger=request.name):
                 located = self._actions.located(request)
             return flight.GeneratorStream(BLOCK_SCHEMA, self._blocks(request, located))
@@ -157,7 +161,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         with self._activity.call(), in_batch(batch_of(context)), _errors_crossing(self._calls):
             self._require_welcome(context)
             command = self._decoded(descriptor.command, PutCommand, "a write")
-            require_allowed(context, system_clock_ms, type(command).__name__, command)
+            require_allowed(context, type(command).__name__, command)
             step = type(command).__struct_config__.tag
             with self._admission.requests.counted(), timed_step(str(step), ledger=_ledger_of(command)):
                 if isinstance(command, AppendCommand):
@@ -189,7 +193,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         AppendStream(ledger, replies, most, self._admission.in_flight).serve(sent)
 
     def _require_welcome(self, context: flight.ServerCallContext) -> None:
-        require_token(context)
+        require_token(context, system_clock_ms, self._store.store_id)
         require_store(context, self._store.store_id, self._place, str(self._store.path))
         if self.stopping.is_set():
             raise Unavailable("the broker is stopping", hint="Connect again")

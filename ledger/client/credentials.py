@@ -67,15 +67,24 @@ class Credentials:
         """Whether all credentials are empty."""
         return self == Credentials() and not self.task_token
 
-    def for_task(self, may: May, ledgers: Collection[str], clock: Clock, dead_letters: str = "") -> Credentials:
-        """Return the credentials of a task, with a task token for these ledgers.
+    def for_task(
+        self,
+        may: May,
+        ledgers: Collection[str],
+        clock: Clock,
+        dead_letters: str = "",
+        *,
+        store_id: str = "",
+        creates: bool = False,
+    ) -> Credentials:
+        """Return the credentials of a task, with a task token for these ledgers of a store.
 
-        Returns these credentials unchanged if they have no token.
+        `creates`: the task creates ledgers. Returns these credentials unchanged if they have no token.
         """
         if not self.token:
             return self
         named = sorted(ledgers) if len(ledgers) <= LEDGERS_NAMED_MAX else []
-        claims = TaskClaims(may, named, clock() + TASK_TOKEN_MS, dead_letters)
+        claims = TaskClaims(may, named, clock() + TASK_TOKEN_MS, dead_letters, creates, store_id)
         derived = task_token(read_tokens(self.token)[0], claims)
         task = replace(self, token="", scope=" ".join([may, *named, dead_letters]), task_token=derived)
         if not self.ca or self.certificate:

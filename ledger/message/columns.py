@@ -23,7 +23,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.types as of
 
-from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.errors import Corrupt, Refused
 
 _NAMED_MAX = 8
 
@@ -116,9 +116,25 @@ def schema_bytes(schema: pa.Schema) -> bytes:
     return bytes(schema.remove_metadata().serialize())
 
 
-def schema_from_bytes(data: bytes) -> pa.Schema:
-    """Parse a schema. The inverse of `schema_bytes`."""
-    return pa.ipc.read_schema(pa.py_buffer(data))
+def schema_from_bytes(data: bytes, ledger: str = "") -> pa.Schema:
+    """Parse the columns of a ledger. The inverse of `schema_bytes`. Raises Corrupt for bytes that are no Arrow schema.
+
+    The broker registers no such bytes. But an earlier version of the broker did.
+    """
+    try:
+        columns = pa.ipc.read_schema(pa.py_buffer(data))
+        columns.names  # noqa: B018 — raises UnicodeDecodeError for a name that is no UTF-8
+    except (pa.ArrowException, OSError, ValueError) as wrong:
+        raise unreadable_schema(ledger, f"it has {len(data)} bytes that are no columns") from wrong
+    return columns
+
+
+def unreadable_schema(ledger: str, reason: str) -> Corrupt:
+    """Return the error of a reader for the newest schema of a ledger."""
+    return Corrupt(
+        f"the newest schema of {f'ledger {ledger!r}' if ledger else 'a ledger'} is unreadable: {reason}",
+        hint=f"Delete this version of the schema: ledger restore-schema {ledger or 'LEDGER'}",
+    )
 
 
 def require_columns(given: pa.Schema, registered: pa.Schema, ledger: str) -> None:

@@ -441,23 +441,47 @@ class Metadata:
             raise NotFound(f"ledger {name!r} has no schema of version {version}")
         return (-1, b"") if row is None else (row[0], row[1])
 
-    def register_schema(self, name: str, body: bytes, after: int) -> tuple[int, bytes]:
-        """Register a schema as the version after `after`. If the newest version is not `after`, return the newest."""
+    def register_schema(
+        self, name: str, body: bytes, after: int, check: Callable[[list[bytes]], object] = lambda _: None
+    ) -> tuple[int, bytes]:
+        """Register a schema as the version after `after`. If the newest version is not `after`, return the newest.
+
+        Before the change, calls `check` with all versions. Raises the error of `check`.
+        """
 
         def register(c: sqlite3.Connection) -> tuple[int, bytes]:
             require_ledger(c, name)
-            newest = c.execute(
-                "SELECT version, body FROM schema WHERE ledger = ? ORDER BY version DESC LIMIT 1", (name,)
-            ).fetchone()
-            found = -1 if newest is None else int(newest[0])
-            if newest is not None and (newest[1] == body or found != after):
-                return found, newest[1]
+            bodies = _schemas(c, name)
+            found = len(bodies) - 1
+            if bodies and (bodies[-1] == body or found != after):
+                return found, bodies[-1]
             if found != after:
                 raise Refused(f"ledger {name!r} has no schema, so none can be registered after version {after}")
+            check(bodies)
             c.execute("INSERT INTO schema_row VALUES (?, ?, ?)", (name, found + 1, body))
             return found + 1, body
 
         return self._file.change(register)
+
+    def restore_schema(self, name: str, count: Callable[[list[bytes]], int]) -> tuple[int, bytes]:
+        """Keep the first `count` versions of a schema, and delete all later ones. Return the newest version.
+
+        `count` gets all versions.
+        """
+
+        def restore(c: sqlite3.Connection) -> tuple[int, bytes]:
+            require_ledger(c, name)
+            bodies = _schemas(c, name)
+            kept = bodies[: count(bodies)]
+            c.execute("DELETE FROM schema_row WHERE ledger = ? AND version >= ?", (name, len(kept)))
+            return (len(kept) - 1, kept[-1]) if kept else (-1, b"")
+
+        return self._file.change(restore)
+
+
+def _schemas(c: sqlite3.Connection, name: str) -> list[bytes]:
+    """Return all versions of a ledger's schema, from version 0 on."""
+    return [row[0] for row in c.execute("SELECT body FROM schema WHERE ledger = ? ORDER BY version", (name,))]
 
 
 def complete_records(c: sqlite3.Connection) -> None:

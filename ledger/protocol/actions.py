@@ -331,6 +331,7 @@ ACTIONS: dict[str, tuple[type[msgspec.Struct], type[msgspec.Struct]]] = {
     "end": (AskEnd, LedgerEnd),
     "schema.get": (GetSchema, SchemaVersion),
     "schema.register": (RegisterSchema, SchemaVersion),
+    "schema.restore": (NameLedger, SchemaVersion),
     "read.open": (reads.OpenRead, reads.OpenedRead),
     "locate": (reads.ReadRequest, reads.Places),
     "split": (reads.SplitRequest, reads.SplitParts),

@@ -137,7 +137,30 @@ def settings_reference() -> str:
             "|---|---|---|---|---|",
         ]
         lines += [_row(name, setting) for name, setting in settings_of(area).items()]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines + _risk_reference()) + "\n"
+
+
+def _risk_reference() -> list[str]:
+    """Return the table of the settings that name code, a file, an address or an identity."""
+    risky = {name: setting for name, setting in SETTINGS.items() if setting.risk}
+    return [
+        "",
+        "## Settings that name code, files, addresses or identities",
+        "",
+        "The column *By* states who may change the setting:",
+        "",
+        "- *operator*: only the file or the command with which the broker starts. No call changes the setting. If",
+        "  an earlier version stored a value, the broker does not start. Exception: the file of `--config` sets it.",
+        "  Then the broker ignores the stored value.",
+        "- *owner*: also a call of the broker's own user, at an address that no other user reaches. Such an address is",
+        "  the private socket of the store.",
+        "",
+        "Any other setting with the effect *at once* is changed by each client with a bearer token, at any address.",
+        "",
+        "| Setting | Kind | By | Another value … |",
+        "|---|---|---|---|",
+        *(f"| `{name}` | {setting.unit} | {setting.by} | {setting.risk} |" for name, setting in risky.items()),
+    ]
 
 
 def _row(name: str, setting: Setting) -> str:

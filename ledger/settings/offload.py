@@ -79,50 +79,70 @@ class OffloadSettings:
         "Bucket or directory to which segments are offloaded: s3://bucket[/prefix], file:///path or a path. Empty: "
         "nothing is offloaded.",
         AT_ONCE,
+        risk="sends the rows of ledgers to another bucket, or writes them into another directory",
     )
     managedLedgerOffloadServiceEndpoint: str = text(
-        "url", "Endpoint of an S3-compatible service, http:// or https://.", AT_ONCE
+        "url",
+        "Endpoint of an S3-compatible service, http:// or https://.",
+        AT_ONCE,
+        risk="sends rows and signed requests to another service",
     )
-    managedLedgerOffloadRegion: str = text("region", "Region of the bucket.", AT_ONCE)
+    managedLedgerOffloadRegion: str = text(
+        "region", "Region of the bucket.", AT_ONCE, risk="sends rows and signed requests to another host"
+    )
     managedLedgerOffloadPathStyle: str = text(
         "true or false",
         "true: the bucket is in the path of a request's URL. false: it is in the host name. Empty: true if an "
         "endpoint is set.",
         AT_ONCE,
         choices=("true", "false"),
+        risk="sends rows and signed requests to another host",
     )
     managedLedgerOffloadProfile: str = text(
         "name",
         "Profile in the AWS configuration files. Empty: boto3 searches its default chain of credentials.",
         AT_ONCE,
+        risk="uses another identity of the owner, or runs another `credential_process` of the owner's files",
     )
     managedLedgerOffloadCredentialProvider: str = text(
         "module:function",
         "Function that the broker calls with the address. It returns a boto3 session or credentials, which replace "
         "all other sources of credentials.",
-        AT_ONCE,
+        risk="runs code as the owner",
     )
-    s3ManagedLedgerOffloadRole: str = text("ARN", "Role that the broker assumes with its credentials.", AT_ONCE)
+    s3ManagedLedgerOffloadRole: str = text(
+        "ARN",
+        "Role that the broker assumes with its credentials.",
+        AT_ONCE,
+        risk="uses another identity that the owner may assume",
+    )
     s3ManagedLedgerOffloadRoleSessionName: str = text(
-        "name", "Name of the session with which the broker assumes s3ManagedLedgerOffloadRole.", AT_ONCE
+        "name",
+        "Name of the session with which the broker assumes s3ManagedLedgerOffloadRole.",
+        AT_ONCE,
+        risk="appears as another session in the logs of AWS, and may meet other rules of the role",
     )
     managedLedgerOffloadEncryption: str = text(
         "AES256 or aws:kms",
         "Server-side encryption of objects. Empty: the bucket's default.",
         AT_ONCE,
         choices=("AES256", "aws:kms"),
+        risk="stores rows without the encryption that the owner chose",
     )
-    managedLedgerOffloadKmsKey: str = text("ARN", "Key for aws:kms. Empty: the bucket's key.", AT_ONCE)
+    managedLedgerOffloadKmsKey: str = text(
+        "ARN", "Key for aws:kms. Empty: the bucket's key.", AT_ONCE, risk="encrypts rows with a key of another account"
+    )
     managedLedgerOffloadBucketOwner: str = text(
         "account",
         "AWS account of twelve digits that owns the bucket. A request fails if another account owns the bucket.",
         AT_ONCE,
+        risk="sends rows to the bucket of another account",
     )
     managedLedgerOffloadTransform: str = text(
         "module:function",
         "Function that the broker calls with the bytes of each entry before the upload. It returns the bytes of the "
         "entry to upload.",
-        AT_ONCE,
+        risk="runs code as the owner",
     )
     managedLedgerDataReadPriority: str = text(
         "bookkeeper-first or tiered-storage-first",

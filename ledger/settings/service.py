@@ -106,11 +106,13 @@ class ServiceSettings:
         "grpc+tls://HOST:PORT. An address that other hosts can reach needs tlsCertificateFilePath, tlsKeyFilePath, "
         "tlsTrustCertsFilePath and authenticationTokens. If the address requires credentials, the broker also listens "
         "at its private socket.",
+        risk="opens the store to other users of the host, or to other hosts",
     )
     webServiceAddress: str = text(
         "address",
         "Address of the HTTP service with metrics, health and status page: http://127.0.0.1:PORT or "
         "https://HOST:PORT. An address that other hosts can reach needs https, a certificate and tokens.",
+        risk="shows names and figures of the store to other users of the host, or to other hosts",
     )
     metricsLedgersMax: int = whole(
         1_000,
@@ -139,16 +141,27 @@ class ServiceSettings:
         "address",
         "Base address of a collector of OpenTelemetry, to which the broker pushes its metrics: http://HOST:4318. Needs "
         "the extra `otel`. Empty: the address in OTEL_EXPORTER_OTLP_METRICS_ENDPOINT or OTEL_EXPORTER_OTLP_ENDPOINT.",
+        risk="sends names and figures of the store to another host",
     )
-    tlsCertificateFilePath: str = text("path", "PEM file with the certificate of the broker and its chain.")
-    tlsKeyFilePath: str = text("path", "PEM file with the key of the certificate, with mode 600.")
+    tlsCertificateFilePath: str = text(
+        "path",
+        "PEM file with the certificate of the broker and its chain.",
+        risk="shows clients another identity of the broker",
+    )
+    tlsKeyFilePath: str = text(
+        "path",
+        "PEM file with the key of the certificate, with mode 600.",
+        risk="uses another key, which others may know",
+    )
     tlsTrustCertsFilePath: str = text(
         "path",
         "PEM file with the authority that signs the clients' certificates. The broker refuses a client without such a "
         "certificate.",
+        risk="admits clients of another authority",
     )
     authenticationTokens: str = text(
         "reference",
         "Reference to the bearer tokens of clients: file:/path (one token a line, mode 600) or env:NAME. With several "
         "tokens you can replace a token while clients run. Do not set a token itself.",
+        risk="admits clients with other tokens",
     )

@@ -10,6 +10,7 @@ Rules
 - A setting is declared once, as a field of the class of its area. `settings_of` returns the declarations of a class.
   `ledger.settings.broker` joins the areas.
 - A setting has the name that it has in Pulsar's broker.conf, if it has the same meaning.
+- A setting that names code or a file is never "at once". So only the file with which the broker starts sets it.
 - A decoder refuses a number outside the bounds of its type, such as `Int64`.
 - Some numbers of Pulsar are unsigned in messages, and signed in Java. `signed` returns the signed number.
 """
@@ -29,6 +30,9 @@ INT_MAX = 2**31 - 1
 TEN_YEARS_SECONDS = 10 * 365 * 24 * 3600
 
 Effect = Literal["at the next start", "at once", "for new ledgers"]
+By = Literal["operator", "owner", "administrator"]
+"""Users who may change a setting: only the operator, in the file or command with which the broker starts. Or also the
+owner, the broker's own user, at an address that only this user reaches. Or also an administrator at any address."""
 AT_START: Effect = "at the next start"
 AT_ONCE: Effect = "at once"
 FOR_NEW_LEDGERS: Effect = "for new ledgers"
@@ -44,6 +48,8 @@ class Setting:
     `effect` states when a new value takes effect. With "at once" the broker reads the value at each use, and `ledger
     settings set` changes the value. With "for new ledgers" the broker reads the value when it starts. The value then
     applies to ledgers that are created from then on.
+
+    `risk` completes the sentence "Another value …" for a value that names code, a file, an address or an identity.
     """
 
     default: int | str
@@ -53,7 +59,15 @@ class Setting:
     least: int = 0
     most: int = 0
     choices: tuple[str, ...] = ()
+    risk: str = ""
     name: str = ""
+
+    @property
+    def by(self) -> By:
+        """The kind of user who may change the value."""
+        if not self.live:
+            return "operator"
+        return "owner" if self.risk else "administrator"
 
     @property
     def is_text(self) -> bool:
@@ -110,9 +124,17 @@ def switch(default: int, reason: str, effect: Effect = AT_START) -> int:
     return whole(default, _SWITCH, 0, 1, reason, effect)
 
 
-def text(kind: str, reason: str, effect: Effect = AT_START, *, default: str = "", choices: tuple[str, ...] = ()) -> str:
+def text(
+    kind: str,
+    reason: str,
+    effect: Effect = AT_START,
+    *,
+    default: str = "",
+    choices: tuple[str, ...] = (),
+    risk: str = "",
+) -> str:
     """Declare a setting that is a text."""
-    return field(default=default, metadata={"": Setting(default, kind, reason, effect, choices=choices)})
+    return field(default=default, metadata={"": Setting(default, kind, reason, effect, choices=choices, risk=risk)})
 
 
 def settings_of(area: type[Any]) -> dict[str, Setting]:

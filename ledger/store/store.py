@@ -23,6 +23,7 @@ import threading
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -44,6 +45,7 @@ from pyspark_ledger.ledger.log.snapshot import LogSnapshot, LogWatch
 from pyspark_ledger.ledger.log.staging.area import StagingArea
 from pyspark_ledger.ledger.log.unfinished_chunks import ChunkTable
 from pyspark_ledger.ledger.message.run_marker import CommittedBatch
+from pyspark_ledger.ledger.message.schema.registration import require_successor
 from pyspark_ledger.ledger.metadata.owner import require_owner
 from pyspark_ledger.ledger.metadata.records import Metadata
 from pyspark_ledger.ledger.metadata.unwanted_files import UnwantedFiles
@@ -436,7 +438,8 @@ class Store:
         If the ledger has a version after `request.after` already, register nothing and return the newest version.
         """
         name = self._require_exists(canonical_name(request.name))
-        return SchemaVersion(name, *self.metadata.register_schema(name, request.arrow_schema, request.after))
+        check = partial(require_successor, request.arrow_schema, name)
+        return SchemaVersion(name, *self.metadata.register_schema(name, request.arrow_schema, request.after, check))
 
     def open_upload(self, request: OpenUpload) -> UploadTarget:
         """Return the key under which a task puts its part for a ledger into the bucket of the store."""

@@ -22,10 +22,11 @@ Rules of bearer tokens
 
 Rules of task tokens
 - A driver derives a task token from its bearer token without a call. Nobody can derive the bearer token from it.
-- A task token states the rights of the task. The broker checks them at every call. The error of a refused call names
-  the call and the rights.
+- A task token states the store and the rights of the task. The broker checks them at every call. The error of a refused
+  call names the call and the rights.
 - With the right to read, a task reads the ledgers of its query, and appends to the ledger of its dead letters.
-- With the right to write, a task writes staged parts, and describes or creates the target ledgers.
+- With the right to write, a task writes staged parts, and describes the target ledgers. With option `createLedgers`
+  it also creates them.
 - Only the driver commits, acknowledges and deletes.
 - A task token expires after hours, and not after minutes. Reason: the clocks of client and broker can differ by
   minutes.
@@ -40,9 +41,9 @@ import hashlib
 import hmac
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from pyarrow import flight
@@ -50,6 +51,15 @@ from pyarrow import flight
 from pyspark_ledger.ledger.clock import Clock
 from pyspark_ledger.ledger.errors import NotFound, Refused, Unauthenticated
 from pyspark_ledger.ledger.location import require_path
+from pyspark_ledger.ledger.protocol.actions import (
+    AppendCommand,
+    CreateLedger,
+    DescribeLedger,
+    GetSchema,
+    RegisterSchema,
+)
+from pyspark_ledger.ledger.protocol.commits import AskNewestBatch, OpenUpload
+from pyspark_ledger.ledger.protocol.reads import AskLogStatuses, LocateRanges, ReadRequest
 
 PREFIX = "ledger-task."
 TASK_TOKEN_MS = 24 * 3600 * 1000
@@ -57,24 +67,55 @@ TASK_TOKEN_MS = 24 * 3600 * 1000
 # it must be short.
 LEDGERS_NAMED_MAX = 16
 May = Literal["read", "write"]
-# A right is a set of names of calls. A single call has the name of its action, a stream the name of its command type or
-# method.
-_APPEND = "AppendCommand"
-_ALLOWED: dict[str, frozenset[str]] = {
-    "read": frozenset({"hello", "locate", "locate.many", "locate.stored", "survey", "DoGet"}),
-    "write": frozenset(
-        {
-            "hello",
-            "stage.open",
-            "stage.upload",
-            "StageCommand",
-            "run.newest",
-            "describe",
-            "schema.get",
-            "schema.register",
-            "create",
-        }
-    ),
+Named = Callable[[Any], Iterable[str]]
+
+
+def _nothing(_: object) -> Iterable[str]:
+    return ()
+
+
+def _name(request: DescribeLedger | GetSchema | RegisterSchema | CreateLedger | ReadRequest) -> Iterable[str]:
+    return (request.name,)
+
+
+def _ledger(request: OpenUpload) -> Iterable[str]:
+    return (request.ledger,)
+
+
+def _names(request: AskLogStatuses) -> Iterable[str]:
+    return request.names
+
+
+def _ranges(request: LocateRanges) -> Iterable[str]:
+    return [read.name for read in request.requests]
+
+
+def _newest(request: AskNewestBatch) -> Iterable[str]:
+    return (request.name,) if request.name else ()  # without a name: a number of the query, and no ledger's data
+
+
+# The calls of each right, and the ledgers that each call names. A single call has the name of its action, a stream the
+# name of its command type or method. A call that is missing here is refused.
+TASK_CALLS: dict[May, dict[str, Named]] = {
+    "read": {
+        "hello": _nothing,
+        "locate": _name,
+        "locate.many": _ranges,
+        "locate.stored": _ranges,
+        "survey": _names,
+        "DoGet": _name,
+    },
+    "write": {
+        "hello": _nothing,
+        "stage.open": _nothing,
+        "stage.upload": _ledger,
+        "StageCommand": _nothing,
+        "run.newest": _newest,
+        "describe": _name,
+        "schema.get": _name,
+        "schema.register": _name,
+        "create": _name,
+    },
 }
 
 
@@ -82,26 +123,49 @@ class TaskClaims(msgspec.Struct, frozen=True):
     """Rights of a task. Without `ledgers` the task may use any ledger.
 
     A query that selects its ledgers by a pattern, or routes each row to a ledger, needs a token without `ledgers`. A
-    task with the right to read may also append to the ledger `dead_letters`.
+    task with the right to read may also append to the ledger `dead_letters`. A task with the right to write creates
+    ledgers only if `creates` is set, and only ledgers without partitions, properties and limits.
+
+    Without `store_id` the token is valid for each store whose broker knows the bearer token. A token of an earlier
+    version has neither `store_id` nor `creates`.
     """
 
     may: May
     ledgers: list[str]
     until_ms: int
     dead_letters: str = ""
+    creates: bool = True
+    store_id: str = ""
+
+    def require_valid(self, now_ms: int, store_id: str) -> None:
+        """Raise Unauthenticated if the token has expired, or is for another store."""
+        hint = "Load the DataFrame again: its tasks then get new tokens"
+        if self.until_ms < now_ms:
+            raise Unauthenticated(f"the task token expired {(now_ms - self.until_ms) // 1000} s ago", hint=hint)
+        if self.store_id not in ("", store_id):
+            raise Unauthenticated(
+                f"the task token is for store {self.store_id}, this broker serves store {store_id}", hint=hint
+            )
 
     def require_allows(self, call: str, request: object = None) -> None:
         """Raise Unauthenticated unless the claims allow the call and all ledgers that its request names."""
-        if call == _APPEND and self.dead_letters and getattr(request, "ledger", "") == self.dead_letters:
+        if isinstance(request, AppendCommand) and self.dead_letters and request.ledger == self.dead_letters:
             return
-        named = _named(request)
-        if call in _ALLOWED[self.may] and (not self.ledgers or named.issubset(self.ledgers)):
+        calls = TASK_CALLS[self.may]
+        named = set(calls[call](request)) if call in calls else set()
+        if call in calls and (not self.ledgers or named.issubset(self.ledgers)) and self._may_create(request):
             return
         requested = f"{call} of {', '.join(sorted(named))}" if named else call
         raise Unauthenticated(
             f"a task token allows to {self.may} {', '.join(self.ledgers) or 'any ledger'}, the call was {requested}",
             hint="Make this call on the driver, with its own token",
         )
+
+    def _may_create(self, request: object) -> bool:
+        """Return whether a request creates no ledger, or only a ledger as the sink creates it."""
+        if not isinstance(request, CreateLedger):
+            return True
+        return self.creates and request == CreateLedger(request.name, exist_ok=True, lists=False)
 
 
 _CLAIMS = msgspec.json.Decoder(TaskClaims)
@@ -125,12 +189,6 @@ def read_task_token(secrets: Sequence[bytes], token: bytes) -> TaskClaims | None
         return _CLAIMS.decode(base64.urlsafe_b64decode(body))
     except (binascii.Error, ValueError, msgspec.DecodeError):
         return None
-
-
-def _named(request: object) -> set[str]:
-    """Return the ledgers that a task's request names."""
-    many = [getattr(part, "name", "") for part in getattr(request, "requests", ())]
-    return {name for name in (getattr(request, "name", ""), *getattr(request, "names", ()), *many) if name}
 
 
 def _signature(secret: bytes, body: bytes) -> str:
@@ -230,28 +288,24 @@ class BearerTokenFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc]
         return BearerToken(any([hmac.compare_digest(token, ours) for ours in self._tokens]))  # noqa: C419
 
 
-def require_token(context: flight.ServerCallContext) -> None:
-    """Raise Unauthenticated if this broker requires a token, and the call had no token or an invalid token."""
+def require_token(context: flight.ServerCallContext, clock: Clock, store_id: str) -> None:
+    """Raise Unauthenticated if this broker requires a token, and the call had none, or one that is not valid here."""
     check = context.get_middleware(MIDDLEWARE)
-    if check is None or check.right:
+    if check is None:
         return
-    fault = "had no token" if check.right is None else "had a token that this broker does not accept"
-    raise Unauthenticated(f"the call {fault}", hint=f"Name the broker's token by reference: {_FORMS}. {_OTHER_USER}")
+    if not check.right:
+        fault = "had no token" if check.right is None else "had a token that this broker does not accept"
+        hint = f"Name the broker's token by reference: {_FORMS}. {_OTHER_USER}"
+        raise Unauthenticated(f"the call {fault}", hint=hint)
+    if check.claims is not None:
+        check.claims.require_valid(clock(), store_id)
 
 
-def require_allowed(context: flight.ServerCallContext, clock: Clock, call: str, request: object = None) -> None:
-    """Raise Unauthenticated if the call's task token has expired or does not allow the call."""
+def require_allowed(context: flight.ServerCallContext, call: str, request: object) -> None:
+    """Raise Unauthenticated if the call has a task token that does not allow the call."""
     check = context.get_middleware(MIDDLEWARE)
-    claims = None if check is None else check.claims
-    if claims is None:
-        return
-    now_ms = clock()
-    if claims.until_ms < now_ms:
-        raise Unauthenticated(
-            f"the task token expired {(now_ms - claims.until_ms) // 1000} s ago",
-            hint="Load the DataFrame again: its tasks then get new tokens",
-        )
-    claims.require_allows(call, request)
+    if check is not None and check.claims is not None:
+        check.claims.require_allows(call, request)
 
 
 def _path(name: str) -> Path:

@@ -35,7 +35,7 @@ class BucketAct:
         self.timings: list[tuple[str, float]] = []
         self.server = server
         self.address = self.server.make_bucket("history")
-        store.offload_to(self.address, endpoint=self.server.endpoint, credential_provider=PROVIDER)
+        store.offload_to(self.address, endpoint=self.server.endpoint)
 
     def run(self, source: pa.Table, location: Path) -> None:
         """Offload, delete the local copies, read from S3 and the local file, and read the bucket alone."""

@@ -18,7 +18,6 @@ from tests.rigs.broker_process import store
 __all__ = ["store"]
 ADDRESS = "managedLedgerOffloadBucket"
 SECRET = "hunter2"
-PROVIDER = "streaming_examples.s3_server:credentials"
 
 
 def offloading(api: LedgerStore) -> dict[str, object]:
@@ -60,18 +59,28 @@ def test_a_target_is_set_and_reset_in_one_call(store: Path, monkeypatch: pytest.
     assert offloading(api) == {ADDRESS: str(store.parent / "objects")}
 
 
+def test_no_call_names_a_credential_provider(store: Path) -> None:
+    api = connect(store)
+    with pytest.raises(Refused, match=r"Set managedLedgerOffloadCredentialProvider in a file, .*ledger serve --config"):
+        api.offload_to("s3://bucket", credential_provider="os:system")
+    for name in ("managedLedgerOffloadCredentialProvider", "managedLedgerOffloadTransform"):
+        with pytest.raises(Refused, match=rf"'{name}' cannot be changed .*Set it in the file .*ledger serve --config"):
+            api.client.call("settings.change", ChangeSetting(name, "os:system", {ADDRESS: "s3://b/x;id"}, trial=True))
+    assert offloading(api) == {}
+
+
 def test_an_address_is_tried_before_it_is_set(store: Path, s3_server: S3Server, bucket: str) -> None:
     api = connect(store)
-    api.offload_to(bucket, endpoint=s3_server.endpoint, credential_provider=PROVIDER)
+    api.offload_to(bucket, endpoint=s3_server.endpoint)
     assert offloading(api)[ADDRESS] == bucket
     assert list(open_object_store(bucket, s3_server.options).objects()) == [], "the trial leaves nothing"
 
 
 def failing(
-    api: LedgerStore, kind: type[LedgerError], address: str | Path, endpoint: str = "", provider: str = PROVIDER
+    api: LedgerStore, kind: type[LedgerError], address: str | Path, endpoint: str = "", profile: str = ""
 ) -> str:
     before = offloading(api)
-    options = {"endpoint": endpoint, "credential_provider": provider} if endpoint else {}
+    options = {"endpoint": endpoint, "profile": profile} if endpoint else {}
     with pytest.raises(kind) as failed:
         api.offload_to(address, **options)
     assert offloading(api) == before
@@ -80,12 +89,15 @@ def failing(
 
 
 def test_a_failed_trial_says_what_it_met_and_changes_nothing(
-    store: Path, s3_server: S3Server, bucket: str, tmp_path: Path
+    store: Path, s3_server: S3Server, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    profiles = tmp_path / "credentials"
+    profiles.write_text(f"[stranger]\naws_access_key_id = stranger\naws_secret_access_key = {SECRET}\n")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(profiles))
     api = connect(store)
     api.offload_to(tmp_path / "objects")
     assert f"{bucket} was tried and is not set: write failed" in failing(api, Refused, bucket, "http://127.0.0.1:9")
-    wrong = failing(api, Unauthenticated, bucket, s3_server.endpoint, "tests.offload.test_broker_address:stranger")
+    wrong = failing(api, Unauthenticated, bucket, s3_server.endpoint, "stranger")
     assert "write failed" in wrong
     assert SECRET not in wrong
     (tmp_path / "file").write_text("")
@@ -122,7 +134,3 @@ def test_a_trial_names_the_steps_that_worked_and_the_object_that_is_left() -> No
         "the object ledger-trial-1 was not deleted"
     )
     assert failed.value.hint == "Check the policy. offload_to(…, check=False) sets the address without a trial"
-
-
-def stranger(_: str) -> dict[str, str]:
-    return {"access_key": "stranger", "secret_key": SECRET}

@@ -20,8 +20,6 @@ from streaming_examples.s3_server import S3Server
 from tests.rigs.broker_process import served
 from tests.rigs.command import run
 
-PROVIDER = "streaming_examples.s3_server:credentials"
-
 
 @pytest.fixture
 def store(store_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LedgerStore]:
@@ -37,7 +35,7 @@ def test_a_ledger_goes_to_a_bucket_and_is_read_from_it(
     orders.append([{"id": number, "note": "x" * 1000} for number in range(2000)])
     with pytest.raises(Refused, match="no offloader is configured"):
         orders.offload()
-    store.offload_to(bucket, endpoint=s3_server.endpoint, credential_provider=PROVIDER)
+    store.offload_to(bucket, endpoint=s3_server.endpoint)
     done = orders.offload(seal=True)
     orders.append([{"id": 2000, "note": "later"}])
     assert (done.state, done.offloaded, done.local) == ("done", 1, 1)

@@ -41,7 +41,6 @@ from tests.rigs.deadline import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 PULSAR = ROOT / "build" / "pulsar"
-PROVIDER = "streaming_examples.s3_server:credentials"
 MIB = 1024 * 1024
 
 pytestmark = pytest.mark.pulsar
@@ -94,7 +93,7 @@ def test_pulsar_reads_every_entry_of_columns_and_of_messages(
     with messages.producer(compression="lz4") as producer:
         for number in range(3000):
             producer.send(b"v" * (number % 700), key=f"k{number % 7}", properties={"n": str(number)})
-    store.offload_to("s3://ours", endpoint=s3_server.endpoint, credential_provider=PROVIDER)
+    store.offload_to("s3://ours", endpoint=s3_server.endpoint)
     for ledger in (columns, messages):
         ledger.offload(seal=True)
     objects = open_object_store("s3://ours", s3_server.options)
@@ -107,7 +106,7 @@ def test_pulsar_reads_every_entry_of_columns_and_of_messages(
 
 def test_pulsar_assembles_the_chunks_of_large_messages(classpath: str, store: LedgerStore, s3_server: S3Server) -> None:
     s3_server.make_bucket("large")
-    store.offload_to("s3://large", endpoint=s3_server.endpoint, credential_provider=PROVIDER)
+    store.offload_to("s3://large", endpoint=s3_server.endpoint)
     sent = [b"small", os.urandom(10_001), b"text " * 200_000, os.urandom(1_000_000), b"last"]
     wanted = []
     for compression in ("none", "lz4", "zlib", "zstd", "snappy"):

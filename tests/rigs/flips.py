@@ -86,7 +86,7 @@ def _fill(store: Store) -> None:
     for number in range(7):
         _append(store, "log", number)
         _append(store, "once", number)
-    store.register_schema(RegisterSchema("log", b"a schema"))
+    store.register_schema(RegisterSchema("log", b'{"type":"STRING"}'))
     store.policies.change(ChangePolicy("log", values={"retentionTimeInMinutes": -1}))
     store.offloads.offload(OffloadPrefix("log", Position(2, 0)))
     store.offloads.round()

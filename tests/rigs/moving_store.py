@@ -50,7 +50,7 @@ def filled(directory: Path) -> OffloadRig:
             store.ledger(f"parts-partition-{number}").append([entry(payload)]).result()
     once = store.create_ledger(CreateLedger("once", deduplication=True, block_bytes=BLOCK))
     once.append([entry(b"first", producer_name="producer", sequence_id=7)]).result()
-    store.register_schema(RegisterSchema("log", b"a schema", -1))
+    store.register_schema(RegisterSchema("log", b'{"type":"STRING"}', -1))
     store.policies.change(ChangePolicy("once", values={"retentionTimeInMinutes": 77}))
     return rig
 

@@ -20,9 +20,7 @@ def test_one_checkpoint_reads_bucket_disk_and_tail(
     spark_session: SparkSession, store: Path, tmp_path: Path, s3_server: S3Server, bucket: str
 ) -> None:
     opened = connect(store)
-    opened.offload_to(
-        bucket, endpoint=s3_server.endpoint, credential_provider="streaming_examples.s3_server:credentials"
-    )
+    opened.offload_to(bucket, endpoint=s3_server.endpoint)
     orders = opened.ledger("orders")
 
     def append(first: int) -> None:

@@ -345,7 +345,7 @@ def with_added_columns(report: dict[str, Any], read: LedgerRead) -> dict[str, An
     added: dict[str, None] = {}
     for newest in read.newest_schemas(list(report["ledgers"])[:_LEDGERS_MAX]):
         if newest.version >= 0 and not is_payload_schema(newest.arrow_schema):
-            columns = schema_from_bytes(newest.arrow_schema).names
+            columns = schema_from_bytes(newest.arrow_schema, newest.names[0]).names
             added |= dict.fromkeys(column for column in columns if column not in shape.known)
     if not added:
         return report

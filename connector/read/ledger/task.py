@@ -86,7 +86,9 @@ class ReadSource:
 
         The credentials of the tasks allow only `ledgers`, or all ledgers if it is empty.
         """
-        credentials = client.credentials.for_task("read", ledgers, system_clock_ms, dead_letters)
+        credentials = client.credentials.for_task(
+            "read", ledgers, system_clock_ms, dead_letters, store_id=client.store_id
+        )
         return cls(
             client.address, client.store_id, shape, subscription, mapping, credentials, fail_on_data_loss, dead_letters
         )

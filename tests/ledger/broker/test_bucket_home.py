@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pyspark_ledger.ledger.api.cursor import Cursor
@@ -197,6 +198,21 @@ def test_credentials_that_are_refused_at_the_start_are_not_tried_again(tmp_path:
         FoundStore.find(place, Settings(), create=False)
     with pytest.raises(NotFound, match="there is no ledger store"):
         FoundStore.find(place, Settings(), create=False)
+
+
+def test_a_writer_of_the_bucket_names_no_code_and_no_other_place(tmp_path: Path) -> None:
+    place = open_object_store((tmp_path / "bucket").as_uri())
+    bucket, found = FoundStore.find(place, Settings(), create=True)
+
+    def stored(**changed: int | str) -> Settings:
+        manifest = msgspec.structs.replace(found.manifest, settings=changed)
+        return FoundStore(bucket, found._replace(manifest=manifest)).live_settings(Settings()).now
+
+    with pytest.raises(Refused, match=r"the manifest of .*'managedLedgerOffloadCredentialProvider' is stored here"):
+        stored(managedLedgerOffloadCredentialProvider="os:system")
+    moved = stored(managedLedgerOffloadServiceEndpoint="http://127.0.0.1:1", managedLedgerOffloadBucket="s3://x")
+    assert moved == Settings()
+    assert stored(maxWaitMillis=7).maxWaitMillis == 7
 
 
 def test_what_a_store_in_a_bucket_refuses(address: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
@@ -16,16 +17,27 @@ from typing import Any
 
 import msgspec
 import pytest
+from pyarrow import flight
 
-from pyspark_ledger.ledger.api.store import connect
+from pyspark_ledger.ledger.api.store import connect, offload_to
 from pyspark_ledger.ledger.broker.listening import Listening
 from pyspark_ledger.ledger.client.client import Client, client_for
 from pyspark_ledger.ledger.client.connect import connect_store
 from pyspark_ledger.ledger.client.credentials import Credentials
+from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.errors import LedgerError, NotFound, Refused, Unauthenticated, Unavailable
-from pyspark_ledger.ledger.protocol.actions import ENTRY_SCHEMA, CreateLedger, StageCommand
-from pyspark_ledger.ledger.settings.broker import Settings
-from pyspark_ledger.ledger.transport.tokens import read_tokens, require_reference
+from pyspark_ledger.ledger.protocol.actions import (
+    ACTIONS,
+    ENTRY_SCHEMA,
+    ChangeSetting,
+    CreateLedger,
+    RegisterSchema,
+    StageCommand,
+)
+from pyspark_ledger.ledger.protocol.commits import CommitRun, OpenUpload
+from pyspark_ledger.ledger.settings.broker import SETTINGS, Settings
+from pyspark_ledger.ledger.transport.store_id_header import HEADER
+from pyspark_ledger.ledger.transport.tokens import TaskClaims, read_tokens, require_reference, task_token
 from tests.rigs.certificates import Authority
 
 Rig = Any
@@ -149,8 +161,6 @@ def test_every_kind_of_call_asks_for_the_token(guarded: Guarded, tmp_path: Path)
     client.create(CreateLedger("tokens", exist_ok=True))
     token.write_text("f" * 32)
     connection, options = client.connection(), client.options(10)
-    from pyarrow import flight
-
     command = flight.FlightDescriptor.for_command(msgspec.json.encode(StageCommand("q", 1)))
     tries: list[Callable[[], Any]] = [
         lambda: list(connection.do_action(flight.Action("list", b""), options)),
@@ -171,6 +181,66 @@ def test_every_kind_of_call_asks_for_the_token(guarded: Guarded, tmp_path: Path)
             attempt()
     token.write_text(TOKEN)
     assert client.names(), "a token that was replaced counts at the next call"
+
+
+def test_every_action_refuses_every_wrong_token(guarded: Guarded) -> None:
+    client = connect_store(guarded.address, credentials=guarded.credentials)
+    name = client.create(CreateLedger("walked", exist_ok=True)).name
+    later = system_clock_ms() + 60_000
+    forged = task_token("f" * 32, TaskClaims("read", [], later))
+    expired = task_token(TOKEN, TaskClaims("read", [], system_clock_ms() - 1000))
+    abroad = task_token(TOKEN, TaskClaims("read", [], later, store_id="another"))
+    tokens = {"none": None, "wrong": "f" * 32, "forged": forged, "expired": expired, "of another store": abroad}
+    bare = client.connection()
+
+    def refusal(action: str, token: str | None, body: bytes = b"{}", store_id: bytes = b"") -> str:
+        headers = [] if token is None else [(b"authorization", f"Bearer {token}".encode())]
+        headers += [(HEADER.encode(), store_id)] if store_id else []
+        with pytest.raises(flight.FlightError) as refused:
+            list(bare.do_action(flight.Action(action, body), flight.FlightCallOptions(headers=headers, timeout=30)))
+        return str(refused.value)
+
+    for action in ACTIONS:
+        for kind, token in tokens.items():
+            assert "LEDGER_UNAUTHENTICATED" in refusal(action, token), (action, kind)
+        assert "this broker serves store" in refusal(action, TOKEN, store_id=b"another"), action
+        assert "LEDGER_REFUSED" in refusal(action, TOKEN, b"["), "the bearer token passes, the body does not"
+    right = task_token(TOKEN, TaskClaims("write", [name], later))
+    for action, request in {
+        "stage.upload": OpenUpload("q", 1, "public/default/persistent/other", 0),
+        "create": CreateLedger("wide", partitions=1000),
+        "run.commit": CommitRun(name, "q", 0, 1, 1, []),
+        "schema.register": RegisterSchema("public/default/persistent/other", b""),
+        "settings.change": ChangeSetting("maxWaitMillis", 5),
+    }.items():
+        assert "a task token allows to write" in refusal(action, right, msgspec.json.encode(request))
+
+
+def test_from_another_address_no_setting_leads_elsewhere(guarded: Guarded, tmp_path: Path) -> None:
+    """An administrator changes limits. The bucket and the identity of the broker belong to its own user."""
+    client = connect_store(guarded.address, credentials=guarded.credentials)
+    client.call("settings.change", ChangeSetting("maxWaitMillis", 59_000))
+    private = connect_store(guarded.rig.store)
+    for name, setting in SETTINGS.items():
+        if setting.by == "administrator":
+            continue
+        kind = Unauthenticated if setting.by == "owner" else Refused
+        with pytest.raises(kind, match=name):
+            client.call("settings.change", ChangeSetting(name, "1" if setting.is_text else 1))
+    with pytest.raises(Unauthenticated, match="managedLedgerOffload"):
+        offload_to(client, tmp_path / "objects")
+    offload_to(private, tmp_path / "objects")
+    offload_to(private, "")
+
+
+def test_a_unix_socket_that_others_may_write_is_not_the_owners_alone(tmp_path: Path) -> None:
+    path = tmp_path / "broker.sock"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+    for mode, expected in ((0o755, True), (0o700, True), (0o770, False), (0o777, False)):
+        path.chmod(mode)
+        assert Listening.of(f"grpc+unix://{path}", Settings()).admits_only_owner() is expected
+    assert not Listening("grpc://127.0.0.1:0").admits_only_owner()
 
 
 def test_a_token_is_nowhere_to_be_seen(guarded: Guarded) -> None:

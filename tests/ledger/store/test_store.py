@@ -61,7 +61,7 @@ def test_taking_over_fences_every_change_of_the_old_broker(store: Store, store_p
         lambda: store.ledger("log").append([entry(b"b")]).result(),
         lambda: store.cursors.mark_delete(MarkDelete("log", "c", Position(0, 1))),
         lambda: store.cursors.delete(NameCursor("log", "c")),
-        lambda: store.register_schema(RegisterSchema("log", b"schema")),
+        lambda: store.register_schema(RegisterSchema("log", b'{"type":"STRING"}')),
         lambda: store.delete_ledger("log"),
         store.require_ours,
     ]
@@ -189,7 +189,7 @@ def test_names_are_those_that_were_given_and_sorted(store: Store) -> None:
 def test_a_deleted_ledger_leaves_no_file_and_comes_back_as_another(store: Store) -> None:
     fill(store, "log", [b"%d" % i for i in range(10)])
     fill(store, "kept", [b"kept"])
-    store.register_schema(RegisterSchema("log", b"schema"))
+    store.register_schema(RegisterSchema("log", b'{"type":"STRING"}'))
     store.cursors.open(OpenCursor("log", "c", EARLIEST))
     (store.path / "ledgers" / "0.torn").write_bytes(b"set aside by a recovery")
     log = store.ledger("log")

@@ -55,7 +55,7 @@ def test_what_it_allows_passes() -> None:
     for call in ("hello", "locate", "DoGet"):
         CLAIMS.require_allows(call, ORDERS)
     CLAIMS.require_allows("locate.many", LocateRanges([ORDERS, ORDERS]))
-    for call in ("hello", "stage.open", "StageCommand", "create"):
+    for call in ("hello", "stage.open", "StageCommand", "describe"):
         TaskClaims("write", [], 0).require_allows(call, NameLedger("any/other/persistent/ledger"))
     dead = AppendCommand("a/b/persistent/dead", "p")
     TaskClaims("read", [ORDERS.name], 0, dead.ledger).require_allows("AppendCommand", dead)

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.fault
 
-PROVIDER = "streaming_examples.s3_server:credentials"
 MIB = 1024 * 1024
 # Requests of an offload in their order: method, and a part of the path.
 REQUESTS = {
@@ -60,7 +59,7 @@ def test_a_broker_killed_while_it_uploads(
     with client.producer("log") as producer:
         for payload in payloads:
             producer.append(make_entry(payload))
-    store.offload_to(bucket, endpoint=proxy.endpoint, credential_provider=PROVIDER)
+    store.offload_to(bucket, endpoint=proxy.endpoint)
     log = store.ledger("log")
     proxy.on(*REQUESTS[request_], when)
     offload = threading.Thread(target=quietly, args=(lambda: log.offload(seal=True, wait=False),))
