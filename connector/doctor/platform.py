@@ -110,7 +110,7 @@ def _of_driver(question: PlatformQuestion) -> Iterator[Diagnosis]:
     """Run the checks of the driver's host, which need no session."""
     yield probe_process()
     run = run_directory_path()
-    do = "Nothing to do: the broker of a directory then listens at a port on loopback, and requires the store's token"
+    do = "Nothing to do: the broker of a directory then listens at a port on loopback, and requires a token of its user"
     yield probe_unix_socket("socket of the broker", existing(run), "warning", do)
     if "://" not in question.location:
         yield _disk(Path(question.location))
