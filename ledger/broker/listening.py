@@ -5,7 +5,7 @@ Rules
   bearer token. If the settings lack any of the three, the broker refuses the address before it opens a socket.
 - Exception: the broker of a store in a bucket can make certificates and a token of its own. Clients find them in the
   bucket. Such an address requires TLS and the token, and no certificate of a client.
-- The broker refuses a key file or token file that every user of the host can read.
+- The broker refuses a key file or token file that other users of the host can read (`ledger.transport.tokens`).
 - If a certificate does not match its key, the broker refuses to start. Otherwise gRPC would refuse every call.
 - The broker refuses a TCP address that is in use, because gRPC would share the port with the other process.
 - Every loopback port requires a token, because every user of the host can connect to it. If the settings name none, the
@@ -180,12 +180,7 @@ def _tls(address: str, settings: Settings) -> dict[str, Any]:
             f"{key!r}",
             hint="Set both to the paths of files",
         )
-    pair = (read_pem(certificate), read_pem(key))
-    mode = stat.S_IMODE(Path(key).stat().st_mode)
-    if mode & 0o007:
-        raise Refused(
-            f"the key {key} has mode {mode:o}, expected 600", hint="Every user of the host can read it: chmod 600"
-        )
+    pair = (read_pem(certificate), read_pem(key, private=True))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         # The empty password keeps OpenSSL from prompting on a terminal.

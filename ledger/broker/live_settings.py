@@ -175,7 +175,7 @@ def _require_changeable(name: str, *, owner: bool) -> None:
     if setting.by == "operator":
         raise Refused(
             f"setting {name!r} cannot be changed while the broker runs",
-            hint=f"Set it in the file with which you start the broker: {_SERVE}",
+            hint=f"Set it in a file, and restart the broker with this file: {_SERVE}",
         )
     if setting.by == "owner" and not owner:
         raise Unauthenticated(

@@ -23,16 +23,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.errors import Refused
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey
-    from cryptography.x509 import Certificate, CertificateBuilder, GeneralName, KeyUsage, Name
+    from cryptography.x509 import Certificate, CertificateBuilder, GeneralName, KeyUsage, Name, ObjectIdentifier
 
 _DAYS = 365
+Purpose = Literal["server", "client", "both"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,8 @@ class EphemeralCertificates:
         authority = Authority("ledger", system_clock_ms())
         made.file("ca.pem").write_bytes(authority.certificate)
         for who in ("broker", "client"):
-            certificate, key = authority.sign(who, (host, "localhost", "127.0.0.1"))
+            purpose: Purpose = "server" if who == "broker" else "client"
+            certificate, key = authority.sign(who, (host, "localhost", "127.0.0.1"), purpose=purpose)
             made.file(f"{who}.pem").write_bytes(certificate)
             _write_private(made.file(f"{who}.key"), key)
         _write_private(made.file("token"), secrets.token_hex(32).encode())
@@ -82,10 +84,14 @@ class Authority:
         built = built.add_extension(_use(signs_certificates=True), critical=True)
         self.certificate = _pem(self._signed(built))
 
-    def sign(self, name: str, hosts: Sequence[str], days: int = _DAYS) -> tuple[bytes, bytes]:
+    def sign(
+        self, name: str, hosts: Sequence[str], days: int = _DAYS, *, purpose: Purpose = "both"
+    ) -> tuple[bytes, bytes]:
         """Return a certificate for the names and addresses of `hosts`, and its key without a password.
 
-        With a negative number of `days` the certificate has already expired.
+        With `purpose` "client", no client accepts the certificate as a broker's. So the holder of a client's key, such
+        as an executor, cannot answer in place of the broker. With a negative number of `days` the certificate has
+        already expired.
         """
         from cryptography import x509
         from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
@@ -97,6 +103,7 @@ class Authority:
         built = built.add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
         built = built.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         built = built.add_extension(_use(signs_certificates=False), critical=True)
+        built = built.add_extension(x509.ExtendedKeyUsage(_purposes(purpose)), critical=False)
         return _pem(self._signed(built)), key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
     def _builder(self, name: Name, key: EllipticCurvePublicKey, days: int) -> CertificateBuilder:
@@ -141,6 +148,13 @@ def _use(*, signs_certificates: bool) -> KeyUsage:
         encipher_only=False,
         decipher_only=False,
     )
+
+
+def _purposes(purpose: Purpose) -> list[ObjectIdentifier]:
+    from cryptography.x509.oid import ExtendedKeyUsageOID
+
+    ids = {"server": ExtendedKeyUsageOID.SERVER_AUTH, "client": ExtendedKeyUsageOID.CLIENT_AUTH}
+    return list(ids.values()) if purpose == "both" else [ids[purpose]]
 
 
 def _pem(certificate: Certificate) -> bytes:

@@ -231,7 +231,11 @@ def read_tokens(reference: str, *, private: bool = False) -> list[str]:
     read.
     """
     kind, _, name = reference.partition(":")
-    text = _file_text(_path(name), private=private) if kind == "file" else os.environ.get(name)
+    text = (
+        _file_content(_path(name), "token", private=private).decode("latin-1")
+        if kind == "file"
+        else os.environ.get(name)
+    )
     if text is None:
         raise NotFound(f"the environment variable {name!r} with the token is not set", hint=_SET)
     tokens = [line.strip() for line in text.splitlines() if line.strip()]
@@ -312,31 +316,36 @@ def _path(name: str) -> Path:
     return Path(f"/{name.lstrip('/')}" if name.startswith("//") else name)
 
 
-def _file_text(path: Path, *, private: bool) -> str:
+def _file_content(path: Path, what: str, *, private: bool) -> bytes:
+    """Return the content of a file. With `private`, raise Refused if others than its owner can read it.
+
+    Exception: a group may read a file of root. Reason: so Kubernetes mounts secrets for a broker that is not root.
+    """
     try:
         with path.open("rb") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            if private and mode & 0o007:
+            status = os.fstat(file.fileno())
+            others = 0o007 if status.st_uid == 0 != os.geteuid() else 0o077
+            if private and status.st_mode & others:
                 raise Refused(
-                    f"the token file {path} has mode {mode:o}, expected 600",
-                    hint="Every user of the host can read the token: chmod 600",
+                    f"the {what} file {path} has mode {stat.S_IMODE(status.st_mode):o}, expected 600",
+                    hint="Other users can read it: chmod 600. A file of root may be readable by its group (mode 440)",
                 )
-            return file.read().decode("latin-1")
+            return file.read()
     except (OSError, ValueError) as error:  # ValueError: the text has a null byte or a lone surrogate
         reason = error.strerror if isinstance(error, OSError) else "it is no path"
-        raise NotFound(f"the token file {path} cannot be read: {reason}", hint="Correct the path") from None
+        raise NotFound(f"the {what} file {path} cannot be read: {reason}", hint="Correct the path") from None
 
 
 TLS_SCHEME = "grpc+tls://"
 
 
-def read_pem(path: str) -> bytes:
-    """Return the content of a file with certificates or a key. Raises NotFound if the file cannot be read."""
+def read_pem(path: str, *, private: bool = False) -> bytes:
+    """Return the content of a file with certificates or a key.
+
+    Raises NotFound if the file cannot be read. With `private`, raises Refused for a file that other users can read.
+    """
     require_path(path, "the path of a TLS file")
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise NotFound(f"the TLS file {path} cannot be read: {error.strerror}", hint="Correct the path") from None
+    return _file_content(Path(path), "TLS", private=private)
 
 
 def is_loopback(host: str) -> bool:

@@ -64,7 +64,7 @@ def test_no_call_names_a_credential_provider(store: Path) -> None:
     with pytest.raises(Refused, match=r"Set managedLedgerOffloadCredentialProvider in a file, .*ledger serve --config"):
         api.offload_to("s3://bucket", credential_provider="os:system")
     for name in ("managedLedgerOffloadCredentialProvider", "managedLedgerOffloadTransform"):
-        with pytest.raises(Refused, match=rf"'{name}' cannot be changed .*Set it in the file .*ledger serve --config"):
+        with pytest.raises(Refused, match=rf"'{name}' cannot be changed .*Set it in a file.*ledger serve --config"):
             api.client.call("settings.change", ChangeSetting(name, "os:system", {ADDRESS: "s3://b/x;id"}, trial=True))
     assert offloading(api) == {}
 

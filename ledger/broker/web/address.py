@@ -16,7 +16,6 @@ import binascii
 import hmac
 import ssl
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit
 
@@ -112,10 +111,7 @@ def _token_of(authorization: str) -> bytes:
 def _tls(address: str, settings: Settings) -> ssl.SSLContext:
     certificate, key = settings.tlsCertificateFilePath, settings.tlsKeyFilePath
     for path in (certificate, key):
-        read_pem(path)  # names the file if it is missing
-    mode = Path(key).stat().st_mode & 0o777
-    if mode & 0o007:
-        raise Refused(f"the key {key} has mode {mode:o}, expected 600", hint="Everybody can read it: chmod 600")
+        read_pem(path, private=path == key)  # names the file if it is missing or others can read it
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:

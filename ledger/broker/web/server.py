@@ -10,6 +10,7 @@ Rules
 - A client has `_SECONDS` to send its request. At most `_REQUESTS` are served at once; further requests get status 503.
   Connections above `_CONNECTIONS` are closed.
 - A response contains neither rows nor credentials.
+- A malformed request gets status 400, and is logged at level DEBUG only. A client must not fill the broker's log.
 - If a handler fails, the broker logs the error and responds with status 500, without the error's text.
 """
 
@@ -150,6 +151,14 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.room.release()
 
     def _answered(self) -> Answer:
+        try:
+            return self._served()
+        except ValueError as wrong:  # a host, a URL or a query that cannot be parsed
+            _log.debug("a request from %s is malformed: %s", self.client_address, wrong)
+            return _text(HTTPStatus.BAD_REQUEST, f"the request is malformed: {wrong}")
+
+    def _served(self) -> Answer:
+        """Return the answer of the route. Raises ValueError for a malformed request."""
         address = self.server.address
         if not address.allows_host(self.headers.get("Host", "")):
             return _text(HTTPStatus.MISDIRECTED_REQUEST, "this service is not known by that name")

@@ -21,6 +21,7 @@ from pyarrow import flight
 
 from pyspark_ledger.ledger.api.store import connect, offload_to
 from pyspark_ledger.ledger.broker.listening import Listening
+from pyspark_ledger.ledger.broker.web.address import WebAddress
 from pyspark_ledger.ledger.client.client import Client, client_for
 from pyspark_ledger.ledger.client.connect import connect_store
 from pyspark_ledger.ledger.client.credentials import Credentials
@@ -37,7 +38,7 @@ from pyspark_ledger.ledger.protocol.actions import (
 from pyspark_ledger.ledger.protocol.commits import CommitRun, OpenUpload
 from pyspark_ledger.ledger.settings.broker import SETTINGS, Settings
 from pyspark_ledger.ledger.transport.store_id_header import HEADER
-from pyspark_ledger.ledger.transport.tokens import TaskClaims, read_tokens, require_reference, task_token
+from pyspark_ledger.ledger.transport.tokens import TaskClaims, read_pem, read_tokens, require_reference, task_token
 from tests.rigs.certificates import Authority
 
 Rig = Any
@@ -292,9 +293,10 @@ def test_tokens_are_read_or_refused_with_their_place(tmp_path: Path, monkeypatch
     assert read_tokens(f"file:{file}", private=True) == read_tokens(f"file://{file}") == [TOKEN]
     monkeypatch.setenv("LEDGER_TEST_TOKEN", TOKEN)
     assert read_tokens("env:LEDGER_TEST_TOKEN") == [TOKEN]
-    file.chmod(0o644)
-    with pytest.raises(Refused, match="mode 644, expected 600"):
-        read_tokens(f"file:{file}", private=True)
+    for mode in (0o644, 0o640, 0o440, 0o604, 0o620):
+        file.chmod(mode)
+        with pytest.raises(Refused, match=f"mode {mode:o}, expected 600. .*chmod 600"):
+            read_tokens(f"file:{file}", private=True)
     for text, said in (
         ("", "has 0 tokens"),
         ("short", "1 of them with fewer than 16"),
@@ -349,8 +351,30 @@ def test_files_that_do_not_fit_are_refused_at_the_start(guarded: Guarded, tmp_pa
     assert str(nonsense) in refused(tlsTrustCertsFilePath=str(nonsense))
     open_key = tmp_path / "open.key"
     open_key.write_bytes(Path(guarded.settings.tlsKeyFilePath).read_bytes())
-    open_key.chmod(0o644)
-    assert "mode 644, expected 600" in refused(tlsKeyFilePath=str(open_key))
+    for mode in (0o644, 0o640):
+        open_key.chmod(mode)
+        assert f"mode {mode:o}, expected 600" in refused(tlsKeyFilePath=str(open_key))
+        with pytest.raises(Refused, match=f"mode {mode:o}, expected 600"):
+            WebAddress.of("https://127.0.0.1:0", replace(guarded.settings, tlsKeyFilePath=str(open_key)))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of root")
+def test_a_group_may_read_secrets_of_root_as_kubernetes_mounts_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "key"
+    file.write_bytes(b"key")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    for mode in (0o600, 0o440, 0o640):
+        file.chmod(mode)
+        assert read_pem(str(file), private=True) == b"key"
+    file.chmod(0o444)
+    with pytest.raises(Refused, match="mode 444"):
+        read_pem(str(file), private=True)
+    os.chown(file, 1001, -1)
+    file.chmod(0o440)
+    with pytest.raises(Refused, match="mode 440"):
+        read_pem(str(file), private=True)
 
 
 def test_an_address_that_is_taken_is_refused(guarded: Guarded, rig: Rig) -> None:
