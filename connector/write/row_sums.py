@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 _MASK = 2**64 - 1
 _MIX = np.uint64(0x9E3779B97F4A7C15)
@@ -57,6 +56,8 @@ def sums_text(sums: Sequence[int]) -> str:
 
 def _sums(column: pa.Array) -> Iterator[int]:
     """Yield the number of nulls of a column, and the sums of its values."""
+    import pyarrow.compute as pc  # imported here, because a batch with known offsets needs no sums
+
     kind = column.type
     yield column.null_count
     if pa.types.is_struct(kind):
@@ -90,6 +91,8 @@ def _is_binary(kind: pa.DataType) -> bool:
 
 
 def _zeroed(lengths: pa.Array) -> Any:
+    import pyarrow.compute as pc  # see `_sums`
+
     return pc.fill_null(lengths, 0).cast(pa.int64()).to_numpy(zero_copy_only=False).view(np.uint64)
 
 

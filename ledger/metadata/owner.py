@@ -18,7 +18,7 @@ import logging
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.location import location_text
@@ -26,15 +26,30 @@ from pyspark_ledger.ledger.metadata.offload_records import OffloadAttempt
 from pyspark_ledger.ledger.ownership import OwnerChange, owner_hint
 from pyspark_ledger.ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
 
-if TYPE_CHECKING:
-    from pyspark_ledger.ledger.metadata.records import Metadata
-
 _LISTED = ManagedLedgerInfo.LedgerInfo
 _log = logging.getLogger(__name__)
 
 
+class _Record(Protocol):
+    """Identity in the store's record. `former` are the former ids of a copy."""
+
+    @property
+    def store_id(self) -> str: ...
+    @property
+    def host(self) -> str: ...
+    @property
+    def former(self) -> tuple[str, ...]: ...
+
+
+class _Owned(Protocol):
+    """Metadata of a store, as far as the question of the owner needs them. Their module imports this module."""
+
+    def store_record(self) -> _Record: ...
+    def adopt(self, host: str, new_id: str = "") -> None: ...
+
+
 def require_owner(
-    metadata: Metadata, path: Path, host: str, change: OwnerChange | None, new_id: Callable[[], str]
+    metadata: _Owned, path: Path, host: str, change: OwnerChange | None, new_id: Callable[[], str]
 ) -> None:
     """Raise Refused if the store belongs to another host or directory, or adopt the store as `change` says.
 

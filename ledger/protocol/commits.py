@@ -120,7 +120,7 @@ class StagedPart(msgspec.Struct, frozen=True):
     object: PutObject | None = None
 
 
-class BatchOrigin(msgspec.Struct, frozen=True):
+class BatchOrigin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Evidence of what a batch has read. `ledger.log.segments.repeated_batches` decides whether it is a repetition.
 
     `offsets` are digests of the sources' offsets in Spark's checkpoint, by the number of the batch; "" for a batch

@@ -214,7 +214,8 @@ def test_deleting_a_ledger_leaves_nothing_that_belongs_to_it(rig: LogRig) -> Non
         tables = [row[0] for row in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         dumped = {table: str(db.execute(f"SELECT * FROM {table}").fetchall()) for table in tables}  # noqa: S608
     assert "policy_row" in dumped
-    assert not [table for table, text in dumped.items() if "persistent/log" in text]
+    # The newest batch of each query stays, so that a query notices a ledger that was created again.
+    assert [table for table, text in dumped.items() if "persistent/log" in text] == ["manifest_row"]
     assert len([table for table, text in dumped.items() if "persistent/other" in text]) >= 4
     rig.log()
     assert rig.store.ledger("log").committed_batch("q") is None
