@@ -76,6 +76,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 Ask = Callable[[str, AskNewestBatch], NewestBatch]
 _staged: dict[tuple[str, str], int] = {}
+_UNKNOWN = Checkpoint("")
 
 
 def is_repetition(ask: Ask, target: SinkTarget, query: str, batch: int) -> bool:
@@ -133,7 +134,7 @@ class BatchEvidence:
     write whose number is a version that its writer has chosen.
     """
 
-    checkpoint: Checkpoint | None = None
+    checkpoint: Checkpoint = _UNKNOWN
     repeated: RepeatedBatches = "refuse"
     query: str = ""
     named: bool = False
@@ -141,7 +142,7 @@ class BatchEvidence:
     def origin(self, query: str, batch: int, messages: Sequence[PartMessage]) -> BatchOrigin:
         """Return the evidence for the broker. It has the offsets of the batch and of the batch before."""
         offsets: dict[int, str] = {}
-        if self.checkpoint is not None and self.checkpoint.query() == query:
+        if self.checkpoint.query() == query:
             offsets = {number: self.checkpoint.offsets(number) for number in (batch, batch - 1)}
         if not offsets.get(batch):
             offsets = {}
@@ -281,7 +282,7 @@ def _commit(
         answer = _send(connection, target, _Run(query, batch, run, once), staged, origin)
         if answer.warning:
             _log.warning("%s", answer.warning)
-        if answer.asked < 0 or evidence.checkpoint is None:
+        if answer.asked < 0:
             return answer
         known = {**origin.offsets, answer.asked: evidence.checkpoint.offsets(answer.asked)}
         origin = msgspec.structs.replace(origin, offsets=known)

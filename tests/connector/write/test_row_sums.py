@@ -53,6 +53,14 @@ def test_sums_do_not_depend_on_order_and_division(kind: pa.DataType) -> None:
     assert sums_of([whole.slice(1)]) != sums_of([whole])
 
 
+@pytest.mark.parametrize("kind", [pa.int8(), pa.int64(), pa.float64(), pa.timestamp("us")], ids=str)
+def test_two_numbers_are_not_two_others_of_the_same_sum(kind: pa.DataType) -> None:
+    pairs = [sums_of([pa.record_batch({"c": pa.array(pair, pa.int64()).cast(kind)})]) for pair in ([1, 4], [2, 3])]
+    assert pairs[0] != pairs[1]
+    lengths = [sums_of([pa.record_batch({"c": pa.array([b"a" * n for n in pair])})]) for pair in ([1, 4], [2, 3])]
+    assert lengths[0] != lengths[1]
+
+
 @pytest.mark.parametrize("kind", [kind for kind in VALUES if kind != pa.null()], ids=str)
 def test_another_value_gives_other_sums(kind: pa.DataType) -> None:
     values = VALUES[kind]
