@@ -55,6 +55,9 @@ def main(store: str, ledger: str, directory: Path) -> None:
         while query.isActive and not (directory / "stop").exists():
             written = _note(query, notes, written)
             time.sleep(_LOOK_SECONDS)
+        # Spark runs one more batch when the watermark has moved. A stop in this batch would lose its progress.
+        if query.isActive:
+            query.processAllAvailable()
         _note(query, notes, written)
     failure = query.exception()
     query.stop()
