@@ -161,12 +161,11 @@ def serve_store(store: Path, arguments: Sequence[str], *, deadline_ms: int = 30_
     Clients of the private broker connect to the new broker at the same private socket. Raises the errors of
     `connect_store`, and Refused if a broker with other arguments serves the store.
     """
-    stop_broker(store, private_only=True, deadline_ms=deadline_ms)
     return _started(store, True, deadline_ms, arguments)
 
 
 def stop_broker(store: Path, *, private_only: bool = False, deadline_ms: int = 30_000) -> bool:
-    """Stop the broker of a store and wait until its process has ended. Return False if no broker answered.
+    """Stop the broker of a store and wait until its process has ended. Return False if there was none.
 
     The next client of the store starts a broker. With `private_only`, raises Refused if the broker also listens at an
     address for other clients. Raises Unavailable after `deadline_ms`. If this host cannot see the broker's process, as
@@ -174,21 +173,29 @@ def stop_broker(store: Path, *, private_only: bool = False, deadline_ms: int = 3
     """
     _require_directory(store)
     until, process, found = monotonic_ms() + deadline_ms, "", False
-    while (client := _answering(store, deadline_ms, of_any_version=True)) is not None:
-        record, found = BrokerRecord.read(store), True
-        if private_only and record is not None and record.remote:
-            raise Refused(
-                f"a broker already serves the store {location_text(store)} at {record.remote}",
-                hint="Use that address, or stop that broker first",
-            )
-        process = _process_of(record, store)
-        with suppress(LedgerError):
-            client.call("shutdown", Empty(), deadline_ms=0)
-        client.close()
+    while True:
+        record, client = BrokerRecord.read(store), None
+        try:
+            client = _asked(store, deadline_ms, of_any_version=True)
+        except Unavailable:
+            process = process or _process_of(record, store)  # it has no time to answer, or it closes
+        if client is not None:
+            process, found = _process_of(record, store), True
+            _ask_to_stop(client, record, store, private_only)
+        elif not process or is_gone(process):
+            return found
         _pause_until(until, store, deadline_ms)
-    while process and not is_gone(process):
-        _pause_until(until, store, deadline_ms)
-    return found
+
+
+def _ask_to_stop(client: Client, record: BrokerRecord | None, store: Path, private_only: bool) -> None:
+    if private_only and record is not None and record.remote:
+        raise Refused(
+            f"a broker already serves the store {location_text(store)} at {record.remote}",
+            hint="Use that address, or stop that broker first",
+        )
+    with suppress(LedgerError):
+        client.call("shutdown", Empty(), deadline_ms=0)
+    client.close()
 
 
 def _pause_until(until_ms: int, store: Path, deadline_ms: int) -> None:
@@ -245,7 +252,19 @@ def _awaited(store: Path, deadline_ms: int) -> Client:
     return client
 
 
-def _answering(store: Path, deadline_ms: int, *, of_any_version: bool = False) -> Client | None:
+def _answering(store: Path, deadline_ms: int) -> Client | None:
+    """Return a client of the broker that serves a store now; None if no broker does, or none answers soon."""
+    try:
+        return _asked(store, deadline_ms)
+    except Unavailable:
+        return None
+
+
+def _asked(store: Path, deadline_ms: int, *, of_any_version: bool = False) -> Client | None:
+    """Return a client of the broker that a store's record names; None if it names none, or one of another store.
+
+    Raises Unavailable if the broker does not answer soon.
+    """
     record = BrokerRecord.read(store)
     if record is None or (record.guarded and not _alive(record.pid)):
         return None  # another process may use the port of the dead broker, and must not get the token
@@ -253,8 +272,8 @@ def _answering(store: Path, deadline_ms: int, *, of_any_version: bool = False) -
     client.connection()  # Refused in a forked child, where gRPC does not work and a call would wait in vain
     try:
         client.hello(deadline_ms=_PROBE_MS if _alive(record.pid) else 0)
-    except (Unavailable, Refused):
-        return None  # a dead broker, the broker of another store, or the broker of the store's original
+    except Refused:
+        return None  # the broker of another store, or the broker of the store's original
     except Unsupported as other:
         if not of_any_version:
             raise Unsupported(
@@ -281,8 +300,9 @@ def _started(store: Path, create: bool, deadline_ms: int, arguments: Sequence[st
             f"the store {store} cannot be created: {error.strerror}", hint="Choose a directory that you own"
         ) from error
     with _spawning(store):
-        client = _answering(store, deadline_ms)
-        if client is not None:
+        if arguments:
+            stop_broker(store, private_only=True, deadline_ms=deadline_ms)
+        elif (client := _answering(store, deadline_ms)) is not None:
             return client
         if bucket_of(store):
             deadline_ms = max(deadline_ms, _BUCKET_MS)
@@ -293,8 +313,12 @@ def _started(store: Path, create: bool, deadline_ms: int, arguments: Sequence[st
         while monotonic_ms() < until:
             child = child or _spawn(store, log, [*arguments, *["--create"] * create])
             status = child.poll() if child else None
-            client = _answering(store, deadline_ms)
-            if client is not None:
+            if (client := _answering(store, deadline_ms)) is not None:
+                if arguments and (child is None or status is not None):
+                    raise Refused(
+                        f"a broker with other arguments serves the store {location_text(store)}",
+                        hint=f"Stop it: ledger stop --store {location_text(store)}",
+                    )
                 return client
             if status is not None and not _is_owned(store):
                 raise _start_error(store, log, offset, status, before)

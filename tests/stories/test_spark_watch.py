@@ -72,7 +72,8 @@ def test_a_watch_of_a_query_that_fails_ends_and_leaves_its_error(
 def test_a_notebook_shows_a_query_its_plan_and_its_catch_up(store: Path, tmp_path: Path) -> None:
     orders = connect(store).ledger("orders")
     append(orders, 0, 30)
-    start, plan, shown, again, caught, done = run_cells(
+    # The watch ends within the last cell: nbclient loses what a thread of the kernel sends between two cells.
+    start, plan, shown, again, caught = run_cells(
         tmp_path,
         "from pyspark_ledger import catch_up, explain, session, watch\nspark = session()\n"
         f"options = {{'store': {str(store)!r}, 'startingPosition': 'earliest'}}\n"
@@ -82,8 +83,7 @@ def test_a_notebook_shows_a_query_its_plan_and_its_catch_up(store: Path, tmp_pat
         "explain(spark, 'orders', options=options)",
         "query = sink.trigger(availableNow=True).start()\nshown = watch(query, every_s=0.2)\nshown",
         "shown",
-        "catch_up(query)",
-        "print(shown.wait(60), shown.state)",
+        "catch_up(query)\nprint(shown.wait(60), shown.state)",
         timeout=300,
     )
     assert html_of(start) == []
@@ -97,4 +97,4 @@ def test_a_notebook_shows_a_query_its_plan_and_its_catch_up(store: Path, tmp_pat
     (_, full, _), (_, read, _) = bars(drawings(bar)[0])
     assert read == full
     assert "30 rows" in texts(bar)
-    assert printed(done) == "True ended\n"
+    assert printed(caught) == "True ended\n"

@@ -18,7 +18,7 @@ import pytest
 from pyspark_ledger.ledger.api.store import open_read_only
 from pyspark_ledger.ledger.client import connect
 from pyspark_ledger.ledger.client.client import Client
-from pyspark_ledger.ledger.client.connect import connect_store, stop_broker
+from pyspark_ledger.ledger.client.connect import connect_store, serve_store, stop_broker
 from pyspark_ledger.ledger.errors import NotFound, Refused, Unavailable, Unsupported
 from pyspark_ledger.ledger.ownership import is_gone, process_identity
 from pyspark_ledger.ledger.protocol.actions import CreateLedger, Empty
@@ -124,6 +124,28 @@ def test_a_stopped_broker_has_ended(rig: Rig) -> None:
             assert broker.wait(30) == 0
         finally:
             broker.kill()
+
+
+def test_a_broker_that_was_too_slow_to_answer_is_still_replaced(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    private = connect_store(rig.store, create=True).hello()
+    os.kill(private.pid, signal.SIGSTOP)
+    monkeypatch.setattr(connect, "_PROBE_MS", 100)
+    client_of, asked = connect._client_of, []
+
+    def continues_after_one_question(*arguments: Any) -> Client:
+        asked.append(arguments)
+        if len(asked) == 2:
+            os.kill(private.pid, signal.SIGCONT)
+        return client_of(*arguments)
+
+    monkeypatch.setattr(connect, "_client_of", continues_after_one_question)
+    serve_store(rig.store, ["--address", "grpc://127.0.0.1:0"])
+    record = BrokerRecord.read(rig.store)
+    assert record is not None
+    assert record.remote.startswith("grpc://")
+    with pytest.raises(Refused, match=r"a broker already serves the store .* at grpc://"):
+        serve_store(rig.store, ["--address", "grpc://127.0.0.1:0"])
+    assert stop_broker(rig.store)
 
 
 @pytest.mark.thorough
