@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,6 +22,8 @@ from pyspark_ledger.ledger.api.ledger import Ledger
 from pyspark_ledger.ledger.api.store import connect
 from tests.rigs import broker_process as fixtures
 from tests.rigs.available_now import ONE_BATCH, RUN_ALL
+from tests.rigs.deadline import wait_until
+from tests.rigs.fault_points import FaultPoints
 
 pytestmark = pytest.mark.feature("kills of Spark at any point of a batch")
 
@@ -108,6 +111,51 @@ def test_a_routed_copy_is_exact_when_spark_and_the_broker_are_killed(store: Path
     assert process.wait(240) == 0, (tmp_path / "copy.log").read_text(encoding="utf-8")[-3000:]
     rows = [n for sink in sinks for n in sink.read().column("n").to_pylist()]
     assert sorted(rows) == list(range(ROWS))
+
+
+# Each run of a batch gives other rows and other texts. The file of places is for `fault_points`.
+CHANGING = """
+import sys
+from pyspark_ledger import session
+from tests.rigs.fault_points import OPTION, StoppingSource
+store, checkpoint, points = sys.argv[1:]
+spark = session("changing")
+spark.dataSource.register(StoppingSource)
+read = spark.readStream.format("ledger").option("store", store).option("startingPosition", "earliest").load("in")
+rows = read.repartition(2).selectExpr("n", "uuid() AS id").where("n % 20 = 0 OR rand() < 0.5")
+write = rows.writeStream.format("stopping").option("store", store).option(OPTION, points)
+write.option("checkpointLocation", checkpoint).start("out").awaitTermination()
+"""
+
+
+@pytest.mark.fault
+@pytest.mark.spark
+def test_a_batch_whose_rows_change_is_kept_as_first_committed_when_spark_is_killed(store: Path, tmp_path: Path) -> None:
+    """SIGKILL between the commit of the ledger and that of Spark. The query then runs the batch again, and goes on."""
+    api, points = connect(store), FaultPoints(tmp_path / "points")
+    source, sink = api.ledger("in"), api.ledger("out")
+    command = [sys.executable, "-c", CHANGING, str(store), str(tmp_path / "c"), str(points.directory)]
+    points.arm("committed")
+    kept: list[object] = []
+    for first in (0, 20):
+        source.append(pa.table({"n": pa.array(range(first, first + 20), pa.int64())}))
+        with subprocess.Popen(command, cwd=Path.cwd(), start_new_session=True, stderr=subprocess.DEVNULL) as process:
+            try:
+                wait_until(partial(has_more_rows, sink, len(kept)), "the batch is copied", 300)
+                if not kept:
+                    points.reached("committed")
+            finally:
+                os.killpg(process.pid, signal.SIGKILL)
+        points.release()
+        rows = sink.read().to_pylist()
+        assert rows[: len(kept)] == kept, "the first commit of a batch stands"
+        assert {row["n"] // 20 for row in rows[len(kept) :]} == {first // 20}
+        kept = rows
+    assert len({row["id"] for row in kept}) == len(kept)
+
+
+def has_more_rows(sink: Ledger, rows: int) -> bool:
+    return copied(sink) > rows
 
 
 def copied(sink: Ledger) -> int:
