@@ -23,11 +23,7 @@ from tests.rigs.processes import serving
 def store(store_path: Path) -> Iterator[Path]:
     """Yield the path of a store that does not exist yet. All processes that serve it end with the test."""
     yield store_path
-    if not serving(store_path):
-        return
-    with suppress(LedgerError):
-        connect_store(store_path, start=False, deadline_ms=1_000).call("shutdown", Empty(), deadline_ms=0)
-    kill_all(store_path)  # A broker waits for open streams when it shuts down, so they are closed first.
+    end_all(store_path)
 
 
 @pytest.fixture
@@ -49,6 +45,14 @@ def served_store(store_path: Path) -> Iterator[LedgerStore]:
         yield opened
 
 
+def end_all(store_path: Path) -> None:
+    if not serving(store_path):
+        return
+    with suppress(LedgerError):
+        connect_store(store_path, start=False, deadline_ms=1_000).call("shutdown", Empty(), deadline_ms=0)
+    kill_all(store_path)  # A broker waits for open streams when it shuts down, so they are closed first.
+
+
 def kill_all(store_path: Path) -> None:
     """Kill the processes of a store, its supervisor first, so that the broker is not restarted."""
     until = time.monotonic() + 60
@@ -68,6 +72,7 @@ def kill_broker(store_path: Path, timeout_s: float = 30.0) -> int:
     """
     for _ in range(int(timeout_s / 0.05)):
         pid = int(msgspec.json.decode((store_path / "broker.json").read_bytes())["pid"])
+        assert pid != os.getpid(), "the broker is a thread of this process: mark the test with `broker_process`"
         try:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:

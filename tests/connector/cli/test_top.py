@@ -31,7 +31,7 @@ from pyspark_ledger.ledger.protocol.metrics import (
     OffloadMetrics,
 )
 from tests.rigs.broker_process import kill_all
-from tests.rigs.broker_process import served_store as store
+from tests.rigs.broker_thread import served_store as store
 
 __all__ = ["store"]
 NONE = LatencyHistogram([0.001], [0, 0], 0.0)

@@ -288,6 +288,7 @@ def test_commit_of_a_missing_batch_fails_and_appends_nothing(store: Path) -> Non
     assert connect(store).ledger("out").describe().entries == 0
 
 
+@pytest.mark.broker_process
 def test_the_log_of_the_broker_follows_a_batch_with_and_without_a_header(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
