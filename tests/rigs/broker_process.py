@@ -46,10 +46,16 @@ def served_store(store_path: Path) -> Iterator[LedgerStore]:
 
 
 def end_all(store_path: Path) -> None:
-    if not serving(store_path):
-        return
-    with suppress(LedgerError):
-        connect_store(store_path, start=False, deadline_ms=1_000).call("shutdown", Empty(), deadline_ms=0)
+    """End all that serves a store, for good.
+
+    The store gets another path. Otherwise a thread that the test has left behind, such as the heartbeat of a reader,
+    could start the next broker.
+    """
+    if serving(store_path):
+        with suppress(LedgerError):
+            connect_store(store_path, start=False, deadline_ms=1_000).call("shutdown", Empty(), deadline_ms=0)
+    with suppress(FileNotFoundError):
+        store_path.rename(store_path.with_name(f"{store_path.name}-ended"))
     kill_all(store_path)  # A broker waits for open streams when it shuts down, so they are closed first.
 
 

@@ -22,7 +22,7 @@ from pyspark_ledger.ledger.broker.append_socket import AppendSocketListener, Ser
 from pyspark_ledger.ledger.broker.limits import Activity
 from pyspark_ledger.ledger.clock import monotonic_ms
 from pyspark_ledger.ledger.errors import LedgerError
-from tests.rigs.broker_process import end_all, kill_all
+from tests.rigs.broker_process import end_all
 
 _SHUTDOWN_SECONDS = 0.2  # Flight waits for the streams of clients, and a test may leave one open
 
@@ -97,7 +97,7 @@ def served(path: Path) -> Iterator[LedgerStore]:
         yield connect(path)
     finally:
         broker.close()
-        kill_all(path)
+        end_all(path)
 
 
 @contextmanager
