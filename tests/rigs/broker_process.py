@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -55,7 +56,7 @@ def end_all(store_path: Path) -> None:
         with suppress(LedgerError):
             connect_store(store_path, start=False, deadline_ms=1_000).call("shutdown", Empty(), deadline_ms=0)
     with suppress(FileNotFoundError):
-        store_path.rename(store_path.with_name(f"{store_path.name}-ended"))
+        store_path.rename(tempfile.mkdtemp(prefix="ended-", dir=store_path.parent))
     kill_all(store_path)  # A broker waits for open streams when it shuts down, so they are closed first.
 
 

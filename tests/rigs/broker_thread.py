@@ -11,7 +11,7 @@ import logging
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -22,7 +22,7 @@ from pyspark_ledger.ledger.broker.append_socket import AppendSocketListener, Ser
 from pyspark_ledger.ledger.broker.limits import Activity
 from pyspark_ledger.ledger.clock import monotonic_ms
 from pyspark_ledger.ledger.errors import LedgerError
-from tests.rigs.broker_process import end_all
+from tests.rigs.broker_process import end_all, kill_all
 
 _SHUTDOWN_SECONDS = 0.2  # Flight waits for the streams of clients, and a test may leave one open
 
@@ -97,18 +97,15 @@ def served(path: Path) -> Iterator[LedgerStore]:
         yield connect(path)
     finally:
         broker.close()
-        end_all(path)
+        kill_all(path)
 
 
 @contextmanager
 def _begun(request: pytest.FixtureRequest, path: Path) -> Iterator[None]:
     """Run the broker of a test's store. The mark `broker_process` leaves it to the first client to start a process."""
-    if request.node.get_closest_marker("broker_process"):
+    with nullcontext() if request.node.get_closest_marker("broker_process") else served(path):
         yield
-        end_all(path)
-        return
-    with served(path):
-        yield
+    end_all(path)
 
 
 @pytest.fixture

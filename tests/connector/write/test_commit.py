@@ -104,6 +104,7 @@ def test_what_was_aborted_cannot_be_committed(store: Path) -> None:
     assert held(store) == []
 
 
+@pytest.mark.broker_process
 @pytest.mark.thorough
 def test_a_broker_killed_at_every_step_changes_nothing(store: Path) -> None:
     sink = target(store)

@@ -70,6 +70,7 @@ def lost_with(store_path: Path) -> Callable[..., None]:
     return act
 
 
+@pytest.mark.broker_process
 @pytest.mark.thorough
 def test_a_killed_broker_between_appends_is_not_noticed(store: LedgerStore, store_path: Path, stream: Stream) -> None:
     orders = store.ledger("orders")
