@@ -2,8 +2,9 @@
 
 `spark_session` and `spark_context` come from pytest-spark with `spark_options` of pyproject.toml, and with Delta
 where a test marked `tables` is among those that run. Tests that use them are marked `spark` here, so that nobody can
-forget, and run last: a broken rule is heard before a JVM starts. Who starts a session in a process of its own marks it
-by hand. What the folders of `WITHOUT_JVM` hold finds no Java.
+forget. They run last: a broken rule is heard before a JVM starts. Where processes share the tests, they run first: they
+are the longest, and the last of them would leave the other processes idle. Who starts a session in a process of its
+own marks it by hand. What the folders of `WITHOUT_JVM` hold finds no Java.
 A test has 120 s (`timeout` in pyproject.toml), one with a marker of `SECONDS` so many, one with `timeout` what it says.
 Ledger stores belong in `tmp_path`; the fixture `store_path` says so. Buckets are those of a real S3 server,
 `s3_server`, which is started once, by the first test that wants it.
@@ -56,8 +57,8 @@ os.environ.pop("LEDGER_STORE", None)
 os.environ.pop("SPARK_REMOTE", None)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what starts a JVM and move it to the end; the order among the others stays. Give long tests their time.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what starts a JVM and move it to an end; the order among the others stays. Give long tests their time.
 
     Tests with an S3 server are `thorough`.
     """
@@ -73,7 +74,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             seconds = max((SECONDS[mark.name] for mark in item.iter_markers() if mark.name in SECONDS), default=None)
             if seconds is not None:
                 item.add_marker(pytest.mark.timeout(seconds))
-    items.sort(key=lambda item: item.get_closest_marker("spark") is not None)
+    shared = hasattr(config, "workerinput")
+    items.sort(key=lambda item: (item.get_closest_marker("spark") is None) is shared)
 
 
 def without_jvm(item: pytest.Item) -> bool:

@@ -116,6 +116,7 @@ def test_spark_finds_the_source_in_a_zip(built: Path, tmp_path: Path) -> None:
         archive.rename(wheel)
 
 
+@pytest.mark.thorough
 def test_spark_finds_the_source_in_a_wheel_that_is_made_of_the_sdist(built: Path, tmp_path: Path) -> None:
     (sdist,) = built.glob("*.tar.gz")
     with tarfile.open(sdist) as opened:

@@ -91,6 +91,9 @@ def main(arguments: list[str] | None = None) -> int:
     except (LedgerError, OSError) as error:
         print(error, file=sys.stderr, flush=True)  # noqa: T201 — the process that started the broker reads it
         return _CANNOT_START
+    # The inode of this directory names the sockets. While the directory is open, no other gets the number, even if this
+    # one is deleted. Otherwise this broker would delete the socket of another store at its end.
+    os.open(store.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     activity = Activity(monotonic_ms)
     try:
         servers, record = _bound(store, cache, live, listening, activity)

@@ -45,6 +45,7 @@ def test_where_the_store_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
         assert "S3CRET" not in str(refused.value)
 
 
+@pytest.mark.broker_process
 def test_a_source_without_ledger_or_with_a_bad_name_is_refused_at_once(store: Path) -> None:
     # Written rows may name their ledger, so only a read, or rows without a ledger, are refused.
     nameless, plain = LedgerSource({"store": str(store)}, "0"), StructType().add("n", LongType())
@@ -62,6 +63,7 @@ def test_a_source_without_ledger_or_with_a_bad_name_is_refused_at_once(store: Pa
     assert not store.exists()
 
 
+@pytest.mark.broker_process
 def test_overwrite_is_refused_before_anything_is_made(store: Path) -> None:
     source = LedgerSource({"path": "orders", "store": str(store)}, "0")
     with pytest.raises(Refused, match="mode overwrite is not supported: ledger 'orders' is a log"):

@@ -22,7 +22,7 @@ from pyspark_ledger.ledger.protocol.actions import CreateLedger, Empty
 from pyspark_ledger.ledger.protocol.cursors import NameCursor, OpenCursor
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.store.store import Store
-from tests.rigs.broker_process import served
+from tests.rigs.broker_thread import served
 
 HUGE = "x" * 10_000_000
 HIDDEN = ["\u202e", "\u202a", "\u2066", "\u2069", "\u200e", "\u200f", "\u061c", "\u200b", "\ufeff"]

@@ -13,7 +13,7 @@ from pyspark_ledger.offload import trial
 from pyspark_ledger.offload.storage.factory import open_object_store
 from pyspark_ledger.offload.storage.object_store import FetchedObject, ObjectHead
 from streaming_examples.s3_server import S3Server
-from tests.rigs.broker_process import store
+from tests.rigs.broker_thread import store
 
 __all__ = ["store"]
 ADDRESS = "managedLedgerOffloadBucket"
@@ -25,6 +25,7 @@ def offloading(api: LedgerStore) -> dict[str, object]:
     return {state.name: state.value for state in states if "ffload" in state.name and state.changed}
 
 
+@pytest.mark.broker_process
 @pytest.mark.parametrize(
     ("address", "said"),
     [

@@ -17,7 +17,7 @@ from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.offload.storage.factory import open_object_store
 from streaming_examples.s3_server import S3Server
-from tests.rigs.broker_process import served
+from tests.rigs.broker_thread import served
 from tests.rigs.command import run
 
 

@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def halt(pid: int) -> None:
     """Stop a broker with SIGSTOP. Return when all its threads have stopped, because a running thread still answers."""
+    assert pid != os.getpid(), "the broker is a thread of this process: mark the test with `broker_process`"
     os.kill(pid, signal.SIGSTOP)
     wait_until(lambda: set(thread_states(pid)) <= {"T"}, "all threads of the broker are stopped")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -23,11 +24,7 @@ from tests.rigs.processes import serving
 def store(store_path: Path) -> Iterator[Path]:
     """Yield the path of a store that does not exist yet. All processes that serve it end with the test."""
     yield store_path
-    if not serving(store_path):
-        return
-    with suppress(LedgerError):
-        connect_store(store_path, start=False, deadline_ms=1_000).call("shutdown", Empty(), deadline_ms=0)
-    kill_all(store_path)  # A broker waits for open streams when it shuts down, so they are closed first.
+    end_all(store_path)
 
 
 @pytest.fixture
@@ -49,6 +46,20 @@ def served_store(store_path: Path) -> Iterator[LedgerStore]:
         yield opened
 
 
+def end_all(store_path: Path) -> None:
+    """End all that serves a store, for good.
+
+    The store gets another path. Otherwise a thread that the test has left behind, such as the heartbeat of a reader,
+    could start the next broker.
+    """
+    if serving(store_path):
+        with suppress(LedgerError):
+            connect_store(store_path, start=False, deadline_ms=1_000).call("shutdown", Empty(), deadline_ms=0)
+    with suppress(FileNotFoundError):
+        store_path.rename(tempfile.mkdtemp(prefix="ended-", dir=store_path.parent))
+    kill_all(store_path)  # A broker waits for open streams when it shuts down, so they are closed first.
+
+
 def kill_all(store_path: Path) -> None:
     """Kill the processes of a store, its supervisor first, so that the broker is not restarted."""
     until = time.monotonic() + 60
@@ -68,6 +79,7 @@ def kill_broker(store_path: Path, timeout_s: float = 30.0) -> int:
     """
     for _ in range(int(timeout_s / 0.05)):
         pid = int(msgspec.json.decode((store_path / "broker.json").read_bytes())["pid"])
+        assert pid != os.getpid(), "the broker is a thread of this process: mark the test with `broker_process`"
         try:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from typing import Any
 
+import typer.testing
 from typer.testing import CliRunner
 
 from pyspark_ledger.connector.cli.app import app
+
+# A call would make the commands anew from their functions, which costs more than what most commands do.
+typer.testing._get_command = functools.cache(typer.testing._get_command)
 
 
 def run(*arguments: str, status: int = 0, stdin: str | None = None) -> str:

@@ -19,7 +19,7 @@ from pyspark_ledger.connector.write.acknowledge import LedgerAcknowledgeWriter
 from pyspark_ledger.ledger.api.ledger import Ledger
 from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.rows.metadata_columns import METADATA
-from tests.rigs.broker_process import served
+from tests.rigs.broker_thread import served
 from tests.rigs.stream import append, text
 
 ALL = ReadAllAvailable()

@@ -70,7 +70,7 @@ class RecordingS3:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
         self.port = self._server.server_port
         keys = folder / "keys"
         keys.write_text("[other]\naws_access_key_id = PROFILE\naws_secret_access_key = s\n")

@@ -27,6 +27,9 @@ from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.position import EARLIEST
 from pyspark_ledger.ledger.protocol.actions import ChangeSetting, Empty
 from pyspark_ledger.ledger.protocol.cache import CacheMetrics
+from tests.rigs.broker_thread import store
+
+__all__ = ["store"]
 
 Offset = dict[str, Any]
 ALL = ReadAllAvailable()

@@ -19,6 +19,7 @@ from pyspark_ledger.ledger.api.store import connect, open_read_only
 from pyspark_ledger.ledger.errors import Corrupt
 from pyspark_ledger.ledger.segment.reader import walk_segment
 from streaming_examples.acts.broker_control import stop_broker_of
+from tests.rigs.broker_process import end_all
 
 FIRST, SECOND, THIRD = (bytes([digit]) * 8 for digit in (0x11, 0x22, 0x33))
 SIZE = struct.Struct(">I")
@@ -45,7 +46,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     for name, file in files.items():
         damage(file, unsum if name == "unsummed" else flip)
     yield path
-    stop_broker_of(path)
+    end_all(path)
 
 
 def damage(file: Path, change: Callable[[memoryview], None]) -> None:

@@ -63,6 +63,7 @@ def test_backlog_reaches_zero_also_after_the_last_batch(
     assert lines[0].ended_by == "maxRowsPerTrigger"
 
 
+@pytest.mark.thorough
 def test_a_session_without_a_listener_says_so(spark_session: SparkSession) -> None:
     with pytest.raises(Refused, match="has no listener"):
         pyspark_ledger.settle(spark_session.newSession())

@@ -190,6 +190,7 @@ def test_a_pattern_read_twice_in_one_query_is_all_of_it_twice(
     assert seen == [tuple(2 * value for value in once)]
 
 
+@pytest.mark.thorough
 def test_a_time_has_a_zone_of_its_own_and_not_the_sessions(spark_session: SparkSession, store: Path) -> None:
     fill(connect(store), 0, 1000)
     ends = [connect(store).ledger(f"in-{number}").end().last_publish_ms for number in range(LEDGERS)]

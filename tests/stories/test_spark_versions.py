@@ -124,6 +124,7 @@ def test_a_session_takes_a_default_store_and_another_one(
 
 
 @pytest.mark.feature("temporary views of SQL")
+@pytest.mark.thorough
 def test_sql_sees_a_ledger_as_it_was_when_the_view_was_made(spark_session: SparkSession, store: Path) -> None:
     orders = connect(store).ledger("orders")
     append(orders, 0, 10, step=10)

@@ -6,8 +6,6 @@ Method: typer's runner in this process, a broker of its own behind it; files of 
 from __future__ import annotations
 
 import json
-import os
-import signal
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,6 +21,7 @@ from pyspark_ledger.ledger.protocol.actions import CreateLedger
 from pyspark_ledger.ledger.protocol.cursors import AcquireLease, MarkDelete, OpenCursor
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.store.store import Store
+from tests.rigs.broker_process import kill_broker
 from tests.rigs.command import run, run_json
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "pulsar"
@@ -219,6 +218,7 @@ def test_settings_are_shown_changed_and_taken_back(store: Path) -> None:
     assert "0 to 100000 milliseconds" in run("settings", "set", "maxWaitMillis", "9" * 20, status=1)
 
 
+@pytest.mark.broker_process
 def test_errors_are_one_line_that_says_what_to_do(store: Path) -> None:
     assert "there is no ledger store at" in run("list", status=1)
     run("append", "orders", "a")
@@ -282,11 +282,12 @@ def test_what_is_appended_need_not_be_text(store: Path) -> None:
     assert log.column("value").to_pylist() == [b"a", b"\xff", b"", b"\xfe", b"", b"b", b"last"]
 
 
+@pytest.mark.broker_process
 def test_a_damaged_ledger_hides_no_other_and_can_be_given_up(store: Path) -> None:
     run("append", "orders", "a")
     (segment,) = run_json("describe", "orders")["segments"]
     run("append", "clicks", "b")
-    os.kill(connect(store).client.hello().pid, signal.SIGKILL)
+    kill_broker(store)
     (store / "ledgers" / f"{segment['ledger_id']}.ledger").unlink()
     listed = CliRunner().invoke(app, ["list", "--output", "json"])
     assert listed.exit_code == 1
@@ -348,6 +349,7 @@ def test_hostile_names_are_one_line_with_their_code_points(store: Path) -> None:
     assert [ledger["name"] for ledger in run_json("list")] == ["public/default/persistent/orders"]
 
 
+@pytest.mark.broker_process
 def test_a_name_of_an_earlier_release_is_listed_as_it_is(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as earlier:
         earlier.setattr(partition_records, "require_new_name", lambda _: None)

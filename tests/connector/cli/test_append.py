@@ -45,6 +45,7 @@ def test_rows_are_appended_as_messages_with_keys_and_properties(store: Path) -> 
     assert b"by" in segment.read_bytes()
 
 
+@pytest.mark.broker_process
 def test_an_append_of_rows_that_is_wrong_makes_no_store(store: Path, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("id\n1\n")
     for arguments, words in (

@@ -107,6 +107,7 @@ def test_an_export_is_of_one_moment(store: Path, tmp_path: Path, monkeypatch: py
     assert said == [(f"{start.ledger_id}:-1", 2), (f"{start.ledger_id}:2", 0)]
 
 
+@pytest.mark.broker_process
 def test_a_cursor_that_is_damaged_does_not_hide_the_others(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEDGER_STORE", str(store))
     orders = connect(store).ledger("orders")

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from pyspark_ledger.connector.cli.app import EXAMPLES, app
 from pyspark_ledger.ledger.api.store import connect
 from streaming_examples.s3_server import S3Server
-from tests.rigs.broker_process import store
+from tests.rigs.broker_thread import store
 from tests.rigs.moving_store import reserved
 
 __all__ = ["store"]

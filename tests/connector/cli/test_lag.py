@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ from pyspark_ledger.connector.cli.app import app
 from pyspark_ledger.connector.cli.wording import age_words
 from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.client.client import Client
+from tests.rigs.broker_process import kill_broker
 from tests.rigs.command import run, run_json
 
 
@@ -67,12 +66,13 @@ def test_the_largest_backlog_is_first_over_all_ledgers(store: Path, monkeypatch:
     assert "none" in lines[-1]
 
 
+@pytest.mark.broker_process
 def test_a_damaged_ledger_hides_no_other_lag(store: Path) -> None:
     for name in ("orders", "clicks"):
         run("append", name, "a")
         run("cursor", "create", name, "billing")
     (segment,) = run_json("describe", "orders")["segments"]
-    os.kill(connect(store).client.hello().pid, signal.SIGKILL)
+    kill_broker(store)
     (store / "ledgers" / f"{segment['ledger_id']}.ledger").unlink()
     result = CliRunner().invoke(app, ["lag", "--output", "json"])
     assert result.exit_code == 1

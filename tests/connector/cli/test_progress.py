@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_ledger.ledger.api.store import LedgerStore
-from tests.rigs.broker_process import served_store as store
+from tests.rigs.broker_thread import served_store as store
 
 __all__ = ["store"]
 

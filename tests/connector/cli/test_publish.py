@@ -77,6 +77,7 @@ def test_packages_are_those_of_both() -> None:
     assert s3a_settings()["spark.jars.packages"].startswith("org.apache.hadoop:hadoop-aws:3.")
 
 
+@pytest.mark.broker_process
 @pytest.mark.parametrize(
     ("given", "said"),
     [

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.ledger.store.test_repair import lose_one
+from tests.rigs.broker_process import end_all
 from tests.rigs.command import run
 from tests.rigs.log import LogRig
 
@@ -45,3 +46,4 @@ def test_verify_names_what_no_record_knows(tmp_path: Path, monkeypatch: pytest.M
     said = run("verify", status=1)
     assert "1 entry verified" in said
     assert f"segment {given} has no record ({given}.ledger in" in said
+    end_all(rig.path)

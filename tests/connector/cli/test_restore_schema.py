@@ -19,7 +19,7 @@ from pyspark_ledger.ledger.names import canonical_name
 from pyspark_ledger.ledger.protocol.actions import RegisterSchema
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.store.store import Store
-from tests.rigs.broker_process import store
+from tests.rigs.broker_thread import store
 from tests.rigs.command import run
 
 __all__ = ["store"]
@@ -44,6 +44,7 @@ def damaged(store: Path, monkeypatch: pytest.MonkeyPatch) -> LedgerStore:
     return connect(store)
 
 
+@pytest.mark.broker_process
 def test_readers_and_writers_go_on_after_the_hint(damaged: LedgerStore, store: Path) -> None:
     columns, first = damaged.ledger("columns"), damaged.ledger("first")
     for use in (

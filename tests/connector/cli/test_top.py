@@ -31,7 +31,7 @@ from pyspark_ledger.ledger.protocol.metrics import (
     OffloadMetrics,
 )
 from tests.rigs.broker_process import kill_all
-from tests.rigs.broker_process import served_store as store
+from tests.rigs.broker_thread import served_store as store
 
 __all__ = ["store"]
 NONE = LatencyHistogram([0.001], [0, 0], 0.0)
@@ -202,6 +202,7 @@ def test_a_signal_restores_the_terminal(store: LedgerStore, store_path: Path, nu
         assert termios.tcgetattr(shown.terminal) == shown.modes
 
 
+@pytest.mark.broker_process
 @pytest.mark.thorough
 def test_the_view_goes_on_after_a_killed_broker(store: LedgerStore, store_path: Path) -> None:
     store.create("orders").append(rows(3))

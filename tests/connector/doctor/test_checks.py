@@ -230,6 +230,7 @@ def test_connect_without_its_packages(tmp_path: Path) -> None:
         assert "pyspark[connect]" in connect_check.do
 
 
+@pytest.mark.broker_process
 def test_a_broker_that_is_not_there_and_one_that_is(tmp_path: Path, store: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -13,6 +13,7 @@ from pyspark_ledger.ledger.protocol.metrics import AskMetrics, BrokerMetrics, Pu
 from tests.rigs.broker_process import kill_all
 
 
+@pytest.mark.broker_process
 def test_reports_reach_the_broker_and_their_loss_is_no_error(store: Path, caplog: pytest.LogCaptureFixture) -> None:
     api = connect(store)
     orders = api.ledger("orders")

@@ -227,6 +227,7 @@ def test_an_object_that_is_missing_is_told_by_the_task(store: Path, orders: Ledg
     stopped(lossy)
 
 
+@pytest.mark.broker_process
 @pytest.mark.thorough
 def test_a_broker_that_hangs_ends_the_query_in_time(
     store: Path, orders: Ledger, monkeypatch: pytest.MonkeyPatch

@@ -21,7 +21,6 @@ from pyspark_ledger.connector.data_source import LedgerSource
 from pyspark_ledger.connector.read.stream_reader import LedgerStreamReader
 from pyspark_ledger.ledger.api.store import LedgerStore, connect
 from pyspark_ledger.ledger.errors import LedgerError, Refused
-from streaming_examples.acts.broker_control import stop_broker_of
 from tests.rigs import broker_process as fixtures
 
 VALUES = 400
@@ -33,7 +32,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Store for all tests of this file, because the start of a broker takes longer than a test."""
     path = tmp_path_factory.mktemp("dead-letters") / "store"
     yield path
-    stop_broker_of(path)
+    fixtures.end_all(path)
 
 
 @pytest.fixture(scope="module")

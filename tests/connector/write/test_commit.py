@@ -104,6 +104,7 @@ def test_what_was_aborted_cannot_be_committed(store: Path) -> None:
     assert held(store) == []
 
 
+@pytest.mark.broker_process
 @pytest.mark.thorough
 def test_a_broker_killed_at_every_step_changes_nothing(store: Path) -> None:
     sink = target(store)
@@ -288,6 +289,7 @@ def test_commit_of_a_missing_batch_fails_and_appends_nothing(store: Path) -> Non
     assert connect(store).ledger("out").describe().entries == 0
 
 
+@pytest.mark.broker_process
 def test_the_log_of_the_broker_follows_a_batch_with_and_without_a_header(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -198,6 +198,7 @@ def test_a_version_of_an_application_is_written_once_in_each_ledger(api: LedgerS
     assert held(api, "one") == [9]
 
 
+@pytest.mark.broker_process
 @pytest.mark.thorough
 def test_a_commit_over_several_ledgers_survives_its_broker(api: LedgerStore, store: Path) -> None:
     sink = target(store, ROUTED, createLedgers="true")

@@ -85,6 +85,7 @@ def test_a_store_without_a_broker_is_shown_from_its_files(store: LedgerStore, or
     assert repr(read_only) == repr(store)
 
 
+@pytest.mark.broker_process
 def test_a_private_broker_that_has_exited_is_started_for_a_display(store: LedgerStore, orders: Ledger) -> None:
     assert "12 rows" in repr(orders)
     store.client.call("shutdown", Empty())

@@ -14,7 +14,7 @@ from pyspark_ledger.ledger.client.connect import stop_broker
 from pyspark_ledger.ledger.errors import LedgerError, Refused, Unauthenticated
 from pyspark_ledger.ledger.protocol.actions import ChangeSetting
 from pyspark_ledger.ledger.settings.broker import SETTINGS, Settings
-from tests.rigs.broker_process import store
+from tests.rigs.broker_thread import store
 
 __all__ = ["store"]
 PROVIDER = "managedLedgerOffloadCredentialProvider"
@@ -69,6 +69,7 @@ def test_a_stored_name_of_code_is_never_used(tmp_path: Path, caplog: pytest.LogC
     assert msgspec.json.decode((tmp_path / "settings.json").read_bytes()) == {"maxWaitMillis": 8}
 
 
+@pytest.mark.broker_process
 def test_a_client_starts_no_broker_with_a_stored_name_of_code(store: Path) -> None:
     connect(store).client.call("settings.change", ChangeSetting("maxWaitMillis", 7))
     stop_broker(store)

@@ -241,6 +241,13 @@ def test_a_broker_whose_store_was_deleted_leaves(rig: Rig, left: str) -> None:
     assert "was deleted; the broker exits" in rig.log()
 
 
+def test_no_other_store_gets_the_number_of_a_running_broker(rig: Rig) -> None:
+    """The number of the directory names the sockets. A file system gives it away when the last descriptor is closed."""
+    broker = rig.start("--create")
+    rig.halt(broker.pid)
+    assert rig.store in [opened.readlink() for opened in Path(f"/proc/{broker.pid}/fd").iterdir()]
+
+
 def test_a_broker_that_leaves_takes_its_token_along(rig: Rig) -> None:
     broker = rig.start("--create")
     token = Path(rig.client().hello().token_path)

@@ -18,8 +18,8 @@ from pyspark_ledger.ledger.protocol.metrics import (
     PublishCounts,
     ReportPublished,
 )
-from tests.rigs.broker_process import served
-from tests.rigs.broker_process import served_store as store
+from tests.rigs.broker_thread import served
+from tests.rigs.broker_thread import served_store as store
 from tests.rigs.deadline import wait_until
 
 __all__ = ["store"]

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from tests.rigs.broker import make_entry, read_log, rig, run_directory, session_run_directory, shared_rig
-from tests.rigs.broker_process import served_store as store
+from tests.rigs.broker_thread import served_store as store
 
 __all__ = ["make_entry", "read_log", "rig", "run_directory", "session_run_directory", "shared_rig", "store"]

@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from pyspark_ledger.ledger.api.store import LedgerStore
 from pyspark_ledger.ledger.client import block_reader
 from pyspark_ledger.ledger.client.client import Client
-from pyspark_ledger.ledger.client.connect import connect_store
 from pyspark_ledger.ledger.errors import Corrupt, DataLoss, NotFound
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionRange
 from pyspark_ledger.ledger.protocol.actions import CreateLedger, Empty, NameLedger
@@ -26,10 +26,9 @@ EVERYTHING = ReadRequest("orders", PositionRange(EARLIEST, LATEST), max_block_by
 
 
 @pytest.fixture
-def client(rig: Rig, make_entry: Callable[..., bytes]) -> Client:
-    """A client of a supervised broker whose `orders` has 100 entries in 4 ledgers."""
-    client = connect_store(rig.store, create=True)
-    rig.supervised()
+def client(store: LedgerStore, make_entry: Callable[..., bytes]) -> Client:
+    """A client of a broker whose `orders` has 100 entries in 4 ledgers."""
+    client = store.client
     client.create(CreateLedger("orders", max_entries_per_ledger=25))
     with client.producer("orders") as producer:
         for i in range(100):
@@ -65,6 +64,7 @@ def test_every_way_of_reading_is_counted(client: Client) -> None:
     assert (counted.size_bytes, counted.mapped_entries) == (0, 100)  # nobody else was going to read it
 
 
+@pytest.mark.broker_process
 @pytest.mark.parametrize("mapping", [True, False])
 def test_a_broker_killed_between_blocks_costs_the_reader_nothing(rig: Rig, client: Client, mapping: bool) -> None:
     seen: list[tuple[int, int]] = []

@@ -70,6 +70,7 @@ def lost_with(store_path: Path) -> Callable[..., None]:
     return act
 
 
+@pytest.mark.broker_process
 @pytest.mark.thorough
 def test_a_killed_broker_between_appends_is_not_noticed(store: LedgerStore, store_path: Path, stream: Stream) -> None:
     orders = store.ledger("orders")
@@ -79,6 +80,7 @@ def test_a_killed_broker_between_appends_is_not_noticed(store: LedgerStore, stor
     assert ids(orders) == [0, 1, 2, 3]
 
 
+@pytest.mark.broker_process
 def test_a_lost_answer_doubles_no_row(
     store: LedgerStore, store_path: Path, stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,6 +93,7 @@ def test_a_lost_answer_doubles_no_row(
     assert ids(orders) == [0, 1, 2]
 
 
+@pytest.mark.broker_process
 def test_a_lost_entry_is_sent_again(
     store: LedgerStore, store_path: Path, stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,6 +109,7 @@ def test_a_lost_entry_is_sent_again(
     assert ids(orders) == [0, 1]
 
 
+@pytest.mark.broker_process
 @pytest.mark.parametrize("skip", range(3))
 def test_of_many_entries_those_that_lack_are_sent_again(
     store: LedgerStore, store_path: Path, stream: Stream, monkeypatch: pytest.MonkeyPatch, skip: int

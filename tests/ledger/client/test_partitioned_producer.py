@@ -48,6 +48,7 @@ def expected(numbers: range) -> list[list[int]]:
     return [[number for number in numbers if place_of(number) == place] for place in range(PARTITIONS)]
 
 
+@pytest.mark.broker_process
 @pytest.mark.parametrize("killed", [False, True])
 def test_messages_sent_again_after_a_restart_are_written_once(store: LedgerStore, tmp_path: Path, killed: bool) -> None:
     ledger = partitioned(store)

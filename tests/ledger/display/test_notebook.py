@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_ledger.ledger.display.notebook import kernel
-from tests.rigs.broker_process import store
+from tests.rigs.broker_thread import store
 from tests.rigs.kernel import html_of, printed, run_cells
 from tests.rigs.pictures import bars, drawings, texts
 

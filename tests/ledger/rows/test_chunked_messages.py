@@ -22,7 +22,7 @@ from pyspark_ledger.ledger.position import EARLIEST, Position, PositionRange
 from pyspark_ledger.ledger.protocol.actions import CreateLedger
 from pyspark_ledger.ledger.rows.chunked_messages import Entry, WholeMessages
 from tests.rigs import entry as entries
-from tests.rigs.broker_process import store
+from tests.rigs.broker_thread import store
 
 __all__ = ["store"]
 

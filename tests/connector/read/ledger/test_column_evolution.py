@@ -20,7 +20,7 @@ from pyspark_ledger.ledger.errors import Corrupt, Refused
 from pyspark_ledger.ledger.message.arrow_payload import schema_version_of
 from pyspark_ledger.ledger.position import PositionRange
 from pyspark_ledger.ledger.protocol.reads import ReadRequest
-from streaming_examples.acts.broker_control import stop_broker_of
+from tests.rigs.broker_thread import served
 from tests.rigs.entry import parsed
 from tests.rigs.scan import rows_of
 
@@ -38,8 +38,8 @@ class Place(NamedTuple):
 @pytest.fixture(scope="module")
 def grown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     path = tmp_path_factory.mktemp("grown") / "store"
-    yield path
-    stop_broker_of(path)
+    with served(path):
+        yield path
 
 
 @pytest.fixture

@@ -64,6 +64,7 @@ def tasks(store: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[LedgerTask, Sin
     return part, target
 
 
+@pytest.mark.broker_process
 def test_a_worker_that_was_connected_names_address_and_store(
     store: Path, tasks: tuple[LedgerTask, SinkTarget], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,11 +87,13 @@ def test_a_worker_that_was_connected_names_address_and_store(
     assert fixtures.serving(store) == []
 
 
+@pytest.mark.broker_process
 @pytest.mark.parametrize("deleted", [False, True])
 def test_a_new_worker_names_them_and_starts_nobody(
     store: Path, tasks: tuple[LedgerTask, SinkTarget], deleted: bool
 ) -> None:
     part, target = tasks
+    held = os.open(store, os.O_RDONLY)  # no other store gets the number of this directory, which names the socket
     if deleted:
         shutil.rmtree(store)
     before = sorted(store.rglob("*"))
@@ -112,3 +115,4 @@ def test_a_new_worker_names_them_and_starts_nobody(
     assert fixtures.serving(store) == []
     assert sorted(store.rglob("*")) == before
     assert store.exists() is not deleted
+    os.close(held)
