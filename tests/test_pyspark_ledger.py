@@ -100,9 +100,7 @@ def test_a_process_imports_only_what_it_uses(modules: str, heavy: set[str]) -> N
     assert run(code, ROOT) == "set()\n"
 
 
-def test_publish_and_explain_take_the_store_that_register_took_from_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_publish_takes_the_store_that_register_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Session:
         """Stands for a session, which only registers a class here."""
 
