@@ -7,6 +7,8 @@ Rules
   `LEDGER_CACHE` is the directory of all caches.
 - The caller's location is used first, then the environment variable `LEDGER_STORE`, then `./ledger-store`. A directory
   is made absolute.
+- `./ledger-store` is refused in a process that is not the user's own (`_require_own_directory`). Reason: Spark deletes
+  the working directories of such processes, and with them the rows.
 - The length and the characters of a path are checked before any system call with the path.
 """
 
@@ -41,6 +43,10 @@ FENCED = "fenced"
 """File in the local directory of a store in a bucket: why its last broker was fenced. A text."""
 _BUCKET = "s3://"
 _NAME_MAX = 240  # below the limit of a file's name, 255 bytes
+# Variables of the containers in which YARN and Kubernetes run executors, and drivers in cluster mode.
+_CONTAINERS = ("SPARK_YARN_STAGING_DIR", "SPARK_EXECUTOR_ID", "SPARK_DRIVER_BIND_ADDRESS")
+# Working directories of Spark: below `spark.local.dir`, and those of a standalone worker.
+_OF_SPARK = re.compile(r"(spark|blockmgr|userFiles|artifacts)-[0-9a-f]{8}-[0-9a-f-]{27}|(driver|app)-\d{14}-\d{4}")
 _SCHEMES = ("grpc://", "grpc+tcp://", "grpc+tls://", "grpc+unix://")
 
 
@@ -51,7 +57,10 @@ def store_location(given: str | os.PathLike[str] | None = None) -> str:
     """
     if given is not None and not isinstance(given, str | os.PathLike):
         raise Refused(f"the store is {given!r}, expected a directory or a broker's address")
-    text = os.fspath(given) if given else os.environ.get("LEDGER_STORE") or "ledger-store"
+    text = os.fspath(given) if given else os.environ.get("LEDGER_STORE") or ""
+    if not text:
+        _require_own_directory(Path.cwd())
+        text = "ledger-store"
     text = text.removeprefix("file://")
     require_path(text, "the store's location")
     if "://" in text and "@" in urlsplit(text).netloc:
@@ -70,6 +79,25 @@ def store_location(given: str | os.PathLike[str] | None = None) -> str:
             hint=f"A bucket begins with {_BUCKET}, an address with {', '.join(_SCHEMES)}",
         )
     return str(Path(text).expanduser().absolute())
+
+
+def _require_own_directory(directory: Path) -> None:
+    """Raise Refused if a default store below this working directory would not be the user's."""
+    session = os.environ.get("SPARK_JOB_ARTIFACT_UUID", "default")  # Spark's value without Connect is `default`
+    container = next((name for name in _CONTAINERS if name in os.environ), "")
+    if session != "default":
+        owner = f"session {session} of a Spark Connect server"
+    elif container:
+        owner = f"a container of a Spark cluster, which has the variable {container}"
+    elif any(_OF_SPARK.fullmatch(part) for part in directory.parts):
+        owner = "Spark, which deletes it later"
+    else:
+        return
+    raise Refused(
+        f"no store is named, and the default {directory / 'ledger-store'} would lie in a directory of {owner}",
+        hint="Set option 'store', or call register(spark, store=…), or set LEDGER_STORE for this process, "
+        "for example on the Connect server",
+    )
 
 
 def is_address(location: str) -> bool:

@@ -144,14 +144,15 @@ def register(
     """
     from pyspark_ledger.ledger.location import store_location
 
-    default_store = store or os.environ.get("LEDGER_STORE")
-    _default_stores[spark] = (store, options)
+    named = store or os.environ.get("LEDGER_STORE")
+    default_store = store_location(named) if named else None
+    _default_stores[spark] = (default_store, options)
     from pyspark_ledger.connector.default_source import DefaultSource
     from pyspark_ledger.connector.spark_features import register_source
 
     source: Any = DefaultSource
     if default_store:
-        defaults = {"default_store": store_location(default_store), "default_options": dict(options or {})}
+        defaults = {"default_store": default_store, "default_options": dict(options or {})}
         source = type("LedgerDefaultSource", (DefaultSource,), defaults)
     register_source(spark, source)
     return spark
@@ -322,12 +323,20 @@ def publish_stream(
 
 
 def _located(spark: SparkSession, options: Mapping[str, str] | None) -> Mapping[str, str]:
-    """Return options that locate a ledger. Adds the session's default store if `options` have no store or bucket."""
-    explicit = options or {}
-    store, store_options = _default_stores.get(spark, (None, None))
-    if store is None or {"store", "offload"} & {name.lower() for name in explicit}:
+    """Return options that locate a ledger. Adds the session's default store if `options` have no store or bucket.
+
+    The location is decided in this process, because `foreachBatch` of Spark Connect runs with the server's variables.
+    """
+    from pyspark_ledger.ledger.location import store_location
+
+    explicit = dict(options or {})
+    names = {name.lower(): name for name in explicit}
+    if "offload" in names:
         return explicit
-    return {"store": os.fspath(store), **(store_options or {}), **explicit}
+    if "store" in names:
+        return explicit | {names["store"]: store_location(explicit[names["store"]])}
+    store, store_options = _default_stores.get(spark, (None, None))
+    return {"store": store_location(store), **(store_options or {}), **explicit}
 
 
 def explain(spark: SparkSession, ledger: str = "", *, options: Mapping[str, str] | None = None) -> ReadPlan:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -97,3 +98,18 @@ def test_a_process_imports_only_what_it_uses(modules: str, heavy: set[str]) -> N
     before = "import sys; before = set()" if "pyspark" in heavy else bare
     code = f"{before}; import pyspark_ledger.{modules}; print({heavy} & set(sys.modules) - before)"
     assert run(code, ROOT) == "set()\n"
+
+
+def test_publish_takes_the_store_that_register_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Session:
+        """Stands for a session, which only registers a class here."""
+
+    spark: Any = Session()
+    monkeypatch.setattr("pyspark_ledger.connector.spark_features.register_source", lambda *_: None)
+    monkeypatch.setenv("LEDGER_STORE", str(tmp_path / "first"))
+    pyspark_ledger.register(spark, options={"authParams": "env:TOKEN"})
+    monkeypatch.setenv("LEDGER_STORE", str(tmp_path / "second"))
+    first = str(tmp_path / "first")
+    assert pyspark_ledger._located(spark, None) == {"store": first, "authParams": "env:TOKEN"}
+    assert pyspark_ledger._located(spark, {"Store": "s3://lake/a"})["Store"].endswith("s3%3A%2F%2Flake%2Fa")
+    assert pyspark_ledger._located(Session(), None)["store"] == str(tmp_path / "second")  # type: ignore[arg-type]

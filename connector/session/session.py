@@ -28,7 +28,7 @@ class SparkSetting:
     name: str
     value: str
     reason: str
-    default: str = ""  # Spark's default; stated only for a setting that a running session cannot change
+    default: str = ""  # Spark's default
     at_run_time: bool = False
 
 
@@ -40,28 +40,28 @@ SETTINGS: tuple[SparkSetting, ...] = (
         "no Hive metastore is made in the working directory",
         "in-memory",
     ),
-    SparkSetting("spark.sql.session.timeZone", "UTC", "times are shown as they are stored, in UTC", at_run_time=True),
     SparkSetting(
         "spark.sql.execution.arrow.maxRecordsPerBatch",
         "100000",
         "the sink gets larger batches, so fewer entries are joined from several batches",
-        at_run_time=True,
-    ),
-    SparkSetting(
-        "spark.sql.execution.arrow.pyspark.enabled",
-        "true",
-        "toPandas and toArrow transfer columns, not rows",
+        default="10000",
         at_run_time=True,
     ),
 )
 
 LOCAL_SETTINGS: tuple[SparkSetting, ...] = (
+    SparkSetting("spark.sql.session.timeZone", "UTC", "times are shown as they are stored, in UTC"),
+    SparkSetting(
+        "spark.sql.execution.arrow.pyspark.enabled", "true", "toPandas and toArrow transfer columns, not rows"
+    ),
     SparkSetting("spark.ui.enabled", "false", "a local session needs no web server"),
     SparkSetting(
         "spark.sql.shuffle.partitions", "8", "a stream with groupBy would otherwise write 200 tiny files a batch"
     ),
 )
-"""Settings that suit only one machine. They are set for a new session, never for an existing session."""
+"""Settings of a new local session. An existing session never gets them: they suit only one machine, or change answers
+of its other queries, as the time zone does.
+"""
 
 
 def local_session(app_name: str, conf: Mapping[str, object], *, delta: bool = False) -> SparkSession:
@@ -74,12 +74,21 @@ def local_session(app_name: str, conf: Mapping[str, object], *, delta: bool = Fa
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app_name).master("local[*]")
-    for setting in SETTINGS if SparkSession.getActiveSession() else (*SETTINGS, *LOCAL_SETTINGS):
+    # `getOrCreate` would set the values of the builder in an existing session too.
+    for setting in () if _is_running() else (*SETTINGS, *LOCAL_SETTINGS):
         builder = builder.config(setting.name, setting.value)
     settings = with_packages(delta_settings() if delta else {}, conf)
     for name, value in settings.items():
         builder = builder.config(name if "." in name else name.replace("_", "."), str(value))
     return configure_session(_started(builder, settings.get(PACKAGES)), quiet=True)
+
+
+def _is_running() -> bool:
+    """Return whether this process has a session, which may be active in another thread."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    return SparkSession.getActiveSession() is not None or SparkContext._active_spark_context is not None  # noqa: SLF001
 
 
 def _started(builder: SparkSession.Builder, packages: object) -> SparkSession:
@@ -99,16 +108,20 @@ def _started(builder: SparkSession.Builder, packages: object) -> SparkSession:
 
 
 def configure_session(spark: SparkSession, *, quiet: bool = False) -> SparkSession:
-    """Set the settings that a running session can change. Add the listener that acknowledges committed batches.
+    """Set the settings that a running session can change and nobody has set. Add the listener that acknowledges.
 
-    Unless `quiet` is set, print the settings that must be set before the session starts.
+    Print each change. Unless `quiet` is set, print the settings that must be set before the session starts.
+    No setting here may change an answer of the session's other queries.
     """
+    from pyspark_ledger.connector.connection import print_once
     from pyspark_ledger.connector.session.commit_listener import install
 
     install(spark)
+    stated = spark.conf.getAll  # without Spark's defaults, so a default that the user has set is there
     for setting in SETTINGS:
-        if setting.at_run_time:
+        if setting.at_run_time and setting.name not in stated:
             spark.conf.set(setting.name, setting.value)
+            print_once(f"set {setting.name} to {setting.value}: {setting.reason}")
     missing = [
         setting
         for setting in SETTINGS

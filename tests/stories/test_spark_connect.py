@@ -6,6 +6,7 @@ Method: a server, and a client in a process that ends as a script does. Run by `
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -101,3 +102,28 @@ def test_segments_are_published_without_deltas_plugin_for_connect(store: Path, t
         cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     assert "RESULT [[1], [1]] [0, 1]" in done.stdout, done.stderr
+
+
+UNNAMED = """
+import os
+from pyspark.sql import SparkSession
+from pyspark_ledger import register
+spark = register(SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false").getOrCreate())
+os.environ["LEDGER_STORE"] = os.getcwd() + "/mine"  # the server does not see this change
+try:
+    spark.range(3).write.format("ledger").mode("append").save("orders")
+except Exception as error:
+    print("RESULT", "no store is named" in str(error), "Set option 'store'" in str(error), flush=True)
+"""
+
+
+@pytest.mark.spark
+def test_a_store_that_only_the_client_names_is_refused(tmp_path: Path) -> None:
+    script = tmp_path / "unnamed.py"
+    script.write_text(UNNAMED, encoding="utf-8")
+    environ = {name: text for name, text in os.environ.items() if name != "LEDGER_STORE"}
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert "RESULT True True" in done.stdout, done.stderr[-4000:]

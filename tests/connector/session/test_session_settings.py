@@ -50,16 +50,13 @@ def made(monkeypatch: pytest.MonkeyPatch, *, running: bool, conf: dict[str, obje
     class Session:
         builder = Builder()
 
-        @staticmethod
-        def getActiveSession() -> object | None:  # noqa: N802 — Spark's
-            return object() if running else None
-
     def configured(spark: Any, *, quiet: bool) -> Any:
         assert quiet
         return spark
 
     monkeypatch.setattr("pyspark.sql.SparkSession", Session)
     monkeypatch.setattr(session, "configure_session", configured)
+    monkeypatch.setattr(session, "_is_running", lambda: running)
     monkeypatch.setenv("PYSPARK_PYTHON", "python")
     monkeypatch.setenv("PYSPARK_DRIVER_PYTHON", "python")
     session.local_session("app", conf)
@@ -76,9 +73,10 @@ def test_new_session_has_few_shuffle_partitions_unless_configured(
 
 
 def test_a_session_that_runs_keeps_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = made(monkeypatch, running=True, conf={})
-    assert "spark.sql.shuffle.partitions" not in settings
-    assert settings["spark.sql.session.timeZone"] == "UTC"
+    assert made(monkeypatch, running=True, conf={}) == {}
+    assert made(monkeypatch, running=True, conf={"spark.sql.session.timeZone": "Asia/Tokyo"}) == {
+        "spark.sql.session.timeZone": "Asia/Tokyo"
+    }
 
 
 def test_new_session_has_every_setting_and_workers_of_this_interpreter(
@@ -120,6 +118,10 @@ class Running:
         self.conf = self
         self.started_with, self.changed = started_with, dict[str, str]()
 
+    @property
+    def getAll(self) -> dict[str, str]:  # noqa: N802 — Spark's
+        return self.started_with
+
     def get(self, name: str, default: str) -> str:
         return self.started_with.get(name, default)
 
@@ -156,6 +158,9 @@ def test_running_session_gets_runtime_settings_and_prints_the_others(
     assert lines_for(quiet, capsys, quiet=True) == {}
     assert quiet.changed == AT_RUN_TIME
     assert lines_for(Running(FIXED), capsys) == {}, "nothing is missing"
+    own = Running(dict.fromkeys(AT_RUN_TIME, "10000"))  # Spark's default, but set by the user
+    lines_for(own, capsys)
+    assert own.changed == {}
 
 
 @pytest.mark.usefixtures("no_listener")
@@ -169,12 +174,28 @@ def test_a_default_of_spark_that_suits_is_not_asked_for(
     assert {name: bare.conf.get(name) for name in AT_RUN_TIME} == AT_RUN_TIME
 
 
+def test_a_running_session_keeps_zone_ansi_and_the_way_to_pandas(spark_session: SparkSession) -> None:
+    own = spark_session.newSession()
+    kept = {
+        "spark.sql.session.timeZone": "America/New_York",
+        "spark.sql.ansi.enabled": "false",
+        "spark.sql.execution.arrow.pyspark.enabled": "false",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    }
+    for name, value in kept.items():
+        own.conf.set(name, value)
+    session.configure_session(own, quiet=True)
+    assert {name: own.conf.get(name) for name in kept} == kept
+
+
 def test_spark_submit_file_has_the_settings_of_a_new_session() -> None:
     lines = (ROOT / "conf" / "spark-defaults.conf").read_text(encoding="utf-8").splitlines()
     stated = dict(line.split(None, 1) for line in lines if line and not line.startswith("#"))
     wanted = {setting.name: setting.value for setting in (*session.SETTINGS, *session.LOCAL_SETTINGS)}
     assert stated.pop("spark.python.worker.reuse") == "true", "Spark's default, stated for its reason"
     del wanted["spark.ui.enabled"]  # users of a cluster may want the web interface
+    for name in ("spark.sql.session.timeZone", "spark.sql.execution.arrow.pyspark.enabled"):
+        del wanted[name]  # they change answers of queries that do not read ledgers
     assert stated == wanted
 
 
