@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -169,7 +169,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
                         command, _MetadataReplies(writer), (entries_of(batch) for batch in self._batches(reader))
                     )
                 elif isinstance(command, AcknowledgeCommand):
-                    writer.write(msgspec.msgpack.encode(self._acknowledge(command, list(self._batches(reader)))))
+                    writer.write(msgspec.msgpack.encode(self._acknowledge(command, self._batches(reader))))
                 else:
                     writer.write(msgspec.msgpack.encode(self._stage(command, self._batches(reader))))
 
@@ -289,11 +289,11 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         self._store.require_ours()
         return staged
 
-    def _acknowledge(self, command: AcknowledgeCommand, batches: list[pa.RecordBatch]) -> CursorState:
-        parts = parts_of(self._store, command, batches)
+    def _acknowledge(self, command: AcknowledgeCommand, batches: Iterator[pa.RecordBatch]) -> CursorState:
+        parts = parts_of(self._store, command, batches, self._settings.now.maxMessageSize)
         return whole_state(self._store, command, [self._acknowledge_one(*part) for part in parts])
 
-    def _acknowledge_one(self, command: AcknowledgeCommand, batches: list[pa.RecordBatch]) -> CursorState:
+    def _acknowledge_one(self, command: AcknowledgeCommand, batches: Iterable[pa.RecordBatch]) -> CursorState:
         self._store.require_ours()
         require_incarnation(self._store.ledger(command.ledger), command.incarnation)
         if command.action == "nack":
