@@ -226,6 +226,11 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
                 batch = reader.read_chunk().data
             except StopIteration:
                 return
+            except pa.ArrowMemoryError as error:  # see `bounded_allocator`
+                raise Refused(
+                    f"a batch is too large for the memory of Arrow in this broker: {error}",
+                    hint="Send smaller batches, without compression",
+                ) from None
             self._require_allowed(batch.nbytes)
             yield batch
 
