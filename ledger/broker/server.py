@@ -28,12 +28,14 @@ from pyarrow import flight
 from pyspark_ledger.ledger.broker.actions import READING, Actions, reading_of, require_incarnation
 from pyspark_ledger.ledger.broker.append_stream import AppendStream, Replies, entries_of
 from pyspark_ledger.ledger.broker.error_log import ErrorLog
+from pyspark_ledger.ledger.broker.intake.connection_guard import ConnectionGuard, connections_of
+from pyspark_ledger.ledger.broker.intake.token_before_stream import TokenBeforeStream
 from pyspark_ledger.ledger.broker.limits import Activity, BrokerLimits
 from pyspark_ledger.ledger.broker.listening import Listening
 from pyspark_ledger.ledger.broker.live_settings import LiveSettings
 from pyspark_ledger.ledger.broker.metrics import MetricsCollector
 from pyspark_ledger.ledger.broker.reads.cached_reads import CachedReads
-from pyspark_ledger.ledger.clock import system_clock_ms
+from pyspark_ledger.ledger.clock import monotonic_ms, system_clock_ms
 from pyspark_ledger.ledger.errors import LedgerError, NotFound, Refused, Unavailable, Unsupported
 from pyspark_ledger.ledger.json_errors import JSON_FAULTS, json_fault
 from pyspark_ledger.ledger.logs.batch import in_batch
@@ -73,7 +75,7 @@ from pyspark_ledger.ledger.transport.store_id_header import (
     require_meant,
     require_store,
 )
-from pyspark_ledger.ledger.transport.tokens import BearerTokenFactory, require_allowed, require_token
+from pyspark_ledger.ledger.transport.tokens import require_allowed, require_token
 
 # Actions without a limit of concurrent calls. An operator needs them while the broker is overloaded.
 _ALWAYS = frozenset({"hello", "health", "settings", "settings.change", "shutdown"})
@@ -106,7 +108,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
     ) -> None:
         middleware = {MIDDLEWARE: StoreIdHeaderFactory(), batch_header.MIDDLEWARE: BatchHeaderFactory()}
         if listening.tokens:
-            middleware[tokens.MIDDLEWARE] = BearerTokenFactory(listening.tokens)
+            middleware[tokens.MIDDLEWARE] = TokenBeforeStream(listening.tokens)
         self.stopping = stopping
         self._store = store
         self._place = live_place(store.path)
@@ -126,8 +128,15 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
             "shutdown": self._shutdown,
             "settings.change": lambda request: settings.change(request, owner=listening.admits_only_owner()),
         }
-        # This is the last statement, because calls can arrive as soon as it has run.
+        self._guard: ConnectionGuard | None = None
+        # Nothing that a call needs is set after this statement, because calls can arrive as soon as it has run.
         super().__init__(listening.address, middleware=middleware, **listening.tls)
+        if listening.tokens:
+            port = self.port
+            self._guard = ConnectionGuard(
+                lambda: connections_of(port), lambda: settings.now.maxRequestBodyBytes, monotonic_ms
+            )
+            self._guard.start()
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[flight.Result]:
         with self._activity.call(), in_batch(batch_of(context)), _errors_crossing(self._calls):
@@ -194,6 +203,8 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def _require_welcome(self, context: flight.ServerCallContext) -> None:
         require_token(context, system_clock_ms, self._store.store_id)
+        if self._guard is not None:
+            self._guard.admit(context.peer())
         require_store(context, self._store.store_id, self._place, str(self._store.path))
         if self.stopping.is_set():
             raise Unavailable("the broker is stopping", hint="Connect again")

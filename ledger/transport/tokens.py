@@ -298,11 +298,16 @@ def require_token(context: flight.ServerCallContext, clock: Clock, store_id: str
     if check is None:
         return
     if not check.right:
-        fault = "had no token" if check.right is None else "had a token that this broker does not accept"
-        hint = f"Name the broker's token by reference: {_FORMS}. {_OTHER_USER}"
-        raise Unauthenticated(f"the call {fault}", hint=hint)
+        raise unauthenticated(check)
     if check.claims is not None:
         check.claims.require_valid(clock(), store_id)
+
+
+def unauthenticated(check: BearerToken) -> Unauthenticated:
+    """Return the error of a call that had no token, or a token that this broker does not accept."""
+    fault = "had no token" if check.right is None else "had a token that this broker does not accept"
+    hint = f"Name the broker's token by reference: {_FORMS}. {_OTHER_USER}"
+    return Unauthenticated(f"the call {fault}", hint=hint)
 
 
 def require_allowed(context: flight.ServerCallContext, call: str, request: object) -> None:

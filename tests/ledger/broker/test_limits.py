@@ -269,7 +269,7 @@ def test_compressed_zeros_are_refused_before_they_take_memory(rig: Rig, monkeypa
     options = flight.FlightCallOptions(write_options=pa.ipc.IpcWriteOptions(compression="zstd"))
     writer, _ = client.connection().do_put(descriptor, ENTRY_SCHEMA, options)
     writer.write_batch(entry_batch([bytes(400 * MIB)]))
-    with pytest.raises(flight.FlightServerError, match="LEDGER_REFUSED.* too large for the memory of Arrow"):
+    with pytest.raises(flight.FlightServerError, match=r"LEDGER_REFUSED.* too large for the memory of Arrow"):
         writer.close()
     assert peak_mib(broker.pid) < before + 100
     assert client.describe("orders").entries == 0
