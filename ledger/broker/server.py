@@ -28,7 +28,8 @@ from pyarrow import flight
 from pyspark_ledger.ledger.broker.actions import READING, Actions, reading_of, require_incarnation
 from pyspark_ledger.ledger.broker.append_stream import AppendStream, Replies, entries_of
 from pyspark_ledger.ledger.broker.error_log import ErrorLog
-from pyspark_ledger.ledger.broker.intake.connection_guard import ConnectionGuard, connections_of
+from pyspark_ledger.ledger.broker.intake.connection_guard import ConnectionGuard, connections_of, peer_of
+from pyspark_ledger.ledger.broker.intake.staged_batches import StagedBatches
 from pyspark_ledger.ledger.broker.intake.token_before_stream import TokenBeforeStream
 from pyspark_ledger.ledger.broker.limits import Activity, BrokerLimits
 from pyspark_ledger.ledger.broker.listening import Listening
@@ -119,6 +120,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         self.append_socket = ""
         self._settings = settings
         self._admission = admission
+        self._staged = StagedBatches(admission.in_flight)
         self._activity = activity
         self._calls = calls
         self.metrics = metrics
@@ -172,15 +174,16 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
             command = self._decoded(descriptor.command, PutCommand, "a write")
             require_allowed(context, type(command).__name__, command)
             step = type(command).__struct_config__.tag
-            with self._admission.requests.counted(), timed_step(str(step), ledger=_ledger_of(command)):
+            chunks, client = self._chunks(reader), (peer_of(context.peer()) or ("",))[0]
+            room = self._admission.streams.counted(client), self._admission.requests.counted()
+            with room[0], room[1], timed_step(str(step), ledger=_ledger_of(command)):
                 if isinstance(command, AppendCommand):
-                    self._append(
-                        command, _MetadataReplies(writer), (entries_of(batch) for batch in self._batches(reader))
-                    )
+                    self._append(command, _MetadataReplies(writer), (entries_of(chunk.data) for chunk in chunks))
                 elif isinstance(command, AcknowledgeCommand):
-                    writer.write(msgspec.msgpack.encode(self._acknowledge(command, self._batches(reader))))
+                    writer.write(msgspec.msgpack.encode(self._acknowledge(command, (chunk.data for chunk in chunks))))
                 else:
-                    writer.write(msgspec.msgpack.encode(self._stage(command, self._batches(reader))))
+                    batches = self._staged.received(chunks, announced=command.announced)
+                    writer.write(msgspec.msgpack.encode(self._stage(command, batches)))
 
     def stop_cache(self) -> None:
         """Stop the cache. Called when the broker exits."""
@@ -231,10 +234,10 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
             name = getattr(kind, "__name__", kind)
             raise Refused(f"{what} has a wrong body, expected {name}: {json_fault(wrong)}") from wrong
 
-    def _batches(self, reader: flight.MetadataRecordBatchReader) -> Iterator[pa.RecordBatch]:
+    def _chunks(self, reader: flight.MetadataRecordBatchReader) -> Iterator[flight.FlightStreamChunk]:
         while True:
             try:
-                batch = reader.read_chunk().data
+                chunk = reader.read_chunk()
             except StopIteration:
                 return
             except pa.ArrowMemoryError as error:  # see `bounded_allocator`
@@ -242,8 +245,10 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
                     f"a batch is too large for the memory of Arrow in this broker: {error}",
                     hint="Send smaller batches, without compression",
                 ) from None
-            self._require_allowed(batch.nbytes)
-            yield batch
+            if chunk.data is None:
+                raise Refused("a message of a stream has metadata and no batch")
+            self._require_allowed(chunk.data.nbytes)
+            yield chunk
 
     def _allowed(self, sent: Iterator[list[memoryview]]) -> Iterator[list[memoryview]]:
         for entries in sent:

@@ -21,10 +21,10 @@ from pyspark_ledger.ledger.ownership import require_trusted
 from pyspark_ledger.ledger.protocol.actions import ENTRY_SCHEMA, StageCommand
 from pyspark_ledger.ledger.protocol.commits import OpenStaging, PartRun, StagedPart, StagingPlace
 from pyspark_ledger.ledger.protocol.names import request_body
+from pyspark_ledger.ledger.transport.announced_batch import write_announced
 from pyspark_ledger.ledger.transport.discovery import BrokerRecord
 from pyspark_ledger.ledger.transport.errors import from_flight
 from pyspark_ledger.ledger.transport.part_file import PART_NAME, PartFile, frame_header
-from pyspark_ledger.ledger.transport.shared_ring import entry_batch
 
 _STAGED = msgspec.msgpack.Decoder(StagedPart)
 
@@ -100,7 +100,7 @@ class _RemotePart:
 
     def __init__(self, client: BrokerConnection, query: str, batch: int) -> None:
         self._meant = client.address, client.store_id
-        descriptor = flight.FlightDescriptor.for_command(request_body(StageCommand(query, batch)))
+        descriptor = flight.FlightDescriptor.for_command(request_body(StageCommand(query, batch, announced=True)))
         connection = client.connection()
         try:
             self._writer, self._reader = connection.do_put(descriptor, ENTRY_SCHEMA, client.options())
@@ -120,7 +120,7 @@ class _RemotePart:
             self._crc = crc32c(buffer, self._crc)
         self._entries += 1
         try:
-            self._writer.write_batch(entry_batch([data]))
+            write_announced(self._writer, data)
         except (pa.ArrowException, flight.FlightError, OSError) as error:
             raise from_flight(error, *self._meant) from None
 

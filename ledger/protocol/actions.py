@@ -387,10 +387,14 @@ class AppendCommand(msgspec.Struct, frozen=True, tag="append"):
 
 
 class StageCommand(msgspec.Struct, frozen=True, tag="stage"):
-    """Descriptor of DoPut with which a client on another host writes a staged part."""
+    """Descriptor of DoPut with which a client on another host writes a staged part.
+
+    If `announced` is set, the client announces each large batch (`ledger.transport.announced_batch`).
+    """
 
     query: Name
     batch: Int64
+    announced: bool = False
 
 
 class AcknowledgeCommand(msgspec.Struct, frozen=True, tag="acknowledge"):

@@ -1,0 +1,51 @@
+"""Announcement of a large batch of a staging stream. The receiver makes room before it receives the batch.
+
+Flight receives a whole batch before its receiver learns the size. So the sender first sends an empty batch, whose
+metadata has the size of the next batch:
+
+    empty batch [size u64]   batch   empty batch [size u64]   batch …        little-endian
+
+An earlier broker appends an empty batch to the part, which has no effect.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import pyarrow as pa
+from pyarrow import flight
+
+from pyspark_ledger.ledger.checksum import Buffer
+from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.transport.shared_ring import entry_batch
+
+ANNOUNCED_FROM = 1024 * 1024
+"""Bytes from which a batch must be announced."""
+_SIZE = struct.Struct("<Q")
+
+
+def write_announced(writer: flight.FlightStreamWriter, entry: Buffer) -> None:
+    """Send a batch of one entry, after an announcement if the batch is large."""
+    batch = entry_batch([entry])
+    if batch.nbytes >= ANNOUNCED_FROM:
+        writer.write_with_metadata(entry_batch([]), _SIZE.pack(batch.nbytes))
+    writer.write_batch(batch)
+
+
+def announced_size(chunk: flight.FlightStreamChunk) -> int:
+    """Return the size that a chunk announces; 0 if it is no announcement. Raises Refused for a wrong announcement."""
+    if chunk.app_metadata is None or chunk.data.num_rows:
+        return 0
+    if chunk.app_metadata.size != _SIZE.size:
+        raise Refused(f"an announcement has {chunk.app_metadata.size} bytes, expected {_SIZE.size}")
+    (size,) = _SIZE.unpack(chunk.app_metadata)
+    return int(size)
+
+
+def require_announced(batch: pa.RecordBatch, announced: int) -> None:
+    """Raise Refused if a large batch has not been announced with its size."""
+    if batch.nbytes > max(announced, ANNOUNCED_FROM):
+        raise Refused(
+            f"a batch of a staging stream has {batch.nbytes} bytes, {announced} were announced",
+            hint="Use one release of pyspark-ledger on the driver and on the executors",
+        )
