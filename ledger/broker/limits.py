@@ -29,6 +29,7 @@ from pyspark_ledger.ledger.errors import Unavailable
 
 _COUNT_AGAIN_MS = 250
 _EXPECTED_MS = 30_000
+_EXPECTED_PART = 4
 _LOOK_SECONDS = 1
 _MB = 1024 * 1024
 
@@ -93,8 +94,8 @@ class Connections:
 class InFlightBytes:
     """Counter of the bytes of all producers and staging streams that wait for the disk. At the limit, they wait.
 
-    A staging stream reserves the bytes that it *expects* before it receives them. At most half of the limit is for
-    expected bytes, so that they never keep producers waiting. Expected bytes that do not arrive count no longer after
+    A staging stream reserves the bytes that it *expects* before it receives them. At most a quarter of the limit is for
+    expected bytes. Reasons: they must not keep producers waiting, and gRPC and Arrow each have a copy of a batch. Expected bytes that do not arrive count no longer after
     `_EXPECTED_MS`, because a client can vanish without an end of its connection.
     """
 
@@ -131,11 +132,11 @@ class InFlightBytes:
     def expect(self, size: int) -> int:
         """Reserve bytes that a staging stream will receive. Return the number of the reservation.
 
-        Waits until there is room. A stream does not wait if no other stream expects bytes. A size above half of the
-        limit counts as half of the limit.
+        Waits until there is room. A stream does not wait if no other stream expects bytes. A size above a quarter
+        of the limit counts as a quarter.
         """
         with self._changed:
-            size = min(size, self._most() // 2)
+            size = min(size, self._most() // _EXPECTED_PART)
             self._wait(lambda: not self._expected_bytes() or self._has_room(size))
             number = next(self._numbers)
             self._expected[number] = (size, self._clock() + _EXPECTED_MS)
@@ -149,7 +150,7 @@ class InFlightBytes:
 
     def _has_room(self, size: int) -> bool:
         expected = self._expected_bytes() + size
-        return expected <= self._most() // 2 and self._bytes + expected <= self._most()
+        return expected <= self._most() // _EXPECTED_PART and self._bytes + expected <= self._most()
 
     def _expected_bytes(self) -> int:
         if not self._expected:

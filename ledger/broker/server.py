@@ -182,7 +182,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
                 elif isinstance(command, AcknowledgeCommand):
                     writer.write(msgspec.msgpack.encode(self._acknowledge(command, (chunk.data for chunk in chunks))))
                 else:
-                    batches = self._staged.received(chunks, announced=command.announced)
+                    batches = self._staged.received(chunks, writer.write if command.announced else None)
                     writer.write(msgspec.msgpack.encode(self._stage(command, batches)))
 
     def stop_cache(self) -> None:
@@ -345,6 +345,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
             self.token_path,
             self.append_socket,
             self._place,
+            announcements=True,
         )
 
     def _shutdown(self, _: Empty) -> Empty:

@@ -25,6 +25,7 @@ from pyspark_ledger.ledger.transport.announced_batch import write_announced
 from pyspark_ledger.ledger.transport.discovery import BrokerRecord
 from pyspark_ledger.ledger.transport.errors import from_flight
 from pyspark_ledger.ledger.transport.part_file import PART_NAME, PartFile, frame_header
+from pyspark_ledger.ledger.transport.shared_ring import entry_batch
 
 _STAGED = msgspec.msgpack.Decoder(StagedPart)
 
@@ -100,7 +101,9 @@ class _RemotePart:
 
     def __init__(self, client: BrokerConnection, query: str, batch: int) -> None:
         self._meant = client.address, client.store_id
-        descriptor = flight.FlightDescriptor.for_command(request_body(StageCommand(query, batch, announced=True)))
+        self._announced = client.answers_announcements()
+        command = StageCommand(query, batch, announced=self._announced)
+        descriptor = flight.FlightDescriptor.for_command(request_body(command))
         connection = client.connection()
         try:
             self._writer, self._reader = connection.do_put(descriptor, ENTRY_SCHEMA, client.options())
@@ -120,7 +123,10 @@ class _RemotePart:
             self._crc = crc32c(buffer, self._crc)
         self._entries += 1
         try:
-            write_announced(self._writer, data)
+            if self._announced:
+                write_announced(self._writer, self._reader, data)
+            else:
+                self._writer.write_batch(entry_batch([data]))
         except (pa.ArrowException, flight.FlightError, OSError) as error:
             raise from_flight(error, *self._meant) from None
 

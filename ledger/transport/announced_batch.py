@@ -1,11 +1,12 @@
-"""Announcement of a large batch of a staging stream. The receiver makes room before it receives the batch.
+"""Announcement of a large batch of a staging stream. The broker makes room before the client sends the batch.
 
-Flight receives a whole batch before its receiver learns the size. So the sender first sends an empty batch, whose
-metadata has the size of the next batch:
+Flight receives a whole batch before its receiver learns the size. So the client first sends an empty batch, whose
+metadata has the size of the next batch. It sends the next batch after the broker's answer:
 
-    empty batch [size u64]   batch   empty batch [size u64]   batch …        little-endian
+    client    empty batch [size u64]            batch   empty batch [size u64]            batch …      little-endian
+    broker                             [room]                                    [room]
 
-An earlier broker appends an empty batch to the part, which has no effect.
+A broker states in its reply to `hello` whether it answers announcements.
 """
 
 from __future__ import annotations
@@ -21,14 +22,17 @@ from pyspark_ledger.ledger.transport.shared_ring import entry_batch
 
 ANNOUNCED_FROM = 1024 * 1024
 """Bytes from which a batch must be announced."""
+ROOM = b"room"
+"""Answer of the broker to an announcement."""
 _SIZE = struct.Struct("<Q")
 
 
-def write_announced(writer: flight.FlightStreamWriter, entry: Buffer) -> None:
-    """Send a batch of one entry, after an announcement if the batch is large."""
+def write_announced(writer: flight.FlightStreamWriter, reader: flight.FlightMetadataReader, entry: Buffer) -> None:
+    """Send a batch of one entry. If the batch is large, announce it and wait for the broker's answer before."""
     batch = entry_batch([entry])
     if batch.nbytes >= ANNOUNCED_FROM:
         writer.write_with_metadata(entry_batch([]), _SIZE.pack(batch.nbytes))
+        reader.read()  # returns None if the broker has ended the stream; then the next write raises its error
     writer.write_batch(batch)
 
 

@@ -1,52 +1,52 @@
 """Batches of staging streams, received within a share of the bytes in flight of all producers.
 
-    announcement ─▶ wait for room ─▶ receive the batch ─▶ write it to the part ─▶ give the room back
+    announcement ─▶ wait for room ─▶ answer ─▶ receive the batch ─▶ write it to the part ─▶ give the room back
 
 Rules
-- A stream that announces its large batches receives one when there is room for it. Until then gRPC's flow control
-  stops the sender.
-- At most `_SILENT_MAX` streams that announce nothing are served at once. Others wait for up to `_SECONDS`, and are then
-  refused. Such a stream is that of an earlier release, or of another program.
+- A stream that announces its large batches sends one when there is room for it. Reason: gRPC also receives up to
+  twenty megabytes of a stream that the broker does not read.
+- At most `_SILENT_MAX` streams that announce nothing are served at once, and others are refused. Such a stream is that
+  of an earlier release, or of another program.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 from pyarrow import flight
 
 from pyspark_ledger.ledger.broker.limits import InFlightBytes
 from pyspark_ledger.ledger.errors import Unavailable
-from pyspark_ledger.ledger.transport.announced_batch import announced_size, require_announced
+from pyspark_ledger.ledger.transport.announced_batch import ROOM, announced_size, require_announced
 
 _SILENT_MAX = 2
-_SECONDS = 60
 
 
 class StagedBatches:
     """Receiver of the staging streams of one broker."""
 
-    def __init__(self, in_flight: InFlightBytes, *, seconds: float = _SECONDS) -> None:
+    def __init__(self, in_flight: InFlightBytes) -> None:
         self._in_flight = in_flight
-        self._seconds = seconds
         self._silent = threading.BoundedSemaphore(_SILENT_MAX)
 
-    def received(self, chunks: Iterator[flight.FlightStreamChunk], *, announced: bool) -> Iterator[pa.RecordBatch]:
-        """Yield the batches of a stream. `announced` means that the stream announces its large batches.
+    def received(
+        self, chunks: Iterator[flight.FlightStreamChunk], answer: Callable[[bytes], object] | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the batches of a stream. `answer` answers announcements; None if the stream makes none.
 
         Raises Refused for a large batch without an announcement. Raises Unavailable if too many streams announce
         nothing.
         """
-        if announced:
-            yield from self._announced(chunks)
+        if answer is not None:
+            yield from self._announced(chunks, answer)
             return
-        if not self._silent.acquire(timeout=self._seconds):
+        if not self._silent.acquire(blocking=False):
             raise Unavailable(
-                f"{_SILENT_MAX} staging streams that do not announce their batches are being served, no more are "
-                f"allowed, and this stream has waited for {self._seconds} s",
-                hint="Use one release of pyspark-ledger on the driver and on the executors",
+                f"this broker is receiving {_SILENT_MAX} staging streams that do not announce their batches, and "
+                "allows no more",
+                hint="Install the broker's release of pyspark-ledger on the driver and on the executors",
             )
         try:
             for chunk in chunks:
@@ -54,7 +54,9 @@ class StagedBatches:
         finally:
             self._silent.release()
 
-    def _announced(self, chunks: Iterator[flight.FlightStreamChunk]) -> Iterator[pa.RecordBatch]:
+    def _announced(
+        self, chunks: Iterator[flight.FlightStreamChunk], answer: Callable[[bytes], object]
+    ) -> Iterator[pa.RecordBatch]:
         size, number = 0, -1
         try:
             for chunk in chunks:
@@ -62,6 +64,7 @@ class StagedBatches:
                 if following:
                     self._in_flight.give_expected(number)
                     size, number = following, self._in_flight.expect(following)
+                    answer(ROOM)
                     continue
                 require_announced(chunk.data, size)
                 yield chunk.data

@@ -41,6 +41,10 @@ class Chunk(NamedTuple):
     app_metadata: pa.Buffer | None = None
 
 
+def answer(_: bytes) -> None:
+    """Nobody waits for the answer."""
+
+
 def announcement(size: int) -> Chunk:
     return Chunk(entry_batch([]), pa.py_buffer(size.to_bytes(8, "little")))
 
@@ -63,14 +67,14 @@ def clock() -> Clock:
 
 @pytest.fixture
 def in_flight(clock: Clock) -> InFlightBytes:
-    return InFlightBytes(lambda: 16 * MIB, clock)
+    return InFlightBytes(lambda: 32 * MIB, clock)
 
 
 def test_announced_batches_take_room_until_they_are_used(in_flight: InFlightBytes) -> None:
     size = large().data.nbytes
     sizes = list[int]()
     chunks = iter([announcement(size), large(), Chunk(entry_batch([b"small"])), announcement(5), announcement(7)])
-    for _ in StagedBatches(in_flight).received(chunks, announced=True):
+    for _ in StagedBatches(in_flight).received(chunks, answer):
         sizes.append(in_flight.size)
     assert sizes == [size, 0]
     assert in_flight.size == 0
@@ -89,11 +93,11 @@ def test_batch_that_differs_from_its_announcement_is_refused(
     in_flight: InFlightBytes, chunks: list[Chunk], said: str
 ) -> None:
     with pytest.raises(Refused, match=said):
-        list(StagedBatches(in_flight).received(iter(chunks), announced=True))
+        list(StagedBatches(in_flight).received(iter(chunks), answer))
     assert in_flight.size == 0
 
 
-def test_a_hundred_streams_receive_half_of_the_bytes_at_once(in_flight: InFlightBytes) -> None:
+def test_a_hundred_streams_receive_a_quarter_of_the_bytes_at_once(in_flight: InFlightBytes) -> None:
     staged, lock, now, most = StagedBatches(in_flight), threading.Lock(), 0, 0
 
     def chunks() -> Iterator[Chunk]:
@@ -107,8 +111,7 @@ def test_a_hundred_streams_receive_half_of_the_bytes_at_once(in_flight: InFlight
             now -= 1
 
     streams = [
-        threading.Thread(target=lambda: list(staged.received(chunks(), announced=True)), daemon=True)
-        for _ in range(100)
+        threading.Thread(target=lambda: list(staged.received(chunks(), answer)), daemon=True) for _ in range(100)
     ]
     for stream in streams:
         stream.start()
@@ -118,11 +121,11 @@ def test_a_hundred_streams_receive_half_of_the_bytes_at_once(in_flight: InFlight
     assert most == 2
 
 
-def test_producers_keep_half_and_expected_bytes_run_out(in_flight: InFlightBytes, clock: Clock) -> None:
+def test_producers_keep_their_share_and_expected_bytes_run_out(in_flight: InFlightBytes, clock: Clock) -> None:
     in_flight.expect(8 * MIB)
-    in_flight.take(8 * MIB, lambda: False)  # waits for nobody
-    assert in_flight.size == 16 * MIB
-    in_flight.give(8 * MIB)
+    in_flight.take(24 * MIB, lambda: False)  # waits for nobody
+    assert in_flight.size == 32 * MIB
+    in_flight.give(24 * MIB)
     waiting = threading.Thread(target=lambda: in_flight.expect(8 * MIB), daemon=True)
     waiting.start()
     clock.now = 30_001
@@ -140,15 +143,15 @@ def test_a_part_larger_than_the_limit_does_not_wait_for_ever(in_flight: InFlight
 
 
 def test_streams_that_announce_nothing_are_few(in_flight: InFlightBytes) -> None:
-    staged = StagedBatches(in_flight, seconds=0)
-    held = [staged.received(iter([large(), large()]), announced=False) for _ in range(2)]
+    staged = StagedBatches(in_flight)
+    held = [staged.received(iter([large(), large()]), None) for _ in range(2)]
     for stream in held:
         next(stream)
-    with pytest.raises(Unavailable, match="2 staging streams that do not announce"):
-        next(staged.received(iter([large()]), announced=False))
-    assert len(list(staged.received(iter([Chunk(entry_batch([b"x"]))]), announced=True))) == 1
+    with pytest.raises(Unavailable, match="receiving 2 staging streams that do not announce"):
+        next(staged.received(iter([large()]), None))
+    assert len(list(staged.received(iter([Chunk(entry_batch([b"x"]))]), answer))) == 1
     list(held[0])
-    assert len(list(staged.received(iter([large()]), announced=False))) == 1
+    assert len(list(staged.received(iter([large()]), None))) == 1
 
 
 def test_a_client_with_too_many_streams_is_refused_by_name() -> None:
