@@ -95,8 +95,8 @@ class InFlightBytes:
     """Counter of the bytes of all producers and staging streams that wait for the disk. At the limit, they wait.
 
     A staging stream reserves the bytes that it *expects* before it receives them. At most a quarter of the limit is for
-    expected bytes. Reasons: they must not keep producers waiting, and gRPC and Arrow each have a copy of a batch. Expected bytes that do not arrive count no longer after
-    `_EXPECTED_MS`, because a client can vanish without an end of its connection.
+    expected bytes. Reasons: they must not keep producers waiting, and gRPC and Arrow each have a copy of a batch.
+    After `_EXPECTED_MS` a reservation ends, because a client can vanish without an end of its connection.
     """
 
     def __init__(self, most: Callable[[], int], monotonic_ms: Clock) -> None:
@@ -160,7 +160,7 @@ class InFlightBytes:
         return sum(size for size, _ in self._expected.values())
 
     def _wait(self, done: Callable[[], object]) -> None:
-        """Wait until `done` returns true. Nobody notifies when expected bytes count no longer, so look again."""
+        """Wait until `done` returns true. Nobody notifies when a reservation ends, so check again."""
         while not self._changed.wait_for(done, _LOOK_SECONDS if self._expected else None):
             continue
 

@@ -83,11 +83,11 @@ def bounded_allocator(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that bound Arrow's memory in a broker which other processes reach over TCP.
 
     Reason: Arrow decompresses a received batch before the broker's code sees it. A few kilobytes can become gigabytes.
-    With these variables a single allocation of Arrow is at most 160 MiB, all together are at most 2 GiB, and a larger
-    one fails with an error of this call only. Maps, gRPC and Python allocate elsewhere.
+    With these variables one allocation of Arrow is at most 160 MiB, and all together are at most 2 GiB. A larger one
+    fails, with an error of this call only. Maps, gRPC and Python allocate elsewhere.
 
-    Returns an empty dictionary if a variable of `environ` chooses the allocator, if pyarrow is too old, or if the host
-    counts reserved address space as used memory.
+    Returns an empty dictionary if a variable of `environ` chooses the allocator, or if pyarrow is too old. Also if the
+    host counts reserved address space as used memory.
     """
     if any(name.startswith(("MIMALLOC_", "ARROW_DEFAULT_MEMORY_POOL")) for name in environ):
         return {}

@@ -19,9 +19,9 @@ from pyspark_ledger.ledger.client.broker_connection import BrokerConnection
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.ownership import require_trusted
 from pyspark_ledger.ledger.protocol.actions import ENTRY_SCHEMA, StageCommand
+from pyspark_ledger.ledger.protocol.announcements import ANNOUNCED_FROM, announcement_of
 from pyspark_ledger.ledger.protocol.commits import OpenStaging, PartRun, StagedPart, StagingPlace
 from pyspark_ledger.ledger.protocol.names import request_body
-from pyspark_ledger.ledger.transport.announced_batch import write_announced
 from pyspark_ledger.ledger.transport.discovery import BrokerRecord
 from pyspark_ledger.ledger.transport.errors import from_flight
 from pyspark_ledger.ledger.transport.part_file import PART_NAME, PartFile, frame_header
@@ -123,10 +123,11 @@ class _RemotePart:
             self._crc = crc32c(buffer, self._crc)
         self._entries += 1
         try:
-            if self._announced:
-                write_announced(self._writer, self._reader, data)
-            else:
-                self._writer.write_batch(entry_batch([data]))
+            batch = entry_batch([data])
+            if self._announced and batch.nbytes >= ANNOUNCED_FROM:
+                self._writer.write_with_metadata(entry_batch([]), announcement_of(batch.nbytes))
+                self._reader.read()  # returns None if the broker has ended the stream; then `write_batch` raises
+            self._writer.write_batch(batch)
         except (pa.ArrowException, flight.FlightError, OSError) as error:
             raise from_flight(error, *self._meant) from None
 

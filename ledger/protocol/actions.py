@@ -392,7 +392,7 @@ class StageCommand(msgspec.Struct, frozen=True, tag="stage"):
     """Descriptor of DoPut with which a client on another host writes a staged part.
 
     If `announced` is set, the client announces each large batch, and waits for the broker's answer before it sends the
-    batch (`ledger.transport.announced_batch`).
+    batch (`ledger.protocol.announcements`).
     """
 
     query: Name

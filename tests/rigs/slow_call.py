@@ -14,7 +14,7 @@ _SERVICE = "/arrow.flight.protocol.FlightService"
 
 
 class SlowCall:
-    """One call of Flight over a connection of its own. Takes little memory itself, however large the body is."""
+    """Call of Flight over a connection of its own. Takes little memory itself, however large the body is."""
 
     def __init__(self, port: int, method: str, *headers: tuple[str, str], tls: ssl.SSLContext | None = None) -> None:
         self._socket = socket.create_connection(("localhost", port), 30)

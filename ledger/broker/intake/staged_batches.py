@@ -19,7 +19,7 @@ from pyarrow import flight
 
 from pyspark_ledger.ledger.broker.limits import InFlightBytes
 from pyspark_ledger.ledger.errors import Unavailable
-from pyspark_ledger.ledger.transport.announced_batch import ROOM, announced_size, require_announced
+from pyspark_ledger.ledger.protocol.announcements import ROOM, announced_size, require_announced
 
 _SILENT_MAX = 2
 

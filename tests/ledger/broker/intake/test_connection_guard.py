@@ -1,4 +1,4 @@
-"""Goal: who has no token takes little memory, and never keeps anybody with a token out.
+"""Goal: who has no token takes little memory, and keeps no client with a token out.
 
 Method: connections with made-up numbers, sockets of this process, and a broker that gets bodies without a token.
 """

@@ -22,9 +22,9 @@ from pyspark_ledger.ledger.client.client import Client
 from pyspark_ledger.ledger.client.credentials import Credentials
 from pyspark_ledger.ledger.errors import Refused, Unavailable
 from pyspark_ledger.ledger.protocol.actions import ENTRY_SCHEMA, StageCommand
+from pyspark_ledger.ledger.protocol.announcements import ANNOUNCED_FROM
 from pyspark_ledger.ledger.protocol.commits import StagedPart
 from pyspark_ledger.ledger.protocol.names import request_body
-from pyspark_ledger.ledger.transport.announced_batch import ANNOUNCED_FROM
 from pyspark_ledger.ledger.transport.shared_ring import entry_batch
 from tests.rigs.certificates import certificates
 from tests.rigs.deadline import wait_until
@@ -35,7 +35,7 @@ MIB = 1024 * 1024
 
 
 class Chunk(NamedTuple):
-    """What Flight gives for a batch and its metadata."""
+    """Batch and its metadata, as Flight returns them."""
 
     data: pa.RecordBatch
     app_metadata: pa.Buffer | None = None

@@ -16,9 +16,7 @@ import struct
 import pyarrow as pa
 from pyarrow import flight
 
-from pyspark_ledger.ledger.checksum import Buffer
 from pyspark_ledger.ledger.errors import Refused
-from pyspark_ledger.ledger.transport.shared_ring import entry_batch
 
 ANNOUNCED_FROM = 1024 * 1024
 """Bytes from which a batch must be announced."""
@@ -27,13 +25,9 @@ ROOM = b"room"
 _SIZE = struct.Struct("<Q")
 
 
-def write_announced(writer: flight.FlightStreamWriter, reader: flight.FlightMetadataReader, entry: Buffer) -> None:
-    """Send a batch of one entry. If the batch is large, announce it and wait for the broker's answer before."""
-    batch = entry_batch([entry])
-    if batch.nbytes >= ANNOUNCED_FROM:
-        writer.write_with_metadata(entry_batch([]), _SIZE.pack(batch.nbytes))
-        reader.read()  # returns None if the broker has ended the stream; then the next write raises its error
-    writer.write_batch(batch)
+def announcement_of(size: int) -> bytes:
+    """Return the metadata of the empty batch that announces a batch of `size` bytes."""
+    return _SIZE.pack(size)
 
 
 def announced_size(chunk: flight.FlightStreamChunk) -> int:
