@@ -15,40 +15,31 @@ import pyarrow as pa
 
 from pyspark_ledger.ledger.clock import Clock
 
-_MB = 1024 * 1024
-_GROWTH = 64 * _MB  # less than this is not worth the work
-_SOON_MS = 2_000
-_LATER_MS_MAX = 300_000
+_GROWTH = 64 * 1024 * 1024  # less than this is not worth the work
+_PAUSE_MS = 10_000
 
 
 class FreedMemory:
-    """Decision when freed memory is returned. `used` returns the process's own memory in bytes.
+    """Decision when freed memory is returned: every ten seconds, while the process has much more than its least.
 
-    Rule: soon after the memory has grown. If a return frees little, the next one comes later, because it takes the
-    locks of the allocator.
+    A return takes milliseconds, also if it finds nothing. `used` returns the process's own memory in bytes.
     """
 
     def __init__(self, used: Callable[[], int], give_back: Callable[[], None], monotonic_ms: Clock) -> None:
         self._used = used
         self._give_back = give_back
         self._clock = monotonic_ms
-        self._least = self._last = used()
-        self._pause_ms = _SOON_MS
+        self._least = used()
         self._due_ms = 0
 
     def check(self) -> bool:
         """Return freed memory if it is due. Return whether it was. Called about twice a second."""
-        before, now = self._used(), self._clock()
-        self._least = min(self._least, before)
-        if before - self._last > _GROWTH:
-            self._pause_ms, self._due_ms, self._last = _SOON_MS, now + _SOON_MS, before
-        if before - self._least <= _GROWTH or now < self._due_ms:
+        used, now = self._used(), self._clock()
+        self._least = min(self._least, used)
+        if used - self._least <= _GROWTH or now < self._due_ms:
             return False
         self._give_back()
-        self._last = self._used()
-        if before - self._last < _GROWTH // 4:
-            self._pause_ms = min(2 * self._pause_ms, _LATER_MS_MAX)
-        self._due_ms = now + self._pause_ms
+        self._due_ms = now + _PAUSE_MS
         return True
 
 
