@@ -136,7 +136,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         if listening.tokens:
             port = self.port
             self._guard = ConnectionGuard(
-                lambda: connections_of(port), lambda: settings.now.maxRequestBodyBytes, monotonic_ms
+                lambda known: connections_of(port, known), lambda: settings.now.maxRequestBodyBytes, monotonic_ms
             )
             self._guard.start()
 

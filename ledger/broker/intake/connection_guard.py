@@ -27,6 +27,7 @@ import stat
 import struct
 import threading
 from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import unquote
@@ -57,18 +58,23 @@ class Connection:
     close: Callable[[], None]
 
 
+Sockets = tuple[set[int], list[Connection]]
+"""Inodes of all open sockets, and the connections among them that the guard does not know."""
+
+
 class ConnectionGuard:
     """Guard of one port. Thread-safe."""
 
     def __init__(
-        self, connections: Callable[[], list[Connection]], request_max: Callable[[], int], monotonic_ms: Clock
+        self, connections: Callable[[AbstractSet[int]], Sockets], request_max: Callable[[], int], monotonic_ms: Clock
     ) -> None:
         self._connections = connections
         self._request_max = request_max
         self._clock = monotonic_ms
         self._lock = threading.Lock()
         self._peers: dict[str, tuple[Peer | None, int]] = {}
-        self._admitted: set[int] = set()
+        self._admitted: dict[int, Peer] = {}
+        self._foreign: set[int] = set()  # sockets that are no connections of the port, such as those to S3
         self._since: dict[int, int] = {}
 
     def start(self) -> None:
@@ -83,9 +89,7 @@ class ConnectionGuard:
 
     def sweep(self) -> int:
         """Compare all connections with the limits once. Return the number of connections that were closed."""
-        connections, now = self._connections(), self._clock()
-        self._note(connections, now)
-        unknown = [found for found in connections if found.inode not in self._admitted]
+        unknown, now = self._noted(), self._clock()
         most = self._request_max() + _ABOVE
         small = [found for found in unknown if found.received <= most]
         large = [found for found in unknown if found.received > most]
@@ -100,18 +104,23 @@ class ConnectionGuard:
         self._close([found for found in unknown if found.inode in closing], closing)
         return len(closing)
 
-    def _note(self, connections: list[Connection], now: int) -> None:
-        """Record which connections are new, admitted or gone."""
-        open_ = {found.inode for found in connections}
-        self._since = {found.inode: self._since.get(found.inode, now) for found in connections}
+    def _noted(self) -> list[Connection]:
+        """Record which connections are new, admitted or gone. Return those that are not admitted."""
+        inodes, connections = self._connections(self._admitted.keys() | self._foreign)
+        self._foreign = inodes - self._admitted.keys() - {found.inode for found in connections}
+        now = self._clock()
         with self._lock:
             admitted = {peer for peer, _ in self._peers.values()}
-            self._admitted = {found.inode for found in connections if found.peer in admitted} | (self._admitted & open_)
-            peers = {found.peer for found in connections}
+            self._admitted = {inode: peer for inode, peer in self._admitted.items() if inode in inodes}
+            self._admitted |= {found.inode: found.peer for found in connections if found.peer in admitted}
+            peers = set(self._admitted.values())
             # A new connection may be missing in `connections`, so its name is kept for a while.
             self._peers = {
                 name: (peer, at) for name, (peer, at) in self._peers.items() if peer in peers or now - at < 10_000
             }
+        unknown = [found for found in connections if found.inode not in self._admitted]
+        self._since = {found.inode: self._since.get(found.inode, now) for found in unknown}
+        return unknown
 
     def _close(self, connections: list[Connection], reasons: dict[int, str]) -> None:
         for found in connections:
@@ -161,15 +170,20 @@ def _plain(host: str) -> str:
     return str(mapped or address)
 
 
-def connections_of(port: int) -> list[Connection]:
-    """Return the open connections of this process at one of its ports."""
-    found = []
+def connections_of(port: int, known: AbstractSet[int]) -> Sockets:
+    """Return the open sockets of this process, and its connections at one of its ports that are not `known`.
+
+    A known socket costs one call of the system, another five. A process can have thousands.
+    """
+    inodes, found = set[int](), list[Connection]()
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 — only the names are needed
         with suppress(OSError):  # closed meanwhile
             status = os.fstat(int(name))
             if stat.S_ISSOCK(status.st_mode):
-                found += _connection(int(name), status.st_ino, port)
-    return found
+                inodes.add(status.st_ino)
+                if status.st_ino not in known:
+                    found += _connection(int(name), status.st_ino, port)
+    return inodes, found
 
 
 def _connection(fd: int, inode: int, port: int) -> list[Connection]:

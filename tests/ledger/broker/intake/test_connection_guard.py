@@ -6,6 +6,7 @@ Method: connections with made-up numbers, sockets of this process, and a broker 
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,6 +17,7 @@ from pyspark_ledger.ledger.broker.intake.connection_guard import (
     Connection,
     ConnectionGuard,
     Peer,
+    Sockets,
     connections_of,
     peer_of,
 )
@@ -39,12 +41,13 @@ class Clients:
         self.closed: list[int] = []
         self.guard = ConnectionGuard(self.open, lambda: 16 * MIB, lambda: self.now)
 
-    def open(self) -> list[Connection]:
-        return [
+    def open(self, known: Iterable[int] = ()) -> Sockets:
+        found = [
             Connection(number, (HOST, number), size, lambda number=number: self.closed.append(number))  # type: ignore[misc]
             for number, size in self.received.items()
             if number not in self.closed
         ]
+        return {one.inode for one in found}, [one for one in found if one.inode not in known]
 
 
 @pytest.fixture
@@ -76,7 +79,7 @@ def test_admitted_once_is_admitted_until_it_ends(clients: Clients) -> None:
 def test_many_that_send_little_are_bounded_together(clients: Clients) -> None:
     clients.received = dict.fromkeys(range(20), 10 * MIB) | {20: 11 * MIB, 21: 1}
     assert clients.guard.sweep() == 9
-    assert sum(found.received for found in clients.open()) <= 128 * MIB
+    assert sum(found.received for found in clients.open()[1]) <= 128 * MIB
     assert 20 in clients.closed
     assert 21 not in clients.closed
 
@@ -113,11 +116,12 @@ def test_connections_of_a_port_have_their_received_bytes(family: socket.AddressF
     host = "127.0.0.1" if family == socket.AF_INET else "::1"
     with socket.create_server((host, 0), family=family) as listener, socket.create_server((host, 0), family=family):
         port = listener.getsockname()[1]
-        assert connections_of(port) == []
+        assert connections_of(port, set())[1] == []
         with socket.create_connection((host, port), 30) as client, listener.accept()[0] as accepted:
             client.sendall(b"x" * 1000)
             assert len(accepted.recv(1000, socket.MSG_WAITALL)) == 1000
-            (found,) = connections_of(port)
+            inodes, (found,) = connections_of(port, set())
+            assert connections_of(port, inodes) == (inodes, [])
             assert (found.peer, found.received) == (client.getsockname()[:2], 1000)
             found.close()
             client.settimeout(30)
