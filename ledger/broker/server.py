@@ -30,7 +30,6 @@ from pyspark_ledger.ledger.broker.append_stream import AppendStream, Replies, en
 from pyspark_ledger.ledger.broker.error_log import ErrorLog
 from pyspark_ledger.ledger.broker.intake.connection_guard import ConnectionGuard, connections_of, peer_of
 from pyspark_ledger.ledger.broker.intake.staged_batches import StagedBatches
-from pyspark_ledger.ledger.broker.intake.token_before_stream import TokenBeforeStream
 from pyspark_ledger.ledger.broker.limits import Activity, BrokerLimits
 from pyspark_ledger.ledger.broker.listening import Listening
 from pyspark_ledger.ledger.broker.live_settings import LiveSettings
@@ -76,10 +75,11 @@ from pyspark_ledger.ledger.transport.store_id_header import (
     require_meant,
     require_store,
 )
-from pyspark_ledger.ledger.transport.tokens import require_allowed, require_token
+from pyspark_ledger.ledger.transport.tokens import BearerTokenFactory, require_allowed, require_token
 
 # Actions without a limit of concurrent calls. An operator needs them while the broker is overloaded.
 _ALWAYS = frozenset({"hello", "health", "settings", "settings.change", "shutdown"})
+_BUSY_BYTES = 1024**3  # half of the memory that `bounded_allocator` allows
 # Maximum number of blocks in a group. The server first prepares all blocks of a group in Python. Then it copies and
 # sends the blocks. Reason: a copy overwrites the processor's caches, and Python's work after a copy is four times as
 # slow. The cost: the broker keeps a group in memory until the client reads it. So a group has at most
@@ -109,7 +109,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
     ) -> None:
         middleware = {MIDDLEWARE: StoreIdHeaderFactory(), batch_header.MIDDLEWARE: BatchHeaderFactory()}
         if listening.tokens:
-            middleware[tokens.MIDDLEWARE] = TokenBeforeStream(listening.tokens)
+            middleware[tokens.MIDDLEWARE] = BearerTokenFactory(listening.tokens)
         self.stopping = stopping
         self._store = store
         self._place = live_place(store.path)
@@ -241,10 +241,10 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
             except StopIteration:
                 return
             except pa.ArrowMemoryError as error:  # see `bounded_allocator`
-                raise Refused(
-                    f"a batch is too large for the memory of Arrow in this broker: {error}",
-                    hint="Send smaller batches, without compression",
-                ) from None
+                text = f"a batch is too large for the memory of Arrow in this broker: {error}"
+                if pa.total_allocated_bytes() > _BUSY_BYTES:
+                    raise Unavailable(text, hint="Other clients use this memory: repeat the call") from None
+                raise Refused(text, hint="Send smaller batches, without compression") from None
             if chunk.data is None:
                 raise Refused("a message of a stream has metadata and no batch")
             self._require_allowed(chunk.data.nbytes)

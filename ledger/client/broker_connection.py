@@ -228,6 +228,7 @@ class BrokerConnection:
             if self._connection is failed:
                 self._connection = None
                 self._token = None
+                self._announcements = None
 
     def close(self) -> None:
         """Close the connection. A later call opens a new connection."""
