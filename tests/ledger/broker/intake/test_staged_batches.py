@@ -5,6 +5,7 @@ Method: chunks that are made up, streams in threads, and a real broker that gets
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +22,7 @@ from pyspark_ledger.ledger.broker.limits import InFlightBytes, StreamsOfClients
 from pyspark_ledger.ledger.client.client import Client
 from pyspark_ledger.ledger.client.credentials import Credentials
 from pyspark_ledger.ledger.errors import Refused, Unavailable
-from pyspark_ledger.ledger.protocol.actions import ENTRY_SCHEMA, StageCommand
+from pyspark_ledger.ledger.protocol.actions import ENTRY_SCHEMA, StageCommand, Welcome
 from pyspark_ledger.ledger.protocol.announcements import ANNOUNCED_FROM
 from pyspark_ledger.ledger.protocol.commits import StagedPart
 from pyspark_ledger.ledger.protocol.names import request_body
@@ -183,5 +184,13 @@ def test_parts_of_this_and_of_an_earlier_release_are_staged(rig: Rig, tmp_path: 
     writer.done_writing()
     assert msgspec.msgpack.decode(reader.read().to_pybytes(), type=StagedPart).entries == 1
     writer.close()
+    # An earlier broker states nothing about announcements, so this client makes none.
+    welcome = json.loads(msgspec.json.encode(client.hello()))
+    assert welcome.pop("announcements")
+    client._announcements = msgspec.json.decode(json.dumps(welcome), type=Welcome).announcements
+    assert not client.answers_announcements()
+    with client.stage_part("q", 2) as part:
+        part.write([one], 1)
+        assert part.close().entries == 1
     client.close()
     wait_until(lambda: not list((rig.store / "staging").glob("*.tmp")), "nothing is left")
