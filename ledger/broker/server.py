@@ -175,8 +175,11 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
             require_allowed(context, type(command).__name__, command)
             step = type(command).__struct_config__.tag
             chunks, client = self._chunks(reader), (peer_of(context.peer()) or ("",))[0]
-            room = self._admission.streams.counted(client), self._admission.requests.counted()
-            with room[0], room[1], timed_step(str(step), ledger=_ledger_of(command)):
+            with (
+                self._admission.streams.counted(client),
+                self._admission.requests.counted(),
+                timed_step(str(step), ledger=_ledger_of(command)),
+            ):
                 if isinstance(command, AppendCommand):
                     self._append(command, _MetadataReplies(writer), (entries_of(chunk.data) for chunk in chunks))
                 elif isinstance(command, AcknowledgeCommand):
