@@ -133,8 +133,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         self._guard: ConnectionGuard | None = None
         # Nothing that a call needs is set after this statement, because calls can arrive as soon as it has run.
         super().__init__(listening.address, middleware=middleware, **listening.tls)
-        if listening.tokens:
-            port = self.port
+        if listening.tokens and (port := self.port) > 0:  # a Unix socket has no port
             self._guard = ConnectionGuard(
                 lambda known: connections_of(port, known), lambda: settings.now.maxRequestBodyBytes, monotonic_ms
             )
