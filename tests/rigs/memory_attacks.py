@@ -86,12 +86,13 @@ def used(pid: int) -> int:
 
 def _at_once(number: int, work: Callable[[int], object]) -> None:
     """Run `work` in threads, and print the errors by their kind."""
+    errors = list[str]()
 
     def one(place: int) -> None:
         try:
             work(place)
         except (LedgerError, flight.FlightError, pa.ArrowException, OSError) as error:
-            print(f"{type(error).__name__}: {str(error).splitlines()[0][:120]}")  # noqa: T201 — for the test
+            errors.append(f"{type(error).__name__}: {str(error).splitlines()[0][:120]}")
 
     threads = [threading.Thread(target=one, args=(place,), daemon=True) for place in range(number)]
     for thread in threads:
@@ -99,6 +100,7 @@ def _at_once(number: int, work: Callable[[int], object]) -> None:
     for thread in threads:
         thread.join(_ATTACK_SECONDS)
     assert not any(thread.is_alive() for thread in threads)
+    print("".join(f"{error}\n" for error in errors), end="")  # noqa: T201 — for the test
 
 
 def _bodies(method: str) -> Callable[[AttackedPort], None]:
