@@ -16,6 +16,8 @@ Rules of `store move`
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +26,7 @@ from rich.console import Console
 
 from pyspark_ledger.connector.cli.ledgers import Durability, Output, OutputOption, StoreOption, reporting, show
 from pyspark_ledger.connector.cli.wording import counted
+from pyspark_ledger.ledger.client.broker_environment import bounded_allocator
 from pyspark_ledger.ledger.client.connect import stop_broker
 from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.display.progress_bar import progress_bar
@@ -67,9 +70,12 @@ def serve(
     ] = None,
 ) -> None:
     """Serve a store until SIGTERM."""
+    directory = _directory(store)
+    allocator = bounded_allocator(os.environ)
+    if allocator:  # Arrow reads the variables when it is loaded, so this process starts its program again
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **allocator})  # noqa: S606
     from pyspark_ledger.ledger.broker.main import main
 
-    directory = _directory(store)
     arguments = ["--store", directory, "--idle", "0"]
     arguments += ["--address", address] if address else []
     arguments += ["--web", web] if web else []

@@ -1,11 +1,11 @@
-"""Limits of concurrent calls, readers, connections and bytes of appends at a broker, and the broker's idle time.
+"""Limits of calls, readers, connections, streams and bytes in flight at a broker, and the broker's idle time.
 
 Rules of limits
 - Each limit can change while the broker runs.
 - A call uses a thread. A reader uses memory for the blocks that are sent to it. A connection uses a descriptor.
 - A caller above a limit gets `Unavailable`, and clients retry until their deadline. So a short overload only delays
   calls. Calls fail only in a long overload.
-- Exception: if too many bytes of appends wait for the disk, the broker does not refuse appends. The producers wait.
+- Exception: if too many bytes wait for the disk, the broker refuses nothing. Producers and staging streams wait.
 
 Rules of idle time
 - Idle time begins when the last call ended. It is 0 while a call runs or a lease is valid.
@@ -15,9 +15,11 @@ Rules of idle time
 
 from __future__ import annotations
 
+import itertools
 import os
 import stat
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -26,6 +28,9 @@ from pyspark_ledger.ledger.clock import Clock
 from pyspark_ledger.ledger.errors import Unavailable
 
 _COUNT_AGAIN_MS = 250
+_EXPECTED_MS = 30_000
+_EXPECTED_PART = 4
+_LOOK_SECONDS = 1
 _MB = 1024 * 1024
 
 
@@ -87,17 +92,26 @@ class Connections:
 
 
 class InFlightBytes:
-    """Counter of the bytes of all producers that wait for an fsync. At the limit, producers wait."""
+    """Counter of the bytes of all producers and staging streams that wait for the disk. At the limit, they wait.
 
-    def __init__(self, most: Callable[[], int]) -> None:
+    A staging stream reserves the bytes that it *expects* before it receives them. At most a quarter of the limit is for
+    expected bytes. Reasons: they must not keep producers waiting, and gRPC and Arrow each have a copy of a batch.
+    After `_EXPECTED_MS` a reservation ends, because a client can vanish without an end of its connection.
+    """
+
+    def __init__(self, most: Callable[[], int], monotonic_ms: Clock) -> None:
         self._most = most
+        self._clock = monotonic_ms
         self._changed = threading.Condition()
         self._bytes = 0
+        self._expected: dict[int, tuple[int, int]] = {}
+        self._numbers = itertools.count()
 
     @property
     def size(self) -> int:
         """The reserved bytes."""
-        return self._bytes
+        with self._changed:
+            return self._bytes + self._expected_bytes()
 
     def take(self, size: int, waits_no_more: Callable[[], object]) -> None:
         """Reserve `size` bytes. Wait until the limit allows them, or until `waits_no_more` returns true.
@@ -106,7 +120,7 @@ class InFlightBytes:
         producers.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._bytes + size <= self._most() or waits_no_more())
+            self._wait(lambda: self._bytes + self._expected_bytes() + size <= self._most() or waits_no_more())
             self._bytes += size
 
     def give(self, size: int) -> None:
@@ -115,13 +129,79 @@ class InFlightBytes:
             self._bytes -= size
             self._changed.notify_all()
 
+    def expect(self, size: int) -> int:
+        """Reserve bytes that a staging stream will receive. Return the number of the reservation.
+
+        Waits until there is room. A stream does not wait if no other stream expects bytes. A size above a quarter
+        of the limit counts as a quarter.
+        """
+        with self._changed:
+            size = min(size, self._most() // _EXPECTED_PART)
+            self._wait(lambda: not self._expected_bytes() or self._has_room(size))
+            number = next(self._numbers)
+            self._expected[number] = (size, self._clock() + _EXPECTED_MS)
+            return number
+
+    def give_expected(self, number: int) -> None:
+        """Release a reservation. Ignores a number that was released already."""
+        with self._changed:
+            self._expected.pop(number, None)
+            self._changed.notify_all()
+
+    def _has_room(self, size: int) -> bool:
+        expected = self._expected_bytes() + size
+        return expected <= self._most() // _EXPECTED_PART and self._bytes + expected <= self._most()
+
+    def _expected_bytes(self) -> int:
+        if not self._expected:
+            return 0
+        now = self._clock()
+        self._expected = {number: found for number, found in self._expected.items() if found[1] > now}
+        return sum(size for size, _ in self._expected.values())
+
+    def _wait(self, done: Callable[[], object]) -> None:
+        """Wait until `done` returns true. Nobody notifies when a reservation ends, so check again."""
+        while not self._changed.wait_for(done, _LOOK_SECONDS if self._expected else None):
+            continue
+
+
+class StreamsOfClients:
+    """Counter of the open streams of each client, which is the host of its address."""
+
+    def __init__(self, most: Callable[[], int]) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._open: Counter[str] = Counter()
+
+    @contextmanager
+    def counted(self, client: str) -> Iterator[None]:
+        """Count one stream during the context. Raises Unavailable at the limit.
+
+        With an empty `client`, does nothing: such a client is a process of this user on this host.
+        """
+        if not client:
+            yield
+            return
+        with self._lock:
+            most = self._most()
+            if self._open[client] >= most:
+                raise _too_many(f"streams of {client}", self._open[client], "maxStreamsPerClient", most)
+            self._open[client] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._open[client] -= 1
+                self._open += Counter()  # removes the clients without a stream
+
 
 class BrokerLimits:
     """Limits of one broker. Its servers at all addresses share them."""
 
     def __init__(self, settings: LiveSettings, monotonic_ms: Clock) -> None:
         self.requests = ConcurrencyLimit("maxConcurrentRequests", "calls", lambda: settings.now.maxConcurrentRequests)
-        self.in_flight = InFlightBytes(lambda: settings.now.maxMessagePublishBufferSizeInMB * _MB)
+        self.in_flight = InFlightBytes(lambda: settings.now.maxMessagePublishBufferSizeInMB * _MB, monotonic_ms)
+        self.streams = StreamsOfClients(lambda: settings.now.maxStreamsPerClient)
         self.readers = ConcurrencyLimit("maxConcurrentReaders", "readers", lambda: settings.now.maxConcurrentReaders)
         self.connections = Connections("brokerMaxConnections", lambda: settings.now.brokerMaxConnections, monotonic_ms)
 

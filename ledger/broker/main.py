@@ -32,6 +32,7 @@ from msgspec.structs import replace
 from pyspark_ledger.ledger.broker.append_socket import AppendSocketListener
 from pyspark_ledger.ledger.broker.bucket_home import BucketHome, FoundStore, only_target, open_in_bucket, settings_of
 from pyspark_ledger.ledger.broker.error_log import ErrorLog
+from pyspark_ledger.ledger.broker.intake.freed_memory import FreedMemory, give_back, own_memory
 from pyspark_ledger.ledger.broker.limits import Activity, BrokerLimits
 from pyspark_ledger.ledger.broker.listening import Listening, require_free
 from pyspark_ledger.ledger.broker.live_settings import LiveSettings
@@ -323,7 +324,9 @@ def _serve(
     _log.info("store %s (%s, epoch %d) is served at %s", store.path, store.store_id, store.epoch, places)
     # The server answers calls since its construction. This loop replaces Flight's `serve`, which would only wait, and
     # would replace the signal handlers.
+    freed_memory = FreedMemory(own_memory, give_back, monotonic_ms)
     while not stopping.wait(_CHECK_SECONDS):
+        freed_memory.check()
         try:
             store.require_ours()
             bound_log(sys.stderr.fileno(), str(log))

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -28,12 +28,14 @@ from pyarrow import flight
 from pyspark_ledger.ledger.broker.actions import READING, Actions, reading_of, require_incarnation
 from pyspark_ledger.ledger.broker.append_stream import AppendStream, Replies, entries_of
 from pyspark_ledger.ledger.broker.error_log import ErrorLog
+from pyspark_ledger.ledger.broker.intake.connection_guard import ConnectionGuard, connections_of, peer_of
+from pyspark_ledger.ledger.broker.intake.staged_batches import StagedBatches
 from pyspark_ledger.ledger.broker.limits import Activity, BrokerLimits
 from pyspark_ledger.ledger.broker.listening import Listening
 from pyspark_ledger.ledger.broker.live_settings import LiveSettings
 from pyspark_ledger.ledger.broker.metrics import MetricsCollector
 from pyspark_ledger.ledger.broker.reads.cached_reads import CachedReads
-from pyspark_ledger.ledger.clock import system_clock_ms
+from pyspark_ledger.ledger.clock import monotonic_ms, system_clock_ms
 from pyspark_ledger.ledger.errors import LedgerError, NotFound, Refused, Unavailable, Unsupported
 from pyspark_ledger.ledger.json_errors import JSON_FAULTS, json_fault
 from pyspark_ledger.ledger.logs.batch import in_batch
@@ -77,6 +79,7 @@ from pyspark_ledger.ledger.transport.tokens import BearerTokenFactory, require_a
 
 # Actions without a limit of concurrent calls. An operator needs them while the broker is overloaded.
 _ALWAYS = frozenset({"hello", "health", "settings", "settings.change", "shutdown"})
+_BUSY_BYTES = 1024**3  # half of the memory that `bounded_allocator` allows
 # Maximum number of blocks in a group. The server first prepares all blocks of a group in Python. Then it copies and
 # sends the blocks. Reason: a copy overwrites the processor's caches, and Python's work after a copy is four times as
 # slow. The cost: the broker keeps a group in memory until the client reads it. So a group has at most
@@ -117,6 +120,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         self.append_socket = ""
         self._settings = settings
         self._admission = admission
+        self._staged = StagedBatches(admission.in_flight)
         self._activity = activity
         self._calls = calls
         self.metrics = metrics
@@ -126,8 +130,14 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
             "shutdown": self._shutdown,
             "settings.change": lambda request: settings.change(request, owner=listening.admits_only_owner()),
         }
-        # This is the last statement, because calls can arrive as soon as it has run.
+        self._guard: ConnectionGuard | None = None
+        # Nothing that a call needs is set after this statement, because calls can arrive as soon as it has run.
         super().__init__(listening.address, middleware=middleware, **listening.tls)
+        if listening.tokens and (port := self.port) > 0:  # a Unix socket has no port
+            self._guard = ConnectionGuard(
+                lambda known: connections_of(port, known), lambda: settings.now.maxRequestBodyBytes, monotonic_ms
+            )
+            self._guard.start()
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[flight.Result]:
         with self._activity.call(), in_batch(batch_of(context)), _errors_crossing(self._calls):
@@ -163,15 +173,19 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
             command = self._decoded(descriptor.command, PutCommand, "a write")
             require_allowed(context, type(command).__name__, command)
             step = type(command).__struct_config__.tag
-            with self._admission.requests.counted(), timed_step(str(step), ledger=_ledger_of(command)):
+            chunks, client = self._chunks(reader), (peer_of(context.peer()) or ("",))[0]
+            with (
+                self._admission.streams.counted(client),
+                self._admission.requests.counted(),
+                timed_step(str(step), ledger=_ledger_of(command)),
+            ):
                 if isinstance(command, AppendCommand):
-                    self._append(
-                        command, _MetadataReplies(writer), (entries_of(batch) for batch in self._batches(reader))
-                    )
+                    self._append(command, _MetadataReplies(writer), (entries_of(chunk.data) for chunk in chunks))
                 elif isinstance(command, AcknowledgeCommand):
-                    writer.write(msgspec.msgpack.encode(self._acknowledge(command, list(self._batches(reader)))))
+                    writer.write(msgspec.msgpack.encode(self._acknowledge(command, (chunk.data for chunk in chunks))))
                 else:
-                    writer.write(msgspec.msgpack.encode(self._stage(command, self._batches(reader))))
+                    batches = self._staged.received(chunks, writer.write if command.announced else None)
+                    writer.write(msgspec.msgpack.encode(self._stage(command, batches)))
 
     def stop_cache(self) -> None:
         """Stop the cache. Called when the broker exits."""
@@ -194,6 +208,8 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def _require_welcome(self, context: flight.ServerCallContext) -> None:
         require_token(context, system_clock_ms, self._store.store_id)
+        if self._guard is not None:
+            self._guard.admit(context.peer())
         require_store(context, self._store.store_id, self._place, str(self._store.path))
         if self.stopping.is_set():
             raise Unavailable("the broker is stopping", hint="Connect again")
@@ -220,14 +236,21 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
             name = getattr(kind, "__name__", kind)
             raise Refused(f"{what} has a wrong body, expected {name}: {json_fault(wrong)}") from wrong
 
-    def _batches(self, reader: flight.MetadataRecordBatchReader) -> Iterator[pa.RecordBatch]:
+    def _chunks(self, reader: flight.MetadataRecordBatchReader) -> Iterator[flight.FlightStreamChunk]:
         while True:
             try:
-                batch = reader.read_chunk().data
+                chunk = reader.read_chunk()
             except StopIteration:
                 return
-            self._require_allowed(batch.nbytes)
-            yield batch
+            except pa.ArrowMemoryError as error:  # see `bounded_allocator`
+                text = f"a batch is too large for the memory of Arrow in this broker: {error}"
+                if pa.total_allocated_bytes() > _BUSY_BYTES:
+                    raise Unavailable(text, hint="Other clients use this memory: repeat the call") from None
+                raise Refused(text, hint="Send smaller batches, without compression") from None
+            if chunk.data is None:
+                raise Refused("a message of a stream has metadata and no batch")
+            self._require_allowed(chunk.data.nbytes)
+            yield chunk
 
     def _allowed(self, sent: Iterator[list[memoryview]]) -> Iterator[list[memoryview]]:
         for entries in sent:
@@ -289,11 +312,11 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         self._store.require_ours()
         return staged
 
-    def _acknowledge(self, command: AcknowledgeCommand, batches: list[pa.RecordBatch]) -> CursorState:
-        parts = parts_of(self._store, command, batches)
+    def _acknowledge(self, command: AcknowledgeCommand, batches: Iterator[pa.RecordBatch]) -> CursorState:
+        parts = parts_of(self._store, command, batches, self._settings.now.maxMessageSize)
         return whole_state(self._store, command, [self._acknowledge_one(*part) for part in parts])
 
-    def _acknowledge_one(self, command: AcknowledgeCommand, batches: list[pa.RecordBatch]) -> CursorState:
+    def _acknowledge_one(self, command: AcknowledgeCommand, batches: Iterable[pa.RecordBatch]) -> CursorState:
         self._store.require_ours()
         require_incarnation(self._store.ledger(command.ledger), command.incarnation)
         if command.action == "nack":
@@ -324,6 +347,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
             self.token_path,
             self.append_socket,
             self._place,
+            announcements=True,
         )
 
     def _shutdown(self, _: Empty) -> Empty:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from importlib import metadata
 from pathlib import Path
 
 from pyspark_ledger.ledger.errors import Refused
@@ -41,6 +42,16 @@ _PATH_NAMES = (
 )
 
 
+# The first release of pyarrow whose allocator (mimalloc 3) shares an arena well between threads.
+_PYARROW_MIN = 26
+_ALLOCATOR = {
+    "ARROW_DEFAULT_MEMORY_POOL": "mimalloc",
+    "MIMALLOC_RESERVE_OS_MEMORY": "2GiB",  # address space only
+    "MIMALLOC_DISALLOW_OS_ALLOC": "1",
+    "MIMALLOC_ARENA_MAX_OBJECT_SIZE": "160MiB",
+}
+
+
 def broker_environment(environ: Mapping[str, str], packages: Iterable[str]) -> dict[str, str]:
     """Return the environment for a broker. `packages` are the directories of the modules that the broker imports.
 
@@ -66,3 +77,27 @@ def _absolute(name: str, value: str) -> str:
             f"{name} is {value!r}, a relative path, and the working directory does not exist",
             hint=f"Set {name} to an absolute path",
         ) from gone
+
+
+def bounded_allocator(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that bound Arrow's memory in a broker which other processes reach over TCP.
+
+    Reason: Arrow decompresses a received batch before the broker's code sees it. A few kilobytes can become gigabytes.
+    With these variables one allocation of Arrow is at most 160 MiB, and all together are at most 2 GiB. A larger one
+    fails, with an error of this call only. Maps, gRPC and Python allocate elsewhere.
+
+    Returns an empty dictionary if a variable of `environ` chooses the allocator, or if pyarrow is too old. Also if the
+    host counts reserved address space as used memory.
+    """
+    if any(name.startswith(("MIMALLOC_", "ARROW_DEFAULT_MEMORY_POOL")) for name in environ):
+        return {}
+    if int(metadata.version("pyarrow").partition(".")[0]) < _PYARROW_MIN or _counts_reserved_memory():
+        return {}
+    return dict(_ALLOCATOR)
+
+
+def _counts_reserved_memory() -> bool:
+    try:
+        return Path("/proc/sys/vm/overcommit_memory").read_text().strip() == "2"
+    except OSError:
+        return True

@@ -34,7 +34,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pyspark_ledger.ledger import disk
-from pyspark_ledger.ledger.client.broker_environment import broker_environment
+from pyspark_ledger.ledger.client.broker_environment import bounded_allocator, broker_environment
 from pyspark_ledger.ledger.client.client import Client
 from pyspark_ledger.ledger.client.credentials import Credentials
 from pyspark_ledger.ledger.clock import monotonic_ms, pause
@@ -357,6 +357,8 @@ def _spawn(store: Path, log: Path, arguments: Sequence[str]) -> subprocess.Popen
 
 def _supervisor(store: Path, log: Path, arguments: Sequence[str], lock: int) -> subprocess.Popen[bytes]:
     environment = broker_environment(os.environ, _package_paths())
+    if "--config" in arguments:  # other processes reach such a broker over TCP
+        environment |= bounded_allocator(environment)
     command = [
         sys.executable,
         "-m",

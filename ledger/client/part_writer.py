@@ -19,6 +19,7 @@ from pyspark_ledger.ledger.client.broker_connection import BrokerConnection
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.ownership import require_trusted
 from pyspark_ledger.ledger.protocol.actions import ENTRY_SCHEMA, StageCommand
+from pyspark_ledger.ledger.protocol.announcements import ANNOUNCED_FROM, announcement_of
 from pyspark_ledger.ledger.protocol.commits import OpenStaging, PartRun, StagedPart, StagingPlace
 from pyspark_ledger.ledger.protocol.names import request_body
 from pyspark_ledger.ledger.transport.discovery import BrokerRecord
@@ -100,7 +101,9 @@ class _RemotePart:
 
     def __init__(self, client: BrokerConnection, query: str, batch: int) -> None:
         self._meant = client.address, client.store_id
-        descriptor = flight.FlightDescriptor.for_command(request_body(StageCommand(query, batch)))
+        self._announced = client.answers_announcements()
+        command = StageCommand(query, batch, announced=self._announced)
+        descriptor = flight.FlightDescriptor.for_command(request_body(command))
         connection = client.connection()
         try:
             self._writer, self._reader = connection.do_put(descriptor, ENTRY_SCHEMA, client.options())
@@ -120,7 +123,11 @@ class _RemotePart:
             self._crc = crc32c(buffer, self._crc)
         self._entries += 1
         try:
-            self._writer.write_batch(entry_batch([data]))
+            batch = entry_batch([data])
+            if self._announced and batch.nbytes >= ANNOUNCED_FROM:
+                self._writer.write_with_metadata(entry_batch([]), announcement_of(batch.nbytes))
+                self._reader.read()  # returns None if the broker has ended the stream; then `write_batch` raises
+            self._writer.write_batch(batch)
         except (pa.ArrowException, flight.FlightError, OSError) as error:
             raise from_flight(error, *self._meant) from None
 

@@ -74,7 +74,8 @@ class Welcome(msgspec.Struct, frozen=True):
     The file `token_path` has a token. A client that can read this file is on the broker's host, and sends the token
     with its reads. `append_socket` is the name of the Unix socket for producers on the broker's host. The socket has no
     file (it is *abstract*). The name is empty if the broker has no such socket. `place` is the live place of the store
-    (`ledger.ownership.live_place`). It is empty from a broker of an earlier release.
+    (`ledger.ownership.live_place`). It is empty from a broker of an earlier release. With `announcements` the broker
+    answers announcements of large batches.
     """
 
     version: int
@@ -85,6 +86,7 @@ class Welcome(msgspec.Struct, frozen=True):
     token_path: str
     append_socket: str = ""
     place: str = ""
+    announcements: bool = False
 
 
 class CreateLedger(msgspec.Struct, frozen=True):
@@ -387,10 +389,15 @@ class AppendCommand(msgspec.Struct, frozen=True, tag="append"):
 
 
 class StageCommand(msgspec.Struct, frozen=True, tag="stage"):
-    """Descriptor of DoPut with which a client on another host writes a staged part."""
+    """Descriptor of DoPut with which a client on another host writes a staged part.
+
+    If `announced` is set, the client announces each large batch, and waits for the broker's answer before it sends the
+    batch (`ledger.protocol.announcements`).
+    """
 
     query: Name
     batch: Int64
+    announced: bool = False
 
 
 class AcknowledgeCommand(msgspec.Struct, frozen=True, tag="acknowledge"):

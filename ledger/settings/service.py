@@ -74,6 +74,15 @@ class ServiceSettings:
         "and do not count.",
         AT_ONCE,
     )
+    maxStreamsPerClient: int = whole(
+        1_024,
+        "streams",
+        1,
+        1024 * 1024,
+        "Maximum number of open streams of one client, which is the host of its address: streams that append, stage or "
+        "acknowledge. Streams over the broker's private socket do not count.",
+        AT_ONCE,
+    )
     brokerMaxConnections: int = whole(
         16_384,
         "connections",

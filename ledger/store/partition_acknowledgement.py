@@ -11,12 +11,13 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
+from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot
 from pyspark_ledger.ledger.names import canonical_name
 from pyspark_ledger.ledger.position import EARLIEST
@@ -25,17 +26,19 @@ from pyspark_ledger.ledger.protocol.actions import AcknowledgeCommand
 from pyspark_ledger.ledger.protocol.cursors import CursorState, NameCursor
 from pyspark_ledger.ledger.store.store import Store
 
-Part = tuple[AcknowledgeCommand, list[pa.RecordBatch]]
+Part = tuple[AcknowledgeCommand, Iterable[pa.RecordBatch]]
 
 
-def parts_of(store: Store, command: AcknowledgeCommand, batches: list[pa.RecordBatch]) -> list[Part]:
+def parts_of(store: Store, command: AcknowledgeCommand, sent: Iterable[pa.RecordBatch], bytes_max: int) -> list[Part]:
     """Return one command for each partition that has positions of the request.
 
-    A ledger without partitions gets the whole request.
+    A ledger without partitions gets the whole request, one batch at a time. For other ledgers the batches are
+    collected. Raises Refused if they exceed `bytes_max`.
     """
     logs = store.logs(command.ledger)
     if logs in ([], [canonical_name(command.ledger)]):
-        return [(command, batches)]
+        return [(command, sent)]
+    batches = _collected(sent, bytes_max, command.ledger)
     snapshots = {log: store.ledger(log).snapshot for log in logs}
     owners = _owners(batches, snapshots, store)
     parts: list[Part] = []
@@ -49,6 +52,20 @@ def parts_of(store: Store, command: AcknowledgeCommand, batches: list[pa.RecordB
             store.acknowledgements.require_positions(chosen, snapshot)
             parts.append((msgspec.structs.replace(command, ledger=log), chosen))
     return parts
+
+
+def _collected(sent: Iterable[pa.RecordBatch], bytes_max: int, ledger: str) -> list[pa.RecordBatch]:
+    batches, size = list[pa.RecordBatch](), 0
+    for batch in sent:
+        size += batch.nbytes
+        if size > bytes_max:
+            raise Refused(
+                f"an acknowledgement of the partitioned ledger {ledger!r} has {size} bytes or more of positions, "
+                f"setting 'maxMessageSize' allows {bytes_max}",
+                hint="Acknowledge the rows in several calls",
+            )
+        batches.append(batch)
+    return batches
 
 
 def whole_state(store: Store, command: AcknowledgeCommand, states: Sequence[CursorState]) -> CursorState:

@@ -60,6 +60,7 @@ from pyspark_ledger.ledger.protocol.actions import (
 )
 from pyspark_ledger.ledger.protocol.commits import AskNewestBatch, OpenUpload
 from pyspark_ledger.ledger.protocol.reads import AskLogStatuses, LocateRanges, ReadRequest
+from pyspark_ledger.ledger.transport.errors import to_flight
 
 PREFIX = "ledger-task."
 TASK_TOKEN_MS = 24 * 3600 * 1000
@@ -198,6 +199,7 @@ def _signature(secret: bytes, body: bytes) -> str:
 HEADER = "authorization"
 MIDDLEWARE = "bearer-token"
 _SCHEME = "Bearer "
+_STREAMS = (flight.FlightMethod.DO_PUT, flight.FlightMethod.DO_EXCHANGE, flight.FlightMethod.HANDSHAKE)
 _OTHER_USER = (
     "At grpc://127.0.0.1, programs of the broker's own user need none; for other users its operator sets "
     "authenticationTokens"
@@ -278,8 +280,17 @@ class BearerTokenFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc]
     def __init__(self, tokens: Sequence[str]) -> None:
         self._tokens = [token.encode() for token in tokens]
 
-    def start_call(self, _info: flight.CallInfo, headers: dict[str, list[str | bytes]]) -> BearerToken:
-        """Check the token, and raise nothing. The call raises later, so that its reply is an `Unauthenticated`."""
+    def start_call(self, info: flight.CallInfo, headers: dict[str, list[str | bytes]]) -> BearerToken:
+        """Check the token. Refuse a stream without a valid token, before its first message is received.
+
+        gRPC receives the request of every other call before this check. So these calls raise later (`require_token`).
+        """
+        check = self._check(headers)
+        if info.method in _STREAMS and not check.right:
+            raise to_flight(_unauthenticated(check))
+        return check
+
+    def _check(self, headers: dict[str, list[str | bytes]]) -> BearerToken:
         values = headers.get(HEADER)
         if not values:
             return BearerToken(None)
@@ -298,11 +309,16 @@ def require_token(context: flight.ServerCallContext, clock: Clock, store_id: str
     if check is None:
         return
     if not check.right:
-        fault = "had no token" if check.right is None else "had a token that this broker does not accept"
-        hint = f"Name the broker's token by reference: {_FORMS}. {_OTHER_USER}"
-        raise Unauthenticated(f"the call {fault}", hint=hint)
+        raise _unauthenticated(check)
     if check.claims is not None:
         check.claims.require_valid(clock(), store_id)
+
+
+def _unauthenticated(check: BearerToken) -> Unauthenticated:
+    """Return the error of a call that had no token, or a token that this broker does not accept."""
+    fault = "had no token" if check.right is None else "had a token that this broker does not accept"
+    hint = f"Name the broker's token by reference: {_FORMS}. {_OTHER_USER}"
+    return Unauthenticated(f"the call {fault}", hint=hint)
 
 
 def require_allowed(context: flight.ServerCallContext, call: str, request: object) -> None:

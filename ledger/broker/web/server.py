@@ -7,8 +7,12 @@
 
 Rules
 - A request does not count as a call of the broker. So a broker exits when it is idle, even if a monitor reads metrics.
-- A client has `_SECONDS` to send its request. At most `_REQUESTS` are served at once; further requests get status 503.
-  Connections above `_CONNECTIONS` are closed.
+- A connection is *waiting* until its client has sent a whole request. A client has `_SECONDS` for this, from the first
+  byte to the last, and the same time to take the answer.
+- There are at most `_CONNECTIONS`. A further connection replaces the one that has waited longest. So slow clients keep
+  nobody out.
+- At most `_REQUESTS` are served at once; further requests get status 503. Exception: `/health` and `/ready` are always
+  served.
 - A response contains neither rows nor credentials.
 - A malformed request gets status 400, and is logged at level DEBUG only. A client must not fill the broker's log.
 - If a handler fails, the broker logs the error and responds with status 500, without the error's text.
@@ -20,19 +24,22 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from socket import AF_INET6, socket
+from socket import AF_INET6, SHUT_RDWR, socket
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from pyspark_ledger.ledger.broker.web.address import WebAddress
+from pyspark_ledger.ledger.clock import Clock, monotonic_ms
 from pyspark_ledger.ledger.errors import Refused
 
-_SECONDS = 30
+_SECONDS = 10
 _REQUESTS = 64
+_ALWAYS = frozenset({"/health", "/ready"})
 _CONNECTIONS = 256
 _FIELDS = 16
 _log = logging.getLogger(__name__)
@@ -63,6 +70,65 @@ class Answer:
 Route = Callable[[Request], Answer]
 
 
+class WaitingConnections:
+    """The open connections, and the time since which each waits for a request; None while a request is served."""
+
+    def __init__(self, most: int, monotonic_ms: Clock) -> None:
+        self._most = most
+        self._clock = monotonic_ms
+        self._lock = threading.Lock()
+        self._since: dict[socket, int | None] = {}
+
+    def add(self, connection: socket) -> bool:
+        """Add a waiting connection. If there are too many, close the one that waits longest.
+
+        Return False if no connection waits. Then the new connection is not added.
+        """
+        with self._lock:
+            if len(self._since) >= self._most:
+                longest = min(self._waiting(), key=lambda found: found[1], default=None)
+                if longest is None:
+                    return False
+                self._close(longest[0])
+            self._since[connection] = self._clock()
+            return True
+
+    def begin(self, connection: socket) -> None:
+        """Record that a connection waits for its next request."""
+        self._set(connection, self._clock())
+
+    def served(self, connection: socket) -> None:
+        """Record that the request of a connection has arrived."""
+        self._set(connection, None)
+
+    def remove(self, connection: socket) -> None:
+        with self._lock:
+            self._since.pop(connection, None)
+
+    def close_older(self, milliseconds: int) -> None:
+        """Close the connections that have waited for longer than `milliseconds`."""
+        with self._lock:
+            until = self._clock() - milliseconds
+            for connection, since in self._waiting():
+                if since < until:
+                    self._close(connection)
+
+    def _set(self, connection: socket, since: int | None) -> None:
+        with self._lock:
+            if connection in self._since:  # otherwise closed meanwhile
+                self._since[connection] = since
+
+    def _waiting(self) -> list[tuple[socket, int]]:
+        return [(connection, since) for connection, since in self._since.items() if since is not None]
+
+    def _close(self, connection: socket) -> None:
+        """End a connection. Its thread then ends by itself. Called with the lock held."""
+        del self._since[connection]
+        with suppress(OSError):  # the client has closed the connection already
+            # Not `connection.shutdown`: for TLS it would also change the state that the thread of the connection uses.
+            socket.shutdown(connection, SHUT_RDWR)
+
+
 class WebServer(ThreadingHTTPServer):
     """HTTP server at one address, from its construction until `stop`."""
 
@@ -73,7 +139,7 @@ class WebServer(ThreadingHTTPServer):
         self.address = address
         self.routes = dict(routes)
         self.room = threading.BoundedSemaphore(_REQUESTS)
-        self._connections = threading.BoundedSemaphore(_CONNECTIONS)
+        self.waiting = WaitingConnections(_CONNECTIONS, monotonic_ms)
         if ":" in address.host:
             self.address_family = AF_INET6
         try:
@@ -103,9 +169,13 @@ class WebServer(ThreadingHTTPServer):
             connection = self.address.tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
         return connection, peer
 
+    def service_actions(self) -> None:
+        """Close the connections that have waited too long. The thread `web` calls this every half second."""
+        self.waiting.close_older(_SECONDS * 1000)
+
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a connection on a new thread. Close it if there are `_CONNECTIONS` already."""
-        if self._connections.acquire(blocking=False):
+        """Serve a connection on a new thread. Close it if all connections have sent a request and are being served."""
+        if self.waiting.add(request):
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
@@ -115,7 +185,7 @@ class WebServer(ThreadingHTTPServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._connections.release()
+            self.waiting.remove(request)
 
     def handle_error(self, _request: Any, client_address: Any) -> None:
         """Log a connection that ended early. It is no error of the broker if a client disconnects or uses no TLS."""
@@ -137,11 +207,20 @@ class _Handler(BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
         self._answer(with_body=False)
 
+    def handle_one_request(self) -> None:
+        """Read a request and answer it."""
+        self.server.waiting.begin(self.connection)
+        super().handle_one_request()
+
     def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002
         """Log a request at level DEBUG, because a monitor sends a request every few seconds."""
         _log.debug(format, *arguments)
 
     def _answer(self, *, with_body: bool) -> None:
+        self.server.waiting.served(self.connection)
+        if self.path.partition("?")[0] in _ALWAYS:
+            self._send(self._answered(), with_body=with_body)
+            return
         if not self.server.room.acquire(blocking=False):
             self._send(_text(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests at once"), with_body=with_body)
             return

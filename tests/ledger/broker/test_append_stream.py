@@ -84,7 +84,7 @@ class Replies:
 def test_an_append_that_failed_before_a_refused_one_is_the_error() -> None:
     """The refusal is known at once, the failing sync later: the client takes the error for its first open entry."""
     replies = Replies()
-    stream = AppendStream(FailingLog(), replies, 1000, InFlightBytes(lambda: 1000))
+    stream = AppendStream(FailingLog(), replies, 1000, InFlightBytes(lambda: 1000, lambda: 0))
     with pytest.raises(Unavailable, match="the disk is gone"):
         stream.serve(iter([[memoryview(b"good")], [memoryview(b"bad")]]))
     assert [(reply.entries, reply.error.message) for reply in replies.sent if reply.error] == [(0, "the disk is gone")]
@@ -106,14 +106,19 @@ def test_stream_of_a_vanished_client_ends_and_its_entries_are_written() -> None:
                     future.set_result(Position(0, 0))
 
     with pytest.raises(pa.ArrowInvalid, match="nobody reads this"):
-        AppendStream(log, Gone(), 1, InFlightBytes(lambda: 1000)).serve(settled())
+        AppendStream(log, Gone(), 1, InFlightBytes(lambda: 1000, lambda: 0)).serve(settled())
 
 
 def test_stream_end_releases_bytes_once_after_the_last_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The last append is completed late, and the producer has disconnected meanwhile."""
-    of_all, log, told, telling = InFlightBytes(lambda: 1000), StoppedLog(), AppendStream._on_answered, threading.Event()
+    of_all, log, told, telling = (
+        InFlightBytes(lambda: 1000, lambda: 0),
+        StoppedLog(),
+        AppendStream._on_answered,
+        threading.Event(),
+    )
 
     def slowly(stream: AppendStream, size: int) -> None:
         telling.set()
@@ -146,7 +151,7 @@ class StoppedLog:
 
 def test_all_producers_together_are_held_back_and_each_has_one_entry_there() -> None:
     """Ten bytes for all: the first takes eight, the second still gets its first in, and both wait with their second."""
-    of_all = InFlightBytes(lambda: 10)
+    of_all = InFlightBytes(lambda: 10, lambda: 0)
     logs = [StoppedLog(), StoppedLog()]
     read: list[list[int]] = [[], []]
 

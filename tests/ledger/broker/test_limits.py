@@ -12,16 +12,29 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 from pyarrow import flight
 
+from pyspark_ledger.ledger.client.broker_environment import bounded_allocator
 from pyspark_ledger.ledger.client.client import Client
 from pyspark_ledger.ledger.errors import Refused, Unavailable
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionRange
-from pyspark_ledger.ledger.protocol.actions import ACTIONS, AskEnd, ChangeSetting, CreateLedger, Empty, SettingState
+from pyspark_ledger.ledger.protocol.actions import (
+    ACTIONS,
+    ENTRY_SCHEMA,
+    AppendCommand,
+    AskEnd,
+    ChangeSetting,
+    CreateLedger,
+    Empty,
+    SettingState,
+)
 from pyspark_ledger.ledger.protocol.cursors import OpenCursor
+from pyspark_ledger.ledger.protocol.names import request_body
 from pyspark_ledger.ledger.protocol.reads import ReadRequest, SplitRequest
 from pyspark_ledger.ledger.settings.broker import Settings
+from pyspark_ledger.ledger.transport.shared_ring import entry_batch
 
 Rig = Any
 MIB = 1024 * 1024
@@ -237,6 +250,29 @@ def test_what_cannot_be_changed_is_refused_by_name(limited: Client, name: str, v
     with pytest.raises(Refused, match=said):
         change(limited, name, value)
     assert limited.call("settings", Empty()) == before
+
+
+def peak_mib(pid: int) -> int:
+    """The most memory that a process has had, in MiB."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) // 1024
+
+
+def test_compressed_zeros_are_refused_before_they_take_memory(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in bounded_allocator({}).items():
+        monkeypatch.setenv(name, value)
+    broker = rig.start("--create")
+    client = rig.client()
+    client.create(CreateLedger("orders"))
+    before = peak_mib(broker.pid)
+    descriptor = flight.FlightDescriptor.for_command(request_body(AppendCommand("orders", "p")))
+    options = flight.FlightCallOptions(write_options=pa.ipc.IpcWriteOptions(compression="zstd"))
+    writer, _ = client.connection().do_put(descriptor, ENTRY_SCHEMA, options)
+    writer.write_batch(entry_batch([bytes(400 * MIB)]))
+    with pytest.raises(flight.FlightServerError, match=r"LEDGER_REFUSED.* too large for the memory of Arrow"):
+        writer.close()
+    assert peak_mib(broker.pid) < before + 100
+    assert client.describe("orders").entries == 0
 
 
 @pytest.mark.thorough

@@ -72,6 +72,9 @@ def test_millions_of_rows_are_one_call(store: LedgerStore) -> None:
         acknowledge(store.client, AcknowledgeCommand(orders.name, "c", "another"), batches)
     with pytest.raises(NotFound, match="no cursor 'd'"):
         acknowledge(store.client, AcknowledgeCommand(orders.name, "d"), batches)
+    wrong = acknowledge_batch(np.array([first]), np.array([99]), np.array([-1]))
+    with pytest.raises(Refused, match="beyond the last entry"):
+        acknowledge(store.client, command, [wrong, *batches * 50])  # refused before the rest is read
     assert cursor.state() == state
 
 

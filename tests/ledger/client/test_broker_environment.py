@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from pyspark_ledger.ledger.client.broker_environment import broker_environment
+from pyspark_ledger.ledger.client.broker_environment import bounded_allocator, broker_environment
 from pyspark_ledger.ledger.errors import Refused
 
 BOTO3 = {
@@ -73,3 +76,34 @@ def test_a_relative_path_in_a_directory_that_is_gone_is_refused(
     assert broker_environment({"AWS_CONFIG_FILE": "/etc/file"}, [])["AWS_CONFIG_FILE"] == "/etc/file"
     with pytest.raises(Refused, match=r"AWS_CONFIG_FILE is 'file', a relative path.*Set AWS_CONFIG_FILE to an absolut"):
         broker_environment({"AWS_CONFIG_FILE": "file"}, [])
+
+
+def test_arrow_is_bounded_unless_the_user_chose_its_allocator(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = bounded_allocator({"HOME": "/"})
+    assert found["MIMALLOC_DISALLOW_OS_ALLOC"] == "1"
+    assert bounded_allocator(found) == {}, "so that a program that starts itself again does so once"
+    assert bounded_allocator({"ARROW_DEFAULT_MEMORY_POOL": "system"}) == {}
+    monkeypatch.setattr("importlib.metadata.version", lambda _: "25.0.1")
+    assert bounded_allocator({}) == {}
+
+
+def test_a_thousand_threads_allocate_and_a_bomb_does_not() -> None:
+    program = """
+import sys, threading, pyarrow as pa
+held, wait = [], threading.Barrier(1001)
+def one():
+    held.extend(pa.allocate_buffer(size) for size in (100, 5_000, 70_000))
+    wait.wait()
+for _ in range(1000):
+    threading.Thread(target=one, daemon=True).start()
+wait.wait(60)
+try:
+    pa.allocate_buffer(300 << 20)
+except pa.ArrowMemoryError:
+    print(len(held))
+"""
+    environment = {**os.environ, **bounded_allocator({})}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout, done.stderr) == ("3000\n", "")

@@ -91,6 +91,11 @@ def second_reader(broker: DrivenBroker) -> object:
         return named(lambda: list(broker.client.read_blocks(request, mapping=False)))
 
 
+def second_stream(broker: DrivenBroker) -> object:
+    with broker.admission.streams.counted("10.0.0.1"):
+        return named(lambda: broker.admission.streams.counted("10.0.0.1").__enter__())
+
+
 def twelfth_connection(broker: DrivenBroker) -> object:
     with ExitStack() as opened:
         for _ in range(6):
@@ -227,6 +232,7 @@ DRIVES: Drives = {
     "maxWaitMillis": [Drive(waited, [60_000], {7: [7]})],
     "maxConcurrentRequests": [Drive(second_call, "", {1: "maxConcurrentRequests"})],
     "maxConcurrentReaders": [Drive(second_reader, "", {1: "maxConcurrentReaders"})],
+    "maxStreamsPerClient": [Drive(second_stream, "", {1: "maxStreamsPerClient"})],
     "brokerMaxConnections": [Drive(twelfth_connection, "", {9: "brokerMaxConnections"})],
     "brokerIdleTimeoutSeconds": [Drive(seconds_before_it_leaves, 310, {20: 30})],
     "brokerShutdownTimeoutMs": [Drive(seconds_to_settle, [60.0], {7: [0.007]})],

@@ -24,6 +24,7 @@ from tests.rigs.entry import entry
 from tests.rigs.log import BLOCK, LogRig
 
 COMMAND = AcknowledgeCommand("wide", "c")
+MOST = 1024 * 1024
 
 
 @pytest.fixture
@@ -52,7 +53,7 @@ def lines(*ids: int) -> pa.RecordBatch:
 
 def split(rig: LogRig, *batches: pa.RecordBatch) -> dict[str, list[int]]:
     """The ledgers of each log's part of a call."""
-    parts = parts_of(rig.store, COMMAND, list(batches))
+    parts = parts_of(rig.store, COMMAND, batches, MOST)
     return {
         command.ledger: sorted(one for batch in mine for one in batch.column(0).to_pylist()) for command, mine in parts
     }
@@ -62,7 +63,7 @@ def test_a_call_walks_over_neither_segments_nor_cursors(rig: LogRig, monkeypatch
     ids = {log: rig.ids(log)[-1] for log in rig.store.logs("wide")}
     monkeypatch.setattr(LogSegments, "__iter__", None)
     monkeypatch.setattr(CursorRecords, "names", None)
-    found = parts_of(rig.store, COMMAND, [lines(*ids.values())])
+    found = parts_of(rig.store, COMMAND, [lines(*ids.values())], MOST)
     assert [command.ledger for command, _ in found] == [*ids]
     assert whole_state(rig.store, COMMAND, []).backlog_entries == 6
 
@@ -95,12 +96,34 @@ def test_nack_that_one_partition_cannot_do_is_not_done_by_the_others(rig: LogRig
     for log in logs[:2]:
         rig.store.deliveries.next(NextDelivery(log, "c", 0, EARLIEST, ends[log], explicit=True))
     back, left = AcknowledgeCommand("wide", "c", action="nack"), [lines(rig.ids(log)[-1]) for log in logs]
-    assert len(parts_of(rig.store, back, left[:2])) == 2
+    assert len(parts_of(rig.store, back, left[:2], MOST)) == 2
     with pytest.raises(Refused, match=f"no row of '{logs[2]}' was delivered"):
-        parts_of(rig.store, back, left)
+        parts_of(rig.store, back, left, MOST)
     assert not rig.store.deliveries._nacked
 
 
 def test_what_is_of_no_partition_is_refused(rig: LogRig) -> None:
     with pytest.raises(Refused, match="has no segment 999"):
         split(rig, lines(rig.ids(rig.store.logs("wide")[0])[-1], 999))
+
+
+def test_call_for_partitions_is_bounded_before_it_is_whole(rig: LogRig) -> None:
+    line, taken = lines(rig.ids(rig.store.logs("wide")[0])[-1]), []
+
+    def endless() -> Iterator[pa.RecordBatch]:
+        while True:
+            taken.append(line)
+            yield line
+
+    with pytest.raises(
+        Refused, match=r"'wide' has \d+ bytes or more of positions, setting 'maxMessageSize' allows 1000"
+    ):
+        parts_of(rig.store, COMMAND, endless(), 1000)
+    assert len(taken) == 1000 // line.nbytes + 1
+
+
+def test_call_for_one_log_is_not_collected(rig: LogRig) -> None:
+    log = rig.store.logs("wide")[0]
+    sent = iter([lines(rig.ids(log)[-1])])
+    ((_, batches),) = parts_of(rig.store, AcknowledgeCommand(log, "c"), sent, 1)
+    assert batches is sent
