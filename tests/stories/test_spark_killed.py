@@ -130,7 +130,7 @@ write.option("checkpointLocation", checkpoint).start("out").awaitTermination()
 
 @pytest.mark.fault
 @pytest.mark.spark
-def test_a_batch_whose_rows_change_is_kept_as_first_committed_when_spark_is_killed(store: Path, tmp_path: Path) -> None:
+def test_a_batch_whose_rows_change_keeps_its_first_commit_after_a_kill(store: Path, tmp_path: Path) -> None:
     """SIGKILL between the commit of the ledger and that of Spark. The query then runs the batch again, and goes on."""
     api, points = connect(store), FaultPoints(tmp_path / "points")
     source, sink = api.ledger("in"), api.ledger("out")
