@@ -10,7 +10,7 @@ Rules
   Exception: if the schema of the payloads is known, it has the columns of this schema (`connector.rows.shape`).
 - If Arrow, Spark or the ledger cannot store a type, the error names the column.
 - A write must have the columns of its ledger, or narrower columns, which are cast. With `mergeSchema` it may add and
-  widen columns.
+  widen columns. Columns, and the fields of structs, are matched by name at every depth.
 - A write that cannot succeed is refused before it registers columns or stages rows.
 - If two writers add columns at the same time, the second writer adds its columns after the columns of the first writer.
 """
@@ -23,9 +23,16 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from pyspark_ledger.connector.cast_hint import cast_hint, ordered_like
 from pyspark_ledger.ledger.api.schemas import require_columns_registered
 from pyspark_ledger.ledger.errors import Refused, Unsupported
-from pyspark_ledger.ledger.message.columns import require_columns, schema_bytes, schema_from_bytes, widens
+from pyspark_ledger.ledger.message.columns import (
+    require_columns,
+    require_fields,
+    schema_bytes,
+    schema_from_bytes,
+    widens,
+)
 from pyspark_ledger.ledger.protocol.actions import RegisterSchema, SchemaVersion
 from pyspark_ledger.ledger.rows.metadata_columns import METADATA
 
@@ -121,9 +128,9 @@ def columns_to_write(schema: StructType, ledger: str) -> pa.Schema:
 
 def require_writable(schema: StructType, registered: pa.Schema, ledger: str) -> None:
     """Raise Refused if the columns of a write are not the ledger's columns. Their types may be narrower."""
-    columns = columns_to_write(schema, ledger)
-    require_columns(columns, registered, ledger)
+    require_columns(columns_to_write(schema, ledger), registered, ledger)
     own = spark_schema(registered, ledger)
+    columns = columns_to_write(_ordered(schema, own), ledger)
     for field in schema:
         written, kept = columns.field(field.name).type, registered.field(field.name).type
         if not widens(written, kept):
@@ -135,8 +142,9 @@ def merged_columns(schema: StructType, registered: pa.Schema, ledger: str) -> pa
 
     Raises Refused with the column and both types if neither type is wider.
     """
-    columns = columns_to_write(schema, ledger)
     own = spark_schema(registered, ledger)
+    columns = columns_to_write(_ordered(schema, own), ledger)
+    require_fields(columns, registered, ledger)
     spelling = {name.lower(): name for name in registered.names}
     for field in schema:
         spelled = spelling.get(field.name.lower())
@@ -158,14 +166,27 @@ def merged_columns(schema: StructType, registered: pa.Schema, ledger: str) -> pa
     return pa.schema([*merged, *(field for field in columns if field.name not in registered.names)])
 
 
+def _ordered(schema: StructType, own: StructType) -> StructType:
+    """Return the columns of a write. Their structs have the fields in the order of the ledger's columns `own`."""
+    from pyspark.sql.types import StructField, StructType
+
+    kept = {field.name: field.dataType for field in own}
+    return StructType(
+        [
+            StructField(field.name, ordered_like(nullable_type(field.dataType), kept.get(field.name)), nullable=True)
+            for field in schema
+        ]
+    )
+
+
 def _require_same_type(field: StructField, expected: DataType, ledger: str, *, may_merge: bool = False) -> None:
     found = nullable_type(field.dataType)
-    if found != expected:
+    if ordered_like(found, expected) != expected:
         merge = "; or set mergeSchema, which widens the column" if may_merge else ""
         raise Refused(
             f"column {field.name!r} of ledger {ledger!r} is {expected.simpleString()}, "
             f"but {found.simpleString()} in the rows to write",
-            hint=f"Cast it: col({field.name!r}).cast({expected.simpleString()!r}){merge}",
+            hint=f"{cast_hint(field.name, found, expected)}{merge}",
         )
 
 
@@ -183,7 +204,7 @@ def _require_supported(column: str, kind: DataType, ledger: str) -> None:
     if type(kind).__name__ in _UNSUPPORTED_TYPES:
         raise Refused(
             f"column {column!r} is {kind.simpleString()}, which ledger {ledger!r} cannot store",
-            hint="Cast it to another type, such as string",
+            hint="Convert it to another type, such as string",
         )
     inner = {ArrayType: ("elementType",), MapType: ("keyType", "valueType")}.get(type(kind), ())
     for name in inner:
@@ -197,7 +218,7 @@ def _require_supported(column: str, kind: DataType, ledger: str) -> None:
     except (PySparkException, TypeError) as wrong:
         raise Refused(
             f"column {column!r} is {kind.simpleString()}, which Arrow and ledger {ledger!r} cannot store",
-            hint="Cast it, for example to string",
+            hint="Convert it, for example to string",
         ) from wrong
 
 

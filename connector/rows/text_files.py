@@ -26,6 +26,7 @@ import pyarrow.json
 
 from pyspark_ledger.ledger.errors import NotFound, Refused
 from pyspark_ledger.ledger.json_errors import JSON_FAULTS
+from pyspark_ledger.ledger.message.columns import fields_beyond
 
 if TYPE_CHECKING:
     from pyspark_ledger.ledger.api.ledger import Ledger
@@ -173,6 +174,8 @@ def _json(source: pa.BufferReader, block_bytes: int, columns: pa.Schema | None) 
     texts = [field.with_type(pa.string()) if pa.types.is_date(field.type) else field for field in known]
     parse = pyarrow.json.ParseOptions(explicit_schema=pa.schema(texts), newlines_in_values=False)
     rows = pyarrow.json.read_json(source, pyarrow.json.ReadOptions(block_size=block_bytes), parse)
+    if beyond := fields_beyond(rows.schema, known):  # Arrow's cast would leave them out
+        raise pa.ArrowInvalid(f"the ledger has no field {beyond[0].name!r} ({beyond[0].type})")
     return rows.cast(
         pa.schema([known.field(field.name) if field.name in known.names else field for field in rows.schema])
     )

@@ -20,6 +20,7 @@ Rules of appended rows
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -184,10 +185,34 @@ def _column(values: list[object], name: str, field: pa.Field | None) -> pa.Array
     try:
         if wanted is not None and pa.types.is_integer(wanted) and any(isinstance(value, float) for value in values):
             pa.array(values).cast(wanted)  # this cast refuses 1.5 for an integer; the conversion below makes it 1
+        if wanted is not None and pa.types.is_nested(wanted):
+            _require_known_keys(values, wanted, name)
         return pa.array(values, wanted)
     except (pa.ArrowException, OverflowError) as wrong:
         text = f"the values of column {name!r} cannot have {f'type {wanted}' if wanted else 'one type'}: {wrong}"
         raise Refused(text, hint="Correct the value; nothing was appended") from wrong
+
+
+def _require_known_keys(values: Iterable[object], kind: pa.DataType, path: str) -> None:
+    """Raise Refused if a mapping has a key that its struct lacks, at any depth. Arrow would leave the value out."""
+    found = [value for value in values if isinstance(value, Iterable)]
+    if pa.types.is_struct(kind):
+        rows = [value for value in found if isinstance(value, Mapping)]
+        names = {field.name for field in kind}
+        for key in (key for row in rows for key in row.keys() - names):
+            raise Refused(
+                f"a value of column {path!r} has the field {key!r}, and the column has {', '.join(sorted(names))}",
+                hint="Leave the field out, or append to another ledger. Nothing was appended",
+            )
+        for field in kind:
+            if pa.types.is_nested(field.type):
+                _require_known_keys([row.get(field.name) for row in rows], field.type, f"{path}.{field.name}")
+    elif pa.types.is_map(kind):
+        pairs = [pair for value in found for pair in (value.items() if isinstance(value, Mapping) else value)]
+        for at, inner, part in ((0, kind.key_type, "key"), (1, kind.item_type, "value")):
+            _require_known_keys([pair[at] for pair in pairs], inner, f"{path}.{part}")
+    elif pa.types.is_nested(kind) and pa.types.is_nested(kind.value_type):
+        _require_known_keys(chain.from_iterable(found), kind.value_type, f"{path}.element")
 
 
 def entry_pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -78,6 +78,14 @@ def test_a_text_that_cannot_be_read_is_one_line(text: RowText, words: str) -> No
     assert "\n" not in str(refused.value)
 
 
+def test_fields_of_structs_are_matched_by_name_and_none_is_left_out() -> None:
+    columns = pa.schema([("s", pa.struct([("x", pa.int64()), ("y", pa.int64())]))])
+    for data, rows in ((b'{"s": {"y": 2, "x": 1}}', {"x": 1, "y": 2}), (b'{"s": {"y": 2}}', {"x": None, "y": 2})):
+        assert parse_rows(jsonl(data), columns).to_pylist() == [{"s": rows}]
+    with pytest.raises(Refused, match=r"the ledger has no field 's.z' \(int64\)"):
+        parse_rows(jsonl(b'{"s": {"x": 1, "z": 3}}'), columns)
+
+
 def test_a_row_becomes_a_message_with_key_and_properties() -> None:
     wanted = [
         RowMessage(b"12", "007", {"a": "b"}),

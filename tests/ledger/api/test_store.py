@@ -230,3 +230,26 @@ def test_a_handle_outlives_its_broker(store: LedgerStore) -> None:
     store.client.call("shutdown", Empty())
     assert orders.append([{"id": 2}]) == orders.end().end
     assert orders.read().column("id").to_pylist() == [1, 2]
+
+
+NAME = pa.struct([("first", pa.string()), ("last", pa.string())])
+STRUCTS: list[tuple[pa.DataType, Any, Any, str]] = [
+    (NAME, {"last": "King", "first": "Ada"}, {"last": "King", "middle": "?"}, "'c' has the field 'middle'"),
+    (pa.list_(NAME), [None, {"last": "King"}], [{"middle": "?"}], "'c.element' has the field 'middle'"),
+    (pa.map_(pa.string(), NAME), {"k": {"last": "King"}}, [("k", {"middle": "?"})], "'c.value' has the field 'middle'"),
+    (pa.struct([("in", NAME)]), {"in": {"last": "King"}}, {"in": {"middle": "?"}}, "'c.in' has the field 'middle'"),
+]
+
+
+@pytest.mark.parametrize(("kind", "row", "other", "said"), STRUCTS)
+def test_structs_are_appended_by_name_and_no_field_is_left_out(
+    store: LedgerStore, kind: pa.DataType, row: Any, other: Any, said: str
+) -> None:
+    people = store.ledger("people")
+    people.append(pa.table({"c": pa.array([row], kind)}))
+    people.append([{"c": row}])
+    first, second = people.read()["c"].to_pylist()
+    assert first == second
+    with pytest.raises(Refused, match=said):
+        people.append([{"c": row}, {"c": other}])
+    assert people.describe().rows == 2

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from pyspark_ledger.ledger.errors import Refused
-from pyspark_ledger.ledger.message.columns import cast_column, widens
+from pyspark_ledger.ledger.message.columns import cast_column, require_columns, widens
 
 DECIMAL = decimal.Decimal
 WIDER: list[tuple[pa.DataType, pa.DataType, list[Any]]] = [
@@ -81,3 +82,56 @@ def test_nan_becomes_narrow() -> None:
     column = pa.array([float("nan"), float("-inf"), None, -0.0, 0.5], pa.float64())
     found = cast_column(column, pa.field("c", pa.float32()), "entry 3:17")
     assert [str(value) for value in found.to_pylist()] == ["nan", "-inf", "None", "-0.0", "0.5"]
+
+
+PERSON = pa.struct([("first", pa.string()), ("last", pa.string())])
+SWAPPED = pa.struct([("last", pa.string()), ("first", pa.string())])
+ADA, GRACE = {"first": "Ada", "last": "King"}, {"first": None, "last": "Hopper"}
+NESTED: list[tuple[Callable[[pa.DataType], pa.DataType], Any]] = [
+    (lambda kind: kind, [ADA, None, GRACE]),
+    (lambda kind: pa.struct([("id", pa.int8()), ("who", kind)]), [{"id": 1, "who": ADA}, None, {"id": 2, "who": None}]),
+    (pa.list_, [[ADA], None, [], [GRACE, None]]),
+    (lambda kind: pa.list_(pa.list_(kind)), [[[ADA], None], [[]], [[GRACE]]]),
+    (lambda kind: pa.map_(pa.string(), kind), [[("a", ADA)], None, [], [("b", GRACE), ("c", None)]]),
+    (lambda kind: pa.map_(kind, pa.int8()), [[(ADA, 1)], [(GRACE, None)]]),
+]
+
+
+@pytest.mark.parametrize(("around", "values"), NESTED)
+@pytest.mark.parametrize(("start", "length"), [(0, None), (1, 2), (2, None), (0, 0)])
+def test_fields_of_structs_are_matched_by_name(
+    around: Callable[[pa.DataType], pa.DataType], values: list[Any], start: int, length: int | None
+) -> None:
+    given = pa.array(values, around(SWAPPED)).slice(start, length)
+    assert given.to_pylist() == pa.array(values, around(PERSON)).slice(start, length).to_pylist()
+    kept = cast_column(given, pa.field("c", around(PERSON)), "the rows")
+    kept.validate(full=True)
+    assert kept.equals(pa.array(values, around(PERSON)).slice(start, length))
+
+
+@pytest.mark.parametrize("kind", [pa.large_list(SWAPPED), pa.list_(SWAPPED, 2)])
+def test_other_lists_are_matched_by_name_too(kind: pa.DataType) -> None:
+    given = pa.array([[ADA, GRACE], None, [GRACE, ADA]], kind).slice(1)
+    kept = cast_column(given, pa.field("c", pa.list_(PERSON)), "the rows")
+    assert kept.to_pylist() == [None, [GRACE, ADA]]
+
+
+def test_fields_in_another_order_may_be_narrower_and_lose_no_value() -> None:
+    given = pa.struct([("y", pa.int64()), ("x", pa.int8())])
+    field = pa.field("c", pa.struct([("x", pa.int64()), ("y", pa.int16())]))
+    assert cast_column(pa.array([{"y": 2, "x": 1}], given), field, "rows").to_pylist() == [{"x": 1, "y": 2}]
+    with pytest.raises(Refused, match="'c' of rows"):
+        cast_column(pa.array([{"y": 2**40, "x": 1}], given), field, "rows")
+
+
+@pytest.mark.parametrize(("around", "path"), [(NESTED[0][0], "c"), (pa.list_, "c.element"), (NESTED[4][0], "c.value")])
+def test_a_writers_struct_has_exactly_the_ledgers_fields(
+    around: Callable[[pa.DataType], pa.DataType], path: str
+) -> None:
+    first = pa.struct([("first", pa.string())])
+    ledger, fewer = pa.schema([("c", around(PERSON))]), pa.schema([("c", around(first))])
+    with pytest.raises(Refused, match=rf"'{path}.last' \(string\) missing"):
+        require_columns(fewer, ledger, "people")
+    with pytest.raises(Refused, match=rf"'{path}.last' \(string\) not in the ledger"):
+        require_columns(ledger, fewer, "people")
+    require_columns(pa.schema([("c", around(SWAPPED))]), ledger, "people")
