@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from pyspark_ledger.connector.cast_hint import cast_hint, ordered_like
+from pyspark_ledger.connector.cast_hint import cast_hint, fields_hint, ordered_like
 from pyspark_ledger.ledger.api.schemas import require_columns_registered
 from pyspark_ledger.ledger.errors import Refused, Unsupported
 from pyspark_ledger.ledger.message.columns import (
@@ -122,15 +122,15 @@ def columns_to_write(schema: StructType, ledger: str) -> pa.Schema:
                 f"columns {spelled[field.name.lower()]!r} and {field.name!r} of ledger {ledger!r} have the same name",
                 hint="Give each column its own name; Spark ignores case",
             )
-        _require_supported(field.name, field.dataType, ledger)
+        _require_supported(field, ledger)
     return arrow_schema(nullable_type(schema))
 
 
 def require_writable(schema: StructType, registered: pa.Schema, ledger: str) -> None:
     """Raise Refused if the columns of a write are not the ledger's columns. Their types may be narrower."""
-    require_columns(columns_to_write(schema, ledger), registered, ledger)
     own = spark_schema(registered, ledger)
-    columns = columns_to_write(_ordered(schema, own), ledger)
+    columns = columns_to_write(_in_order(schema, own), ledger)
+    require_columns(columns, registered, ledger, _field_advice(schema, own))
     for field in schema:
         written, kept = columns.field(field.name).type, registered.field(field.name).type
         if not widens(written, kept):
@@ -143,8 +143,8 @@ def merged_columns(schema: StructType, registered: pa.Schema, ledger: str) -> pa
     Raises Refused with the column and both types if neither type is wider.
     """
     own = spark_schema(registered, ledger)
-    columns = columns_to_write(_ordered(schema, own), ledger)
-    require_fields(columns, registered, ledger)
+    columns = columns_to_write(_in_order(schema, own), ledger)
+    require_fields(columns, registered, ledger, _field_advice(schema, own))
     spelling = {name.lower(): name for name in registered.names}
     for field in schema:
         spelled = spelling.get(field.name.lower())
@@ -166,7 +166,7 @@ def merged_columns(schema: StructType, registered: pa.Schema, ledger: str) -> pa
     return pa.schema([*merged, *(field for field in columns if field.name not in registered.names)])
 
 
-def _ordered(schema: StructType, own: StructType) -> StructType:
+def _in_order(schema: StructType, own: StructType) -> StructType:
     """Return the columns of a write. Their structs have the fields in the order of the ledger's columns `own`."""
     from pyspark.sql.types import StructField, StructType
 
@@ -179,15 +179,23 @@ def _ordered(schema: StructType, own: StructType) -> StructType:
     )
 
 
+def _field_advice(schema: StructType, own: StructType) -> Callable[[str], str]:
+    return lambda column: fields_hint(column, nullable_type(schema[column].dataType), own[column].dataType)
+
+
 def _require_same_type(field: StructField, expected: DataType, ledger: str, *, may_merge: bool = False) -> None:
     found = nullable_type(field.dataType)
-    if ordered_like(found, expected) != expected:
-        merge = "; or set mergeSchema, which widens the column" if may_merge else ""
-        raise Refused(
-            f"column {field.name!r} of ledger {ledger!r} is {expected.simpleString()}, "
-            f"but {found.simpleString()} in the rows to write",
-            hint=f"{cast_hint(field.name, found, expected)}{merge}",
-        )
+    if ordered_like(found, expected) == expected:
+        return
+    convert = f"Convert the column to {expected.simpleString()}, or keep it as a new one: rename it and set mergeSchema"
+    hint = cast_hint(field.name, found, expected) or ("" if may_merge else convert)
+    if may_merge:
+        hint = f"{hint}; or set mergeSchema, which widens the column" if hint else "Set mergeSchema to widen the column"
+    raise Refused(
+        f"column {field.name!r} of ledger {ledger!r} is {expected.simpleString()}, "
+        f"but {found.simpleString()} in the rows to write",
+        hint=hint,
+    )
 
 
 def arrow_type(kind: DataType) -> pa.DataType:
@@ -197,50 +205,70 @@ def arrow_type(kind: DataType) -> pa.DataType:
     return arrow_schema(StructType().add("c", kind)).field(0).type
 
 
-def _require_supported(column: str, kind: DataType, ledger: str) -> None:
-    from pyspark.errors import PySparkException
-    from pyspark.sql.types import ArrayType, MapType, StructType
+def _require_supported(field: StructField, ledger: str) -> None:
+    from pyspark.sql.types import StringType, StructType
 
-    if type(kind).__name__ in _UNSUPPORTED_TYPES:
-        raise Refused(
-            f"column {column!r} is {kind.simpleString()}, which ledger {ledger!r} cannot store",
-            hint="Convert it to another type, such as string",
-        )
-    inner = {ArrayType: ("elementType",), MapType: ("keyType", "valueType")}.get(type(kind), ())
-    for name in inner:
-        _require_supported(column, getattr(kind, name), ledger)
-    if isinstance(kind, StructType):
-        for field in kind:
-            _require_supported(f"{column}.{field.name}", field.dataType, ledger)
+    unsupported = _unsupported(field.name, field.dataType)
+    if unsupported is None:
         return
+    hint: str | None = "Give each field of the struct a name of its own"
+    if not isinstance(unsupported.dataType, StructType):
+        stored = nullable_type(field.dataType, lambda kind: kind if _is_stored(kind) else StringType())
+        hint = cast_hint(field.name, nullable_type(field.dataType), stored)
+    raise Refused(
+        f"column {unsupported.name!r} is {unsupported.dataType.simpleString()}, which ledger {ledger!r} cannot store",
+        hint=hint or "Convert it to another type, such as string, or leave it out",
+    )
+
+
+def _unsupported(path: str, kind: DataType) -> StructField | None:
+    """Return the first type inside `kind` that no ledger stores, named by its path. None if there is none."""
+    from pyspark.sql.types import ArrayType, MapType, StructField, StructType
+
+    inner: list[tuple[str, DataType]] = []
+    if isinstance(kind, ArrayType):
+        inner = [(path, kind.elementType)]
+    elif isinstance(kind, MapType):
+        inner = [(path, kind.keyType), (path, kind.valueType)]
+    elif isinstance(kind, StructType) and len(set(kind.names)) == len(kind.names):
+        inner = [(f"{path}.{field.name}", field.dataType) for field in kind]
+    elif isinstance(kind, StructType) or not _is_stored(kind):
+        return StructField(path, kind)
+    found = (_unsupported(*pair) for pair in inner)
+    return next((field for field in found if field is not None), None)
+
+
+def _is_stored(kind: DataType) -> bool:
+    """Return whether a ledger stores a type that contains no other types."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql.types import StructType
+
     try:
         arrow_schema(StructType().add("c", nullable_type(kind)))
-    except (PySparkException, TypeError) as wrong:
-        raise Refused(
-            f"column {column!r} is {kind.simpleString()}, which Arrow and ledger {ledger!r} cannot store",
-            hint="Convert it, for example to string",
-        ) from wrong
+    except (PySparkException, TypeError):
+        return False
+    return type(kind).__name__ not in _UNSUPPORTED_TYPES
 
 
-def nullable_type(kind: Any) -> Any:
+def nullable_type(kind: Any, leaf: Callable[[Any], Any] = lambda kind: kind) -> Any:
     """Return the type with null allowed at every level, without collations and user-defined types.
 
-    Reason: Spark derives nullability from the plan of a query. Two queries with the same rows must both be able to
-    write them.
+    `leaf` may replace each type that contains no other types. Reason for null: Spark derives nullability from the plan
+    of a query. Two queries with the same rows must both be able to write them.
     """
     from pyspark.sql.types import ArrayType, MapType, StringType, StructField, StructType, UserDefinedType
 
     if isinstance(kind, UserDefinedType):
-        return nullable_type(kind.sqlType())
+        return nullable_type(kind.sqlType(), leaf)
     if type(kind) is StringType:
         return StringType()
     if isinstance(kind, StructType):
-        return StructType([StructField(field.name, nullable_type(field.dataType), nullable=True) for field in kind])
+        return StructType([StructField(field.name, nullable_type(field.dataType, leaf)) for field in kind])
     if isinstance(kind, ArrayType):
-        return ArrayType(nullable_type(kind.elementType), containsNull=True)
+        return ArrayType(nullable_type(kind.elementType, leaf))
     if isinstance(kind, MapType):
-        return MapType(nullable_type(kind.keyType), nullable_type(kind.valueType), valueContainsNull=True)
-    return kind
+        return MapType(nullable_type(kind.keyType, leaf), nullable_type(kind.valueType, leaf))
+    return leaf(kind)
 
 
 Ask = Callable[[str, "msgspec.Struct"], Any]

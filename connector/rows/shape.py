@@ -45,6 +45,7 @@ from pyspark_ledger.ledger.message.schema.documents import (
     is_payload_schema,
     parse_schemas,
 )
+from pyspark_ledger.ledger.message.struct_fields import ordered_type
 from pyspark_ledger.ledger.protocol.actions import SchemaOfMany
 from pyspark_ledger.ledger.rows.message_groups import RAW
 from pyspark_ledger.ledger.rows.metadata_columns import METADATA
@@ -287,9 +288,10 @@ def _union(schemas: Sequence[SchemaOfMany]) -> pa.Schema:
                     "because Spark ignores case",
                     hint=_HINT_APART,
                 )
-            if widens(existing.type, field.type):
-                fields[field.name] = field
-            elif existing.type != field.type and not widens(field.type, existing.type):
+            kind = ordered_type(field.type, existing.type)
+            if widens(existing.type, kind):
+                fields[field.name] = field.with_type(kind)
+            elif existing.type != kind and not widens(kind, existing.type):
                 raise Refused(
                     f"column {field.name!r} is {existing.type} in {owner} and {field.type} in {schema.names[0]}: "
                     f"one read cannot have both",

@@ -22,7 +22,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pyspark_ledger.connector.schema import spark_schema
+from pyspark_ledger.connector.cast_hint import cast_hint
+from pyspark_ledger.connector.schema import nullable_type, spark_schema
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.partition_routing import partitions_for_keys
 from pyspark_ledger.ledger.rows.metadata_columns import METADATA, WRITABLE_METADATA
@@ -46,10 +47,11 @@ def own_columns(schema: StructType) -> StructType:
     for field in schema:
         kind = wanted.get(field.name)
         if kind is not None and field.dataType.simpleString() != kind.simpleString():
+            cast = cast_hint(field.name, nullable_type(field.dataType), kind)
             raise Refused(
                 f"column {field.name!r} is {field.dataType.simpleString()}, but this special column must be "
                 f"{kind.simpleString()}",
-                hint="Cast the column, or rename it if it is an ordinary column",
+                hint=f"{cast or 'Convert it'}; or rename the column if it is an ordinary column",
             )
     return StructType([field for field in schema if field.name not in wanted])
 

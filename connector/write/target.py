@@ -165,17 +165,21 @@ class LedgerTargets:
             self._targets[target.named.name] = target.named
 
     def of(self, text: str) -> LedgerTarget:
-        name = canonical_name(text)
-        return self._target_of(name, create=self._target.create_ledgers)
+        name, target = canonical_name(text), self._target
+        if name not in self._targets:
+            create, merge = target.create_ledgers, target.merge_schema
+            self._targets[name] = ledger_target(
+                self._ask, name, self._columns, target.entry_bytes, create=create, merge=merge
+            )
+        return self._targets[name]
 
     def partition(self, whole: LedgerTarget, partition: int) -> LedgerTarget:
-        return self._target_of(partition_name(whole.name, partition), create=False)
-
-    def _target_of(self, name: str, *, create: bool) -> LedgerTarget:
+        """Return a partition. It gets the whole ledger's columns, because its first rows may have narrower types."""
+        name = partition_name(whole.name, partition)
         if name not in self._targets:
-            target = self._target
+            columns = schema_from_bytes(whole.columns, whole.name)
             self._targets[name] = ledger_target(
-                self._ask, name, self._columns, target.entry_bytes, create=create, merge=target.merge_schema
+                self._ask, name, columns, self._target.entry_bytes, create=False, merge=True
             )
         return self._targets[name]
 

@@ -91,8 +91,10 @@ class PartitionedLedger(Ledger):
         if isinstance(rows, bytes):
             return part.append(rows)
         given = rows_table(rows, self.schema())
-        self._registered(given.schema)
-        return part.append(given)
+        columns, _ = self._registered(given.schema)
+        fit, where = ColumnFit(columns), f"the data appended to {self.name}"
+        # A first append registers the columns of a partition, which must be the columns of the whole ledger.
+        return part.append(pa.Table.from_batches([fit.fit(batch, where) for batch in given.to_batches()], columns))
 
     def _append_kept(self, rows: Rows | bytes) -> Position | None:
         """Append with the idle producer that the client keeps for the next partition.

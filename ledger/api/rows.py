@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -185,23 +185,25 @@ def _column(values: list[object], name: str, field: pa.Field | None) -> pa.Array
     try:
         if wanted is not None and pa.types.is_integer(wanted) and any(isinstance(value, float) for value in values):
             pa.array(values).cast(wanted)  # this cast refuses 1.5 for an integer; the conversion below makes it 1
-        if wanted is not None and pa.types.is_nested(wanted):
-            _require_known_keys(values, wanted, name)
-        return pa.array(values, wanted)
+        column = pa.array(values, wanted)
     except (pa.ArrowException, OverflowError) as wrong:
         text = f"the values of column {name!r} cannot have {f'type {wanted}' if wanted else 'one type'}: {wrong}"
         raise Refused(text, hint="Correct the value; nothing was appended") from wrong
+    if wanted is not None and pa.types.is_nested(wanted):
+        _require_known_keys(values, wanted, name)
+    return column
 
 
-def _require_known_keys(values: Iterable[object], kind: pa.DataType, path: str) -> None:
-    """Raise Refused if a mapping has a key that its struct lacks, at any depth. Arrow would leave the value out."""
-    found = [value for value in values if isinstance(value, Iterable)]
+def _require_known_keys(values: Iterable[Any], kind: pa.DataType, path: str) -> None:
+    """Raise Refused if a mapping has a key that its struct lacks, at any depth. Arrow leaves the value out."""
+    found = [value for value in values if value is not None]
     if pa.types.is_struct(kind):
         rows = [value for value in found if isinstance(value, Mapping)]
         names = {field.name for field in kind}
-        for key in (key for row in rows for key in row.keys() - names):
+        if unknown := set[str]().union(*rows) - names:
             raise Refused(
-                f"a value of column {path!r} has the field {key!r}, and the column has {', '.join(sorted(names))}",
+                f"a value of column {path!r} has the field {next(iter(unknown))!r}, "
+                f"and the column has {', '.join(sorted(names))}",
                 hint="Leave the field out, or append to another ledger. Nothing was appended",
             )
         for field in kind:

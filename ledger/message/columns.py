@@ -3,7 +3,7 @@
 Rules
 - A column that the batch lacks becomes null. A column that the schema lacks is left out.
 - A column of another type is cast if no value is lost. Otherwise an error names the column and both types.
-- The fields of a struct are matched by name too, at every depth. A writer's struct has exactly the ledger's fields.
+- The fields of a struct are matched by name too (`struct_fields`). A struct has exactly the fields of the schema.
 - A column of the same type is not copied.
 
 A type *widens* to another type if the other type has all of its values:
@@ -13,6 +13,7 @@ A type *widens* to another type if the other type has all of its values:
     float                       double
     date                        timestamp without a zone
     decimal(p, s)               decimal with as many digits before the point and behind it, or more
+    null                        every type
     list, struct                the same with wider elements or fields
 
 Spark's Parquet reader and Delta also allow these changes. They also widen whole numbers to doubles or decimals, which
@@ -21,10 +22,13 @@ this module refuses.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pyarrow as pa
 import pyarrow.types as of
 
 from pyspark_ledger.ledger.errors import Corrupt, Refused
+from pyspark_ledger.ledger.message.struct_fields import lacking_fields, match_fields
 
 _NAMED_MAX = 8
 
@@ -65,49 +69,19 @@ def cast_column(column: pa.Array, field: pa.Field, where: str) -> pa.Array:
     """Cast a column to the field's type. Raises Refused if a value would be lost or no cast exists."""
     if column.type == field.type:
         return column
-    column = _ordered_like(column, field.type)
     try:
-        cast = column.cast(field.type, safe=True)
-        if widens(field.type, column.type):
-            _require_same_values(cast.cast(column.type), column)
+        matched = match_fields(column, field.type)
+        if matched.type == field.type:
+            return matched
+        cast = matched.cast(field.type, safe=True)
+        if widens(field.type, matched.type):
+            _require_same_values(cast.cast(matched.type), matched)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as wrong:
         raise Refused(
             f"column {field.name!r} of {where} is {column.type} and cannot become {field.type}: {wrong}",
             hint="Convert the column before you write it, or read with a schema that has its type",
         ) from wrong
     return cast
-
-
-def _ordered_like(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return the column with the fields of its structs in the order of `kind`. A struct with other fields is kept.
-
-    Arrow's own cast is not used: before version 26 it refuses another order, and since then it drops fields.
-    """
-    if of.is_struct(column.type) and of.is_struct(kind) and _same_names(column.type, kind):
-        fields = [_ordered_like(column.field(field.name), field.type) for field in kind]
-        named = [pa.field(field.name, values.type) for field, values in zip(kind, fields, strict=True)]
-        mask = column.is_null() if column.null_count else None
-        return pa.StructArray.from_arrays(fields, fields=named, mask=mask)
-    if _is_list(column.type) and of.is_list(kind) and not of.is_list(column.type):
-        column = column.cast(pa.list_(column.type.value_field))
-    if not ((of.is_list(column.type) and of.is_list(kind)) or (of.is_map(column.type) and of.is_map(kind))):
-        return column
-    if of.is_list(kind):
-        inner = _ordered_like(column.values, kind.value_type)
-        outer: pa.DataType = pa.list_(pa.field(column.type.value_field.name, inner.type))
-    else:
-        pairs = [_ordered_like(column.keys, kind.key_type), _ordered_like(column.items, kind.item_type)]
-        inner = pa.StructArray.from_arrays(pairs, fields=[
-            pa.field("key", pairs[0].type, nullable=False), pa.field("value", pairs[1].type)
-        ])  # fmt: skip
-        outer = pa.map_(pairs[0].type, pairs[1].type)
-    buffers = column.buffers()[:2]  # validity and offsets, which a slice shares with the whole column
-    return pa.Array.from_buffers(outer, len(column), buffers, column.null_count, column.offset, [inner])
-
-
-def _same_names(first: pa.StructType, second: pa.StructType) -> bool:
-    names = [field.name for field in first]
-    return len(set(names)) == len(names) and sorted(names) == sorted(field.name for field in second)
 
 
 def _require_same_values(found: pa.Array, column: pa.Array) -> None:
@@ -122,6 +96,8 @@ def _require_same_values(found: pa.Array, column: pa.Array) -> None:
 
 def widens(narrow: pa.DataType, wide: pa.DataType) -> bool:
     """Return whether every value of the narrow type is a value of the wide type. Returns False for equal types."""
+    if of.is_null(narrow):
+        return not of.is_null(wide)
     if of.is_list(narrow) and of.is_list(wide):
         return widens(narrow.value_type, wide.value_type)
     if of.is_struct(narrow) and of.is_struct(wide):
@@ -171,63 +147,59 @@ def unreadable_schema(ledger: str, reason: str) -> Corrupt:
     )
 
 
-def require_columns(given: pa.Schema, registered: pa.Schema, ledger: str) -> None:
+def _advise_fields(column: str) -> str:
+    return f"Give the structs in {column!r} the ledger's fields, in any order, with null if there is no value"
+
+
+def require_columns(
+    given: pa.Schema, registered: pa.Schema, ledger: str, advise: Callable[[str], str] = _advise_fields
+) -> None:
     """Raise Refused if a writer's columns, or the fields of its structs, differ from the ledger's."""
-    _require_none(
-        [field for field in registered if field.name not in given.names],
-        [field for field in given if field.name not in registered.names],
-        ledger,
-        "Write all columns of the ledger, with null if there is no value, or write to another ledger. "
-        "In Spark the option mergeSchema adds new columns",
-    )
-    require_fields(given, registered, ledger)
+    if given.equals(registered):
+        return
+    missing = [field for field in registered if field.name not in given.names]
+    extra = [field for field in given if field.name not in registered.names]
+    if missing or extra:
+        raise Refused(_mismatch("columns", missing, extra, ledger), hint=_columns_hint(missing, extra))
+    require_fields(given, registered, ledger, advise)
 
 
-def require_fields(given: pa.Schema, registered: pa.Schema, ledger: str) -> None:
-    """Raise Refused if a struct of a writer has other fields than the ledger's. Their order may differ."""
-    _require_none(
-        fields_beyond(registered, given),
-        fields_beyond(given, registered),
-        ledger,
-        "Give each struct the ledger's fields, with null if there is no value, in any order (in Spark: withField, "
-        "dropFields), or write to another ledger. No option adds fields to a struct",
-    )
+def require_fields(
+    given: pa.Schema, registered: pa.Schema, ledger: str, advise: Callable[[str], str] = _advise_fields
+) -> None:
+    """Raise Refused if the structs in a column have other fields than the ledger's. `advise` returns the hint."""
+    for field in given:
+        at = registered.get_field_index(field.name)
+        if at < 0 or registered.field(at).type == field.type:
+            continue
+        kept = registered.field(at).type
+        missing = lacking_fields(field.type, kept, field.name)
+        extra = lacking_fields(kept, field.type, field.name)
+        if missing or extra:
+            raise Refused(_mismatch("fields of structs", missing, extra, ledger), hint=advise(field.name))
 
 
 def fields_beyond(given: pa.Schema, known: pa.Schema) -> list[pa.Field]:
     """Return the fields of structs in `given` that the same columns of `known` lack. Each is named by its path."""
     common = [(known.field(field.name).type, field) for field in given if field.name in known.names]
-    return [lacking for kind, field in common for lacking in _lacking(kind, field.type, field.name)]
+    return [lacking for kind, field in common for lacking in lacking_fields(kind, field.type, field.name)]
 
 
-def _lacking(kind: pa.DataType, wanted: pa.DataType, path: str) -> list[pa.Field]:
-    """Return the fields of structs in `wanted` that `kind` lacks, at every depth. Each is named by its path."""
-    if of.is_struct(kind) and of.is_struct(wanted):
-        own = {field.name: field.type for field in kind}
-        found = [field.with_name(f"{path}.{field.name}") for field in wanted if field.name not in own]
-        for field in wanted:
-            found += _lacking(own.get(field.name, field.type), field.type, f"{path}.{field.name}")
-        return found
-    if of.is_map(kind) and of.is_map(wanted):
-        keys = _lacking(kind.key_type, wanted.key_type, f"{path}.key")
-        return keys + _lacking(kind.item_type, wanted.item_type, f"{path}.value")
-    if _is_list(kind) and _is_list(wanted):
-        return _lacking(kind.value_type, wanted.value_type, f"{path}.element")
-    return []
+def _columns_hint(missing: list[pa.Field], extra: list[pa.Field]) -> str:
+    spelled = {field.name.lower(): field.name for field in missing}
+    renamed = [(field.name, spelled[field.name.lower()]) for field in extra if field.name.lower() in spelled]
+    if renamed:
+        names = ", ".join(f"{name!r} to {kept!r}" for name, kept in renamed)
+        return f"Spark ignores case, the ledger does not: rename {names}"
+    advice = ["Write null in the missing columns"] * bool(missing) + ["Leave the other columns out"] * bool(extra)
+    return "; ".join([*advice, "or in Spark set mergeSchema, which writes null and adds columns"])
 
 
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(of.is_list(kind) or of.is_large_list(kind) or of.is_fixed_size_list(kind))
-
-
-def _require_none(missing: list[pa.Field], extra: list[pa.Field], ledger: str, hint: str) -> None:
+def _mismatch(what: str, missing: list[pa.Field], extra: list[pa.Field], ledger: str) -> str:
     differs = [
         f"{_named(fields)} {word}" for word, fields in (("missing", missing), ("not in the ledger", extra)) if fields
     ]
-    if differs:
-        raise Refused(
-            f"the written columns do not match the columns of ledger {ledger!r}: {', and '.join(differs)}", hint=hint
-        )
+    return f"the written {what} do not match the columns of ledger {ledger!r}: {', and '.join(differs)}"
 
 
 def _named(fields: list[pa.Field]) -> str:

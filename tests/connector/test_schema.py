@@ -221,3 +221,47 @@ def test_interval_that_would_change_its_type_is_refused() -> None:
     given = StructType().add("x", DayTimeIntervalType(0, 0))
     with pytest.raises(Refused, match="column 'x'"):
         require_writable(given, columns_to_write(given, "orders"), "orders")
+
+
+def test_fields_of_structs_are_matched_by_name_and_keep_the_ledgers_order() -> None:
+    pair = StructType().add("x", IntegerType()).add("y", LongType())
+    swapped = StructType().add("y", IntegerType()).add("x", LongType())
+    for wrap in (lambda kind: kind, ArrayType, lambda kind: ArrayType(StructType().add("s", kind))):
+        registered = columns_to_write(StructType().add("c", wrap(pair)), "orders")
+        narrow = StructType().add("c", wrap(StructType().add("y", IntegerType()).add("x", IntegerType())))
+        require_writable(narrow, registered, "orders")
+        assert merged_columns(narrow, registered, "orders") == registered
+        wide = StructType().add("c", wrap(StructType().add("y", LongType()).add("x", LongType())))
+        with pytest.raises(Refused, match="or set mergeSchema, which widens the column"):
+            require_writable(wide, registered, "orders")
+        both = wrap(StructType().add("x", LongType()).add("y", LongType()))
+        assert spark_schema(merged_columns(wide, registered, "orders"), "orders")["c"].dataType == both
+        with pytest.raises(Refused, match="Cast it: col"):
+            merged_columns(StructType().add("c", wrap(swapped)), registered, "orders")
+    keyed = columns_to_write(StructType().add("c", MapType(pair, pair)), "orders")
+    same = StructType().add("y", LongType()).add("x", IntegerType())
+    require_writable(StructType().add("c", MapType(same, same)), keyed, "orders")
+
+
+def test_fields_that_the_ledger_lacks_are_refused_with_and_without_merge() -> None:
+    registered = columns_to_write(StructType().add("c", StructType().add("x", LongType())), "orders")
+    more = StructType().add("c", StructType().add("x", LongType()).add("y", LongType()))
+    for check in (require_writable, merged_columns):
+        with pytest.raises(
+            Refused, match=r"column 'c\.y' \(int64\) not in the ledger.*rename the column and set mergeS"
+        ):
+            check(more, registered, "orders")
+    twice = StructType().add("x", LongType()).add("x", LongType())
+    with pytest.raises(Refused, match=r"column 'c\.s' is struct<x:bigint,x:bigint>.*a name of its own"):
+        columns_to_write(StructType().add("c", ArrayType(StructType().add("s", twice)).elementType), "orders")
+
+
+def test_void_gets_a_type_with_merge_and_is_written_to_any_type() -> None:
+    void, text = StructType().add("c", NullType()), StructType().add("c", StringType())
+    registered = columns_to_write(void, "orders")
+    with pytest.raises(Refused, match=r"is void, but string in the rows to write\. Set mergeSchema to widen"):
+        require_writable(text, registered, "orders")
+    typed = merged_columns(text, registered, "orders")
+    assert typed == columns_to_write(text, "orders")
+    require_writable(void, typed, "orders")
+    assert merged_columns(void, typed, "orders") == typed

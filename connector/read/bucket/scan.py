@@ -36,6 +36,7 @@ from pyspark_ledger.ledger.message.arrow_payload import decode_rows, leading_sch
 from pyspark_ledger.ledger.message.columns import widens
 from pyspark_ledger.ledger.message.entry import ParsedEntry, is_arrow, is_marker, parse_entry, parse_head
 from pyspark_ledger.ledger.message.schema.documents import TopicSchemas, parse_schemas
+from pyspark_ledger.ledger.message.struct_fields import ordered_type
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionRange
 from pyspark_ledger.ledger.rows.metadata_columns import METADATA, PROVENANCE
 from pyspark_ledger.ledger.segment.format import FRAME_BYTES, HEADER_BYTES
@@ -325,9 +326,10 @@ def _join(fields: dict[str, pa.Field], columns: pa.Schema, topic: str) -> None:
     """Add new columns to `fields`, and widen them. Raises Corrupt if a column has two types."""
     for field in columns:
         existing = fields.setdefault(field.name, field)
-        if widens(existing.type, field.type):
-            fields[field.name] = field
-        elif existing.type != field.type and not widens(field.type, existing.type):
+        kind = ordered_type(field.type, existing.type)
+        if widens(existing.type, kind):
+            fields[field.name] = field.with_type(kind)
+        elif existing.type != kind and not widens(kind, existing.type):
             raise Corrupt(
                 f"column {field.name!r} of {topic} is {existing.type} in one entry and {field.type} in another"
             )

@@ -20,6 +20,7 @@ from typing import Protocol
 
 from pyspark.sql.types import NullType, StructType
 
+from pyspark_ledger.connector.cast_hint import ordered_like
 from pyspark_ledger.connector.options.options import LedgerOptions
 from pyspark_ledger.connector.read.offsets import HistoryPin
 from pyspark_ledger.connector.read.table.task import TableTask
@@ -206,7 +207,7 @@ def require_columns(snapshot: TableSnapshot, shape: RowShape, ledger: str) -> No
     for column in shape.spark_schema(ledger):
         if column.name not in table_columns.names or isinstance(column.dataType, NullType):
             continue
-        actual = nullable_type(table_columns[column.name].dataType)
+        actual = ordered_like(nullable_type(table_columns[column.name].dataType), column.dataType)
         if actual != column.dataType and not widens(arrow_type(actual), arrow_type(column.dataType)):
             raise Refused(
                 f"column {column.name!r} is {actual.simpleString()} in {snapshot} and {column.dataType.simpleString()} "

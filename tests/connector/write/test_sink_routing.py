@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import LongType, StringType, StructType
+from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
 import pyspark_ledger.connector.write.staging
 from pyspark_ledger.connector.options.options import read_options
 from pyspark_ledger.connector.read.ledger.task import LedgerTask, ReadSource, read_rows
 from pyspark_ledger.connector.read.offsets import LedgerRange
 from pyspark_ledger.connector.rows.shape import RowOptions, row_shape
+from pyspark_ledger.connector.schema import arrow_type
 from pyspark_ledger.connector.write.commit import (
     BatchEvidence,
     PartMessage,
@@ -167,6 +168,24 @@ def test_partitions_that_know_different_columns_are_one_table(api: LedgerStore, 
         commit_parts(sink, "1", [stage(sink, "q", number, rows)], number)
     assert [part.schema().names for part in whole.partitions()] == [["n"], ["n", "name"]]
     assert whole.read().to_pylist() == [{"n": 0, "name": None}, {"n": 1, "name": "x"}]
+
+
+def test_a_partition_gets_the_columns_of_its_ledger_not_of_its_first_rows(api: LedgerStore, store: Path) -> None:
+    whole = api.create_partitioned("clicks", 2)
+    wide = StructType().add("s", StructType().add("x", LongType()).add("y", LongType())).add("__key", StringType())
+    narrow = (
+        StructType().add("s", StructType().add("y", IntegerType()).add("x", IntegerType())).add("__key", StringType())
+    )
+    keys = {partition_for_key(f"k{n}", 2, "murmur3_32"): f"k{n}" for n in range(20)}
+    for batch, (schema, key) in enumerate(((wide, keys[0]), (narrow, keys[1]), (wide, keys[1]))):
+        sink, kind = target(store, schema, "clicks"), arrow_type(schema["s"].dataType)
+        rows = pa.record_batch({"s": pa.array([{"x": 2**batch, "y": None}, None], kind), "__key": [key, key]})
+        commit_parts(sink, "1", [stage(sink, f"q{batch}", 0, rows)], 0)
+    assert [part.schema() for part in whole.partitions()] == [whole.schema()] * 2
+    assert [part.read()["s"].to_pylist() for part in whole.partitions()] == [
+        [{"x": 1, "y": None}, None],
+        [{"x": 2, "y": None}, None, {"x": 4, "y": None}, None],
+    ]
 
 
 def test_a_version_of_an_application_is_written_once_in_each_ledger(api: LedgerStore, store: Path) -> None:

@@ -181,3 +181,16 @@ def test_payload_schemas_that_are_registered_make_columns(place: Place) -> None:
         write(place, ONE, [{"id": 1}])
     with pytest.raises(Refused, match="has messages with a payload schema"):
         ledger.append([{"id": 1}])
+
+
+def test_a_read_of_several_ledgers_matches_the_fields_of_structs(place: Place) -> None:
+    pair, api = {"x": 1, "y": 2}, connect(place.store)
+    for part, names in (("a", "xy"), ("b", "yx")):
+        kind = pa.struct([(name, pa.int64() if part == "b" else pa.int32()) for name in names])
+        api.ledger(f"{place.name}-{part}").append(pa.table({"s": pa.array([pair, None], kind), "l": [[pair], None]}))
+    api.ledger(f"{place.name}-b").append(pa.table({"s": pa.nulls(1), "l": pa.array([[]], pa.list_(pa.null()))}))
+    both = LedgerSource({"ledgers": f"{place.name}-a,{place.name}-b", "store": str(place.store)}, "0")
+    found = rows_of(both)
+    assert sorted(found, key=str) == sorted(
+        [{"s": pair, "l": [pair]}, {"s": None, "l": None}] * 2 + [{"s": None, "l": []}], key=str
+    )
