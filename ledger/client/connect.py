@@ -177,10 +177,13 @@ def stop_broker(store: Path, *, private_only: bool = False, deadline_ms: int = 3
         record, client = BrokerRecord.read(store), None
         try:
             client = _asked(store, deadline_ms, of_any_version=True)
-        except Unavailable:
-            process = process or _process_of(record, store)  # it has no time to answer, or it closes
+        except Unavailable:  # it has no time to answer, or it closes
+            if record is not None and process_identity(record.pid) == _owner(store):
+                process = _owner(store)
+        else:
+            process = "" if client is None else _owner(store)  # None: the broker is dead, or another store's
         if client is not None:
-            process, found = _process_of(record, store), True
+            found = True
             _ask_to_stop(client, record, store, private_only)
         elif not process or is_gone(process):
             return found
@@ -207,12 +210,10 @@ def _pause_until(until_ms: int, store: Path, deadline_ms: int) -> None:
     pause(50)
 
 
-def _process_of(record: BrokerRecord | None, store: Path) -> str:
-    """Return the identity of a broker's process. Empty if it is this process, or if this host cannot see it."""
-    if record is None or record.pid == os.getpid():
-        return ""
-    process = process_identity(record.pid)
-    return process if process == _lock_holder(store) else ""
+def _owner(store: Path) -> str:
+    """Return the identity of the process that owns a store. Empty if it is this one, or if this host cannot see it."""
+    owner, here = _lock_holder(store), process_identity()
+    return owner if owner != here and owner.split("/")[0] == here.split("/")[0] else ""
 
 
 def _require_directory(store: Path) -> None:
@@ -319,7 +320,8 @@ def _started(store: Path, create: bool, deadline_ms: int, arguments: Sequence[st
                         f"a broker with other arguments serves the store {location_text(store)}",
                         hint=f"Stop it: ledger stop --store {location_text(store)}",
                     )
-                return client
+                if not arguments or _is_recorded(client, store):
+                    return client
             if status is not None and not _is_owned(store):
                 raise _start_error(store, log, offset, status, before)
             pause(20)
@@ -327,6 +329,12 @@ def _started(store: Path, create: bool, deadline_ms: int, arguments: Sequence[st
             f"the broker of {location_text(store)} did not answer within {deadline_ms} ms",
             hint=f"See {log}: {_tail(log, offset)}",
         )
+
+
+def _is_recorded(client: Client, store: Path) -> bool:
+    """Return whether the record is the answering broker's, which answers at the socket of the last one before."""
+    record = BrokerRecord.read(store)
+    return record is not None and record.pid == client.hello().pid
 
 
 def _is_owned(store: Path) -> bool:
@@ -357,7 +365,7 @@ def _spawn(store: Path, log: Path, arguments: Sequence[str]) -> subprocess.Popen
 
 def _supervisor(store: Path, log: Path, arguments: Sequence[str], lock: int) -> subprocess.Popen[bytes]:
     environment = broker_environment(os.environ, _package_paths())
-    if "--config" in arguments:  # other processes reach such a broker over TCP
+    if not {"--address", "--config"}.isdisjoint(arguments):  # other processes reach such a broker over TCP
         environment |= bounded_allocator(environment)
     command = [
         sys.executable,

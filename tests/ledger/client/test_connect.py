@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import pytest
 
 from pyspark_ledger.ledger.api.store import open_read_only
 from pyspark_ledger.ledger.client import connect
+from pyspark_ledger.ledger.client.broker_environment import bounded_allocator
 from pyspark_ledger.ledger.client.client import Client
 from pyspark_ledger.ledger.client.connect import connect_store, serve_store, stop_broker
 from pyspark_ledger.ledger.errors import NotFound, Refused, Unavailable, Unsupported
@@ -55,6 +56,15 @@ from pyspark_ledger.ledger.broker.main import main
 from pyspark_ledger.ledger.store.store import Store
 close = Store.close
 Store.close = lambda store: (time.sleep(2), close(store))
+sys.exit(main())
+"""
+
+SLOW_TO_RECORD = """
+import sys, time
+from pyspark_ledger.ledger.broker.main import main
+from pyspark_ledger.ledger.transport.discovery import BrokerRecord
+write = BrokerRecord.write
+BrokerRecord.write = lambda record, store: (time.sleep(1), write(record, store))
 sys.exit(main())
 """
 
@@ -143,8 +153,24 @@ def test_a_broker_that_was_too_slow_to_answer_is_still_replaced(rig: Rig, monkey
     record = BrokerRecord.read(rig.store)
     assert record is not None
     assert record.remote.startswith("grpc://")
+    environment = Path(f"/proc/{record.pid}/environ").read_text()
+    assert all(name in environment for name in bounded_allocator({})), "Arrow's memory is bounded behind a TCP port"
     with pytest.raises(Refused, match=r"a broker already serves the store .* at grpc://"):
         serve_store(rig.store, ["--address", "grpc://127.0.0.1:0"])
+    assert stop_broker(rig.store)
+
+
+def test_a_new_broker_is_returned_with_its_own_record(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    connect_store(rig.store, create=True)
+
+    def begun(store: Path, _log: Path, arguments: Sequence[str], _lock: int) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, "-c", SLOW_TO_RECORD, "--store", str(store), *arguments])
+
+    monkeypatch.setattr(connect, "_supervisor", begun)
+    pid = serve_store(rig.store, ["--address", "grpc://127.0.0.1:0"]).hello().pid
+    record = BrokerRecord.read(rig.store)
+    assert record is not None
+    assert (record.pid, record.remote.partition("//")[0]) == (pid, "grpc:")
     assert stop_broker(rig.store)
 
 
