@@ -187,6 +187,12 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
                     batches = self._staged.received(chunks, writer.write if command.announced else None)
                     writer.write(msgspec.msgpack.encode(self._stage(command, batches)))
 
+    def shutdown(self) -> None:
+        """Stop the server, and wait until its calls have ended."""
+        super().shutdown()
+        if self._guard is not None:
+            self._guard.stop()
+
     def stop_cache(self) -> None:
         """Stop the cache. Called when the broker exits."""
         self._source.stop()

@@ -76,10 +76,15 @@ class ConnectionGuard:
         self._admitted: dict[int, Peer] = {}
         self._foreign: set[int] = set()  # sockets that are no connections of the port, such as those to S3
         self._since: dict[int, int] = {}
+        self._stopped = threading.Event()
 
     def start(self) -> None:
         """Start the thread that compares."""
         threading.Thread(target=self._run, name="connection guard", daemon=True).start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopped.set()
 
     def admit(self, peer: str) -> None:
         """Admit a connection, because a call with a valid token came over it. `peer` is gRPC's name of the client."""
@@ -134,8 +139,8 @@ class ConnectionGuard:
             )
 
     def _run(self) -> None:
-        pause, waiting = _INTERVAL_MS, threading.Event()
-        while not waiting.wait(pause / 1000):
+        pause = _INTERVAL_MS
+        while not self._stopped.wait(pause / 1000):
             begin = self._clock()
             try:
                 self.sweep()

@@ -6,6 +6,7 @@ Method: connections with made-up numbers, sockets of this process, and a broker 
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from pyspark_ledger.ledger.client.client import Client
 from pyspark_ledger.ledger.client.credentials import Credentials
 from pyspark_ledger.ledger.protocol.actions import CreateLedger
 from tests.rigs.certificates import certificates
+from tests.rigs.deadline import wait_until
 from tests.rigs.slow_call import SlowCall
 
 Rig = Any
@@ -82,6 +84,14 @@ def test_many_that_send_little_are_bounded_together(clients: Clients) -> None:
     assert sum(found.received for found in clients.open()[1]) <= 128 * MIB
     assert 20 in clients.closed
     assert 21 not in clients.closed
+
+
+def test_the_thread_ends_with_its_server(clients: Clients) -> None:
+    before = threading.active_count()
+    clients.guard.start()
+    assert threading.active_count() == before + 1
+    clients.guard.stop()
+    wait_until(lambda: threading.active_count() == before, "the thread has ended")
 
 
 def test_who_waits_too_long_and_the_oldest_of_too_many_are_closed(clients: Clients) -> None:
