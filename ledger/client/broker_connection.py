@@ -91,7 +91,6 @@ class BrokerConnection:
         self._lock = threading.Lock()
         self._connection: flight.FlightClient | None = None
         self._token: str | None = None
-        self._announcements: bool | None = None
         self.store_path = ""
         """Path of the store's directory, as the broker names it. Unset until `same_host_token` is called."""
         _alive.add(self)
@@ -157,14 +156,14 @@ class BrokerConnection:
             found = live_place(served) if bucket_of(served) or served.is_dir() else "nothing on this host"
             require_meant(self.store_id, self.place, welcome.store_id, found, welcome.store_path)
         self.store_id = welcome.store_id
-        self._announcements = welcome.announcements
         return welcome
 
     def answers_announcements(self) -> bool:
-        """Return whether the broker answers announcements of large batches."""
-        if self._announcements is None:
-            self.hello()
-        return bool(self._announcements)
+        """Return whether the broker answers announcements of large batches.
+
+        The broker is asked each time, because gRPC connects again by itself, perhaps to a broker of an earlier release.
+        """
+        return self.hello().announcements
 
     def locate(self, request: ReadRequest) -> Places:
         """Return the locations of a range's blocks, if this process can map them."""
@@ -228,7 +227,6 @@ class BrokerConnection:
             if self._connection is failed:
                 self._connection = None
                 self._token = None
-                self._announcements = None
 
     def close(self) -> None:
         """Close the connection. A later call opens a new connection."""

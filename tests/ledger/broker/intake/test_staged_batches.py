@@ -187,7 +187,8 @@ def test_parts_of_this_and_of_an_earlier_release_are_staged(rig: Rig, tmp_path: 
     # An earlier broker states nothing about announcements, so this client makes none.
     welcome = json.loads(msgspec.json.encode(client.hello()))
     assert welcome.pop("announcements")
-    client._announcements = msgspec.json.decode(json.dumps(welcome), type=Welcome).announcements
+    earlier = msgspec.json.decode(json.dumps(welcome), type=Welcome)
+    client.hello = lambda *_, **__: earlier  # type: ignore[method-assign]  # the same client, whose broker was replaced
     assert not client.answers_announcements()
     with client.stage_part("q", 2) as part:
         part.write([one], 1)
