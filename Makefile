@@ -46,7 +46,7 @@ check: setup
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q tests/test_architecture.py tests/test_prose.py tests/docs/test_site.py
 
-# test: the short tests of every part, about six minutes (T=tests/path or -k… narrows it)
+# test: the short tests of every part, about eight minutes (T=tests/path or -k… narrows it)
 .PHONY: test
 test: setup
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder \

@@ -175,7 +175,7 @@ def _json(source: pa.BufferReader, block_bytes: int, columns: pa.Schema | None) 
     parse = pyarrow.json.ParseOptions(explicit_schema=pa.schema(texts), newlines_in_values=False)
     rows = pyarrow.json.read_json(source, pyarrow.json.ReadOptions(block_size=block_bytes), parse)
     if beyond := fields_beyond(rows.schema, known):  # Arrow's cast would leave them out
-        raise pa.ArrowInvalid(f"the ledger has no field {beyond[0].name!r} ({beyond[0].type})")
+        raise pa.ArrowInvalid(f"the ledger has no field {beyond[0].name!r} ({beyond[0].type}): leave it out")
     return rows.cast(
         pa.schema([known.field(field.name) if field.name in known.names else field for field in rows.schema])
     )
