@@ -17,7 +17,7 @@ from tests.rigs.attacked_broker import AttackedBroker
 from tests.rigs.broker import BrokerRig
 from tests.rigs.memory_attacks import ATTACKS, MIB
 
-ROUNDS = 3
+ROUNDS = 7
 _IDLE_SECONDS = 5
 
 
