@@ -9,10 +9,18 @@ unexport PYTHONDONTWRITEBYTECODE
 SPARKS ?= spark40 spark41 spark42 spark43
 # The interpreter for spark43. The other versions of Spark are tested with Python 3.11.
 PYTHON313 ?= python3.13
-# Number of processes that run tests at the same time. A test waits for its broker half of the time.
-WORKERS ?= 2
+# Number of processes that run tests at the same time, for two cores. A test waits for its broker half of the time.
+WORKERS ?= 3
 # Tests with one of these marks have a target of their own, so `test` and `test-thorough` leave them out.
 UNMARKED := not slow and not fault and not sessions and not pulsar and not docs and not tables and not web
+# The files that use a mark, unless T names others. pytest would import all files, in each process, to find the few.
+marked = $(or $(T),$(shell grep -rlE --include='test_*.py' 'mark\.$(1)\b' tests | sort))
+# A JVM that lives for a minute spends half of its CPU on a second compiler, a parallel collector and checks of Spark's bytecode.
+SHORT_JVM := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote
+test test-% demo notebooks smoke smoke-%: export SPARK_LAUNCHER_OPTS := $(SHORT_JVM)
+test test-% demo notebooks smoke smoke-%: export SPARK_DAEMON_JAVA_OPTS := $(SHORT_JVM)
+test test-% demo notebooks smoke smoke-%: export SPARK_SUBMIT_OPTS := $(SHORT_JVM) \
+	"-Dspark.executor.extraJavaOptions=$(SHORT_JVM)"
 # mypy checks the installed package. Its folders are links to the top-level folders. ruff follows no links, so it gets these folders.
 TYPED := pyspark_ledger
 FORMATTED := ledger connector offload pyspark_ledger benchmarks streaming_examples deploy tests tools
@@ -46,13 +54,13 @@ check: setup
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q tests/test_architecture.py tests/test_prose.py tests/docs/test_site.py
 
-# test: the short tests of every part, about eight minutes (T=tests/path or -k… narrows it)
+# test: the short tests of every part, about five minutes (T=tests/path or -k… narrows it)
 .PHONY: test
 test: setup
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --one-session \
 		-m "not thorough and not check and $(UNMARKED)" $(T)
 
-# test-thorough: the tests of two seconds and more, such as every flipped bit, and those with an S3 server
+# test-thorough: the tests of two seconds or of one second of CPU and more, such as every flipped bit, and those with an S3 server
 .PHONY: test-thorough
 test-thorough: setup
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "thorough and $(UNMARKED)" $(T)
@@ -75,22 +83,22 @@ reference: setup
 # test-tables: publishes to Delta tables, in a session with Delta (90 MB of jars from Maven Central the first time)
 .PHONY: test-tables
 test-tables: setup
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "tables and not slow" $(T)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "tables and not slow" $(call marked,tables)
 
 # test-faults: kills processes, damages files, compares what is left
 .PHONY: test-faults
 test-faults: setup
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "fault and not slow" $(T)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "fault and not slow" $(call marked,fault)
 
 # test-sessions: stories that start Spark sessions of their own, with other settings, packages or stores
 .PHONY: test-sessions
 test-sessions: setup
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "sessions and not slow" $(T)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "sessions and not slow" $(call marked,sessions)
 
 # test-slow: the tests of a minute and more, such as long random histories and two clusters on one store
 .PHONY: test-slow
 test-slow: setup
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "slow" $(T)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "slow" $(call marked,slow)
 
 # test-long: a thousand rounds of kills and damage
 .PHONY: test-long

@@ -11,8 +11,7 @@ Words of the docstrings
 - *noop*: Spark's sink that discards all rows. *`AvailableNow`*: Spark's trigger that reads all present rows and ends.
 - *Backlog*: rows that a query has not read. *Catch-up*: a query reads a backlog. *Tail*: a query reads new rows as
   they arrive.
-- *SeaweedFS*: an S3 server, which runs on this host in all benchmarks of object storage. *S3A*: Hadoop's client of S3,
-  through which Spark reads and writes files in a bucket.
+- *SeaweedFS*: an S3 server, which runs on this host in all benchmarks of object storage.
 - *`triggerExecution`*: the time of one batch in Spark's progress report.
 - *Flights*: a public data set, three million rows about flights of airlines. Its values repeat.
 

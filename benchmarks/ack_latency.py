@@ -25,7 +25,7 @@ from benchmarks.append import entry_of
 from benchmarks.harness import Loop, compare
 from benchmarks.raw_disk import bench_dir
 from pyspark_ledger.ledger.api.store import connect
-from pyspark_ledger.ledger.protocol.actions import ENTRY_SCHEMA, CreateLedger, Empty
+from pyspark_ledger.ledger.protocol.actions import ENTRY_SCHEMA, CreateLedger, StopBroker
 from pyspark_ledger.ledger.transport.shared_ring import entry_batch
 
 MESSAGE_BYTES = 1024
@@ -103,7 +103,7 @@ def main() -> None:
             until = time.monotonic() + _SERVER_SECONDS
             while not (folder / "bare.sock").exists() and server.poll() is None and time.monotonic() < until:
                 time.sleep(0.05)
-            client.create(CreateLedger("bench"))
+            client.ask(CreateLedger("bench"))
             ours_medians: list[float] = []
             base_medians: list[float] = []
             with client.producer("bench") as producer:
@@ -119,7 +119,7 @@ def main() -> None:
         finally:
             server.terminate()
             server.wait()
-            client.call("shutdown", Empty())
+            client.ask(StopBroker())
             time.sleep(1)
 
 

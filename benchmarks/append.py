@@ -83,7 +83,7 @@ def measure(label: str, size: int, count: int, folder: Path) -> float:
         recording_broker(Path(store), Path(record_file.name)) as (client, record),
     ):
         ledger = canonical_name("bench")
-        client.create(CreateLedger(ledger))
+        client.ask(CreateLedger(ledger))
         record.new()
         syncs: list[list[int]] = []
         result = compare(

@@ -31,7 +31,7 @@ from pyspark_ledger.ledger.message.column_encoding import RowEncoder
 from pyspark_ledger.ledger.message.columns import schema_bytes
 from pyspark_ledger.ledger.message.entry import encode_entry
 from pyspark_ledger.ledger.names import canonical_name
-from pyspark_ledger.ledger.protocol.actions import CreateLedger, Empty
+from pyspark_ledger.ledger.protocol.actions import CreateLedger, RegisterSchema, StopBroker
 
 MIB = 1024 * 1024
 SCHEMA = pa.schema([("value", pa.binary())])
@@ -98,7 +98,7 @@ def peers(*, with_kafka: bool = True) -> Iterator[Peers]:
                 yield Peers(spark, client, folder / "store", Kafka(""), folder, count())
                 spark.stop()
         finally:
-            client.call("shutdown", Empty())
+            client.ask(StopBroker())
             time.sleep(1)
 
 
@@ -113,8 +113,8 @@ def values(first: int, rows: int, row_bytes: int) -> pa.RecordBatch:
 def fill(client: Client, ledger: str, rows: int, row_bytes: int) -> None:
     """Create a ledger of `rows` rows, in entries of the sink's size."""
     name = canonical_name(ledger)
-    client.create(CreateLedger(name))
-    version = client.register_schema(name, schema_bytes(SCHEMA)).version
+    client.ask(CreateLedger(name))
+    version = client.ask(RegisterSchema(name, schema_bytes(SCHEMA))).version
     per_entry, encoder = ENTRY_BYTES // row_bytes, RowEncoder()
     with client.producer(name) as producer:
         for first in range(0, rows, per_entry):

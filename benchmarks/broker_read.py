@@ -26,7 +26,8 @@ from benchmarks.raw_disk import bench_dir
 from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.client.client import Client
 from pyspark_ledger.ledger.position import EARLIEST, PositionRange
-from pyspark_ledger.ledger.protocol.actions import BLOCK_SCHEMA, ChangeSetting, CreateLedger, Empty
+from pyspark_ledger.ledger.protocol.actions import BLOCK_SCHEMA, AskEnd, ChangeSetting, CreateLedger, StopBroker
+from pyspark_ledger.ledger.protocol.cache import AskCache
 from pyspark_ledger.ledger.protocol.reads import ReadRequest
 
 TOTAL_BYTES = 256 * 1024 * 1024
@@ -72,12 +73,12 @@ def read_loop(connection: flight.FlightClient, ticket: flight.Ticket, options: f
 
 def fill(client: Client, name: str, size: int) -> flight.Ticket:
     """Fill a ledger with entries of that size, and return the ticket to read it."""
-    client.create(CreateLedger(name, max_entries_per_ledger=10**6))
+    client.ask(CreateLedger(name, max_entries_per_ledger=10**6))
     payload = os.urandom(size - 100)
     with client.producer(name) as producer:
         for sequence in range(TOTAL_BYTES // size):
             producer.append(*entry_of(payload, sequence))
-    end = client.end(name).end
+    end = client.ask(AskEnd(name)).end
     return flight.Ticket(msgspec.json.encode(ReadRequest(name, PositionRange(EARLIEST, end))))
 
 
@@ -109,12 +110,12 @@ def main() -> None:
         folder = Path(text).resolve()
         client = connect(folder / "store").client
         try:
-            client.call("settings.change", ChangeSetting("managedLedgerCacheSizeMB", 2048))
+            client.ask(ChangeSetting("managedLedgerCacheSizeMB", 2048))
             ratios = [measure(client, label, size, folder) for label, size in SIZES.items()]
-            cache = client.call("cache", Empty())
+            cache = client.ask(AskCache())
             print(f"  {cache.misses:,} entries were read from files, {cache.hits:,} from the cache")
         finally:
-            client.call("shutdown", Empty())
+            client.ask(StopBroker())
             time.sleep(1)
     print(f"ratio broker_read {min(ratios):.3f}")
 

@@ -22,11 +22,11 @@ from pyspark_ledger.ledger.bucket_store.creation import found_or_created
 from pyspark_ledger.ledger.bucket_store.home import BucketStore
 from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
+from pyspark_ledger.ledger.objects.from_settings import home_bucket
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.protocol.actions import CreateLedger
 from pyspark_ledger.ledger.settings.broker import Settings
-from pyspark_ledger.ledger.tiering.loader import OffloaderChoice
-from pyspark_ledger.offload.home_bucket import home_bucket
+from pyspark_ledger.ledger.tiering.offloader_choice import OffloaderChoice
 from pyspark_ledger.offload.offloader import offloader_of
 from streaming_examples.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
 

@@ -15,26 +15,116 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from pyspark.sql import SparkSession
 
-from benchmarks.offloaded_backlog import LEDGER, OffloadedBacklog, offloaded_backlog
+from benchmarks.counting_proxy import ROOT, CountingProxy
 from benchmarks.raw_disk import bench_dir
+from benchmarks.rows import ENTRY_BYTES, entry
+from benchmarks.rows import SCHEMA as ROWS
 from benchmarks.spark_queries import rows_read, session
-from pyspark_ledger.ledger.protocol.actions import ChangeSetting, Empty
-from pyspark_ledger.ledger.protocol.cache import CacheMetrics
+from pyspark_ledger.ledger.api.store import LedgerStore, connect
+from pyspark_ledger.ledger.message.columns import schema_bytes
+from pyspark_ledger.ledger.protocol.actions import ChangeSetting, CreateLedger, DescribeLedger, RegisterSchema
+from pyspark_ledger.ledger.protocol.cache import AskCache
+from streaming_examples.s3_server import CREDENTIALS, S3Server
 
 QUERIES = 8
 SPREAD = 0.3
 BATCH_BYTES = 16 * 1024 * 1024
+LEDGER = "backlog"
 _MB = 1024 * 1024
-_WAIT_SECONDS = 240.0
+_SEGMENT_BYTES = 128 * _MB
+_ROW_BYTES = 1024
+_FILL_SECONDS, _WAIT_SECONDS = 120.0, 240.0
+
+
+@dataclass(frozen=True)
+class OffloadedBacklog:
+    """Store, its offloaded bytes, and the counting proxy."""
+
+    store: LedgerStore
+    path: Path
+    size_bytes: int
+    entries: int
+    cache_bytes: int
+    proxy: CountingProxy
+
+
+@contextmanager
+def offloaded_backlog(total_bytes: int) -> Iterator[OffloadedBacklog]:
+    """Yield a backlog of `total_bytes` that is only in object storage, and a broker whose cache is a tenth of it."""
+    directory = Path(tempfile.mkdtemp(prefix="backlog-", dir=bench_dir()))
+    cache_mb = total_bytes // 10 // _MB
+    windows_mb = 2
+    try:
+        os.environ.update(CREDENTIALS)  # the broker inherits them
+        with S3Server.start(directory / "s3") as server:
+            target = urlsplit(server.endpoint)
+            with CountingProxy(target.hostname or "", target.port or 0) as proxy:
+                server.make_bucket("bench")
+                with _broker(directory, cache_mb - windows_mb, windows_mb) as store:
+                    store.offload_to("s3://bench", endpoint=f"http://127.0.0.1:{proxy.port}")
+                    entries = total_bytes // ENTRY_BYTES
+                    size = _filled(store, directory / "store", entries)
+                    yield OffloadedBacklog(store, directory / "store", size, entries, cache_mb * _MB, proxy)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextmanager
+def _broker(directory: Path, cache_mb: int, windows_mb: int) -> Iterator[LedgerStore]:
+    config = directory / "broker.toml"
+    config.write_text(
+        f"managedLedgerCacheSizeMB = {cache_mb}\nmanagedLedgerOffloadReadCacheSizeMB = {windows_mb}\n"
+        f"managedLedgerOffloadReadBufferSizeInBytes = {_MB}\nmanagedLedgerOffloadDeletionLagMs = 0\n"
+    )
+    command = [
+        sys.executable, "-m", "pyspark_ledger.offload.broker",
+        "--store", str(directory / "store"), "--create", "--config", str(config), "--idle", "0",
+    ]  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with (directory / "broker.log").open("wb") as log:
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
+    try:
+        until = time.monotonic() + _FILL_SECONDS
+        while not (directory / "store" / "broker.json").exists():
+            if process.poll() is not None or time.monotonic() > until:
+                raise RuntimeError((directory / "broker.log").read_text()[-2000:])
+            time.sleep(0.05)
+        yield connect(directory / "store")
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def _filled(store: LedgerStore, path: Path, entries: int) -> int:
+    """Write the backlog, offload it, and delete local copies. Return the bytes that readers get."""
+    client = store.client
+    client.ask(CreateLedger(LEDGER, max_size_per_ledger_bytes=_SEGMENT_BYTES))
+    version = client.ask(RegisterSchema(LEDGER, schema_bytes(ROWS))).version
+    with client.producer(LEDGER) as producer:
+        for number in range(entries):
+            producer.append(*entry(number, _ROW_BYTES, version))
+    ledger = store.ledger(LEDGER)
+    ledger.offload(seal=True)
+    until = time.monotonic() + _FILL_SECONDS
+    while ledger.trim().local or any((path / "ledgers").glob("*.ledger")):
+        if time.monotonic() > until:
+            raise TimeoutError(str(ledger.offload_status()))
+        time.sleep(0.1)
+    client.ask(AskCache())
+    return sum(segment.size_bytes for segment in client.ask(DescribeLedger(LEDGER)).segments)
 
 
 @dataclass(frozen=True)
@@ -80,10 +170,10 @@ def caught_up(spark: SparkSession, backlog: OffloadedBacklog, query: Query, chec
 def run(spark: SparkSession, backlog: OffloadedBacklog, queries: Sequence[Query], *, paced: bool = True) -> Run:
     """Run queries against an empty cache."""
     client = backlog.store.client
-    client.call("settings.change", ChangeSetting("managedLedgerCacheSizeMB", 0))
-    client.call("settings.change", ChangeSetting("managedLedgerCacheSizeMB"))
-    client.call("settings.change", ChangeSetting("managedLedgerCachePacingPercent", None if paced else 0))
-    rows = client.describe(LEDGER).rows
+    client.ask(ChangeSetting("managedLedgerCacheSizeMB", 0))
+    client.ask(ChangeSetting("managedLedgerCacheSizeMB"))
+    client.ask(ChangeSetting("managedLedgerCachePacingPercent", None if paced else 0))
+    rows = client.ask(DescribeLedger(LEDGER)).rows
     took = [0.0] * len(queries)
     folder = Path(tempfile.mkdtemp(prefix="fanout-", dir=bench_dir()))
     began, before = time.monotonic(), backlog.proxy.served()
@@ -124,7 +214,7 @@ def main() -> None:
             _show("off", off, backlog.size_bytes)
             on = run(spark, backlog, queries)
             _show("on", on, backlog.size_bytes)
-            counted: CacheMetrics = backlog.store.client.call("cache", Empty())
+            counted = backlog.store.client.ask(AskCache())
         finally:
             spark.stop()
     print(f"  {counted.hits:,} entries from the cache, {counted.misses:,} from storage since the start")

@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.cache_traces import Trace, all_traces
-from benchmarks.cache_yardsticks import S3Fifo, Sieve, optimum, reads_of
+from benchmarks.cache_yardsticks import LruPolicy, S3Fifo, Sieve, optimum, reads_of
 from pyspark_ledger.ledger.cache.block import CachedBlock
 from pyspark_ledger.ledger.cache.cache import EntryCache
 from pyspark_ledger.ledger.cache.eviction.policy import CacheLimits, EvictionPolicy
@@ -68,11 +68,13 @@ class SimulationResult:
 class Simulation:
     """Simulation of a policy under a trace."""
 
-    def __init__(self, trace: Trace, policy: Callable[[CacheLimits], EvictionPolicy]) -> None:
+    def __init__(
+        self, trace: Trace, policy: Callable[[CacheLimits], EvictionPolicy], settings: Settings | None = None
+    ) -> None:
         self._trace = trace
         self._now = 0.0
         self._ends: dict[str, int] = {}
-        limits = replace(limits_of(Settings()), local_file_size=trace.cache_blocks * trace.block_bytes)
+        limits = replace(limits_of(settings or Settings()), local_file_size=trace.cache_blocks * trace.block_bytes)
         self.cache = EntryCache(policy, limits, lambda: int(self._now), readers_of=self._readers_of)
         self._held = 0
 
@@ -144,7 +146,7 @@ def best_of(trace: Trace) -> SimulationResult:
 
 def outcomes(trace: Trace) -> list[SimulationResult]:
     """Return the results of the broker's policies, then of the yardsticks, the optimum last."""
-    ours = [Simulation(trace, policy).run(name) for name, policy in POLICIES.items()]
+    ours = [Simulation(trace, policy).run(name) for name, policy in {**POLICIES, "lru": LruPolicy}.items()]
     others = [
         _result("s3-fifo", trace, reads_of(S3Fifo(trace.cache_blocks), trace)),
         _result("sieve", trace, reads_of(Sieve(trace.cache_blocks), trace)),
@@ -192,11 +194,13 @@ def draw(found: dict[str, list[SimulationResult]], path: Path) -> None:
 
 
 def main() -> None:
-    """Simulate everything and print it."""
+    """Simulate everything and print it. The last line is the worst ratio of the default policy."""
     found = {trace.name: outcomes(trace) for trace in all_traces()}
     print(table(found))
     if len(sys.argv) > 1:
         draw(found, Path(sys.argv[1]))
+    worst = max(one.over(all_of[-1]) for all_of in found.values() for one in all_of if one.name == DEFAULT_POLICY)
+    print(f"ratio cache_simulator {worst:.3f}")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""Reference caches over blocks of one size: two caches that know nothing of readers, and the optimum.
+"""Reference caches: a policy of the broker's cache, two caches over blocks of one size, and the optimum.
 
-`S3Fifo` and `Sieve` are the published algorithms in their plain form. `optimum` is Belady's algorithm, which knows all
-future requests. It evicts the block that is needed last or never. It does not cache a block that is needed later than
-all cached blocks. No cache of the same size needs fewer reads.
+`LruPolicy` evicts the least recently read range first. `S3Fifo` and `Sieve` are the published algorithms in their plain
+form. `optimum` is Belady's algorithm, which knows all future requests. It evicts the block that is needed last or
+never. It does not cache a block that is needed later than all cached blocks. No cache of the same size needs fewer
+reads.
 """
 
 from __future__ import annotations
@@ -12,6 +13,15 @@ from collections import OrderedDict, deque
 from typing import Protocol
 
 from benchmarks.cache_traces import Trace
+from pyspark_ledger.ledger.cache.eviction.policy import (
+    UNLIMITED,
+    CacheLimits,
+    EvictionPolicy,
+    Remove,
+    WantedRead,
+    require_positive,
+)
+from pyspark_ledger.ledger.cache.range_cache import CachedRange
 
 Key = tuple[int, int]
 _NEVER = 2**62
@@ -187,3 +197,32 @@ def _needed(trace: Trace) -> list[int]:
             if step.kind == "read":
                 following[key] = number
     return needed
+
+
+class LruPolicy(EvictionPolicy):
+    """Policy that evicts the least recently read range first, without a maximum age."""
+
+    def __init__(self, limits: CacheLimits) -> None:
+        super().__init__(limits)
+        self._order: OrderedDict[CachedRange, None] = OrderedDict()
+
+    def admits(self, _wanted: WantedRead) -> bool:
+        return True
+
+    def added(self, span: CachedRange) -> None:
+        self._order[span] = None
+
+    def read(self, span: CachedRange) -> None:
+        self._order.move_to_end(span)
+
+    def removed(self, span: CachedRange) -> None:
+        self._order.pop(span, None)
+
+    def free(self, size: int, _now_ms: int, remove: Remove, most: int = UNLIMITED, at_least: int = 0) -> int:
+        """Evict ranges, the least recently read first, until enough is free."""
+        require_positive(size)
+        freed = evicted = 0
+        while self._order and (freed < at_least or (freed < size and evicted < most)):
+            freed += remove(self._order.popitem(last=False)[0])
+            evicted += 1
+        return freed

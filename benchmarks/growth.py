@@ -50,15 +50,16 @@ from pyspark_ledger.ledger.message.arrow_payload import arrow_metadata, encode_r
 from pyspark_ledger.ledger.message.columns import schema_bytes
 from pyspark_ledger.ledger.message.entry import encode_entry
 from pyspark_ledger.ledger.names import canonical_name
+from pyspark_ledger.ledger.ownership import OwnerChange
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position
 from pyspark_ledger.ledger.positions.acknowledge_request import acknowledge_batch
-from pyspark_ledger.ledger.protocol.actions import AskEnd, CreateLedger, RegisterSchema
+from pyspark_ledger.ledger.protocol.actions import AskEnd, CreateLedger, DescribeLedger, RegisterSchema
 from pyspark_ledger.ledger.protocol.commits import CommitRun
 from pyspark_ledger.ledger.protocol.cursors import OpenCursor
 from pyspark_ledger.ledger.protocol.ledgers import ChangePolicy
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.store.store import Store
-from pyspark_ledger.ledger.transport.part_file import PartFile
+from pyspark_ledger.ledger.transport.part_writer import PartWriter
 
 FEW, MANY = 10, int(os.environ.get("GROWTH_MANY", "10000"))
 TARGET = 3.0
@@ -113,11 +114,11 @@ class Filling:
         """Write `count` batches of one query, and one batch each of `count` queries. All share the entries."""
         for number in range(count):
             for query, batch in (("query", number), (f"query-{number}", 0)):
-                with PartFile(self.store.open_part(query, batch)) as part:
+                with PartWriter.to_file(self.store.commits.open_part(query, batch)) as part:
                     for _ in range(MANY // count):
                         part.write([entry_of(1, run=number)], 1)
                     parts = [part.close()]
-                self.store.commit(CommitRun("log", query, batch, 7, number, parts, once=query != "query"))
+                self.store.commits.commit(CommitRun("log", query, batch, 7, number, parts, once=query != "query"))
 
     def close(self) -> None:
         """Append the rows that are read, create the two cursors, and close the store."""
@@ -138,7 +139,7 @@ def made(folder: Path, number: str, count: int) -> Path:
         getattr(filling, number)(count)
         filling.close()
         shutil.copytree(Path(memory) / "store", path, ignore=shutil.ignore_patterns("lock*"))
-    Store.open(path, settings=Settings(), clock=system_clock_ms, take_over=True).close()
+    Store.open(path, settings=Settings(), clock=system_clock_ms, take_over=OwnerChange.BROKER).close()
     return path
 
 
@@ -147,7 +148,7 @@ class Side:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.command = [sys.executable, "-m", "pyspark_ledger.ledger.broker.main", "--store", str(path), "--idle", "0"]
+        self.command = [sys.executable, "-m", "pyspark_ledger.offload.broker", "--store", str(path), "--idle", "0"]
         self.process = subprocess.Popen(self.command, stderr=subprocess.DEVNULL)
         self.client = connected(path, self.process)
         self.log = LedgerStore(self.client).ledger("log")
@@ -228,8 +229,8 @@ _LISTS = "describe, lists"
 Work = Callable[[Side], object]
 CALLS: tuple[tuple[str, Work, int, Callable[[Side], None] | None], ...] = (
     ("read", Side.read, 3, None),
-    ("end", lambda side: side.client.call("end", AskEnd(side.name, since=EARLIEST)), 5, None),
-    ("describe", lambda side: side.client.describe(side.name, lists=False), 5, None),
+    ("end", lambda side: side.client.ask(AskEnd(side.name, since=EARLIEST)), 5, None),
+    ("describe", lambda side: side.client.ask(DescribeLedger(side.name, lists=False)), 5, None),
     (_LISTS, lambda side: side.log.describe(), 1, None),
     ("state", lambda side: side.billing.state(), 5, None),
     ("latestOffset", lambda side: side.reader.latestOffset(side.offset, ReadMaxRows(1000)), 3, None),

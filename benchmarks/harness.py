@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 ROUNDS_MIN = 7
@@ -64,25 +64,17 @@ def compare(
     return comparison
 
 
-def compare_with_floor(
-    name: str, ours: Loop, base: Loop, floor: Loop, rounds: int = ROUNDS_MIN, more: Mapping[str, Loop] | None = None
-) -> None:
-    """Run all loops in turns. For each floor, print the floor over the base, and ours over the floor.
+def compare_with_floor(name: str, ours: Loop, base: Loop, floor: Loop, rounds: int = ROUNDS_MIN) -> None:
+    """Run all loops in turns, and print the floor over the base, ours over the floor, and ours over the base.
 
-    A floor is a loop that does the least that is possible in the same place. `more` has further floors by name. The
-    last line is ours over the base.
+    The floor is a loop that does the least that is possible in the same place.
     """
-    floors = {"floor": floor, **(more or {})}
-    loops = (ours, base, *floors.values())
+    loops = (ours, base, floor)
     for loop in loops:
         _seconds(loop)
     taken = [[_seconds(loop) for loop in loops] for _ in range(rounds)]
-    parts = [
-        part for number, label in enumerate(floors, 2) for part in ((label, number, 1), (f"of_{label}", 0, number))
-    ]
-    for part, first, second in parts:
-        _show(Comparison(f"{name}_{part}", tuple((times[first], times[second]) for times in taken)), 0)
-    _show(Comparison(name, tuple((times[0], times[1]) for times in taken)), 0)
+    for part, first, second in ((f"{name}_floor", 2, 1), (f"{name}_of_floor", 0, 2), (name, 0, 1)):
+        _show(Comparison(part, tuple((times[first], times[second]) for times in taken)), 0)
 
 
 def _seconds(loop: Loop) -> float:

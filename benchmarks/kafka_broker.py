@@ -8,6 +8,7 @@ other measured files.
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import time
@@ -15,9 +16,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.maven_jars import jars as fetched
-
 HERE = Path(__file__).parent
+BUILD = HERE.parent / "build" / "kafka"
 PARTITIONS = 2
 _SECONDS = 60.0
 _LOGGING = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
@@ -41,8 +41,14 @@ auto.create.topics.enable=false
 
 
 def jars(of: str) -> list[Path]:
-    """Return the jars of `broker` or of Spark's `connector`. Missing jars are fetched."""
-    return fetched(HERE / "kafka" / f"{of}.xml")
+    """Return the jars of `broker` or of Spark's `connector`, with their dependencies. Missing jars are fetched."""
+    folder = BUILD.absolute() / of
+    if not (folder / "complete").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        _run(["mvn", "-q", "-B", "-f", str(HERE / "kafka" / f"{of}.xml"), "dependency:copy-dependencies",
+              "-DincludeScope=runtime", f"-DoutputDirectory={folder}"])  # fmt: skip
+        (folder / "complete").touch()
+    return sorted(folder.glob("*.jar"))
 
 
 class Kafka:

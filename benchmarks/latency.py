@@ -31,7 +31,7 @@ from pyspark_ledger.ledger.message.arrow_payload import arrow_metadata, encode_r
 from pyspark_ledger.ledger.message.columns import schema_bytes
 from pyspark_ledger.ledger.message.entry import encode_entry
 from pyspark_ledger.ledger.names import canonical_name
-from pyspark_ledger.ledger.protocol.actions import CreateLedger
+from pyspark_ledger.ledger.protocol.actions import CreateLedger, RegisterSchema
 
 SECONDS = float(os.environ.get("LATENCY_SECONDS", "6"))
 KAFKA = os.environ.get("LATENCY_KAFKA") == "1"
@@ -146,8 +146,8 @@ def ours(both: Peers) -> list[float]:
     """Measure a ledger of its own."""
     ledger = f"small{next(both.serial)}"
     name = canonical_name(ledger)
-    both.client.create(CreateLedger(name))
-    version = both.client.register_schema(name, schema_bytes(SCHEMA)).version
+    both.client.ask(CreateLedger(name))
+    version = both.client.ask(RegisterSchema(name, schema_bytes(SCHEMA))).version
     reader = both.spark.readStream.format("ledger").option("store", str(both.store))
     with both.client.producer(name) as producer:
 

@@ -1,6 +1,6 @@
 """Broker that records the number of bytes of each of its syncs. Otherwise the broker is unchanged.
 
-    python -m benchmarks.recording_broker RECORD --store DIR …        the rest as for `ledger.broker.main`
+    python -m benchmarks.recording_broker RECORD --store DIR …        the rest as for `offload.broker`
 
 For each sync, the file `RECORD` gets a line with a decimal number, before the synced appends are acknowledged. The file
 should not be on the measured disk.
@@ -15,13 +15,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pyspark_ledger.ledger.broker.main import main as serve
 from pyspark_ledger.ledger.client.client import Client
 from pyspark_ledger.ledger.client.connect import connect_store
 from pyspark_ledger.ledger.clock import monotonic_ms, pause
 from pyspark_ledger.ledger.errors import LedgerError
 from pyspark_ledger.ledger.segment.format import HEADER_BYTES
 from pyspark_ledger.ledger.segment.writer import SegmentWriter
+from pyspark_ledger.offload.broker import main as serve
 
 _START_MS = 20_000
 

@@ -17,7 +17,7 @@ from pyspark_ledger.ledger.message.arrow_payload import arrow_metadata
 from pyspark_ledger.ledger.message.column_encoding import RowEncoder
 from pyspark_ledger.ledger.message.columns import schema_bytes
 from pyspark_ledger.ledger.message.entry import encode_entry
-from pyspark_ledger.ledger.protocol.actions import CreateLedger
+from pyspark_ledger.ledger.protocol.actions import CreateLedger, RegisterSchema
 
 ROW_BYTES = {"120B": 120, "1KiB": 1024}
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.int64()), ("body", pa.binary())])
@@ -48,8 +48,8 @@ def entry_rows(row_bytes: int) -> int:
 
 def create(client: Client, ledger: str) -> int:
     """Create a ledger of these columns, and return the version of its schema."""
-    client.create(CreateLedger(ledger))
-    return client.register_schema(ledger, schema_bytes(SCHEMA)).version
+    client.ask(CreateLedger(ledger))
+    return client.ask(RegisterSchema(ledger, schema_bytes(SCHEMA))).version
 
 
 def entry(number: int, row_bytes: int, version: int, txn: tuple[int, int] | None = None) -> list[Buffer]:

@@ -27,7 +27,7 @@ from pyspark_ledger.ledger.protocol.actions import CreateLedger
 from pyspark_ledger.ledger.protocol.commits import CommitRun, PartRun, StagedPart
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.store.store import Store
-from pyspark_ledger.ledger.transport.part_file import PartFile
+from pyspark_ledger.ledger.transport.part_writer import PartWriter
 
 TASKS, ENTRY, ENTRIES = 2, 4 * 1024 * 1024, 16  # entries per task, of the default size of option entryBytes
 TOTAL = TASKS * ENTRY * ENTRIES
@@ -49,7 +49,9 @@ def commit_loop(store: Store) -> Loop:
     block_bytes = Settings().ledgerBlockSizeBytes
 
     def stage(entry: list[Buffer], batch: int) -> StagedPart:
-        with PartFile(store.open_part("bench", batch), PartRun("bench", batch, 1, batch, block_bytes, 1)) as part:
+        with PartWriter.to_file(
+            store.commits.open_part("bench", batch), PartRun("bench", batch, 1, batch, block_bytes, 1)
+        ) as part:
             for _ in range(ENTRIES):
                 part.write(entry, 1)
             return part.close()
@@ -61,7 +63,7 @@ def commit_loop(store: Store) -> Loop:
         start = time.perf_counter()
         with ThreadPoolExecutor(TASKS) as pool:
             parts = [task.result() for task in [pool.submit(stage, entry, batch) for _ in range(TASKS)]]
-        store.commit(CommitRun(ledger.name, "bench", batch, 1, batch, parts))
+        store.commits.commit(CommitRun(ledger.name, "bench", batch, 1, batch, parts))
         seconds = time.perf_counter() - start
         drop_page_cache(store.path)
         return seconds

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,6 @@ from pyspark.sql.streaming import StreamingQuery
 
 ROOT = Path(__file__).parent.parent
 _WAIT_SECONDS = 300.0
-_LOOK_SECONDS = 0.05  # a request for a query's progress costs milliseconds in both processes
 
 
 @dataclass(frozen=True)
@@ -29,8 +28,8 @@ class Took:
     seconds: tuple[float, ...]
 
 
-def session(jars: Sequence[Path] = (), settings: Mapping[str, str] | None = None) -> SparkSession:
-    """Return a session with two cores, workers over Unix sockets, both sources, and `jars` and `settings`."""
+def session(jars: Sequence[Path] = ()) -> SparkSession:
+    """Return a session with two cores, workers over Unix sockets, both sources, and `jars`."""
     from benchmarks.repeated_rows import RepeatedSource
     from pyspark_ledger import register
 
@@ -48,7 +47,6 @@ def session(jars: Sequence[Path] = (), settings: Mapping[str, str] | None = None
         "spark.log.level": "ERROR",
         "spark.jars": ",".join(str(jar) for jar in jars),
         "spark.sql.shuffle.partitions": "2",
-        **(settings or {}),
     }.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
@@ -88,19 +86,6 @@ def batches_of(query: StreamingQuery) -> int:
 def rows_read(query: StreamingQuery) -> int:
     """Return the rows of all the query's batches so far."""
     return sum(progress["numInputRows"] for progress in query.recentProgress)
-
-
-def until_read(queries: Sequence[StreamingQuery], rows: int) -> None:
-    """Wait until each query has read `rows` rows since its start."""
-    until = time.monotonic() + _WAIT_SECONDS
-    for query in queries:
-        while rows_read(query) < rows:
-            error = query.exception()
-            if error is not None:
-                raise error
-            if time.monotonic() > until:
-                raise TimeoutError(f"{rows_read(query)} of {rows} rows after {_WAIT_SECONDS} s: {query.status}")
-            time.sleep(_LOOK_SECONDS)
 
 
 def step(query: StreamingQuery, release: Callable[[], None]) -> None:

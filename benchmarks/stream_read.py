@@ -39,9 +39,9 @@ from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.client.client import Client
 from pyspark_ledger.ledger.names import canonical_name
 from pyspark_ledger.ledger.position import Position, PositionRange
-from pyspark_ledger.ledger.protocol.actions import Empty
+from pyspark_ledger.ledger.protocol.actions import DeleteLedger, DescribeLedger, StopBroker
 from pyspark_ledger.ledger.protocol.commits import CommitRun
-from pyspark_ledger.ledger.protocol.reads import SplitRanges
+from pyspark_ledger.ledger.protocol.reads import SplitRanges, SplitRequest
 
 MIB = 1024 * 1024
 BATCH_ENTRIES = 512 * MIB // ENTRY_BYTES
@@ -92,17 +92,16 @@ class Bench:
 
     def tasks(self, ledger: str) -> int:
         """Return the number of partitions of the first batch, by the connector's own planning."""
-        described = self.client.describe(ledger)
+        described = self.client.ask(DescribeLedger(ledger))
         begin = described.segments[0].ledger_id
         first = PositionRange(Position(begin, 0), Position(begin, BATCH_ENTRIES))
-        (whole,) = self.client.split(ledger, first, 2**62, 1)
+        (whole,) = self.client.ask(SplitRequest(ledger, first, 2**62, 1)).parts
         batch = SizedRange(LedgerRange(ledger, described.incarnation, first), whole.entries, whole.size_bytes)
-        many = self.client.call
         planned = plan_tasks(
             [batch],
             8 * MIB,
             64 * MIB,
-            lambda requests: [cut.parts for cut in many("split.many", SplitRanges(list(requests))).ranges],
+            lambda requests: [cut.parts for cut in self.client.ask(SplitRanges(list(requests))).ranges],
         )
         return len(planned)
 
@@ -147,7 +146,7 @@ def catch_up(bench: Bench, kind: str) -> float:
         rounds=ROUNDS_MIN,
         work_bytes=BATCH_ENTRIES * ENTRY_BYTES,
     ).ratio
-    bench.client.delete(name)
+    bench.client.ask(DeleteLedger(name))
     return ratio
 
 
@@ -165,12 +164,12 @@ def tail(bench: Bench, kind: str) -> float:
         try:
             for number in range(TAIL_BATCHES + 1):
                 run = _staged(bench.client, name, number, row_bytes, version)
-                step(query, lambda run=run: bench.client.commit(run, deadline_ms=120_000))
+                step(query, lambda run=run: bench.client.ask(run, deadline_ms=120_000))
             tasks = tasks or bench.tasks(name)
             return took(query)
         finally:
             query.stop()
-            bench.client.delete(name)
+            bench.client.ask(DeleteLedger(name))
 
     def base(rows: int) -> Took:
         allowed = bench.fresh()
@@ -231,7 +230,7 @@ def prepared(*, mapping: str, with_server: bool) -> Iterator[Bench]:
         finally:
             if server is not None:
                 server.stop()
-            client.call("shutdown", Empty())
+            client.ask(StopBroker())
             time.sleep(1)
 
 

@@ -20,6 +20,7 @@ from benchmarks.raw_disk import warm_memory
 from benchmarks.rows import ROW_BYTES
 from benchmarks.spark_queries import drained
 from pyspark_ledger.ledger.names import canonical_name
+from pyspark_ledger.ledger.protocol.actions import DeleteLedger
 
 FILE_BYTES = 64 * MIB
 FILES_PER_BATCH = 2
@@ -54,7 +55,7 @@ def ours(both: Peers, folder: Path) -> float:
     writer = stream(both, folder).writeStream.format("ledger").option("store", str(both.store))
     writer = writer.option("checkpointLocation", str(both.fresh())).trigger(availableNow=True)
     took = per_batch(drained(writer.start(ledger)))
-    both.client.delete(canonical_name(ledger))
+    both.client.ask(DeleteLedger(canonical_name(ledger)))
     return took
 
 

@@ -32,15 +32,19 @@ def cast_hint(column: str, found: DataType, expected: DataType) -> str | None:
     return f"Cast it: col({_quoted(column)!r}).cast({_type_text(wanted)!r}){'' if exact else _LOSSY}"
 
 
-def fields_hint(column: str, found: DataType, expected: DataType) -> str:
-    """Return the advice for a column whose structs have other fields than the ledger's."""
+def fields_hint(column: str, found: DataType, expected: DataType, *, merges: bool) -> str:
+    """Return the advice for a column whose structs have other fields than the ledger's.
+
+    `merges` means that one type can have the values of both.
+    """
     exact = _casts(found, expected)
     if exact is None:
         return "Keep the column as a new one: rename it and set mergeSchema"
     text = _by_name(_quoted(column), found, expected, 0)
+    keep = "set mergeSchema" if merges else "rename the column and set mergeSchema"
     return (
         f"Match the fields of {column!r}: expr({text!r}) writes null for missing fields and leaves the others out"
-        f"{'' if exact else _LOSSY}. To keep all fields, rename the column and set mergeSchema"
+        f"{'' if exact else _LOSSY}. To keep all fields, {keep}"
     )
 
 

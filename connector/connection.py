@@ -41,13 +41,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from pyspark_ledger.ledger.clock import monotonic_ms, pause
-from pyspark_ledger.ledger.errors import LedgerError, Unavailable
+from pyspark_ledger.ledger.errors import Archived, LedgerError, Unavailable
 from pyspark_ledger.ledger.location import location_text
 from pyspark_ledger.ledger.ownership import is_gone, process_identity, run_directory
 
 if TYPE_CHECKING:
     from pyspark_ledger.ledger.client.client import Client
     from pyspark_ledger.ledger.client.credentials import Credentials
+    from pyspark_ledger.ledger.protocol.request import Reply, Request
 
 _log = logging.getLogger(__name__)
 
@@ -89,6 +90,10 @@ class DriverConnection:
             _log.info("store %s is served at %s", self._client.store_id, self._client.address)
         return self._client
 
+    def ask(self, request: Request[Reply]) -> Reply:
+        """Send a request and return its reply. Retry until the deadline while no broker answers."""
+        return self.call(lambda client: client.ask(request))
+
     def call(self, ask: Callable[[Client], _Answer]) -> _Answer:
         """Return the result of `ask`. Retry until the deadline while `ask` raises Unavailable."""
         deadline_ms = monotonic_ms() + self._deadline_ms
@@ -97,7 +102,8 @@ class DriverConnection:
                 return ask(self.client)
             except Unavailable as error:
                 self._client = None
-                if monotonic_ms() >= deadline_ms or (not self._has_connected and "://" in self.location):
+                unserved = not self._has_connected and "://" in self.location
+                if isinstance(error, Archived) or unserved or monotonic_ms() >= deadline_ms:
                     raise
                 _log.warning("broker of %s: %s; trying again", location_text(self.location), error)
             pause(_PAUSE_MS)

@@ -7,7 +7,8 @@ Rules
 - Every option is checked twice: when Spark creates the source, and when Spark asks for a reader or a writer.
 - The driver replaces a relative path of a store by the absolute path, before Spark pickles the source for its
   processes.
-- If the user calls `.schema()`, this schema is compared with the ledger's schema.
+- The schema that Spark passes to a reader is compared with the ledger's schema. The schema is the result of `schema()`,
+  which an old DataFrame keeps, or the schema of `.schema()`.
 - A batch read with option `offload` reads the objects that existed when Spark asked for the columns.
 - In a batch read with option `broker` = `none`, the columns are fixed when Spark asks for them. The end of the read is
   fixed when Spark plans the read.
@@ -15,16 +16,17 @@ Rules
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark_ledger.connector.connection import log_default_store, print_once
 from pyspark_ledger.connector.options.home import require_home
 from pyspark_ledger.connector.options.option import Use
 from pyspark_ledger.connector.options.options import LedgerOptions, read_options
-from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.errors import Outdated, Refused
 from pyspark_ledger.ledger.location import store_location
 from pyspark_ledger.ledger.logs.json_lines import log_connector_by
 
@@ -40,6 +42,9 @@ if TYPE_CHECKING:
 # Option that Spark adds for tables of its catalog.
 _CATALOG_OPTION = "owner"
 _CHECKPOINT = "checkpointlocation"
+_Checked = TypeVar("_Checked")
+_NAMES_MAX = 20
+_log = logging.getLogger(__name__)
 
 
 class LedgerSource:
@@ -57,6 +62,7 @@ class LedgerSource:
         self._version = version
         self._store: str | None = None
         self._findings: Any = None
+        self._has_planned = False
         option_names = {name.lower() for name in option_texts}
         if "offload" in option_names:
             read_options(self._option_texts)
@@ -88,7 +94,7 @@ class LedgerSource:
         self._findings = None
         scan = self._scan(self._located(read_options(self._option_texts)))
         schema = scan.schema()
-        self._findings = scan.findings()
+        self._findings, self._has_planned = scan.findings(), True
         return schema
 
     def batch_reader(self, schema: StructType) -> LedgerBatchReader:
@@ -96,7 +102,7 @@ class LedgerSource:
         from pyspark_ledger.connector.read.batch_reader import LedgerBatchReader
 
         scan = self._scan(self._options("batch read"), schema)
-        scan.schema()  # this call refuses a user's schema that does not match the ledgers
+        self._require_columns(scan.schema)  # refuses a schema that does not match the ledgers
         return LedgerBatchReader(scan)
 
     def stream_reader(self, schema: StructType) -> LedgerStreamReader:
@@ -104,7 +110,41 @@ class LedgerSource:
         from pyspark_ledger.connector.read.stream_reader import LedgerStreamReader
 
         options = self._options("stream read")
-        return LedgerStreamReader(options, partial(self._stream(options, schema), options, schema))
+        plan = self._require_columns(partial(self._stream, options, schema))
+        return LedgerStreamReader(options, partial(self._planned, plan, options, schema))
+
+    def _planned(
+        self,
+        plan: Callable[[LedgerOptions, StructType], StreamPlanner],
+        options: LedgerOptions,
+        schema: StructType,
+    ) -> StreamPlanner:
+        """Return the planner of a run. Log a warning if the run starts without columns that the ledgers have."""
+        if self._has_planned and options.columns is None and options.bucket is None:
+            from pyspark_ledger.connector.read.ledger.scan import LedgerRead
+
+            now = LedgerRead(options).schema().names
+            if missing := [name for name in now if name not in schema.names]:
+                _log.warning(
+                    "the stream of %s starts without the columns %s, which were added after its load(): call load() "
+                    "again and start the query with the new DataFrame to read them",
+                    options.addressing(),
+                    ", ".join(missing[:_NAMES_MAX]),
+                )
+        return plan(options, schema)
+
+    def _require_columns(self, check: Callable[[], _Checked]) -> _Checked:
+        """Return the result of `check`. Raises Outdated if Spark's schema does not match the ledgers.
+
+        Spark passes the schema of `.schema()` and the schema of an earlier `schema()` in the same way.
+        """
+        try:
+            return check()
+        except Outdated as error:
+            if self._has_planned:
+                raise
+            hint = "Leave .schema() out: the ledger knows its columns. Cast afterwards; a wider type is allowed"
+            raise Outdated(error.message, hint=hint) from None
 
     def _scan(self, options: LedgerOptions, schema: StructType | None = None) -> BatchPlanner:
         """Return the planner of a batch read."""

@@ -10,7 +10,8 @@ Rules
   Exception: if the schema of the payloads is known, it has the columns of this schema (`connector.rows.shape`).
 - If Arrow, Spark or the ledger cannot store a type, the error names the column.
 - A write must have the columns of its ledger, or narrower columns, which are cast. With `mergeSchema` it may add and
-  widen columns. Columns, and the fields of structs, are matched by name at every depth.
+  widen columns, and fields of structs. Columns and fields are matched by name at every depth.
+- A column that was always null has no type. The first write with a type gives it this type, without an option.
 - A write that cannot succeed is refused before it registers columns or stages rows.
 - If two writers add columns at the same time, the second writer adds its columns after the columns of the first writer.
 """
@@ -25,19 +26,22 @@ import pyarrow as pa
 
 from pyspark_ledger.connector.cast_hint import cast_hint, fields_hint, ordered_like
 from pyspark_ledger.ledger.api.schemas import require_columns_registered
-from pyspark_ledger.ledger.errors import Refused, Unsupported
+from pyspark_ledger.ledger.errors import Outdated, Refused, Unsupported
 from pyspark_ledger.ledger.message.columns import (
+    common_type,
     require_columns,
     require_fields,
     schema_bytes,
     schema_from_bytes,
+    typed_columns,
     widens,
 )
+from pyspark_ledger.ledger.message.struct_fields import lacking_fields
 from pyspark_ledger.ledger.protocol.actions import RegisterSchema, SchemaVersion
+from pyspark_ledger.ledger.protocol.request import Ask
 from pyspark_ledger.ledger.rows.metadata_columns import METADATA
 
 if TYPE_CHECKING:
-    import msgspec
     from pyspark.sql.types import DataType, StructField, StructType
 
 
@@ -47,6 +51,7 @@ REDELIVERY_COUNT = pa.field("__redeliveryCount", pa.int32())
 _RESERVED_NAMES = {name.lower(): name for name in (*METADATA.names, "__ledger")}
 # Types that no ledger stores. Arrow can store some of them, but only Spark can interpret the stored values.
 _UNSUPPORTED_TYPES = frozenset({"CalendarIntervalType", "YearMonthIntervalType", "GeometryType", "GeographyType"})
+_PLAN_AGAIN = "Call load() again: a DataFrame keeps the columns of its load()"
 
 
 def spark_schema(columns: pa.Schema, ledger: str) -> StructType:
@@ -78,30 +83,32 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def require_same_schema(user_schema: StructType, own: StructType, ledger: str, row_columns: int) -> None:
-    """Raise Refused if the schema of `.schema()` differs from the schema of the read.
+    """Raise Outdated if Spark's schema for a read differs from the ledger's.
 
-    The first `row_columns` columns, which are columns of rows, may have wider types.
+    It is the schema of `.schema()`, or of a DataFrame that was planned before the columns changed. The first
+    `row_columns` columns, which are columns of rows, may have wider types.
     """
     for position, field in enumerate(own):
         if position >= len(user_schema) or user_schema[position].name != field.name:
             found = f"{user_schema[position].name!r}" if position < len(user_schema) else "nothing"
-            raise Refused(
-                f"the schema given for ledger {ledger!r} has {found} where the ledger has column {field.name!r}",
-                hint="Leave .schema() out: the ledger knows its columns",
+            raise Outdated(
+                f"the read was planned with {found} where ledger {ledger!r} has column {field.name!r}",
+                hint=_PLAN_AGAIN,
             )
         kind = nullable_type(user_schema[position].dataType)
-        may_widen = position < row_columns and widens(arrow_type(field.dataType), arrow_type(kind))
+        own_type, given_type = arrow_type(field.dataType), arrow_type(kind)
+        may_widen = position < row_columns and widens(own_type, given_type)
+        may_widen = may_widen and not lacking_fields(own_type, given_type, field.name)
         if kind != field.dataType and not may_widen:
-            raise Refused(
-                f"the schema given for ledger {ledger!r} says column {field.name!r} is "
-                f"{user_schema[position].dataType.simpleString()}, the ledger says {field.dataType.simpleString()}",
-                hint="Leave .schema() out and cast afterwards; a wider type is allowed",
+            raise Outdated(
+                f"column {field.name!r} of ledger {ledger!r} is {field.dataType.simpleString()}, "
+                f"the read was planned with {user_schema[position].dataType.simpleString()}",
+                hint=_PLAN_AGAIN,
             )
     if len(user_schema) > len(own):
-        raise Refused(
-            f"the schema given for ledger {ledger!r} has column {user_schema[len(own)].name!r}, "
-            "which the ledger does not have",
-            hint="Leave .schema() out: the ledger knows its columns",
+        raise Outdated(
+            f"the read was planned with column {user_schema[len(own)].name!r}, which ledger {ledger!r} does not have",
+            hint=_PLAN_AGAIN,
         )
 
 
@@ -127,9 +134,13 @@ def columns_to_write(schema: StructType, ledger: str) -> pa.Schema:
 
 
 def require_writable(schema: StructType, registered: pa.Schema, ledger: str) -> None:
-    """Raise Refused if the columns of a write are not the ledger's columns. Their types may be narrower."""
+    """Raise Refused if the columns of a write are not the ledger's columns. Their types may be narrower.
+
+    A column of the ledger without a type accepts every type.
+    """
+    columns = columns_to_write(_in_order(schema, spark_schema(registered, ledger)), ledger)
+    registered = typed_columns(registered, columns)
     own = spark_schema(registered, ledger)
-    columns = columns_to_write(_in_order(schema, own), ledger)
     require_columns(columns, registered, ledger, _field_advice(schema, own))
     for field in schema:
         written, kept = columns.field(field.name).type, registered.field(field.name).type
@@ -140,11 +151,11 @@ def require_writable(schema: StructType, registered: pa.Schema, ledger: str) -> 
 def merged_columns(schema: StructType, registered: pa.Schema, ledger: str) -> pa.Schema:
     """Return the ledger's columns, widened for a Spark schema, followed by the columns that the schema adds.
 
-    Raises Refused with the column and both types if neither type is wider.
+    A struct gets the fields that the schema adds, too. Raises Refused with the column and both types if no type has the
+    values of both.
     """
     own = spark_schema(registered, ledger)
     columns = columns_to_write(_in_order(schema, own), ledger)
-    require_fields(columns, registered, ledger, _field_advice(schema, own))
     spelling = {name.lower(): name for name in registered.names}
     for field in schema:
         spelled = spelling.get(field.name.lower())
@@ -153,17 +164,28 @@ def merged_columns(schema: StructType, registered: pa.Schema, ledger: str) -> pa
                 f"column {field.name!r} cannot be added to ledger {ledger!r}, which has {spelled!r}",
                 hint=f"Spark ignores case: rename the column to {spelled!r}",
             )
-        if spelled is not None:
-            narrow, wide = registered.field(field.name).type, columns.field(field.name).type
-            if not (widens(narrow, wide) or widens(wide, narrow)):
-                _require_same_type(field, own[field.name].dataType, ledger)
-    merged = [
-        columns.field(field.name)
-        if field.name in columns.names and widens(field.type, columns.field(field.name).type)
-        else field
-        for field in registered
-    ]
+    merged = []
+    for kept in registered:
+        kind = kept.type
+        if kept.name in columns.names:
+            kind = common_type(kept.type, columns.field(kept.name).type)
+            _require_spelling(kept, columns.field(kept.name), ledger)
+            if kind is None:
+                require_fields(pa.schema([columns.field(kept.name)]), registered, ledger, _field_advice(schema, own))
+                _require_same_type(schema[kept.name], own[kept.name].dataType, ledger)
+        merged.append(kept.with_type(kind))
     return pa.schema([*merged, *(field for field in columns if field.name not in registered.names)])
+
+
+def _require_spelling(kept: pa.Field, given: pa.Field, ledger: str) -> None:
+    """Raise Refused if a new field of a struct differs only in case from a field of the ledger that it lacks."""
+    lacking = {field.name.lower(): field.name for field in lacking_fields(given.type, kept.type, kept.name)}
+    for field in lacking_fields(kept.type, given.type, kept.name):
+        if field.name.lower() in lacking:
+            raise Refused(
+                f"field {field.name!r} cannot be added to ledger {ledger!r}, which has {lacking[field.name.lower()]!r}",
+                hint="Spark ignores case: rename the field",
+            )
 
 
 def _in_order(schema: StructType, own: StructType) -> StructType:
@@ -180,7 +202,11 @@ def _in_order(schema: StructType, own: StructType) -> StructType:
 
 
 def _field_advice(schema: StructType, own: StructType) -> Callable[[str], str]:
-    return lambda column: fields_hint(column, nullable_type(schema[column].dataType), own[column].dataType)
+    def advise(column: str) -> str:
+        found, kept = nullable_type(schema[column].dataType), own[column].dataType
+        return fields_hint(column, found, kept, merges=common_type(arrow_type(kept), arrow_type(found)) is not None)
+
+    return advise
 
 
 def _require_same_type(field: StructField, expected: DataType, ledger: str, *, may_merge: bool = False) -> None:
@@ -271,24 +297,26 @@ def nullable_type(kind: Any, leaf: Callable[[Any], Any] = lambda kind: kind) -> 
     return leaf(kind)
 
 
-Ask = Callable[[str, "msgspec.Struct"], Any]
-"""Function that calls the broker with an action and its request, and returns the response."""
 _ROUNDS_MAX = 100
 
 
 def resolve_columns(ask: Ask, schema: StructType, current: SchemaVersion, ledger: str, *, merge: bool) -> SchemaVersion:
     """Return the ledger's columns for a write of a Spark schema. With `merge`, first register new and wider columns.
 
+    A column without a type gets the type of the write, also without `merge`. If two writers give it different types at
+    the same time, the second one is refused.
+
     `current` has the columns that the ledger has before the call.
     """
     require_columns_registered(current, ledger)
-    if not merge:
-        require_writable(schema, schema_from_bytes(current.arrow_schema, ledger), ledger)
-        return current
     for _ in range(_ROUNDS_MAX):
         registered = schema_from_bytes(current.arrow_schema, ledger)
-        columns = merged_columns(schema, registered, ledger)
+        if merge:
+            columns = merged_columns(schema, registered, ledger)
+        else:
+            require_writable(schema, registered, ledger)
+            columns = typed_columns(registered, columns_to_write(schema, ledger))
         if columns.equals(registered):
             return current
-        current = ask("schema.register", RegisterSchema(ledger, schema_bytes(columns), current.version))
+        current = ask(RegisterSchema(ledger, schema_bytes(columns), current.version))
     raise AssertionError(f"{_ROUNDS_MAX} other writers added columns to {ledger} meanwhile")

@@ -1,4 +1,6 @@
-"""Wall clock, local time zone and random ids. No other module of the package reads the wall clock or draws a random id.
+"""Wall clock, local time zone, random ids, and an index of due times.
+
+No other module of the package reads the wall clock or draws a random id.
 
 All other code takes a clock as an argument (`Clock`: milliseconds since the Unix epoch). So a test sets the time
 itself, and never sleeps.
@@ -6,6 +8,8 @@ itself, and never sleeps.
 
 from __future__ import annotations
 
+import heapq
+import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -68,3 +72,37 @@ class HostZone(tzinfo):
 
 
 HOST_ZONE = HostZone()
+
+
+class DueTimes:
+    """Names with the next due time of each. Any thread may call any method."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._heap: list[tuple[int, str]] = []
+        self._due: dict[str, int] = {}
+
+    def put(self, name: str, due_ms: int) -> None:
+        """Set the due time of a name. An earlier due time stays."""
+        with self._lock:
+            if due_ms < self._due.get(name, due_ms + 1):
+                self._due[name] = due_ms
+                heapq.heappush(self._heap, (due_ms, name))
+
+    def take(self, now_ms: int) -> list[str]:
+        """Remove and return the names that are due, in the order of their due times."""
+        taken: list[str] = []
+        with self._lock:
+            while self._heap and self._heap[0][0] <= now_ms:
+                due_ms, name = heapq.heappop(self._heap)
+                if self._due.get(name) == due_ms:  # otherwise an earlier time has replaced this one
+                    del self._due[name]
+                    taken.append(name)
+        return taken
+
+    def first(self) -> int | None:
+        """Return the earliest due time, or None without names."""
+        with self._lock:
+            while self._heap and self._due.get(self._heap[0][1]) != self._heap[0][0]:
+                heapq.heappop(self._heap)
+            return self._heap[0][0] if self._heap else None

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark_ledger.ledger.errors import AlreadyExists, NotFound, Refused, Unavailable
+from pyspark_ledger.ledger.location import bucket_of
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -43,6 +44,11 @@ _FALLOCATE = getattr(ctypes.CDLL(None), "fallocate", None)
 _KEEP_SIZE = 1
 _FAR_OFFSET, _FAR_BLOCKS, _FAR_BYTES = 1 << 40, 4, 4096
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_FULL_HINT = "Free space on the store's disk; retry"
+_CACHE_HINT = (
+    "Retry: the broker deletes local copies of uploaded segments. If the disk stays full, free space on the store's "
+    "disk, or set a smaller bucketCacheBytes and start the broker again"
+)
 # fmt: off
 NETWORK_TYPES = frozenset((
     "afs", "ceph", "cifs", "davfs", "dbfs", "gcsfuse", "glusterfs", "goofys", "gpfs", "lustre", "ncpfs",
@@ -65,7 +71,7 @@ def create_file(path: Path) -> int:
     except FileExistsError:
         raise AlreadyExists(f"{path} exists already", hint="A segment's name is never reused") from None
     except OSError as error:
-        raise_if_full(error, f"{path} cannot be created")
+        raise_if_full(error, f"{path} cannot be created", path)
         raise
 
 
@@ -181,7 +187,7 @@ def preallocate(fd: int, offset: int, length: int, path: Path | None = None) -> 
     try:
         os.posix_fallocate(fd, offset, length)
     except OSError as error:
-        raise_if_full(error, f"{path or f'file {fd}'} cannot grow to {offset + length} bytes")
+        raise_if_full(error, f"{path or f'file {fd}'} cannot grow to {offset + length} bytes", path)
         raise
 
 
@@ -214,6 +220,17 @@ def sync_data(fd: int) -> None:
     """Wait until all written data, and the file's length, are on the device."""
     if not _skips_syncs:
         os.fdatasync(fd)
+
+
+def sync_result(fd: int) -> OSError | None:
+    """Sync a file on the calling thread. Return the error, or None. Any error counts as a failed sync."""
+    try:
+        sync_data(fd)
+    except OSError as error:
+        return error
+    except Exception as error:  # noqa: BLE001 — returned to the owner of the file
+        return OSError(errno.EIO, f"the result of the sync is unknown: {error!r}")
+    return None
 
 
 def begin_sync(fd: int, offset: int = 0, length: int = 0) -> None:
@@ -264,7 +281,7 @@ def write_all(
             batch = buffers[first : first + IOV_MAX]
             offset = _write_batch(fd, batch, offset, sum(memoryview(buffer).nbytes for buffer in batch))
     except OSError as error:
-        raise_if_full(error, f"{path or f'file {fd}'} cannot be written at {offset}")
+        raise_if_full(error, f"{path or f'file {fd}'} cannot be written at {offset}", path)
         raise
     return offset - start
 
@@ -329,10 +346,11 @@ def data_ranges(fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
         start = stop
 
 
-def raise_if_full(error: OSError, what: str) -> None:
+def raise_if_full(error: OSError, what: str, path: Path | None = None) -> None:
     """Raise Unavailable if `error` is a full disk or an exceeded disk quota; return for any other error."""
     if error.errno in _FULL:
-        raise Unavailable(f"{what}: {error.strerror}", hint="Free space on the store's disk; retry") from error
+        is_cache = path is not None and any(map(bucket_of, path.parents))
+        raise Unavailable(f"{what}: {error.strerror}", hint=_CACHE_HINT if is_cache else _FULL_HINT) from error
 
 
 def require_suitable(directory: Path, *, mounts: str | None = None) -> None:

@@ -3,6 +3,7 @@
 Rules
 - A message names the thing and the two values that disagree. If a person must act, a hint says how.
 - A code never changes. The broker sends the code, and the client raises the class of that code.
+- A narrower class has the code of its base class, and a `kind`. An earlier client raises the base class.
 - No message contains an option value that may be a secret.
 """
 
@@ -15,6 +16,7 @@ class LedgerError(Exception):
     """Failure in a store, a broker or a client."""
 
     code: ClassVar[str] = "LEDGER_ERROR"
+    kind: ClassVar[str] = ""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message, hint)
@@ -25,8 +27,8 @@ class LedgerError(Exception):
         text = f"[{self.code}] {self.message}"
         return f"{text}. {self.hint}" if self.hint else text
 
-    def __reduce__(self) -> tuple[object, tuple[str, str, str]]:
-        return error_for, (self.code, self.message, self.hint)
+    def __reduce__(self) -> tuple[object, tuple[str, str, str, str]]:
+        return error_for, (self.code, self.message, self.hint, self.kind)
 
 
 class NotFound(LedgerError):
@@ -45,6 +47,10 @@ class Refused(LedgerError):
     """The request is wrong, and changed nothing. Correct the request and call again."""
 
     code = "LEDGER_REFUSED"
+
+
+class Outdated(Refused):
+    """A read was planned before the columns of its ledger changed, and has no place for a value. Plan it again."""
 
 
 class Unauthenticated(LedgerError):
@@ -77,6 +83,12 @@ class Unavailable(LedgerError):
     code = "LEDGER_UNAVAILABLE"
 
 
+class Archived(Unavailable):
+    """The object is in an archive tier of S3. A repetition cannot help before a person restores the object."""
+
+    kind = "archived"
+
+
 class DataLoss(LedgerError):
     """Requested entries do not exist any more."""
 
@@ -107,6 +119,7 @@ _BY_CODE: dict[str, type[LedgerError]] = {
 }
 
 
-def error_for(code: str, message: str, hint: str = "") -> LedgerError:
+def error_for(code: str, message: str, hint: str = "", kind: str = "") -> LedgerError:
     """Return the error of a code that was received from a broker or from a pickle. Unknown codes give a LedgerError."""
-    return _BY_CODE.get(code, LedgerError)(message, hint=hint)
+    found = Archived if (code, kind) == (Archived.code, Archived.kind) else _BY_CODE.get(code, LedgerError)
+    return found(message, hint=hint)

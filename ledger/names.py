@@ -34,6 +34,7 @@ _PART_BYTES_MAX = 255
 _CHARS_MAX = 1024  # more than the longest name with four parts and a domain
 _SHOWN = 40
 _SPELLINGS_KEPT = 2**16  # a call about a thousand ledgers names each of them several times
+_FILE_SCHEMES = frozenset({"s3", "s3a", "s3n", "file", "hdfs", "dbfs", "gs", "abfs", "abfss", "wasbs"})
 _HINT = "Use a name such as orders, or tenant/namespace/orders"
 
 
@@ -67,6 +68,11 @@ def require_new_name(canonical: str) -> None:
 def _canonical(text: str) -> str:
     local = text.removeprefix("persistent://")
     parts = local.split("/")
+    if _is_place(local):
+        raise Refused(
+            f"ledger name {text!r} is the path or the address of a folder",
+            hint=f"Give the folder of all ledgers in option 'store', and here only a name. {_HINT}",
+        )
     if "://" in local:
         raise Refused(f"ledger name {text!r} has another domain than persistent://", hint=_HINT)
     if text.startswith("persistent://") and len(parts) != 3:
@@ -82,6 +88,12 @@ def _canonical(text: str) -> str:
     raise Refused(
         f"ledger name {text!r} has {len(parts)} parts, expected 1, 3, or 4 with {_DOMAIN!r} third", hint=_HINT
     )
+
+
+def _is_place(text: str) -> bool:
+    """Return whether a name looks like a path or an address of files, as other sources take it in `load()`."""
+    scheme, separator, _ = text.partition("://")
+    return text.startswith(("/", "./", "../")) or (bool(separator) and scheme.lower() in _FILE_SCHEMES)
 
 
 def namespace_of(canonical: str) -> str:

@@ -72,6 +72,14 @@ def owner_hint(where: str) -> str:
     )
 
 
+def restored_hint(address: str) -> str:
+    """Return the advice for a store in a bucket that was moved or restored."""
+    return (
+        "If its objects are a restored copy, objects that were uploaded later may be left: delete them with "
+        f"`ledger offload LEDGER --sweep --store {address}`"
+    )
+
+
 def machine_id() -> str:
     """Return the machine id of this host.
 

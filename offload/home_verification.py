@@ -19,12 +19,12 @@ from typing import NamedTuple
 from pyspark_ledger.ledger.bucket_store.verification import UploadedSegment, VerifiedStore, verify_store
 from pyspark_ledger.ledger.errors import DataLoss, NotFound
 from pyspark_ledger.ledger.names import canonical_name, partition_of, short_name
+from pyspark_ledger.ledger.objects.object_store import ObjectStore
 from pyspark_ledger.ledger.segment.index import EntryIndex
+from pyspark_ledger.ledger.segment.object_names import ObjectKey
 from pyspark_ledger.ledger.tiering.recorded_segment import extra_metadata, recorded_segment
 from pyspark_ledger.ledger.wal.manifest import StoreManifest
 from pyspark_ledger.ledger.wal.requests import READER_LIMITS
-from pyspark_ledger.offload.format.object_names import ObjectKey
-from pyspark_ledger.offload.storage.object_store import ObjectStore
 from pyspark_ledger.offload.verification import verify_objects
 
 

@@ -12,6 +12,7 @@ Rules
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import uuid
@@ -22,25 +23,27 @@ from contextlib import suppress
 from pathlib import Path
 
 from pyspark_ledger.ledger.api.read_only import ReadOnlyStore
+from pyspark_ledger.ledger.api.store import LedgerStore
 from pyspark_ledger.ledger.bucket_store.durability import segment_name
 from pyspark_ledger.ledger.bucket_store.view import build_view, has_grown
-from pyspark_ledger.ledger.errors import NotFound
+from pyspark_ledger.ledger.errors import NotFound, Refused
+from pyspark_ledger.ledger.location import bucket_of, is_address, store_location
 from pyspark_ledger.ledger.log.segments.log_segments import LogSegment
 from pyspark_ledger.ledger.metadata.offload_records import Driver
+from pyspark_ledger.ledger.objects.factory import open_object_store
+from pyspark_ledger.ledger.objects.object_store import ObjectStore
+from pyspark_ledger.ledger.objects.prefetch import ObjectRange
+from pyspark_ledger.ledger.objects.s3_options import S3Options
 from pyspark_ledger.ledger.protocol.reads import ReadRequest
+from pyspark_ledger.ledger.segment.object_names import ObjectKey
 from pyspark_ledger.ledger.segment.reader import SegmentBlock
 from pyspark_ledger.ledger.tiering.direct_segment import DirectSegment
 from pyspark_ledger.ledger.tiering.offloaded_segment import OffloadedSegment
 from pyspark_ledger.ledger.tiering.offloader import OffloadedReader
 from pyspark_ledger.ledger.wal.bucket import log_key
 from pyspark_ledger.ledger.wal.requests import READER_LIMITS
-from pyspark_ledger.offload.format.object_names import ObjectKey
 from pyspark_ledger.offload.offloader import ObjectStoreOffloader, reader_of
 from pyspark_ledger.offload.reader import entry_index_bytes
-from pyspark_ledger.offload.storage.factory import open_object_store
-from pyspark_ledger.offload.storage.object_store import ObjectStore
-from pyspark_ledger.offload.storage.prefetch import ObjectRange
-from pyspark_ledger.offload.storage.s3_options import S3Options
 from pyspark_ledger.offload.stored_blocks import StoredBlock
 
 SEGMENTS = "segments"
@@ -123,6 +126,19 @@ class HomeView(ReadOnlyStore):
             found = self._places.find(segment_name(block.ledger_id), block.offset, block.length)
             ranges = [ObjectRange(log_key(place.number), place.start, place.start + place.length) for place in found]
         return StoredBlock(block.ledger_id, block.first_entry, block.entries, tuple(ranges), stamps)
+
+
+def open_read_only(store: str | os.PathLike[str] | None = None) -> LedgerStore:
+    """Open a store for reading: a directory of this host, or a bucket. The call starts no broker and changes nothing.
+
+    The view of a store in a bucket has the rows of the time of the call. Open the store again to read later rows.
+    """
+    location = store_location(store)
+    if is_address(location):
+        raise Refused(f"{location!r} is a broker's address, expected a directory", hint="Use the store's directory")
+    bucket = bucket_of(Path(location))
+    opened = open_home_view(bucket) if bucket else ReadOnlyStore(Path(location))
+    return LedgerStore(opened)  # type: ignore[arg-type]  # it has only the calls that read
 
 
 def open_home_view(address: str, options: S3Options | None = None) -> HomeView:

@@ -1,10 +1,10 @@
-"""Contents of the objects of an offloaded segment: block index, upload parts, and user metadata.
+"""Contents of the objects of an offloaded segment: block index and upload parts.
 
-User metadata are the key-value pairs that S3 stores with an object. The data object has the bytes of the segment file,
-and is uploaded in parts of whole blocks. The block index contains the same metadata as a block index of Pulsar's
-offloader: `LedgerMetadataFormat`, a Protobuf structure of BookKeeper, the storage of Pulsar's segments. The metadata
-name the ledger as Pulsar does, `tenant/namespace/persistent/name`. They also state one replica on this host, which is a
-placeholder. The page docs/concepts.md explains the words segment, block, entry, data object and direct segment.
+The data object has the bytes of the segment file, and is uploaded in parts of whole blocks. The block index contains
+the same metadata as a block index of Pulsar's offloader: `LedgerMetadataFormat`, a Protobuf structure of BookKeeper,
+the storage of Pulsar's segments. The metadata name the ledger as Pulsar does, `tenant/namespace/persistent/name`. They
+also state one replica on this host, which is a placeholder. The page docs/concepts.md explains the words segment,
+block, entry, data object and direct segment.
 
 Rule: before the upload, the segment file is compared with its record in the store's metadata. Both must agree in the
 number of entries, the sum of their bytes, the length of the file and the frame of the last entry.
@@ -20,11 +20,11 @@ import numpy as np
 from pyspark_ledger.ledger import disk
 from pyspark_ledger.ledger.errors import Corrupt
 from pyspark_ledger.ledger.names import pulsar_path
+from pyspark_ledger.ledger.objects.object_store import PART_BYTES_MIN
 from pyspark_ledger.ledger.proto.managed_ledger_pb2 import LedgerMetadataFormat
 from pyspark_ledger.ledger.segment.format import FRAME, FRAME_BYTES
 from pyspark_ledger.ledger.segment.index import EntryIndex
 from pyspark_ledger.ledger.tiering.offloader import LocalSegment
-from pyspark_ledger.ledger.version import __version__
 from pyspark_ledger.offload.format.block_index import (
     MANAGED_LEDGER,
     PAYLOAD_SCHEMAS,
@@ -33,14 +33,10 @@ from pyspark_ledger.offload.format.block_index import (
     BlockStamps,
     IndexedBlock,
 )
-from pyspark_ledger.offload.reader import VERSION, VERSION_KEY
-from pyspark_ledger.offload.storage.object_store import PART_BYTES_MIN
 from pyspark_ledger.offload.upload import FilePart
 
 _ENSEMBLE_MEMBER = "127.0.0.1:3181"  # a placeholder: the format requires the address of a BookKeeper server
 _INCARNATION = "LedgerIncarnation"
-DIRECT_EPOCH = "LedgerDirectEpoch"
-"""Name in the user metadata of data objects that tasks put. S3 returns the name in lower case."""
 
 
 def build_index(ledger: LocalSegment, entry_index: EntryIndex, extra: Mapping[str, str]) -> BlockIndex:
@@ -71,25 +67,6 @@ def split_into_parts(index: BlockIndex) -> list[FilePart]:
             bounds.append(block.offset)
     bounds.append(index.data_bytes)
     return [FilePart(number, start, end - start) for number, (start, end) in enumerate(pairwise(bounds), start=1)]
-
-
-def user_metadata(role: str, extra: Mapping[str, str]) -> dict[str, str]:
-    """Return the user metadata of an object: the pairs that Pulsar's offloader writes, and `extra`."""
-    return {
-        VERSION_KEY: VERSION,
-        "role": role,
-        "S3ManagedLedgerOffloaderSoftwareVersion": f"pyspark-ledger-{__version__}",
-        "S3ManagedLedgerOffloaderSoftwareGitSha": "none",
-        **extra,
-    }
-
-
-def direct_metadata(extra: Mapping[str, str], epoch: int) -> dict[str, str]:
-    """Return the user metadata of the data object of a direct segment, which a task puts before the commit.
-
-    `epoch` is the epoch of the broker that gave the task the key of the object.
-    """
-    return user_metadata("data", {**extra, DIRECT_EPOCH: str(epoch)})
 
 
 def _metadata_of(ledger: LocalSegment, entry_index: EntryIndex, extra: Mapping[str, str]) -> LedgerMetadataFormat:

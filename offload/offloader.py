@@ -21,23 +21,27 @@ Rules
 
 from __future__ import annotations
 
-import importlib
 import threading
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
 
 from pyspark_ledger.ledger.errors import Corrupt, NotFound, Refused
 from pyspark_ledger.ledger.metadata.offload_records import OWNER, Driver, OffloadAttempt
+from pyspark_ledger.ledger.objects.factory import open_object_store
+from pyspark_ledger.ledger.objects.from_settings import s3_options_of
+from pyspark_ledger.ledger.objects.object_store import ObjectStore
+from pyspark_ledger.ledger.objects.retry import retry
+from pyspark_ledger.ledger.objects.s3_options import S3Options
 from pyspark_ledger.ledger.segment.format import FRAME, FRAME_BYTES
 from pyspark_ledger.ledger.segment.index import EntryIndex, sealed_bytes
+from pyspark_ledger.ledger.segment.object_names import ENTRIES_SUFFIX, ObjectKey, user_metadata
 from pyspark_ledger.ledger.segment.reader import StoredObject
 from pyspark_ledger.ledger.segment.verification import verify_segment
 from pyspark_ledger.ledger.settings.broker import Settings
+from pyspark_ledger.ledger.tiering.direct_objects import DIRECT_EPOCH, DirectObjects
 from pyspark_ledger.ledger.tiering.direct_segment import DirectSegment
 from pyspark_ledger.ledger.tiering.offloader import (
     NO_CALLBACKS,
@@ -48,24 +52,17 @@ from pyspark_ledger.ledger.tiering.offloader import (
 )
 from pyspark_ledger.ledger.tiering.sealed_index import entry_traits
 from pyspark_ledger.offload.direct.reader import DirectSegmentReader
-from pyspark_ledger.offload.direct.store_objects import StoreObjects
 from pyspark_ledger.offload.format.block_index import BlockIndex, parse_index
-from pyspark_ledger.offload.format.object_names import ENTRIES_SUFFIX, ObjectKey
-from pyspark_ledger.offload.index_objects import DIRECT_EPOCH, build_index, split_into_parts, user_metadata
+from pyspark_ledger.offload.index_objects import build_index, split_into_parts
 from pyspark_ledger.offload.reader import INDEX_BYTES_MAX, OffloadedSegmentReader
-from pyspark_ledger.offload.storage.factory import open_object_store
-from pyspark_ledger.offload.storage.object_store import ObjectStore
-from pyspark_ledger.offload.storage.s3_options import ROLE_SESSION, S3Options
-from pyspark_ledger.offload.transform import Transform, transformed
-from pyspark_ledger.offload.upload import retry, upload_file
+from pyspark_ledger.offload.upload import upload_file
 from pyspark_ledger.offload.window_cache import WindowCache
 
 S3_DRIVER, DIRECTORY_DRIVER = "aws-s3", "filesystem"
 _MB = 1024 * 1024
-_ADVICE = (
-    "The broker has the environment of the process that started it. To give it another environment, run `ledger stop`, "
-    "and use the store from a process with that environment, which then starts a broker"
-)
+_CLEANING_MS = 20_000
+_UPLOAD_THREADS = 2
+_READ_THREADS = 4
 
 
 def _parsed(name: str) -> tuple[ObjectKey, bool] | None:
@@ -80,18 +77,16 @@ class ObjectStoreOffloader:
         address: str,
         options: S3Options,
         *,
-        upload_threads: int = 2,
-        read_threads: int = 4,
-        window_bytes: int = 16 * _MB,
+        upload_threads: int = _UPLOAD_THREADS,
+        read_threads: int = _READ_THREADS,
+        window_bytes: int = 16 * _MB,  # S3 is fastest at 8 to 16 MiB
         cache_bytes: int = 256 * _MB,
         entry_index: bool = True,
-        transform: Transform | None = None,
     ) -> None:
         self._address = address
         self._options = options
         self._upload_threads = upload_threads
         self._writes_entry_index = entry_index
-        self._transform = transform
         self._stores: dict[tuple[str, S3Options], ObjectStore] = {}
         self._lock = threading.Lock()
         self.windows = WindowCache(window_bytes, cache_bytes, read_threads)
@@ -121,8 +116,8 @@ class ObjectStoreOffloader:
         return Driver(S3_DRIVER, {**properties, **({"prefix": prefix} if prefix else {})})
 
     @cached_property
-    def direct(self) -> StoreObjects | None:
-        return None if self._transform is not None else StoreObjects(self.store, self._options)
+    def direct(self) -> DirectObjects | None:
+        return DirectObjects(self.store, self._options)
 
     def offload(
         self,
@@ -132,25 +127,24 @@ class ObjectStoreOffloader:
         callbacks: OffloadCallbacks = NO_CALLBACKS,
     ) -> None:
         store, key = self.store, ObjectKey(attempt, ledger.ledger_id)
-        with self._transformed_copy(ledger) as source:
-            entry_index = source.index()
-            index = build_index(source, entry_index, extra_metadata)
-            with ThreadPoolExecutor(1, thread_name_prefix="verify") as pool:
-                verification = pool.submit(_require_checksums, source, entry_index, summed=self._transform is None)
-                upload_file(
-                    store,
-                    key.data_name,
-                    user_metadata("data", extra_metadata),
-                    source.path,
-                    split_into_parts(index),
-                    threads=self._upload_threads,
-                    callbacks=callbacks,
-                )
-                verification.result()
-            if self._writes_entry_index:
-                _put_entry_index(store, key, source, entry_index, extra_metadata)
-            _put_block_index(store, key, index, extra_metadata)
-            _require_uploaded(store, key, index, entry_index)
+        entry_index = ledger.index()
+        index = build_index(ledger, entry_index, extra_metadata)
+        with ThreadPoolExecutor(1, thread_name_prefix="verify") as pool:
+            verification = pool.submit(_require_checksums, ledger, entry_index)
+            upload_file(
+                store,
+                key.data_name,
+                user_metadata("data", extra_metadata),
+                ledger.path,
+                split_into_parts(index),
+                threads=self._upload_threads,
+                callbacks=callbacks,
+            )
+            verification.result()
+        if self._writes_entry_index:
+            _put_entry_index(store, key, ledger, entry_index, extra_metadata)
+        _put_block_index(store, key, index, extra_metadata)
+        _require_uploaded(store, key, index, entry_index)
 
     def put_indexes(self, segment: LocalSegment, attempt: OffloadAttempt, extra_metadata: Mapping[str, str]) -> None:
         store, key = self.store_of(attempt.driver), ObjectKey(attempt.attempt, segment.ledger_id)
@@ -165,9 +159,9 @@ class ObjectStoreOffloader:
         return reader_of(self.store_of(driver), ObjectKey(attempt, ledger_id), self.windows, direct)
 
     def stored_object(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> StoredObject | None:
-        """Return the data object, which tasks read directly. None in a directory, or if segments are transformed."""
+        """Return the data object, which tasks read directly. None in a directory."""
         properties = driver.properties
-        if self._transform is not None or "bucket" not in properties:
+        if "bucket" not in properties:
             return None
         options = self._options_of(driver)
         return StoredObject(
@@ -185,7 +179,7 @@ class ObjectStoreOffloader:
                 f"the objects of segment {ledger_id} belong to store {owner}, the original of this copy",
                 hint="If nobody uses the original any more: ledger offload NAME --adopt",
             )
-        store, key = self.store_of(driver), ObjectKey(attempt, ledger_id)
+        store, key = self.store_of(driver, _cleaning), ObjectKey(attempt, ledger_id)
         store.delete([key.index_name])
         for upload in list(store.uploads(key.data_name)):
             if upload.key == key.data_name:
@@ -215,14 +209,16 @@ class ObjectStoreOffloader:
         for store in stores:
             store.close()
 
-    def store_of(self, driver: Driver) -> ObjectStore:
-        """Return the object store that a segment's record names."""
+    def store_of(
+        self, driver: Driver, change: Callable[[S3Options], S3Options] = lambda options: options
+    ) -> ObjectStore:
+        """Return the object store that a segment's record names. `change` returns the options of its requests."""
         properties = driver.properties
         if driver.name == DIRECTORY_DRIVER and "address" in properties:
             return self._store_at(properties["address"], self._options)
         if "bucket" not in properties:
             raise Refused(f"a segment was offloaded by driver {driver.name!r}, which this release cannot read")
-        return self._store_at(_address_of(driver), self._options_of(driver))
+        return self._store_at(_address_of(driver), change(self._options_of(driver)))
 
     def _options_of(self, driver: Driver) -> S3Options:
         properties = driver.properties
@@ -235,14 +231,10 @@ class ObjectStoreOffloader:
                 self._stores[address, options] = open_object_store(address, options)
             return self._stores[address, options]
 
-    @contextmanager
-    def _transformed_copy(self, ledger: LocalSegment) -> Iterator[LocalSegment]:
-        if self._transform is None:
-            yield ledger
-            return
-        _require_checksums(ledger, ledger.index(), summed=True)
-        with transformed(ledger, self._transform) as changed:
-            yield changed
+
+def _cleaning(options: S3Options) -> S3Options:
+    """Return the options of a deletion, which can wait for a later round."""
+    return replace(options, attempts=1, connect_timeout_ms=5_000, read_timeout_ms=_CLEANING_MS)
 
 
 def _address_of(driver: Driver) -> str:
@@ -250,47 +242,12 @@ def _address_of(driver: Driver) -> str:
     return f"s3://{bucket}" + (f"/{prefix}" if prefix else "")
 
 
-def s3_options_of(settings: Settings) -> S3Options:
-    """Return the options of S3 access from the broker's settings for offloads."""
-    style = settings.managedLedgerOffloadPathStyle
-    return S3Options(
-        endpoint=settings.managedLedgerOffloadServiceEndpoint,
-        region=settings.managedLedgerOffloadRegion,
-        path_style=None if not style else style == "true",
-        profile=settings.managedLedgerOffloadProfile,
-        role=settings.s3ManagedLedgerOffloadRole,
-        role_session_name=settings.s3ManagedLedgerOffloadRoleSessionName or ROLE_SESSION,
-        credential_provider=settings.managedLedgerOffloadCredentialProvider,
-        encryption=settings.managedLedgerOffloadEncryption,  # type: ignore[arg-type]  # S3Options refuses other values
-        kms_key=settings.managedLedgerOffloadKmsKey,
-        bucket_owner=settings.managedLedgerOffloadBucketOwner,
-        connections=settings.managedLedgerOffloadMaxThreads + settings.managedLedgerOffloadReadThreads + 4,
-        advice=_ADVICE,
-    )
-
-
 def offloader_of(settings: Settings) -> ObjectStoreOffloader:
     return ObjectStoreOffloader(
         settings.managedLedgerOffloadBucket,
         s3_options_of(settings),
-        upload_threads=settings.managedLedgerOffloadMaxThreads,
-        read_threads=settings.managedLedgerOffloadReadThreads,
-        window_bytes=settings.managedLedgerOffloadReadBufferSizeInBytes,
         cache_bytes=settings.managedLedgerOffloadReadCacheSizeMB * _MB,
-        entry_index=bool(settings.managedLedgerOffloadFineIndex),
-        transform=_import_transform(settings.managedLedgerOffloadTransform),
     )
-
-
-def _import_transform(name: str) -> Callable[..., Any] | None:
-    if not name:
-        return None
-    module, _, function = name.partition(":")
-    try:
-        found: Callable[..., Any] = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError) as missing:
-        raise Refused(f"transformation {name!r} cannot be imported: {missing}") from None
-    return found
 
 
 def reader_of(
@@ -319,18 +276,17 @@ def _put_block_index(store: ObjectStore, key: ObjectKey, index: BlockIndex, extr
     retry(lambda: store.put(key.index_name, encoded, user_metadata("index", extra)))
 
 
-def _require_checksums(ledger: LocalSegment, entry_index: EntryIndex, *, summed: bool) -> None:
-    """Verify the checksum of every entry if `summed` is set. Checksums of transformed entries are not verified."""
-    if summed:
-        verify_segment(
-            ledger.path,
-            ledger.ledger_id,
-            entries=ledger.entries,
-            file_bytes=ledger.file_bytes,
-            first_row=entry_index.first_row,
-            describe=entry_traits,
-            index=entry_index,
-        )
+def _require_checksums(ledger: LocalSegment, entry_index: EntryIndex) -> None:
+    """Verify the checksum of every entry."""
+    verify_segment(
+        ledger.path,
+        ledger.ledger_id,
+        entries=ledger.entries,
+        file_bytes=ledger.file_bytes,
+        first_row=entry_index.first_row,
+        describe=entry_traits,
+        index=entry_index,
+    )
 
 
 def _require_uploaded(store: ObjectStore, key: ObjectKey, index: BlockIndex, entry_index: EntryIndex) -> None:

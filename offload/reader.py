@@ -26,17 +26,16 @@ import pyarrow as pa
 
 from pyspark_ledger.ledger.errors import Corrupt, DataLoss, NotFound, Refused, Unsupported
 from pyspark_ledger.ledger.message.entry import BrokerStamp
+from pyspark_ledger.ledger.objects.object_store import ObjectHead, ObjectStore
 from pyspark_ledger.ledger.segment.format import FRAME, FRAME_BYTES, HEADER_BYTES, parse_header
 from pyspark_ledger.ledger.segment.index import ROW, EntryIndex, Integers, make_rows, parse_sealed
+from pyspark_ledger.ledger.segment.object_names import VERSION, VERSION_KEY, ObjectKey
 from pyspark_ledger.ledger.segment.reader import iter_frames, padding_fault
 from pyspark_ledger.ledger.segment.scan import checked_traits
 from pyspark_ledger.ledger.tiering.sealed_index import entry_traits
 from pyspark_ledger.offload.format.block_index import BlockIndex, IndexedBlock, parse_index
-from pyspark_ledger.offload.format.object_names import ObjectKey
-from pyspark_ledger.offload.storage.object_store import ObjectHead, ObjectStore
 from pyspark_ledger.offload.window_cache import WindowCache, WindowedObject
 
-VERSION_KEY, VERSION = "s3managedledgeroffloaderformatversion", "1"
 INDEX_BYTES_MAX = 64 * 1024 * 1024
 _SIDECAR_HEAD_BYTES = 2048
 _STEP_BYTES = 1024 * 1024
@@ -77,6 +76,10 @@ class OffloadedSegmentReader:
     @property
     def block_index(self) -> BlockIndex:
         return self._open()[0]
+
+    @property
+    def data_bytes(self) -> int:
+        return self.block_index.data_bytes
 
     def index(self, first_row: int, entries: int) -> EntryIndex:
         if self.block_index.entries != entries:

@@ -27,10 +27,10 @@ import pyarrow as pa
 
 from pyspark_ledger.ledger.client.block_reader import FrameBlock
 from pyspark_ledger.ledger.errors import Corrupt
+from pyspark_ledger.ledger.objects.object_store import ObjectStore
+from pyspark_ledger.ledger.objects.prefetch import ObjectRange, RangePrefetcher
 from pyspark_ledger.ledger.segment.format import FRAME, FRAME_BYTES
 from pyspark_ledger.ledger.segment.provisional_stamps import RealStamps, with_counted_rows
-from pyspark_ledger.offload.storage.object_store import ObjectStore
-from pyspark_ledger.offload.storage.prefetch import ObjectRange, RangePrefetcher
 
 BLOCK_BYTES = 24 * 1024 * 1024
 """Maximum size of a block. Exception: one larger entry. One request fetches a block of an uploaded segment."""

@@ -11,22 +11,19 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from pyspark_ledger.ledger import disk
-from pyspark_ledger.ledger.clock import pause
-from pyspark_ledger.ledger.errors import Corrupt, NotFound, Refused, Unavailable
+from pyspark_ledger.ledger.errors import Corrupt, NotFound, Refused
+from pyspark_ledger.ledger.objects.object_store import ObjectStore, Upload, UploadedPart
+from pyspark_ledger.ledger.objects.retry import retry
 from pyspark_ledger.ledger.tiering.offloader import OffloadCallbacks
-from pyspark_ledger.offload.storage.object_store import ObjectStore, Upload, UploadedPart
 
-_ATTEMPTS = 4
 # A file with at most this number of parts is put in one request.
 _PARTS_PUT_WHOLE = 1
-_PAUSE_MS, _PAUSE_MS_MAX = 200, 10_000
-T = TypeVar("T")
 
 
 class FilePart(NamedTuple):
@@ -109,16 +106,6 @@ def _upload_parts(
     for leftover in retry(lambda: list(store.uploads(key))):
         if leftover.key == key:
             retry(lambda leftover=leftover: store.abort(leftover))  # type: ignore[misc]
-
-
-def retry(action: Callable[[], T]) -> T:
-    """Return the result of `action`. Retries up to 3 times with growing pauses while it raises Unavailable."""
-    for attempt in range(_ATTEMPTS - 1):
-        try:
-            return action()
-        except Unavailable:
-            pause(min(_PAUSE_MS << attempt, _PAUSE_MS_MAX))
-    return action()
 
 
 def _require_wanted(store: ObjectStore, key: str, callbacks: OffloadCallbacks) -> None:

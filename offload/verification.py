@@ -11,12 +11,11 @@ The page docs/concepts.md explains the words segment, block, entry, data object 
 Rules
 - Nothing in the bucket is changed. The local file is deleted.
 - Damage raises Corrupt, which names the object and the place. A missing object raises DataLoss.
-- Exception: a segment may lack its entry index, if it was offloaded without one (`managedLedgerOffloadFineIndex`). No
-  row needs this index. A direct segment always has one.
+- Exception: a segment may lack its entry index, if an earlier version offloaded it without one. No row needs this
+  index. A direct segment always has one.
 - Exception: a direct segment may lack both indexes until its broker has put them. Indexes that exist are verified.
 - The stamps in the object of a direct segment must be provisional. The real stamps are written into the local file.
-- If a transformation (`offload.transform`) changed a segment before its upload, the segment differs from its record. So
-  only its frames and its length are verified.
+- A segment that an earlier version transformed for its upload is Unsupported.
 """
 
 from __future__ import annotations
@@ -31,19 +30,19 @@ from typing import TypeVar
 from pyspark_ledger.ledger import disk
 from pyspark_ledger.ledger.errors import Corrupt, DataLoss, LedgerError, NotFound
 from pyspark_ledger.ledger.message.schema.documents import parse_schemas
+from pyspark_ledger.ledger.objects.object_store import ObjectStore
+from pyspark_ledger.ledger.objects.retry import retry
 from pyspark_ledger.ledger.segment.index import EntryIndex, parse_sealed, sealed_bytes
-from pyspark_ledger.ledger.segment.reader import walk_segment
+from pyspark_ledger.ledger.segment.object_names import ObjectKey
 from pyspark_ledger.ledger.segment.verification import verify_segment
 from pyspark_ledger.ledger.tiering.direct_segment import DirectSegment
+from pyspark_ledger.ledger.tiering.offloaded_segment import transformed
 from pyspark_ledger.ledger.tiering.offloader import LocalSegment
 from pyspark_ledger.ledger.tiering.sealed_index import entry_traits
 from pyspark_ledger.offload.direct.data_object import stamp_file
 from pyspark_ledger.offload.format.block_index import BlockIndex, parse_index
-from pyspark_ledger.offload.format.object_names import ObjectKey
 from pyspark_ledger.offload.index_objects import build_index
 from pyspark_ledger.offload.reader import INDEX_BYTES_MAX
-from pyspark_ledger.offload.storage.object_store import ObjectStore
-from pyspark_ledger.offload.upload import retry
 
 _STEP_BYTES = 8 * 1024 * 1024
 T = TypeVar("T")
@@ -55,17 +54,16 @@ def verify_objects(
     segment: LocalSegment,
     first_row: int,
     extra: Mapping[str, str],
-    progress: Callable[[int], object] = lambda _: None,
     former: Collection[str] = (),
 ) -> bool:
     """Verify the objects of a segment. Return False if it was offloaded without an entry index.
 
     `segment` is its record, with the present schemas and the path of the local file. `extra` is the metadata that the
-    offload has written to the objects, such as the name of the cluster. `progress` is called with the number of
-    verified entries. `former` are the former ids of the store, one of which may have written the objects.
+    offload has written to the objects, such as the name of the cluster. `former` are the former ids of the
+    store, one of which may have written the objects.
     """
     if segment.direct is not None and not segment.direct.indexed:
-        _verify_pending(store, key, segment, segment.direct, extra, progress, former)
+        _verify_pending(store, key, segment, segment.direct, extra, former)
         return True
     where = f"{store.address}/{key.index_name}"
     encoded = _fetched(key, lambda: store.get(key.index_name, INDEX_BYTES_MAX).data)
@@ -73,17 +71,14 @@ def verify_objects(
     size = _fetched(key, lambda: store.head(key.data_name)).size
     if size != index.data_bytes:
         raise Corrupt(f"{store.address}/{key.data_name} has {size} bytes, its index states {index.data_bytes}")
+    if size != segment.file_bytes:
+        raise transformed(f"{store.address}/{key.data_name}", size, segment.file_bytes)
     try:
         if segment.direct is not None:
             download_stamped(store, key, segment.direct, segment.path)
         else:
             download_object(store, key, size, segment.path)
-        if size != segment.file_bytes:
-            with disk.opened(segment.path) as fd, disk.mapping(fd) as data:
-                for _ in walk_segment(data, key.ledger_id, where=where, entries=index.entries):
-                    progress(1)
-            return True
-        entry_index = _verified_data(store, key, segment, first_row, progress)
+        entry_index = _verified_data(store, key, segment, first_row)
         store_ids = (extra.get("pulsarClusterName", ""), *former)
         has_index = _require_entry_index(store, key, segment, entry_index, store_ids)
         _require_block_index(where, encoded, index, replace(segment, index=lambda: entry_index), extra)
@@ -100,13 +95,12 @@ def _verify_pending(
     segment: LocalSegment,
     direct: DirectSegment,
     extra: Mapping[str, str],
-    progress: Callable[[int], object],
     former: Collection[str],
 ) -> None:
     """Verify the objects of a direct segment whose broker has not put both index objects yet."""
     try:
         download_stamped(store, key, direct, segment.path)
-        entry_index = _verified_data(store, key, segment, direct.stamps.row_start, progress)
+        entry_index = _verified_data(store, key, segment, direct.stamps.row_start)
         store_ids = (extra.get("pulsarClusterName", ""), *former)
         _require_entry_index(store, key, segment, entry_index, store_ids)
         encoded = retry(lambda: store.get(key.index_name, INDEX_BYTES_MAX)).data
@@ -148,9 +142,7 @@ def download_stamped(store: ObjectStore, key: ObjectKey, direct: DirectSegment, 
     stamp_file(path, key.ledger_id, direct, where)
 
 
-def _verified_data(
-    store: ObjectStore, key: ObjectKey, segment: LocalSegment, first_row: int, progress: Callable[[int], object]
-) -> EntryIndex:
+def _verified_data(store: ObjectStore, key: ObjectKey, segment: LocalSegment, first_row: int) -> EntryIndex:
     """Verify the data, and return their index. Errors name the object and not the local file."""
     try:
         return verify_segment(
@@ -160,7 +152,6 @@ def _verified_data(
             file_bytes=segment.file_bytes,
             first_row=first_row,
             describe=entry_traits,
-            progress=progress,
         )
     except Corrupt as error:
         shown = error.message.replace(str(segment.path), f"{store.address}/{key.data_name}")

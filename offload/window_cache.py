@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from pyspark_ledger.ledger.checksum import Buffer
 from pyspark_ledger.ledger.errors import Unavailable
-from pyspark_ledger.offload.storage.object_store import ObjectStore
+from pyspark_ledger.ledger.objects.object_store import ObjectStore
 
 _ENDS_MAX = 64
 

@@ -16,7 +16,6 @@ import os
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, overload
-from weakref import WeakKeyDictionary
 
 from pyspark_ledger.ledger.version import __version__
 
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark_ledger.connector.session.metrics import ProgressWatch
     from pyspark_ledger.ledger.api.cursor import Cursor
     from pyspark_ledger.ledger.api.ledger import Ledger
-    from pyspark_ledger.ledger.api.store import LedgerStore, connect, open_read_only
+    from pyspark_ledger.ledger.api.store import LedgerStore, connect
     from pyspark_ledger.ledger.errors import (
         AlreadyExists,
         Corrupt,
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
     )
     from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position
     from pyspark_ledger.ledger.times import Time
+    from pyspark_ledger.offload.home_view import open_read_only
 
 __all__ = [
     "EARLIEST",
@@ -107,7 +107,7 @@ _LAZY = {
     "Unavailable": "pyspark_ledger.ledger.errors",
     "Unsupported": "pyspark_ledger.ledger.errors",
     "connect": "pyspark_ledger.ledger.api.store",
-    "open_read_only": "pyspark_ledger.ledger.api.store",
+    "open_read_only": "pyspark_ledger.offload.home_view",
 }
 
 
@@ -124,29 +124,24 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-# For each session, the arguments `store` and `options` of the last call of `register`.
-_default_stores: WeakKeyDictionary[Any, tuple[Any, Any]] = WeakKeyDictionary()
-
-
 def register(
     spark: SparkSession, *, store: str | os.PathLike[str] | None = None, options: Mapping[str, str] | None = None
 ) -> SparkSession:
     """Register the data source `ledger` with a session, with a default store.
 
-    Spark usually finds the data source itself. Call this function if Spark does not find it, or to set a default store.
+    Call this function if Spark does not find the data source itself, or to set a default store.
 
     `store`, or else the environment variable `LEDGER_STORE`, becomes the default of the option `store`. If you change
-    the variable later, call this function again. Reason: Spark creates sources in other processes, which do not see the
-    change.
+    the variable later, call this function again.
 
-    `options` are options for the default store, such as the client's certificate files. A read or write that names
-    another store does not get them.
+    `options` are options for the default store only, such as the client's certificate files.
     """
+    from pyspark_ledger.connector.session.default_store import DefaultStore, set_default_store
     from pyspark_ledger.ledger.location import store_location
 
     named = store or os.environ.get("LEDGER_STORE")
     default_store = store_location(named) if named else None
-    _default_stores[spark] = (default_store, options)
+    set_default_store(spark, DefaultStore(default_store, options))
     from pyspark_ledger.connector.default_source import DefaultSource
     from pyspark_ledger.connector.spark_features import register_source
 
@@ -163,33 +158,38 @@ def serve(
 ) -> Any:
     """Start a broker on the driver's host for executors on other hosts, and make its store the session's default.
 
-    `store` is a directory on the driver's host or a bucket, `s3://…`. `host` is the name by which executors reach the
-    driver's host; its default is `spark.driver.host`. The result has `address`, `connect()` and `stop()`. `stop()`
-    also restores the session's former default store. See docs/clusters.md.
+    `store` is a directory on the driver's host or a bucket, `s3://…`; its default is the session's default store.
+    `host` is the name by which executors reach the driver's host; its default is `spark.driver.host`.
+
+    The result has `address`, `connect()` and `stop()`. `stop()` also restores the session's former default store. See
+    docs/clusters.md.
     """
     from pyspark_ledger.connector.session.cluster import serve_session
+    from pyspark_ledger.connector.session.default_store import default_store
 
-    default, options = _default_stores.get(spark, (None, None))
-    leave = partial(register, spark, store=default, options=options)
-    served = serve_session(spark, None if store is None else os.fspath(store), host, port, leave)
+    default = default_store(spark)
+    leave = partial(register, spark, store=default.location, options=default.options)
+    served = serve_session(spark, store, host, port, leave)
     register(spark, store=served.address, options=served.options)
     return served
 
 
 def session(
-    app_name: str = "pyspark-ledger",
+    app_name: str | None = None,
     *,
     store: str | os.PathLike[str] | None = None,
     delta: bool = False,
     **conf: object,
 ) -> SparkSession:
-    """Return a local Spark session with settings for Python data sources.
+    """Return a local Spark session with settings for Python data sources, or the session that is running.
 
     `store` becomes the session's default store, as with `register`: a directory, a bucket `s3://…` or a broker's
     address.
 
-    `conf` adds Spark settings; write `_` for each `.` in a name. With `delta` the session can use Delta tables. Spark
-    then downloads Delta's jars from Maven Central, once.
+    `conf` adds Spark settings; write `_` for each `.` in a name. They override the settings of `spark-submit`, of
+    `PYSPARK_SUBMIT_ARGS` and of `spark-defaults.conf`, and these override the settings of this function.
+
+    With `delta` the session can use Delta tables. Spark then downloads Delta's jars from Maven Central, once.
     """
     from pyspark_ledger.connector.session.session import local_session
 
@@ -202,8 +202,7 @@ def configure(spark: SparkSession) -> SparkSession:
 
     From then on, the subscriptions of the session's queries acknowledge a batch as soon as Spark has committed it.
 
-    Some settings can be changed only before a session starts. The function prints these as lines for the session's
-    configuration.
+    Settings that must be set before a session starts are printed.
     """
     from pyspark_ledger.connector.session.session import configure_session
 
@@ -234,7 +233,7 @@ def settle(spark: SparkSession, timeout_s: float = 10.0) -> bool:
     """Wait until the subscriptions of the session's ended queries have acknowledged the last committed batches.
 
     A session of `session()` or `configure()` acknowledges a batch in the background, usually within milliseconds after
-    its commit. So call this function before you look at the subscriptions. Returns False after a time-out.
+    its commit. Returns False after a time-out.
     """
     from pyspark_ledger.connector.session.commit_listener import settle as settle_session
 
@@ -255,10 +254,9 @@ def watch(target: Any, show: Any = None, *, prometheus: Any = None, every_s: flo
     `watch(query)` draws a live chart, with a sample every `every_s` seconds. The chart ends with the query. The result
     has `stop()`, `wait()` and `samples`. docs/notebooks.md has pictures.
 
-    `watch(spark)` prints a line for each ledger of each batch. If you pass a function as `show`, that function is
-    called with a `LedgerProgress` instead. With `prometheus`, a registry of prometheus-client, `watch` sets gauges
-    `ledger_stream_…` in the registry and prints nothing. The result is a listener. To stop the reports, pass the
-    listener to `spark.streams.removeListener`.
+    `watch(spark)` prints a line for each ledger of each batch, or calls `show` with a `LedgerProgress`. With
+    `prometheus`, a registry of prometheus-client, it sets gauges `ledger_stream_…` instead. The result is a listener:
+    `spark.streams.removeListener` stops the reports.
     """
     if not hasattr(target, "lastProgress"):
         from pyspark_ledger.connector.session.metrics import watch as watch_session
@@ -275,8 +273,7 @@ def watch(target: Any, show: Any = None, *, prometheus: Any = None, every_s: flo
 def catch_up(query: StreamingQuery, timeout_s: float | None = None, *, progress: bool = True) -> bool:
     """Wait until a query ends, for example a query with `trigger(availableNow=True)`. Show a progress bar meanwhile.
 
-    The bar shows how much of the backlog the query has read, in a terminal or a notebook. Returns False after the
-    time-out. Raises the query's exception.
+    Returns False after the time-out. Raises the query's exception.
     """
     from pyspark_ledger.connector.display.catch_up import catch_up as wait_for
 
@@ -294,10 +291,9 @@ def publish(
 ) -> list[Any]:
     """Publish the sealed segments of a ledger to a Delta table, each once. Return the newly published segments.
 
-    A segment is a file of the ledger; a sealed segment never changes. `table` is a path or `[catalog.][schema.]table`.
-    `options` are the options of `format("ledger")` that locate the ledger: `store`, or `offload` for a bucket. Without
-    these options the ledger is in the session's default store. With `progress`, a terminal or a notebook shows a
-    progress bar. docs/tables.md explains the other `parameters`.
+    `table` is a path or `[catalog.][schema.]table`. `options` are the options of `format("ledger")` that locate the
+    ledger: `store`, or `offload` for a bucket. With `progress`, a terminal or a notebook shows a progress bar.
+    docs/tables.md explains the other `parameters`.
     """
     from pyspark_ledger.connector.publish.publisher import Publisher
     from pyspark_ledger.connector.publish.request import Publishing
@@ -314,7 +310,7 @@ def publish_stream(
     """Return a streaming query, not yet started, that publishes the newly sealed segments at each trigger.
 
     The arguments are those of `publish`. Start the query with `.option("checkpointLocation", …).trigger(…).start()`.
-    The checkpoint only counts triggers. The commits of the table record what is published.
+    The checkpoint only counts triggers.
     """
     from pyspark_ledger.connector.publish.publisher import publishing_query
     from pyspark_ledger.connector.publish.request import Publishing
@@ -327,16 +323,15 @@ def _located(spark: SparkSession, options: Mapping[str, str] | None) -> Mapping[
 
     The location is decided in this process, because `foreachBatch` of Spark Connect runs with the server's variables.
     """
-    from pyspark_ledger.ledger.location import store_location
+    from pyspark_ledger.connector.session.default_store import default_store, session_store
 
     explicit = dict(options or {})
     names = {name.lower(): name for name in explicit}
     if "offload" in names:
         return explicit
     if "store" in names:
-        return explicit | {names["store"]: store_location(explicit[names["store"]])}
-    store, store_options = _default_stores.get(spark, (None, None))
-    return {"store": store_location(store), **(store_options or {}), **explicit}
+        return explicit | {names["store"]: session_store(spark, explicit[names["store"]])}
+    return {"store": session_store(spark), **(default_store(spark).options or {}), **explicit}
 
 
 def explain(spark: SparkSession, ledger: str = "", *, options: Mapping[str, str] | None = None) -> ReadPlan:

@@ -62,7 +62,7 @@ year = spark.createDataFrame(flights.select(columns).sort_by("time_hour"))
 routed = year.withColumn("__ledger", f.concat(f.lit("from-"), "origin")).withColumn("__eventTime", f.col("time_hour"))
 routed.write.format("ledger").mode("append").option("createLedgers", "true").option("entryBytes", "64k").save()
 
-written = {ledger.name.rpartition("/")[2]: ledger.rows for ledger in map(store.client.describe, store.names())}
+written = {name.rpartition("/")[2]: store.ledger(name).describe().rows for name in store.names()}
 print(written)
 assert sum(written.values()) == flights.num_rows
 
@@ -168,7 +168,7 @@ print(f"{expected:,} late flights, each once")
 
 # COMMAND ----------
 
-store.client.create(CreateLedger("short", max_entries_per_ledger=2))
+store.client.ask(CreateLedger("short", max_entries_per_ledger=2))
 short = store.ledger("short")
 for first in range(0, 100, 10):
     short.append([{"n": number} for number in range(first, first + 10)])

@@ -27,8 +27,8 @@ from pyspark.sql import SparkSession
 from pyspark_ledger import configure, connect, register, serve, session
 from pyspark_ledger.ledger.names import canonical_name
 from pyspark_ledger.ledger.position import Position, PositionRange
-from pyspark_ledger.ledger.protocol.actions import ChangeSetting, Empty
-from pyspark_ledger.ledger.protocol.cache import CacheMetrics, RegisterReader
+from pyspark_ledger.ledger.protocol.actions import ChangeSetting, DescribeLedger
+from pyspark_ledger.ledger.protocol.cache import AskCache, CacheMetrics, RegisterReader
 from pyspark_ledger.ledger.protocol.reads import ReadRequest
 from pyspark_ledger.ledger.settings.cache import CACHE_POLICIES
 
@@ -70,7 +70,7 @@ print("segments without a local file:", year.trim().local)
 
 def counted() -> CacheMetrics:
     """Return the present counters of the cache."""
-    return store.client.call("cache", Empty())
+    return store.client.ask(AskCache())
 
 
 # COMMAND ----------
@@ -115,7 +115,7 @@ log = store.ledger("log")
 for first in range(0, 4_500, 10):
     log.append([{"number": number, "text": f"{number:06d}" * 2500} for number in range(first, first + 10)])
 NAME = canonical_name("log")
-segment = store.client.describe(NAME).segments[0]
+segment = store.client.ask(DescribeLedger(NAME)).segments[0]
 
 
 def at(entry: int) -> Position:
@@ -125,7 +125,7 @@ def at(entry: int) -> Position:
 
 def follow(reader: str, entry: int, alive_ms: int = 60_000) -> None:
     """Report a reader's position. The broker forgets the reader after `alive_ms`; 0 removes it at once."""
-    store.client.call("cache.follow", RegisterReader(NAME, reader, at(entry), alive_ms))
+    store.client.ask(RegisterReader(NAME, reader, at(entry), alive_ms))
 
 
 def read(reader: str, first: int, end: int, *, mapping: bool = False) -> None:
@@ -181,7 +181,7 @@ CACHE_MB, STEP = 16, 16
 
 def change(name: str, value: int | str | None = None) -> None:
     """Change a setting of the broker. Without a value, the setting returns to its default."""
-    store.client.call("settings.change", ChangeSetting(name, value))
+    store.client.ask(ChangeSetting(name, value))
 
 
 def reads_per_entry(policy: str) -> float:

@@ -47,8 +47,8 @@ from pyspark_ledger.ledger.bucket_store.creation import found_or_created
 from pyspark_ledger.ledger.client.connect import stop_broker
 from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.location import bucket_directory
+from pyspark_ledger.ledger.objects.factory import open_object_store
 from pyspark_ledger.ledger.wal.requests import RequestLimits
-from pyspark_ledger.offload.storage.factory import open_object_store
 
 address = ""  # for example "s3://lake/flights"
 folder = mkdtemp(prefix="cluster-")

@@ -24,7 +24,7 @@ from typing import Any, Self
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
-from pyspark_ledger.offload.storage.s3_options import S3Options
+from pyspark_ledger.ledger.objects.s3_options import S3Options
 
 ACCESS_KEY, SECRET_KEY = "example-access", "example-secret"
 # A broker reads these variables from the process that starts it, so set them before the first `connect`.

@@ -15,6 +15,7 @@ from __future__ import annotations
 import faulthandler
 import os
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
@@ -32,6 +33,7 @@ ROOT = Path(__file__).resolve().parent.parent
 pytest.register_assert_rewrite("tests.rigs")
 
 SPARK_FIXTURES = {"spark_session", "spark_context"}
+SPARK_FILES = ("tests/stories/test_spark_", "tests/connector/session/")
 # Seconds for a test with this marker, on a machine that does much else: a JVM alone may take one minute to start.
 SECONDS = {
     "fault": 30 * int(os.environ.get("LEDGER_FAULT_ROUNDS") or 50),
@@ -55,6 +57,29 @@ settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 os.environ.pop("LEDGER_STORE", None)
 os.environ.pop("SPARK_REMOTE", None)
+# Not UTC, the zone of most machines of a CI: there, code that takes local time for UTC would pass. Spark's sessions and
+# Python workers, brokers and commands inherit this zone. Its offset from UTC changes twice a year.
+os.environ.setdefault("TZ", "America/New_York")
+time.tzset()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--one-session", action="store_true", help="run all files with Spark in one of the processes")
+
+
+@pytest.hookimpl(optionalhook=True)  # without pytest-xdist there is no such hook
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give the files with Spark to one process. A second session takes longer to start than their stories take."""
+    if not config.getoption("one_session"):
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class OneSession(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return "spark" if file.startswith(SPARK_FILES) else file
+
+    return OneSession(config, log)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

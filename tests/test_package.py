@@ -34,7 +34,7 @@ for info in pkgutil.iter_modules():
         if hasattr(module, "DefaultSource"):
             found[module.DefaultSource.name()] = module.__file__
 from pyspark_ledger.connector.data_source import LedgerSource
-from pyspark_ledger.ledger.broker.main import main
+from pyspark_ledger.offload.broker import main
 print(json.dumps(found))
 """
 EVERY_MODULE = """
@@ -100,12 +100,14 @@ def test_spark_finds_the_source_in_a_checkout(tmp_path: Path) -> None:
     assert looked_up(ROOT, tmp_path)["ledger"] == str(ROOT / "pyspark_ledger" / "__init__.py")
 
 
+@pytest.mark.thorough
 def test_spark_finds_the_source_in_an_installed_wheel(built: Path, tmp_path: Path) -> None:
     (wheel,) = built.glob("*.whl")
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")  # noqa: S202  # made here
     assert looked_up(tmp_path / "site", tmp_path)["ledger"].startswith(str(tmp_path / "site"))
 
 
+@pytest.mark.thorough
 def test_spark_finds_the_source_in_a_zip(built: Path, tmp_path: Path) -> None:
     """As `spark.submit.pyFiles` ships it: the wheel is one."""
     (wheel,) = built.glob("*.whl")
@@ -128,6 +130,7 @@ def test_spark_finds_the_source_in_a_wheel_that_is_made_of_the_sdist(built: Path
     assert looked_up(wheel, tmp_path)["ledger"].startswith(str(wheel))
 
 
+@pytest.mark.thorough
 def test_no_module_has_two_names() -> None:
     done = subprocess.run([sys.executable, "-c", EVERY_MODULE], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -34,7 +34,7 @@ def test_import_is_light() -> None:
 
 
 def test_a_broker_loads_no_spark() -> None:
-    code = "import sys, pyspark_ledger.ledger.broker.main; print([m for m in sys.modules if m.startswith('pyspark.')])"
+    code = "import sys, pyspark_ledger.offload.broker; print([m for m in sys.modules if m.startswith('pyspark.')])"
     assert run(code, ROOT) == "[]\n"
 
 
@@ -90,7 +90,7 @@ print(source.name(), pyspark_ledger.connect.__name__, pyspark_ledger.LedgerStore
         ("connector.read.stream_reader", {"pyarrow.compute", "pyarrow.flight", "ssl", "boto3"}),
         ("connector.write.writers", {"pyarrow.compute", "pyarrow.flight", "ssl", "boto3"}),
         ("connector.read.batch_reader", {"pyarrow.compute", "pyarrow.flight", "ssl", "boto3"}),
-        ("ledger.broker.main", {"pyarrow.compute", "ssl", "tomllib", "boto3", "pyspark"}),
+        ("offload.broker", {"pyarrow.compute", "ssl", "tomllib", "boto3", "pyspark"}),
     ],
 )
 def test_a_process_imports_only_what_it_uses(modules: str, heavy: set[str]) -> None:

@@ -15,7 +15,7 @@ compile() {
         --generate-hashes --no-emit-index-url --no-header "$@"
 }
 compile requirements/bootstrap.in --output-file requirements/bootstrap.lock
-compile pyproject.toml --extra spark --extra delta --extra history --extra s3 --extra demo --extra metrics --extra otel --group dev \
+compile pyproject.toml --extra spark --extra delta --extra history --extra s3 --extra demo --extra metrics --group dev \
     --override requirements/overrides.txt --constraint requirements/bootstrap.lock --output-file requirements/dev.lock
 # The packages of a user of the wheel with Spark: the newest allowed, and the lowest allowed.
 compile pyproject.toml --extra spark --output-file requirements/wheel.lock

@@ -6,29 +6,27 @@ from collections.abc import Iterable
 
 from typer.models import CommandInfo
 
-from pyspark_ledger.connector.cli.cursors import cursors, position_info
+from pyspark_ledger.connector.cli.cursors import cursors
 from pyspark_ledger.connector.cli.describe import describe
 from pyspark_ledger.connector.cli.doctor import doctor
-from pyspark_ledger.connector.cli.dump import dump, verify
 from pyspark_ledger.connector.cli.lag import lag
 from pyspark_ledger.connector.cli.ledger_admin import policy, properties, restore_schema, terminate, trim
 from pyspark_ledger.connector.cli.ledgers import app
 from pyspark_ledger.connector.cli.offload import offload
 from pyspark_ledger.connector.cli.publish import publish
 from pyspark_ledger.connector.cli.settings import settings
-from pyspark_ledger.connector.cli.store import repair, serve, stop, stores
+from pyspark_ledger.connector.cli.store import ServeCommand, repair, serve, stop, stores
 from pyspark_ledger.connector.cli.top.command import top
+from pyspark_ledger.connector.cli.verify import verify
 
 app.add_typer(cursors, name="cursor")
-dump.command("positioninfo")(position_info)
-app.add_typer(dump, name="dump")
 app.add_typer(settings, name="settings")
 app.add_typer(stores, name="store")
 for command in (
     describe, lag, top, serve, stop, trim, terminate, properties, policy, offload, publish, verify, restore_schema,
     repair, doctor,
 ):  # fmt: skip
-    app.command()(command)
+    app.command(cls=ServeCommand if command is serve else None)(command)
 
 EXAMPLES = {
     "create": "ledger create orders",
@@ -42,7 +40,7 @@ EXAMPLES = {
     "cursor describe": "ledger cursor describe orders billing",
     "cursor reset": "ledger cursor reset orders billing earliest",
     "cursor export": "ledger cursor export orders billing ./state",
-    "dump positioninfo": "ledger dump positioninfo ./state/*",
+    "cursor show": "ledger cursor show checkpoints/billing",
     "cursor delete": "ledger cursor delete orders billing",
     "lag": "ledger lag",
     "top": "ledger top --once",
@@ -56,11 +54,6 @@ EXAMPLES = {
     "publish": "ledger publish orders --table ./orders-table",
     "verify": "ledger verify orders",
     "restore-schema": "ledger restore-schema orders",
-    "dump segment": "ledger dump segment ledger-store/ledgers/0.ledger",
-    "dump entry": "ledger dump entry ledger-store/ledgers/0.ledger 0",
-    "dump record": "ledger dump record orders",
-    "dump index": "ledger dump index ./0a1b2c-ledger-0-index",
-    "dump metadata": "ledger dump metadata ./orders.bin",
     "terminate": "ledger terminate orders --yes",
     "delete": "ledger delete orders --yes",
     "doctor": "ledger doctor",

@@ -1,13 +1,11 @@
-"""`ledger cursor`, `ledger dump positioninfo`: positions of cursors, their acknowledgements, and the stored bytes.
+"""`ledger cursor`: positions of cursors and their acknowledgements.
 
 The page docs/concepts.md explains the words cursor, entry, mark-delete and chunk.
 
 Rules
+- `show` reads the checkpoint of a query, and asks the broker for the state to which the checkpoint refers.
 - No command changes an existing file. An export writes only new files.
 - If a cursor is damaged, the other cursors are still shown.
-- `ledger dump positioninfo` reads the state of a cursor from one file. If a large state is split into chunks, the
-  command takes the files of the chunks and of their footer, in order. PIP-381 and DataStax's fork of Pulsar define such
-  chunks. The command also reads the log of a cursor in a store.
 """
 
 from __future__ import annotations
@@ -38,29 +36,28 @@ from pyspark_ledger.connector.cli.ledgers import (
     show,
 )
 from pyspark_ledger.connector.cli.wording import counted, mark_delete_words, next_words
+from pyspark_ledger.connector.read.offsets import newest_batch
+from pyspark_ledger.ledger.client.client import Client
 from pyspark_ledger.ledger.clock import HOST_ZONE
-from pyspark_ledger.ledger.cursor.cursor_log import recover_cursor_log
-from pyspark_ledger.ledger.errors import Corrupt, NotFound, Refused
+from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.hidden_characters import visible
-from pyspark_ledger.ledger.message.compression import NAMES
-from pyspark_ledger.ledger.metadata.pulsar_value import compression_of, is_cursor_info, parse_cursor_info
 from pyspark_ledger.ledger.names import canonical_name
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionRange
 from pyspark_ledger.ledger.positions import bitset
 from pyspark_ledger.ledger.positions.position_chunks import (
     ENTRY_BYTES_MAX,
     compression_number,
-    decode_state,
     encode_state,
-    state_ending_at,
 )
-from pyspark_ledger.ledger.positions.position_info import DecodedInfo, decode_cursor_info, decode_info
+from pyspark_ledger.ledger.positions.position_info import DecodedInfo, decode_info, encode_info
 from pyspark_ledger.ledger.positions.position_set import PositionSet
+from pyspark_ledger.ledger.protocol.actions import DescribeLedger
 from pyspark_ledger.ledger.protocol.cursors import (
-    AckedRanges,
     AskAckedRanges,
+    AskDelivery,
     CursorState,
-    NameCursor,
+    DeleteCursor,
+    DescribeCursor,
     OpenCursor,
     ResetCursor,
 )
@@ -80,7 +77,7 @@ All = Annotated[
 def list_cursors(name: Name, store: StoreOption = None, output: OutputOption = Output.text) -> None:
     """List the cursors of a ledger, and the backlog of each."""
     client = opened(store).client
-    described = client.describe(canonical_name(name))
+    described = client.ask(DescribeLedger(canonical_name(name)))
     states, damage = cursor_states(client, described)
     table = Table("cursor", "next position", "backlog rows", "backlog bytes", "held by")
     for state in states:
@@ -101,7 +98,7 @@ def create_cursor(
 ) -> None:
     """Create a cursor. An existing cursor keeps its position."""
     client, name = opened(store).client, canonical_name(name)
-    state = client.open_cursor(OpenCursor(name, cursor, position_of(client, name, "--start", start)))
+    state = client.ask(OpenCursor(name, cursor, position_of(client, name, "--start", start)))
     show(output, state, lambda console: console.print(_place(state)))
 
 
@@ -115,7 +112,7 @@ def reset_cursor(
     ] = "",
     at_time: Annotated[
         str | None,
-        typer.Option(help=f"Move to the first entry that the broker stored at or after this time: {TIME_FORMS}."),
+        typer.Option(help=f"Move to the first entry at or after this time: {TIME_FORMS}."),
     ] = None,
     store: StoreOption = None,
     output: OutputOption = Output.text,
@@ -124,15 +121,22 @@ def reset_cursor(
     if bool(position) == (at_time is not None):
         raise typer.BadParameter("give either a position or --at-time")
     client = opened(store).client
-    log = client.end(canonical_name(name))
+    name = canonical_name(name)
     if at_time is not None:
-        wanted = position_at(client, log.name, require_time("--at-time", at_time, HOST_ZONE))
+        wanted = position_at(client, name, require_time("--at-time", at_time, HOST_ZONE))
     else:
-        wanted = position_of(client, log.name, "POSITION", position)
-    if wanted in (EARLIEST, LATEST):
-        wanted = min(max(wanted, log.start), log.end)
-    state = client.call("cursor.reset", ResetCursor(canonical_name(name), cursor, wanted))
-    show(output, state, lambda console: console.print(_place(state)))
+        wanted = position_of(client, name, "POSITION", position)
+    state = client.ask(ResetCursor(name, cursor, wanted))
+
+    def text(console: Console) -> None:
+        console.print(_place(state))
+        if state.replay_floor is not None:
+            console.print(
+                "A query of Spark has used the cursor. With its checkpoint it continues where the checkpoint ends; to "
+                "begin at the cursor, start it with a new checkpoint"
+            )
+
+    show(output, state, text)
 
 
 def _place(state: CursorState) -> str:
@@ -146,8 +150,8 @@ def delete_cursor(
     name: Name, cursor: CursorName, store: StoreOption = None, output: OutputOption = Output.text
 ) -> None:
     """Delete a cursor. Its backlog becomes subject to retention."""
-    request = NameCursor(canonical_name(name), cursor)
-    opened(store).client.call("cursor.delete", request)
+    request = DeleteCursor(canonical_name(name), cursor)
+    opened(store).client.ask(request)
     show(output, {"deleted": cursor}, lambda console: console.print(f"deleted {cursor} of {request.ledger}"))
 
 
@@ -156,15 +160,10 @@ def delete_cursor(
 def describe_cursor(
     name: Name, cursor: CursorName, whole: All = False, store: StoreOption = None, output: OutputOption = Output.text
 ) -> None:
-    """Describe a cursor: mark-delete position, acknowledged ranges after this position, backlog, size of the state.
-
-    The mark-delete position is the entry up to which the cursor has acknowledged every entry.
-    """
+    """Describe a cursor: mark-delete position, acknowledged ranges after this position, backlog, size of the state."""
     client, ledger = opened(store).client, canonical_name(name)
-    state: CursorState = client.call("cursor.describe", NameCursor(ledger, cursor))
-    found: AckedRanges = client.call(
-        "cursor.holes", AskAckedRanges(ledger, cursor, PositionRange(state.next_position, LATEST))
-    )
+    state = client.ask(DescribeCursor(ledger, cursor))
+    found = client.ask(AskAckedRanges(ledger, cursor, PositionRange(state.next_position, LATEST)))
     info = decode_info(found.info, f"the holes of cursor {cursor!r}") if found.info else None
     shown = {
         "cursor": state.cursor,
@@ -176,9 +175,9 @@ def describe_cursor(
         "leaseHolder": state.lease_holder,
         "cursorLedger": state.cursor_ledger,
         "stateBytes": len(found.info),
-        **_of_positions(info or DecodedInfo(EARLIEST, PositionSet()), whole=whole),
+        **fields_of_positions(info or DecodedInfo(EARLIEST, PositionSet()), whole=whole),
     }
-    _show(output, shown)
+    show_fields(output, shown)
 
 
 @cursors.command("export")
@@ -194,99 +193,110 @@ def export_cursor(
     store: StoreOption = None,
     output: OutputOption = Output.text,
 ) -> None:
-    """Write a cursor's whole state to files, in Pulsar's format.
-
-    A small state is one PositionInfo, Pulsar's message for the state of a cursor. A large state is split into chunks,
-    which a footer follows (PIP-381).
-    """
+    """Write a cursor's whole state to files, in Pulsar's format: one PositionInfo, or chunks and a footer (PIP-381)."""
     codec = compression_number(compression)
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise Refused(f"{directory} exists and is not an empty directory", hint="Name a new directory")
+    _require_new(directory)
     client, ledger = opened(store).client, canonical_name(name)
     # One call gets the whole state. Between two calls the cursor could move, so that their results would not match.
-    found: AckedRanges = client.call(
-        "cursor.holes", AskAckedRanges(ledger, cursor, PositionRange(EARLIEST, LATEST), whole=True)
-    )
+    found = client.ask(AskAckedRanges(ledger, cursor, PositionRange(EARLIEST, LATEST), whole=True))
     entries = encode_state(found.info, compression=codec, entry_bytes=entry_bytes)
+    _write_entries(directory, entries)
+    show_fields(output, {"entries": len(entries), "bytes": len(found.info), "directory": str(directory)})
+
+
+@cursors.command("show")
+@reporting
+def show_checkpoint(
+    checkpoint: Annotated[Path, typer.Argument(help="The checkpoint of a streaming query: a local directory.")],
+    subscription: Annotated[
+        str, typer.Option(help="The query's subscription. Default: the ledger's only cursor.")
+    ] = "",
+    export: Annotated[
+        Path | None,
+        typer.Option(help="A new or empty directory: write the state at the checkpoint there, as PositionInfo."),
+    ] = None,
+    store: StoreOption = None,
+    output: OutputOption = Output.text,
+) -> None:
+    """Show what a query's checkpoint refers to: positions, delivery records, and the stored states of cursors."""
+    if export is not None:
+        _require_new(export)
+    batch, client = newest_batch(checkpoint), opened(store).client
+    shown: list[dict[str, Any]] = []
+    for source, offset in batch.offsets.items():
+        for name, at in offset.ledgers.items():
+            known = client.ask(DescribeLedger(name))
+            cursor = subscription or (known.cursors[0] if len(known.cursors) == 1 else "")
+            place = {"source": source, "ledger": name, "incarnation": at.incarnation, "position": str(at.position)}
+            if at.incarnation != known.incarnation:
+                raise Refused(
+                    f"the checkpoint is of incarnation {at.incarnation} of ledger {name!r}, the store has "
+                    f"{known.incarnation}",
+                    hint="The ledger was deleted and created again, or --store names another store",
+                )
+            if at.delivery and not cursor:
+                raise Refused(
+                    f"the checkpoint names delivery record {at.delivery} of ledger {name!r}, which has "
+                    f"{len(known.cursors)} cursors",
+                    hint="Name the query's subscription with --subscription",
+                )
+            info = _info_of(client, name, cursor, at.position)
+            entries = encode_state(info)
+            shown.append({**place, **_stored(client, name, cursor, at.delivery), **_pieces(info, entries)})
+            if export is not None:
+                _write_entries(export / f"{source}-{name.replace('/', '_')}", entries)
+    value = {"batch": batch.number, "committed": batch.committed, "ledgers": shown}
+
+    def text(console: Console) -> None:
+        console.print(f"batch {batch.number} is {'committed' if batch.committed else 'planned, and not committed'}")
+        for place in shown:
+            console.print("\n".join(f"{key}: {_words(key, value)}" for key, value in place.items()))
+
+    show(output, value, text)
+
+
+def _info_of(client: Client, ledger: str, cursor: str, position: Position) -> bytes:
+    """Return a PositionInfo: the state of the cursor, or without a cursor the position of the checkpoint."""
+    if not cursor:
+        return encode_info(Position(position.ledger_id, position.entry_id - 1), PositionSet())
+    request = AskAckedRanges(ledger, cursor, PositionRange(EARLIEST, LATEST), whole=True)
+    found = client.ask(request)
+    return found.info
+
+
+def _stored(client: Client, ledger: str, cursor: str, record: int) -> dict[str, Any]:
+    """Return where the store has the state of a cursor, and the delivery record that the checkpoint names."""
+    if not cursor:
+        return {"cursor": "", "deliveryRecord": None}
+    state = client.ask(DescribeCursor(ledger, cursor))
+    place = {"cursor": cursor, "cursorLedger": state.cursor_ledger, "deliveryRecord": record or None}
+    if not record:
+        return place
+    delivery = client.ask(AskDelivery(ledger, cursor, record))
+    ranges = [f"[{share.range.start}..{share.range.end})" for share in delivery.shares]
+    return {**place, "deliveryNext": str(delivery.position), "deliveryRanges": ranges}
+
+
+def _pieces(info: bytes, entries: list[bytes]) -> dict[str, Any]:
+    """Return the parts of a whole state in PIP-381's form: the chunks, and the footer after them."""
+    footer = entries[-1].decode() if len(entries) > 1 else None
+    mark = decode_info(info, "the state at the checkpoint").mark_delete
+    return {"markDelete": str(mark), "stateBytes": len(info), "chunks": max(len(entries) - 1, 1), "footer": footer}
+
+
+def _require_new(directory: Path) -> None:
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise Refused(f"{directory} exists and is not an empty directory", hint="Name a new directory")
+
+
+def _write_entries(directory: Path, entries: list[bytes]) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     for number, entry in enumerate(entries):
         (directory / f"{number:06}.entry").write_bytes(entry)
-    _show(output, {"entries": len(entries), "bytes": len(found.info), "directory": str(directory)})
 
 
-@reporting
-def position_info(
-    files: Annotated[
-        list[Path],
-        typer.Argument(
-            help="A PositionInfo; a ManagedCursorInfo (Pulsar's record of a cursor); chunks and footer, in order; or a "
-            ".ledger file."
-        ),
-    ],
-    compression: Annotated[
-        str,
-        typer.Option(
-            help="The state's codec: NONE, LZ4, ZLIB, ZSTD or SNAPPY. Records and .ledger files name their own codec."
-        ),
-    ] = "NONE",
-    whole: All = False,
-    output: OutputOption = Output.text,
-) -> None:
-    """Print the state of a cursor, of this project or of Pulsar: position, acknowledged ranges, and remaining rows."""
-    for file in files:
-        if not file.is_file():
-            raise NotFound(f"there is no file {file}")
-    if len(files) == 1 and files[0].suffix == ".ledger":
-        _show(output, _of_ledger(files[0], whole=whole))
-        return
-    where = ", ".join(file.name for file in files)
-    entries = [memoryview(file.read_bytes()) for file in files]
-    if len(files) == 1 and is_cursor_info(entries[0]):
-        _show(output, _of_record(entries[0], where, whole=whole))
-        return
-    state = state_ending_at(len(entries) - 1, lambda number: entries[number], where)
-    info = decode_info(decode_state(state, compression_number(compression), where), where)
-    _show(output, {"parts": max(len(files) - 1, 1), "bytes": len(state), **_of_info(info, whole=whole)})
-
-
-def _of_record(value: memoryview, where: str, *, whole: bool) -> dict[str, Any]:
-    """Return the content of a cursor's record, in the form of Pulsar's metadata store.
-
-    The record has the whole state of the cursor. Exception: if the cursor has a log of its own, the record has the
-    state at the creation of this log.
-    """
-    info = parse_cursor_info(value, where)
-    return {
-        "record": "ManagedCursorInfo",
-        "compression": NAMES[compression_of(value, where)],
-        "bytes": len(value),
-        "cursorLedger": info.cursorsLedgerId,
-        **_of_info(decode_cursor_info(info, where), whole=whole),
-        "cursorProperties": {pair.name: pair.value for pair in info.cursorProperties},
-    }
-
-
-def _of_ledger(file: Path, *, whole: bool) -> dict[str, Any]:
-    if not file.stem.isdecimal():
-        raise Refused(f"{file} is no file of a segment: its name is no number")
-    found = recover_cursor_log(file.parent, int(file.stem), "", fence=False)
-    if found is None:
-        raise Corrupt(f"{file} contains no whole state of a cursor")
-    info = DecodedInfo(found.mark_delete, found.acknowledged, {}, found.crossing, found.encoding)
-    return {"entries": found.entries, "bytes": found.size_bytes, "deltas": found.deltas, **_of_info(info, whole=whole)}
-
-
-def _of_info(info: DecodedInfo, *, whole: bool) -> dict[str, Any]:
-    crossing = [f"({lower}..{upper}]" for lower, upper in info.crossing]
-    return {
-        "markDelete": str(info.mark_delete),
-        **_of_positions(info, whole=whole),
-        **({"overLedgers": crossing} if crossing else {}),
-        "properties": dict(info.properties),
-    }
-
-
-def _of_positions(info: DecodedInfo, *, whole: bool) -> dict[str, Any]:
+def fields_of_positions(info: DecodedInfo, *, whole: bool) -> dict[str, Any]:
+    """Return the position, acknowledged ranges and remaining rows of a cursor's state. Not `whole`: the first ones."""
     positions, most = info.acknowledged, None if whole else _SHOWN
     return {
         "encoding": {"words": "field 6, words of bits", "ranges": "field 3, ranges"}.get(info.encoding, "none"),
@@ -317,7 +327,9 @@ def _rows_left(positions: PositionSet) -> Iterator[str]:
             yield f"{ledger_id}:{entry_id} rows {rows_text}"
 
 
-def _show(output: Output, shown: dict[str, Any]) -> None:
+def show_fields(output: Output, shown: dict[str, Any]) -> None:
+    """Print the fields of a cursor's state, one a line, or as JSON."""
+
     def text(console: Console) -> None:
         for key, value in shown.items():
             console.print(f"{key}: {_words(key, value)}")

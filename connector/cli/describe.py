@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Annotated
 
 import msgspec
-import pyarrow as pa
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -32,8 +31,8 @@ from pyspark_ledger.connector.cli.wording import counted, next_words, time_words
 from pyspark_ledger.ledger.api.schemas import registered_columns
 from pyspark_ledger.ledger.hidden_characters import visible
 from pyspark_ledger.ledger.names import canonical_name
-from pyspark_ledger.ledger.protocol.actions import Empty, LedgerDescription, SegmentDescription
-from pyspark_ledger.ledger.protocol.cache import CacheMetrics, LedgerCacheMetrics
+from pyspark_ledger.ledger.protocol.actions import DescribeLedger, LedgerDescription, SegmentDescription
+from pyspark_ledger.ledger.protocol.cache import AskCache, CacheMetrics, LedgerCacheMetrics
 from pyspark_ledger.ledger.protocol.cursors import CursorState
 
 
@@ -56,14 +55,15 @@ def describe(
 ) -> None:
     """Describe a ledger: its columns, its end, its segments, its cursors."""
     client = opened(store).client
-    described = client.describe(canonical_name(name))
+    described = client.ask(DescribeLedger(canonical_name(name)))
     if cache:
-        metrics = client.call("cache", Empty())
+        metrics = client.ask(AskCache())
         show(output, metrics, lambda console: _show_cache(console, metrics, described.name))
         return
     # A partition has no columns before its first row, so the partition with the newest schema is described.
     written = max(described.partitions or [described], key=lambda log: log.schema_version)
-    columns = _columns(registered_columns(client, written.name))
+    registered = registered_columns(client.ask, written.name)
+    columns = [Column(field.name, str(field.type)) for field in registered or ()]
     if output is Output.json:
         show(output, {**msgspec.structs.asdict(described), "columns": columns}, lambda _: None)
         return
@@ -71,10 +71,6 @@ def describe(
     schema = _schema_words(written.schema_version, columns)
     show(output, described, lambda console: _describe(console, described, schema, states, time_words(epoch_ms)))
     fail(*damage)
-
-
-def _columns(schema: pa.Schema | None) -> list[Column]:
-    return [Column(field.name, str(field.type)) for field in schema or ()]
 
 
 def _describe(

@@ -33,22 +33,15 @@ def doctor(
     platform: Annotated[
         bool, typer.Option("--platform", help="Start a Spark session and try what a platform may forbid.")
     ] = False,
-    bucket: Annotated[str, typer.Option(help="With --platform: list s3://BUCKET/PREFIX from driver and task.")] = "",
-    endpoint: Annotated[str, typer.Option(help="With --bucket: the address of an S3-compatible server.")] = "",
     output: OutputOption = Output.text,
 ) -> None:
     """Check what may keep Spark from running the data source: interpreters, packages, jars, Spark's search for
     data sources (discovery), the broker.
 
-    With --platform, check only what a platform may forbid: processes, sockets, shared memory, addresses, credentials.
+    With --platform, check only what a platform may forbid: processes, and a task that reaches the driver.
     """
-    if (bucket or endpoint) and not (platform and bucket):
-        raise typer.BadParameter("--bucket needs --platform, and --endpoint needs --bucket", param_hint="--bucket")
     surroundings = surroundings_here(dict(_pair(text) for text in conf or ()))
-    if platform:
-        findings = platform_findings(surroundings, store, bucket, endpoint)
-    else:
-        findings = list(examine(surroundings, store))
+    findings = platform_findings(surroundings) if platform else list(examine(surroundings, store))
     show(output, findings, lambda console: _print(console, findings))
     if any(finding.state == "problem" for finding in findings):
         raise typer.Exit(1)
@@ -65,14 +58,13 @@ def surroundings_here(conf: dict[str, str]) -> SparkEnvironment:
     return here.with_conf({**here.defaults(), **conf})
 
 
-def platform_findings(surroundings: SparkEnvironment, store: str | None, bucket: str, endpoint: str) -> list[Diagnosis]:
+def platform_findings(surroundings: SparkEnvironment) -> list[Diagnosis]:
     """Return the results of the platform checks. Tasks of a local session use this interpreter, as in `session()`."""
     from pyspark_ledger.connector.doctor.platform import probe_platform
 
     if surroundings.conf.get("spark.master", "local").startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    report = probe_platform(store=store, bucket=bucket, endpoint=endpoint, conf=surroundings.conf)
-    return list(report.findings)
+    return list(probe_platform(conf=surroundings.conf).findings)
 
 
 def _pair(text: str) -> tuple[str, str]:

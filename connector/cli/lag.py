@@ -31,7 +31,7 @@ from pyspark_ledger.ledger.client.client import Client
 from pyspark_ledger.ledger.hidden_characters import visible
 from pyspark_ledger.ledger.names import short_name
 from pyspark_ledger.ledger.protocol.actions import LedgerDescription
-from pyspark_ledger.ledger.protocol.reads import AskLogStatuses, LogStatuses, ReadProgress
+from pyspark_ledger.ledger.protocol.reads import AskLogStatuses, ReadProgress
 
 
 class Lag(msgspec.Struct, frozen=True):
@@ -82,7 +82,7 @@ def _measured(client: Client, cursors: dict[str, str]) -> tuple[list[Lag], list[
 
 def _asked(client: Client, cursors: dict[str, str]) -> list[Lag]:
     readings = {log: ReadProgress(cursor=cursor) for log, cursor in cursors.items()}
-    found: LogStatuses = client.call("survey", AskLogStatuses(list(cursors), readings))
+    found = client.ask(AskLogStatuses(list(cursors), readings))
     return [
         Lag(
             log.name,

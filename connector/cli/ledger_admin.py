@@ -20,8 +20,8 @@ from pyspark_ledger.connector.cli.wording import counted
 from pyspark_ledger.ledger.api.ledger_admin import change_policy
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.names import canonical_name
-from pyspark_ledger.ledger.protocol.actions import NameLedger, SchemaVersion
-from pyspark_ledger.ledger.protocol.ledgers import ChangePolicy, ChangeProperties, Policies
+from pyspark_ledger.ledger.protocol.actions import DescribeLedger, RestoreSchema
+from pyspark_ledger.ledger.protocol.ledgers import ChangePolicy, ChangeProperties, Policies, TerminateLedger, TrimLedger
 
 Pairs = Annotated[list[str] | None, typer.Argument(help="Values to set, each as NAME=VALUE.")]
 Forget = Annotated[list[str] | None, typer.Option("--forget", help="A policy to remove; may be repeated.")]
@@ -30,7 +30,7 @@ Forget = Annotated[list[str] | None, typer.Option("--forget", help="A policy to 
 @reporting
 def trim(name: Name, store: StoreOption = None, output: OutputOption = Output.text) -> None:
     """Delete the segments that neither the retention policy nor a cursor keeps. Without a policy, delete nothing."""
-    done = opened(store).client.call("trim", NameLedger(canonical_name(name)))
+    done = opened(store).client.ask(TrimLedger(canonical_name(name)))
     gone = f"{counted(len(done.ledgers), 'segment')} with {counted(done.entries, 'entry', 'entries')}"
     text = f"{gone} trimmed; {done.name} begins at {done.start}"
     show(output, done, lambda console: console.print(text))
@@ -45,19 +45,19 @@ def terminate(
 ) -> None:
     """Terminate a ledger permanently: it stays readable, and appends are refused."""
     found = opened(store)
-    described = found.client.describe(canonical_name(name))
+    described = found.client.ask(DescribeLedger(canonical_name(name)))
     if not yes and described.terminated is None:
         typer.confirm(
             f"Terminate {described.name}? It will accept no more rows, and this cannot be undone.", abort=True
         )
-    done = found.client.call("terminate", NameLedger(described.name))
+    done = found.client.ask(TerminateLedger(described.name))
     show(output, done, lambda console: console.print(f"{described.name} ends with entry {done.position}"))
 
 
 @reporting
 def restore_schema(name: Name, store: StoreOption = None, output: OutputOption = Output.text) -> None:
     """Delete the newest versions of a ledger's schema that no reader can use. Change nothing if there are none."""
-    left: SchemaVersion = opened(store).client.call("schema.restore", NameLedger(canonical_name(name)))
+    left = opened(store).client.ask(RestoreSchema(canonical_name(name)))
     newest = f"version {left.version} of its schema" if left.version >= 0 else "no schema"
     show(output, left, lambda console: console.print(f"{left.name} has {newest}"))
 
@@ -74,9 +74,9 @@ def properties(
     request = ChangeProperties(canonical_name(name), _pairs(values), remove or [])
     client = opened(store).client
     kept = (
-        client.call("properties", request).properties
+        client.ask(request).properties
         if request.values or request.remove
-        else client.describe(request.name).properties
+        else client.ask(DescribeLedger(request.name)).properties
     )
 
     def text(console: Console) -> None:

@@ -26,7 +26,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from pyspark_ledger.connector.cli.wording import counted, row_words
+from pyspark_ledger.connector.cli.wording import CommandGroup, counted, row_words
 from pyspark_ledger.connector.rows.text_files import (
     KeyedColumns,
     RowText,
@@ -43,13 +43,14 @@ from pyspark_ledger.ledger.hidden_characters import visible
 from pyspark_ledger.ledger.location import bucket_of, store_location
 from pyspark_ledger.ledger.names import canonical_name, short_name
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position
-from pyspark_ledger.ledger.protocol.actions import CreateLedger, LedgerDescription
-from pyspark_ledger.ledger.protocol.cursors import CursorState, NameCursor
-from pyspark_ledger.ledger.protocol.reads import PositionReply, SeekTime
+from pyspark_ledger.ledger.protocol.actions import CreateLedger, DescribeLedger, LedgerDescription
+from pyspark_ledger.ledger.protocol.cursors import CursorState, DescribeCursor
+from pyspark_ledger.ledger.protocol.reads import SeekTime
 from pyspark_ledger.ledger.times import NotATime, milliseconds_of, require_time
 
 # Local variables in a traceback could show a token, so tracebacks do not show them.
 app = typer.Typer(
+    cls=CommandGroup,
     no_args_is_help=True,
     help=__doc__.split("\n", 1)[0],
     pretty_exceptions_show_locals=False,
@@ -216,7 +217,7 @@ def create(
         deduplication=deduplication,
         durability=durability.value,
     )
-    described = opened(store, create=True).client.create(request)
+    described = opened(store, create=True).client.ask(request)
     show(output, described, lambda console: console.print(f"created {described.name}"))
 
 
@@ -231,7 +232,7 @@ def delete(
     """Delete a ledger with its cursors and files. A damaged ledger can be deleted too. This cannot be undone."""
     found, canonical = opened(store), canonical_name(name)
     try:
-        described = found.client.describe(canonical)
+        described = found.client.ask(DescribeLedger(canonical))
         held = f" with {counted(described.rows, 'row')} and {counted(len(described.cursors), 'cursor')}"
     except DAMAGE as error:
         held = f", which is damaged: {error.message}"
@@ -313,7 +314,7 @@ def seek(
 ) -> None:
     """Print the first position at or after a time."""
     request = SeekTime(canonical_name(name), require_time("TIME", time, HOST_ZONE))
-    found = opened(store).client.call("seek", request)
+    found = opened(store).client.ask(request)
     show(output, found, lambda console: console.print(str(found.position)))
 
 
@@ -349,7 +350,7 @@ def ledgers_described(client: Client, names: Iterable[str]) -> tuple[list[Ledger
     described, damage = list[LedgerDescription](), list[str]()
     for name in names:
         try:
-            described.append(client.describe(name))
+            described.append(client.ask(DescribeLedger(name)))
         except NotFound:
             continue
         except DAMAGE as error:
@@ -363,7 +364,7 @@ def cursor_states(client: Client, described: LedgerDescription) -> tuple[list[Cu
     for log in described.partitions or [described]:
         for cursor in log.cursors:
             try:
-                states.append(client.call("cursor.describe", NameCursor(log.name, cursor)))
+                states.append(client.ask(DescribeCursor(log.name, cursor)))
             except DAMAGE as error:
                 damage.append(f"{cursor}: {error}")
     return states, damage
@@ -390,7 +391,7 @@ def position_of(client: Client, name: str, option: str, text: str) -> Position:
 
 def position_at(client: Client, name: str, milliseconds: int) -> Position:
     """Return the position of the first entry that the broker stored at or after a time; else the end."""
-    found: PositionReply = client.call("seek", SeekTime(name, milliseconds))
+    found = client.ask(SeekTime(name, milliseconds))
     return found.position
 
 

@@ -19,8 +19,7 @@ from pyspark_ledger.ledger.api.ledger_admin import await_offload
 from pyspark_ledger.ledger.errors import Refused, Unavailable
 from pyspark_ledger.ledger.names import canonical_name
 from pyspark_ledger.ledger.position import Position
-from pyspark_ledger.ledger.protocol.actions import NameLedger
-from pyspark_ledger.ledger.protocol.ledgers import OffloadPrefix, OffloadStatus
+from pyspark_ledger.ledger.protocol.ledgers import AskOffload, OffloadPrefix, OffloadStatus
 
 
 @reporting
@@ -60,10 +59,10 @@ def offload(
         )
     client, name = opened(store).client, canonical_name(name)
     if status:
-        found: OffloadStatus = client.call("offload.status", NameLedger(name))
+        found = client.ask(AskOffload(name))
     else:
         request = OffloadPrefix(name, _position(until), cancel, sweep, seal, adopt)
-        found = client.call("offload", request)
+        found = client.ask(request)
         if wait and not (cancel or sweep or adopt):
             found = await_offload(client, found, progress=output is Output.text)
     show(output, found, lambda console: console.print(_sentence(found)))

@@ -9,7 +9,6 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from threading import Event
 from typing import Annotated
 
@@ -99,7 +98,7 @@ def publish(
     settings = _pairs("--conf", conf)
     if any(target.startswith("s3a://") for target in (table, dead_letters, latest)) and PACKAGES not in settings:
         settings |= s3a_settings()
-    spark = local_session("ledger publish", _quiet(settings), delta=True)
+    spark = local_session("ledger publish", {"spark.ui.showConsoleProgress": "false", **settings}, delta=True)
     spark.sparkContext.setLogLevel("ERROR")
 
     def tell(found: PublishedSegment) -> None:
@@ -126,10 +125,6 @@ def _duration(option: str, text: str) -> int | None:
         return duration(text)
     except ValueError as expected:
         raise Refused(f"{option} is {text!r}, expected {expected}") from None
-
-
-def _quiet(conf: Mapping[str, str]) -> dict[str, str]:
-    return {"spark.ui.showConsoleProgress": "false", **conf}
 
 
 def _pairs(option: str, given: list[str] | None) -> dict[str, str]:

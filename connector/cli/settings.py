@@ -14,7 +14,7 @@ from rich.table import Table
 
 from pyspark_ledger.connector.cli.ledgers import Output, OutputOption, StoreOption, opened, reporting, show
 from pyspark_ledger.ledger.errors import Refused
-from pyspark_ledger.ledger.protocol.actions import ChangeSetting, Empty, SettingStates
+from pyspark_ledger.ledger.protocol.actions import AskSettings, ChangeSetting
 from pyspark_ledger.ledger.settings.broker import declared
 
 settings = typer.Typer(no_args_is_help=True, help="Settings of a running broker.")
@@ -25,7 +25,7 @@ Setting = Annotated[str, typer.Argument(help="The name of a setting, as in conf/
 @reporting
 def list_settings(store: StoreOption = None, output: OutputOption = Output.text) -> None:
     """List every setting with its present value."""
-    found: SettingStates = opened(store).client.call("settings", Empty())
+    found = opened(store).client.ask(AskSettings())
     table = Table("setting", "value", "default", "unit", "can be changed")
     for state in found.settings:
         value = f"{state.value} (changed)" if state.changed else str(state.value)
@@ -58,6 +58,6 @@ def reset_setting(name: Setting, store: StoreOption = None, output: OutputOption
 
 
 def _change(store: str | None, output: Output, request: ChangeSetting) -> None:
-    found: SettingStates = opened(store).client.call("settings.change", request)
+    found = opened(store).client.ask(request)
     (state,) = (state for state in found.settings if state.name == request.name)
     show(output, state, lambda console: console.print(f"{state.name} = {state.value} {state.unit}"))

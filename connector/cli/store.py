@@ -19,10 +19,11 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from typer.core import TyperCommand
 
 from pyspark_ledger.connector.cli.ledgers import Durability, Output, OutputOption, StoreOption, reporting, show
 from pyspark_ledger.connector.cli.wording import counted
@@ -39,13 +40,20 @@ from pyspark_ledger.ledger.store.repair import RepairReport, UnknownSegment, fin
 from pyspark_ledger.ledger.store.repair import repair as repaired
 from pyspark_ledger.ledger.transport.moved_store import require_not_moved
 from pyspark_ledger.offload.move.into_bucket import move_into_bucket
-from pyspark_ledger.offload.move.into_directory import move_into_directory
 from pyspark_ledger.offload.move.summary import MoveSummary
 
 stores = typer.Typer(no_args_is_help=True, help="Move a store between a directory and a bucket.")
 Directory = Annotated[str | None, typer.Option("--store", "-s", help="Directory of the store, or s3://BUCKET/PREFIX.")]
 
 
+class ServeCommand(TyperCommand):
+    """Command whose error for `--take-over` without a word names the three words."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, [*args, ""] if args[-1:] == ["--take-over"] else args)
+
+
+@reporting
 def serve(
     store: Directory = None,
     address: Annotated[
@@ -64,8 +72,8 @@ def serve(
         OwnerChange | None,
         typer.Option(
             "--take-over",
-            help="Why the store is here. moved: it was moved or restored. copied: its original is still used, so the "
-            "copy gets a new id. broker: another broker serves it, and must end.",
+            help="Why the store is here: moved or restored (moved), or copied (copied). A copy gets a new id. "
+            "With broker, another broker serves the store, and must end.",
         ),
     ] = None,
 ) -> None:
@@ -74,7 +82,7 @@ def serve(
     allocator = bounded_allocator(os.environ)
     if allocator:  # Arrow reads the variables when it is loaded, so this process starts its program again
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **allocator})  # noqa: S606
-    from pyspark_ledger.ledger.broker.main import main
+    from pyspark_ledger.offload.broker import main
 
     arguments = ["--store", directory, "--idle", "0"]
     arguments += ["--address", address] if address else []
@@ -159,40 +167,28 @@ def _tell(console: Console, done: list[UnknownSegment]) -> None:
 @stores.command()
 @reporting
 def move(
-    source: Annotated[str, typer.Argument(help="The store: a directory, or s3://BUCKET/PREFIX.")],
-    target: Annotated[str, typer.Argument(help="An empty place: s3://BUCKET/PREFIX, or a directory.")],
+    source: Annotated[str, typer.Argument(help="The store: a directory.")],
+    target: Annotated[str, typer.Argument(help="An empty place: s3://BUCKET/PREFIX.")],
     durability: Annotated[
         Durability | None, typer.Option(help="fsync: convert ledgers with durability os, which a bucket cannot have.")
     ] = None,
-    keep: Annotated[
-        bool, typer.Option("--keep-offloaded", help="To a directory: leave uploaded segments in the bucket.")
-    ] = False,
     config: Annotated[Path | None, typer.Option(help="File of settings, such as conf/broker.toml.")] = None,
     output: OutputOption = Output.text,
 ) -> None:
-    """Move a store with all its ledgers and cursors into a bucket, or back. Run it again if it was interrupted."""
+    """Move a store with all its ledgers and cursors into a bucket. Run it again if it was interrupted."""
     settings = Settings.load(config) if config else Settings()
     if durability is Durability.os:
         raise typer.BadParameter("a store in a bucket has durability fsync", param_hint="--durability")
-    here, there = _place(source), _place(target)
-    into, back = bucket_of(there), bucket_of(here)
-    if bool(into) == bool(back):
+    here, into = _place(source), bucket_of(_place(target))
+    if bucket_of(here) or not into:
         raise Refused(
-            f"a store moves between a directory and a bucket, not from {source!r} to {target!r}",
-            hint="Write one side as s3://BUCKET/PREFIX, and the other as a directory",
-        )
-    if (keep and into) or (durability and back):
-        raise Refused(
-            f"{'--keep-offloaded' if keep else '--durability'} does not apply to a move from {source!r} to {target!r}",
-            hint="Leave the option out",
+            f"a store moves from a directory into a bucket, not from {source!r} to {target!r}",
+            hint="Write the first place as a directory, and the second as s3://BUCKET/PREFIX",
         )
     stop_broker(here, private_only=True)
     with progress_bar("move", shown=output is Output.text) as bar:
-        if into:
-            convert = durability is Durability.fsync
-            moved = move_into_bucket(here, into, settings, convert=convert, progress=bar.update)
-        else:
-            moved = move_into_directory(back, there, settings, keep=keep, progress=bar.update)
+        convert = durability is Durability.fsync
+        moved = move_into_bucket(here, into, settings, convert=convert, progress=bar.update)
     show(output, moved._asdict(), lambda console: console.print(_sentence(source, moved)))
 
 

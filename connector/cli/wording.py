@@ -1,4 +1,4 @@
-"""Texts of numbers, times and positions for people. JSON output has the raw values."""
+"""Texts of numbers, times and positions for people, and hints for wrong commands. JSON output has the raw values."""
 
 from __future__ import annotations
 
@@ -6,12 +6,37 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
+from typer.core import TyperGroup
+
 from pyspark_ledger.ledger.display.amounts import age_words as age_words  # noqa: PLC0414 — exported
 from pyspark_ledger.ledger.display.amounts import counted as counted  # noqa: PLC0414 — exported
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.times import iso_text
 
 _LEFT_OUT = frozenset({"__topic", "__messageId"})
+# Words of other programs for the commands of this one.
+_OTHER_WORDS = {
+    **dict.fromkeys(("ledgers", "topics", "ls"), "list"),
+    **dict.fromkeys(("read", "cat", "consume", "follow", "show"), "tail"),
+    **dict.fromkeys(("write", "produce", "put", "insert"), "append"),
+    **dict.fromkeys(("info", "status", "stats", "inspect"), "describe"),
+    **dict.fromkeys(("rm", "drop", "remove"), "delete"),
+    **dict.fromkeys(("start", "run", "broker"), "serve"),
+    **dict.fromkeys(("subscription", "subscriptions"), "cursor"),
+    **dict.fromkeys(("config", "configure"), "settings"),
+    **dict.fromkeys(("retention", "policies"), "policy"),
+}
+
+
+class CommandGroup(TyperGroup):
+    """Commands whose near misses are answered with the right command."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command. Fails with a hint for a word of another program."""
+        word = _OTHER_WORDS.get(args[0].lower()) if args else None
+        if word is not None and self.get_command(ctx, args[0]) is None:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {word!r}?")
+        return super().resolve_command(ctx, args)
 
 
 def next_words(position: Position) -> str:

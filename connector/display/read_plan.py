@@ -34,7 +34,7 @@ from pyspark_ledger.ledger.errors import LedgerError
 from pyspark_ledger.ledger.location import store_location
 from pyspark_ledger.ledger.names import canonical_name, partition_name, short_name
 from pyspark_ledger.ledger.position import Position, PositionRange
-from pyspark_ledger.ledger.protocol.actions import LedgerDescription
+from pyspark_ledger.ledger.protocol.actions import DescribeLedger, LedgerDescription
 from pyspark_ledger.ledger.version import __version__
 
 _LISTED, _DRAWN_LEDGERS, _DRAWN_TASKS = 20, 8, 240
@@ -149,6 +149,6 @@ def _described(options: LedgerOptions, parts: Sequence[PlannedPart]) -> tuple[Le
         return ()
     connection = DriverConnection(store_location(options.store), credentials=options.credentials())
     try:
-        return tuple(connection.call(lambda client: [client.describe(name) for name in names]))
+        return tuple(connection.ask(DescribeLedger(name)) for name in names)
     except LedgerError:
         return ()

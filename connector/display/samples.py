@@ -20,7 +20,7 @@ from pyspark_ledger.connector.session.metrics import ledgers_of
 from pyspark_ledger.ledger.client.client import Client
 from pyspark_ledger.ledger.client.connect import connect_store
 from pyspark_ledger.ledger.errors import LedgerError, Unavailable
-from pyspark_ledger.ledger.protocol.reads import AskLogStatuses, LogStatuses, ReadProgress
+from pyspark_ledger.ledger.protocol.reads import AskLogStatuses, ReadProgress
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -141,7 +141,7 @@ class LiveLag:
         if client.store_id != origin.store_id:
             return None  # on this host, the path belongs to another store
         request = AskLogStatuses(list(reads), reads)
-        found: LogStatuses = client.call("survey", request, deadline_ms=0, attempt_seconds=_SECONDS)
+        found = client.ask(request, deadline_ms=0, attempt_seconds=_SECONDS)
         waits = [found.now_ms - log.head_ms for log in found.logs if log.rows]
         return QueryLag(sum(log.rows for log in found.logs), max([0, *waits]))
 

@@ -79,7 +79,7 @@ class SparkEnvironment:
         return None if spec is None or spec.origin is None else Path(spec.origin).parent
 
 
-def examine(surroundings: SparkEnvironment, store: str | None = None) -> Iterator[Diagnosis]:
+def examine(surroundings: SparkEnvironment, store: str | None) -> Iterator[Diagnosis]:
     """Run all checks, in the order in which a session uses the things. Checks a store only if `store` is given."""
     yield check_java(surroundings)
     yield from check_spark(surroundings)

@@ -14,7 +14,7 @@ from pyspark_ledger.ledger.client.connect import connect_store
 from pyspark_ledger.ledger.client.credentials import Credentials
 from pyspark_ledger.ledger.errors import LedgerError
 from pyspark_ledger.ledger.location import bucket_of, location_text, store_location
-from pyspark_ledger.ledger.protocol.actions import Empty, Health
+from pyspark_ledger.ledger.protocol.actions import AskHealth
 
 _PREFIX = "LEDGER_"
 
@@ -65,7 +65,7 @@ def _check_address(location: str, environ: Mapping[str, str]) -> Iterator[Diagno
 def _health(client: Client) -> Iterator[Diagnosis]:
     """Check a broker's health: ledgers that are closed for appends, and errors in the broker's log."""
     try:
-        health: Health = client.call("health", Empty())
+        health = client.ask(AskHealth())
     except LedgerError as error:
         yield Diagnosis("broker", "warning", f"it does not report its health: {error.message}", error.hint)
         return

@@ -40,24 +40,23 @@ class AddressOptions:
         text,
         EVERYWHERE,
         "A directory of this host, a bucket `s3://bucket/prefix`, or a broker's address: `grpc://host:port`, "
-        "`grpc+tls://host:port` or `grpc+unix:///path`. If the store at the directory or bucket has no running "
-        "broker, the driver starts a broker.",
-        otherwise="$LEDGER_STORE, else ./ledger-store",
+        "`grpc+tls://host:port` or `grpc+unix:///path`. The driver starts a broker if none runs. The default "
+        "`./ledger-store` is refused on a Spark Connect server, in cluster mode, and below a directory of Spark.",
+        otherwise="register(store=…), else $LEDGER_STORE, else ./ledger-store",
     )
     broker: str = option(
         one_of("auto", "none"),
         ("batch read",),
-        "`auto` reads through the broker of the store. `none` reads a store in a bucket without a broker: driver and "
-        "tasks read the objects of the bucket themselves, on any host, and change nothing. Streams, subscriptions and "
-        "writes need a broker.",
+        "`auto` reads through the broker of the store. `none` reads a store in a bucket without a broker, on any "
+        "host. Streams, subscriptions and writes need a broker.",
         default="auto",
     )
     tls_trust_certs_file_path: str = option(
         text,
         EVERYWHERE,
-        "For a store at `grpc+tls://`: a PEM file with the authority that signed the broker's certificate. The driver "
-        "and every task read this file, and the files of the next two options, on their own host. A host without the "
-        "path uses the file of the same name that Spark shipped (`spark.files`, `addFile`).",
+        "For a store at `grpc+tls://`: a PEM file with the authority that signed the broker's certificate. Driver and "
+        "tasks read this file, and those of the next two options, on their own host: at this path, or among "
+        "`spark.files`.",
         absent="",
         otherwise="the system's authorities",
     )
@@ -67,14 +66,13 @@ class AddressOptions:
         reference,
         EVERYWHERE,
         "The place of the bearer token: `file:/path` or `env:NAME`, never the token itself, because plans and logs "
-        "show options. The driver reads the token, and gives each task a separate token that expires.",
+        "show options. Each task gets a token of its own that expires.",
         absent="",
         shown=False,
     )
     subscription: str | None = option(
         text,
         ("stream read", "batch write"),
-        "The name of a durable cursor in each ledger of the read. The cursor keeps the query's position even if the "
-        "checkpoint is lost, and retention keeps rows that the cursor has not acknowledged. One query at a time may "
-        "use a subscription.",
+        "The name of a durable cursor in each ledger of the read. It keeps the query's position even if the "
+        "checkpoint is lost, and retention keeps its unacknowledged rows. One query at a time may use a subscription.",
     )

@@ -32,9 +32,9 @@ from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.location import require_path
 
 if TYPE_CHECKING:
+    from pyspark_ledger.ledger.objects.object_store import ObjectStore
+    from pyspark_ledger.ledger.objects.s3_options import S3Options
     from pyspark_ledger.offload.bucket.topic_metadata import PulsarRecord
-    from pyspark_ledger.offload.storage.object_store import ObjectStore
-    from pyspark_ledger.offload.storage.s3_options import S3Options
 
 _RECORD_BYTES_MAX = 64 * 1024 * 1024
 _ADVICE = (
@@ -87,9 +87,8 @@ class BucketOptions(EveryReadOptions):
     offload_scan: str = option(
         one_of("auto", "none"),
         READS,
-        "With `offload`, for topics of messages: `auto` first scans all entries. The scan finds transactions "
-        "and chunked messages, and the time and number of rows of each entry. `none` skips the scan. Use `none` only "
-        "if the topic has no transactions and no chunks. If the read then finds a transaction or a chunk, it fails.",
+        "With `offload`, for topics of messages: `auto` first scans all entries. `none` skips the scan, for a topic "
+        "without transactions and chunks. If the read then finds one, it fails.",
         default="auto",
     )
     crypto_keys: KeyReferences = option(
@@ -162,7 +161,7 @@ class BucketOptions(EveryReadOptions):
 
     def s3(self) -> S3Options:
         """Return the parameters of the bucket's S3 client."""
-        from pyspark_ledger.offload.storage.s3_options import S3Options
+        from pyspark_ledger.ledger.objects.s3_options import S3Options
 
         return S3Options(
             endpoint=self.offload_endpoint,
@@ -183,7 +182,7 @@ class BucketOptions(EveryReadOptions):
 
     def store(self) -> ObjectStore:
         """Open the object store, in this process."""
-        from pyspark_ledger.offload.storage.factory import open_object_store
+        from pyspark_ledger.ledger.objects.factory import open_object_store
 
         return open_object_store(self.address, self.s3())
 

@@ -40,8 +40,8 @@ class EveryReadOptions:
     fail_on_data_loss: bool = option(
         flag,
         READS,
-        "Fail if entries to be read are missing, because retention deleted them, the ledger was deleted, or a file or "
-        "object is missing. `false` reads the remaining entries, and counts and reports the lost entries.",
+        "Fail if entries to be read are missing. `false` reads the remaining entries, and counts and reports the lost "
+        "ones.",
         default="true",
     )
 
@@ -62,7 +62,7 @@ class ReadOptions(EveryReadOptions):
         READS,
         "Start at the first entry that the broker stored at or after this time: milliseconds since 1970, or ISO 8601 "
         "with a zone, such as `2026-11-22T10:15:00Z` or `2026-11-22 10:15:00.123+01:00`. If all entries are older, "
-        "start at the end. Cannot be combined with `startingPosition`.",
+        "start at the end.",
     )
     starting_positions: Mapping[str, Position] = option(
         parse_positions,
@@ -146,7 +146,7 @@ class ReadOptions(EveryReadOptions):
         READS,
         "Add a text column of this name. The text is JSON: an undecodable payload with reason and position, or the "
         "values of columns that were added after Spark planned the query. Without this option, an undecodable payload "
-        "fails the read, and the values of added columns are left out.",
+        "fails the read.",
     )
     dead_letter_ledger: str = option(
         ledger,
@@ -174,8 +174,8 @@ class ReadOptions(EveryReadOptions):
     max_redeliveries: int | None = option(
         number(0, 2**31 - 1),
         ("stream read",),
-        "With `explicit`: if a row is still unacknowledged after so many redeliveries, it is moved to the ledger "
-        "`<ledger>-<subscription>-DLQ` and acknowledged. Without this option a row is redelivered without limit.",
+        "With `explicit`: after so many redeliveries, a row is moved to the ledger `<ledger>-<subscription>-DLQ`. "
+        "Without this option a row is redelivered without limit.",
     )
     max_bytes_per_trigger: int | None = option(
         size(1, _BYTES_MOST),
@@ -204,8 +204,7 @@ class ReadOptions(EveryReadOptions):
     min_partition_bytes: int = option(
         size(1, _BYTES_MOST),
         READS,
-        "Smallest size of a planned Spark partition. Reason: a task costs tens of milliseconds. A batch up to this "
-        "size is one partition.",
+        "Smallest size of a planned Spark partition. A batch up to this size is one partition.",
         default="8m",
     )
     target_partition_bytes: int = option(
@@ -221,15 +220,14 @@ class ReadOptions(EveryReadOptions):
     direct_reads: str = option(
         one_of("auto", "off"),
         READS,
-        "`auto`: tasks fetch sealed segments from the bucket by themselves, unless another query still needs the rows "
-        "or the broker's cache has them. A task that cannot read the bucket reads through the broker, and logs the "
-        "reason. `off`: tasks read through the broker only.",
+        "`auto`: tasks fetch sealed segments from the bucket by themselves, unless another query needs the rows or "
+        "the broker's cache has them. `off`: tasks read through the broker only.",
         default="auto",
     )
     pacing: bool = option(
         flag,
         ("stream read",),
-        "If a query reads old entries from object storage, let the query wait for other queries that read the same "
-        "entries. One download then serves all of them. The waits take at most a fifth of the query's time.",
+        "Let a query that reads old entries from object storage wait for others that read the same, for at most a "
+        "fifth of its time. One download then serves all.",
         default="true",
     )

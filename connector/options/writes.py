@@ -31,8 +31,8 @@ class WriteOptions:
     merge_schema: bool = option(
         flag,
         WRITES,
-        "Add columns that are missing in the ledger's schema, and write null for columns that are missing in the "
-        "rows. A column becomes wider if the rows need it, such as `int` to `bigint`.",
+        "Add columns, and fields of structs, that are missing in the ledger's schema. Write null for those that are "
+        "missing in the rows. A column becomes wider if the rows need it, such as `int` to `bigint`.",
         default="false",
     )
     action: Literal["ack", "nack"] | None = option(
@@ -45,17 +45,15 @@ class WriteOptions:
     entry_bytes: int = option(
         size(1024, 64 * MIB),
         WRITES,
-        "Approximate size of an entry. An entry must fit into a block of the ledger's files. The broker's setting "
-        "`ledgerBlockSizeBytes` is the size of a block.",
+        "Approximate size of an entry. An entry must fit into a block (`ledgerBlockSizeBytes`).",
         default="4m",
     )
     compression: Compression = option(
         _compression,
         WRITES,
-        "Encoding of an entry's columns. `lz4` and `zstd` compress the columns. A column whose values repeat also "
-        "gets a dictionary. `auto` first encodes a sample of the rows like `lz4`. If the sample shrinks by a fifth, "
-        "`auto` works like `lz4`, else like `none`. `none` stores plain columns. A reader on the broker's host reads "
-        "plain columns from the mapped file without a copy.",
+        "Encoding of an entry's columns. `lz4` and `zstd` compress them, with dictionaries. `auto` works like `lz4` "
+        "if a sample shrinks by a fifth, else like `none`. `none` stores plain columns, which a reader on the "
+        "broker's host maps without a copy.",
         default="auto",
     )
     create_ledgers: bool = option(
@@ -80,10 +78,10 @@ class WriteOptions:
     repeated_batches: RepeatedBatches = option(
         _repeated_batches,
         ("stream write",),
-        "A way out after the checkpoint of a query went back, or was copied. `refuse` ends the query with an error if "
-        "a batch has a number or offsets of another history. `skip` stores none of the rows of a batch whose number "
-        "is not above the newest one. `append` stores the rows of each refused batch, also rows that are stored "
-        "already. Remove the option after the next start of the query.",
+        "A way out after the checkpoint of a query went back, or was copied. `refuse` ends the query with an error. "
+        "`skip` stores none of the rows of a batch whose number is not above the newest one. `append` stores the rows "
+        "of each refused batch, also rows that are stored already. Remove the option after the next start of the "
+        "query.",
         default="refuse",
     )
     commit_timeout_ms: int = option(

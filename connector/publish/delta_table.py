@@ -176,7 +176,7 @@ class DeltaTable:
         self._save(_appending(rows, app, version, user_metadata))
 
     def widen(self, rows: DataFrame, user_metadata: str) -> None:
-        """Add the columns of `rows` that the table does not have."""
+        """Add the columns of `rows`, and the fields of their structs, that the table does not have."""
         write = rows.where("false").write.format("delta").mode("append").option("mergeSchema", "true")
         self._save(write.option("userMetadata", user_metadata))
 

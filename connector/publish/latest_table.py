@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from pyspark_ledger.connector.publish.delta_table import DeltaTable, tagged_session
 from pyspark_ledger.connector.publish.segments import SealedLog
+from pyspark_ledger.connector.schema import nullable_type
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.offload.table.commit_metadata import NO_SEGMENT, Publication, app_id, find_newest_segment
 
@@ -74,7 +75,8 @@ class LatestRows:
             live = rows.where(f"NOT {_quoted(_DELETES)}").select(*map(_quoted, columns))
             view.create(live, app_id(log.name, log.incarnation), up_to, metadata)
             return
-        if set(columns) - set(self.view.frame().columns):
+        kinds = {field.name: nullable_type(field.dataType) for field in self.view.frame().schema}
+        if any(kinds.get(name) != nullable_type(rows.schema[name].dataType) for name in columns):
             self.view.widen(self.table.frame().select(*map(_quoted, columns)), Publication("create").text())
         view.change(lambda opened: _merge(opened, rows, self.key, columns))
 

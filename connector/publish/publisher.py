@@ -116,7 +116,8 @@ class Publisher:
         self._reports = PublishReports(self.source)
         wanted = self.publishing.dead_letters
         self.dead_letters = DeltaTable(spark, wanted) if wanted else None
-        self.latest = self._latest(self.publishing) if self.publishing.latest else None
+        view, key, deleted_when = self.publishing.latest, self.publishing.key, self.publishing.deleted_when
+        self.latest = LatestRows(self.table, DeltaTable(spark, view), key, deleted_when) if view else None
         _require_apart(self.table, self.dead_letters, self.latest.view if self.latest is not None else None)
         self._table_id = ""
         self._compared: StructType | None = None
@@ -325,7 +326,7 @@ class Publisher:
         note = PublishedNote(self._table_id, up_to)
         if PublishedNote.of(log.properties, self.table.target) != note:
             request = ChangeProperties(log.name, note.properties(self.table.target))
-            self.source.connection.call(lambda client: client.call("properties", request))
+            self.source.connection.ask(request)
 
     def _follow_retention(self, log: SealedLog) -> None:
         """Delete the rows of trimmed segments if the log's start changed since the last call. Raises Refused."""
@@ -339,9 +340,6 @@ class Publisher:
         require_no_deletion(self.source)
         _retry_races(lambda: delete_trimmed(self.table, log))
         self._starts[log.name] = log.start
-
-    def _latest(self, wanted: Publishing) -> LatestRows:
-        return LatestRows(self.table, DeltaTable(self.spark, wanted.latest), wanted.key, wanted.deleted_when)
 
     def _optimize(self) -> None:
         if not self.publishing.optimize_after:

@@ -38,8 +38,6 @@ class PublishReports:
         if isinstance(self._source, BucketSegments):
             return
         try:
-            self._source.connection.client.call(
-                "publish.report", report, deadline_ms=_DEADLINE_MS, attempt_seconds=_ANSWER_SECONDS
-            )
+            self._source.connection.client.ask(report, deadline_ms=_DEADLINE_MS, attempt_seconds=_ANSWER_SECONDS)
         except LedgerError as error:  # an older broker refuses the report
             _log.info("the broker does not count a publication of %s: %s", report.name, error)

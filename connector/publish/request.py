@@ -26,9 +26,9 @@ class Publishing:
       segment.
     - restart: continue with the existing segments after the table or the ledger was deleted and created again.
     - accept_changes: continue although another program changed rows of the table, or another store published to it.
-    - latest: a second table, called the view, which has only the newest row of each key.
+    - latest: a second table, with only the newest row of each key.
     - key: column of the published table with the key.
-    - deleted_when: SQL condition for rows that delete their key from the view.
+    - deleted_when: SQL condition for rows that delete their key from `latest`.
     - follow_retention: delete the rows of segments that the log's retention deleted.
     - seal_after_ms: seal the open segment if it is older than this number of milliseconds. None means never.
     - optimize_after: run OPTIMIZE after this number of segments. 0 means never.

@@ -7,10 +7,13 @@ The page docs/concepts.md explains the words segment, log and incarnation.
 Rules
 - Position and times are the first columns. Reason: Delta has statistics of the first columns only. By these statistics
   a query over a range of positions or times skips files.
-- New columns of the ledger are added at the end.
+- New columns of the ledger are added at the end. New fields of structs are added to the table's structs.
 - `__incarnation` distinguishes the rows of a log from the rows of a deleted log with the same name.
 - The publish date is in UTC, independent of the session's time zone.
+- A partition column of times needs a session in UTC.
 - A column of a type that Delta does not support is refused before any write. The error names the column.
+- A column that was always null has no type yet. The table gets the column with the first value. A column whose elements
+  or fields have no type yet is refused, because the table would not have its lists or structs.
 - A row that cannot be decoded has a *rescue text*: JSON with reason, position and payload (option `rescuedDataColumn`).
 """
 
@@ -31,11 +34,11 @@ if TYPE_CHECKING:
 
 PUBLISH_DATE = "__publishDate"
 _DATE = "date_from_unix_date(cast(unix_micros(__publishTime) div 86400000000 as int))"
+_UTC_NAMES = frozenset({"UTC", "Etc/UTC", "GMT", "Z", "+00:00"})
 _UNSUPPORTED_TYPES = frozenset(
     {"VariantType", "DayTimeIntervalType", "YearMonthIntervalType", "CalendarIntervalType", "TimeType"}
 )
-#: Delta refuses these types inside a struct or list. A column that has such a type itself becomes text.
-_UNSUPPORTED_NESTED_TYPES = frozenset({"NullType"})
+_NO_TYPE = "NullType"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +84,22 @@ def table_rows(frame: DataFrame, partitions: Sequence[PartitionColumn], incarnat
 
     if RESCUED in frame.columns:
         frame = frame.where(_reason(frame).isNull())
-    rows = [name for name in frame.columns if not is_metadata_column(name)]
+    rows = [
+        field.name
+        for field in frame.schema
+        if not is_metadata_column(field.name) and type(field.dataType).__name__ != _NO_TYPE
+    ]
     computed = [column for column in partitions if column.expression]
     _require_partitions(partitions, [*rows, *PUBLISHED_METADATA, INCARNATION])
     require_types(frame.schema, rows)
     columns = [
         *_provenance_columns(incarnation),
         *(f.expr(column.expression).alias(column.name) for column in computed),
-        *(_column(frame.schema, name) for name in rows),
+        *(f.col("`" + name.replace("`", "``") + "`") for name in rows),
     ]
-    return frame.select(*columns)
+    found = frame.select(*columns)
+    _require_exact_times(found, partitions)
+    return found
 
 
 def dead_letters(frame: DataFrame, incarnation: str) -> DataFrame:
@@ -125,14 +134,6 @@ def _reason(frame: DataFrame) -> Column:
     return f.get_json_object(frame[RESCUED], "$._reason")
 
 
-def _column(schema: StructType, name: str) -> Column:
-    """Return a column. A column without a type becomes text, because Delta cannot store it."""
-    from pyspark.sql import functions as f
-
-    column = f.col("`" + name.replace("`", "``") + "`")
-    return column.cast("string") if schema[name].dataType.typeName() == "void" else column
-
-
 def is_metadata_column(name: str) -> bool:
     """Return whether a column is metadata and not part of the rows."""
     return name in {RESCUED, INCARNATION} or name in METADATA.names or name in PROVENANCE.names
@@ -154,11 +155,33 @@ def _require_partitions(partitions: Sequence[PartitionColumn], columns: Sequence
             )
 
 
+def _require_exact_times(rows: DataFrame, partitions: Sequence[PartitionColumn]) -> None:
+    """Raise Refused for a partition column of times in a session whose zone is not UTC.
+
+    Reason: Spark writes the values of partition columns as local times. At the end of summer time, two hours have the
+    same local times, so rows of the second hour would get times of the first.
+    """
+    setting = "spark.sql.session.timeZone"
+    for column in partitions:
+        if rows.schema[column.name].dataType.typeName() == "timestamp":
+            zone = rows.sparkSession.conf.get(setting)
+            if zone not in _UTC_NAMES:
+                raise Refused(
+                    f"partition column {column.name!r} has times, which Spark writes as local times, and {setting} is "
+                    f"{zone}: times of the hour that summer time repeats would change",
+                    hint=f"Set {setting} to UTC, or partition by a date",
+                )
+
+
 def require_types_of_table(table_schema: StructType, rows: StructType, table: str) -> None:
-    """Raise Refused if a column has another type in the table, for example because the ledger's column was widened."""
+    """Raise Refused if a column has another type in the table, for example because the ledger's column was widened.
+
+    Structs may have other fields: the commit adds the fields that the table lacks, and a field that the rows lack is
+    null.
+    """
     for field in rows:
-        if field.name in table_schema.names and nullable_type(field.dataType) != nullable_type(
-            table_schema[field.name].dataType
+        if field.name in table_schema.names and not _same_but_for_fields(
+            nullable_type(table_schema[field.name].dataType), nullable_type(field.dataType)
         ):
             raise Refused(
                 f"column {field.name!r} of the ledger is {field.dataType.simpleString()}, {table} has "
@@ -167,28 +190,43 @@ def require_types_of_table(table_schema: StructType, rows: StructType, table: st
             )
 
 
+def _same_but_for_fields(one: DataType, other: DataType) -> bool:
+    """Return whether two types are equal, apart from fields that only one of two structs has. At every depth."""
+    if type(one) is not type(other):
+        return False
+    own, others = _inner_types(one), _inner_types(other)
+    if not own or not others:
+        return one == other
+    return all(_same_but_for_fields(own[name], others[name]) for name in own.keys() & others.keys())
+
+
 def require_types(schema: StructType, rows: Sequence[str]) -> None:
     """Raise Refused for the first of these columns whose type Delta does not support."""
     for name in rows:
-        kind = schema[name].dataType
-        if _contains_type(kind, _UNSUPPORTED_TYPES) or (
-            kind.typeName() != "void" and _contains_type(kind, _UNSUPPORTED_NESTED_TYPES)
-        ):
+        kind, apart = schema[name].dataType, "name the columns to publish with option 'columns', without this column"
+        if _contains_type(kind, _UNSUPPORTED_TYPES):
             raise Refused(
                 f"column {name!r} is {kind.simpleString()}, which is not published to Delta tables",
-                hint="Name the columns to publish with option 'columns', without this column",
+                hint=apart.capitalize(),
+            )
+        if type(kind).__name__ != _NO_TYPE and _contains_type(kind, frozenset({_NO_TYPE})):
+            raise Refused(
+                f"column {name!r} is {kind.simpleString()}: a part of it was always null, so it has no type yet",
+                hint=f"Publish after a row has a value there, or {apart}",
             )
 
 
 def _contains_type(kind: DataType, names: frozenset[str]) -> bool:
     """Return whether a type has one of `names`, or contains such a type at any depth."""
+    return type(kind).__name__ in names or any(_contains_type(part, names) for part in _inner_types(kind).values())
+
+
+def _inner_types(kind: DataType) -> dict[str, DataType]:
+    """Return the types of elements, of keys and values, or of fields by name. Returns nothing for other types."""
     from pyspark.sql.types import ArrayType, MapType, StructType
 
-    inner: list[DataType] = []
     if isinstance(kind, ArrayType):
-        inner = [kind.elementType]
-    elif isinstance(kind, MapType):
-        inner = [kind.keyType, kind.valueType]
-    elif isinstance(kind, StructType):
-        inner = [field.dataType for field in kind.fields]
-    return type(kind).__name__ in names or any(_contains_type(part, names) for part in inner)
+        return {"element": kind.elementType}
+    if isinstance(kind, MapType):
+        return {"key": kind.keyType, "value": kind.valueType}
+    return {field.name: field.dataType for field in kind.fields} if isinstance(kind, StructType) else {}

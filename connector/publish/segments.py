@@ -44,7 +44,7 @@ from pyspark_ledger.ledger.clock import new_id
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.names import canonical_name
 from pyspark_ledger.ledger.position import LATEST, Position, PositionRange
-from pyspark_ledger.ledger.protocol.actions import LedgerDescription, NameLedger
+from pyspark_ledger.ledger.protocol.actions import DescribeLedger, LedgerDescription
 from pyspark_ledger.ledger.protocol.ledgers import SealLedger
 from pyspark_ledger.ledger.protocol.reads import AskLogStatuses, ReadProgress
 from pyspark_ledger.ledger.rows.metadata_columns import METADATA, PROVENANCE, Topic
@@ -168,13 +168,11 @@ class StoreSegments:
         """Seal the open segment of each log if it is older than `older_than_ms`."""
         whole = self.describe(self.name)
         for log in whole.partitions or [whole]:
-            request = SealLedger(log.name, older_than_ms)
-            self.connection.call(lambda client, request=request: client.call("seal", request))  # type: ignore[misc]
+            self.connection.ask(SealLedger(log.name, older_than_ms))
 
     def describe(self, name: str) -> LedgerDescription:
         """Return the current description of a ledger. Raises NotFound."""
-        found: LedgerDescription = self.connection.call(lambda client: client.call("describe", NameLedger(name)))
-        return found
+        return self.connection.ask(DescribeLedger(name))
 
     def require_whole(self, log: SealedLog, after: int) -> None:
         """Raise DataLoss if retention deleted unpublished entries after segment `after`. NO_SEGMENT means no check."""
@@ -182,7 +180,7 @@ class StoreSegments:
             return
         rest = PositionRange(Position(after + 1, 0), LATEST)
         request = AskLogStatuses([log.name], {log.name: ReadProgress(rest.start, log.incarnation, count=False)})
-        for found in self.connection.call(lambda client: client.call("survey", request)).logs:
+        for found in self.connection.ask(request).logs:
             loss = loss_of(found, log.incarnation, rest)
             if loss is not None:
                 raise loss.error()

@@ -19,7 +19,7 @@ from pyspark_ledger.offload.table.commit_metadata import Publication
 
 def require_no_deletion(source: StoreSegments) -> None:
     """Raise Refused if the ledger's segments are deleted after publication."""
-    policy = source.connection.call(lambda client: client.call("policy", ChangePolicy(source.name)))
+    policy = source.connection.ask(ChangePolicy(source.name))
     if policy.effective["deleteAfterPublish"]:
         raise Refused(
             f"{source.name} has policy deleteAfterPublish, and follow_retention is set: all rows would be deleted",

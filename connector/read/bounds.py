@@ -25,6 +25,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from pyspark_ledger.connector.options.options import LedgerOptions
+from pyspark_ledger.connector.read.offsets import StreamOffset
 from pyspark_ledger.ledger.errors import DataLoss, Refused
 from pyspark_ledger.ledger.names import partition_of
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position
@@ -52,6 +53,9 @@ UNBOUNDED = Bound()
 
 class ReadBounds:
     """Start and end bounds of a read. By default, a stream starts at the latest position."""
+
+    beginning: Position | None = None
+    """Start of a ledger that a running query finds. None: the beginning of the ledger."""
 
     def __init__(self, options: LedgerOptions, *, stream: bool) -> None:
         self._stream = stream
@@ -176,12 +180,20 @@ class IgnoredStart:
             _log.warning("%s", start_warning)
         self._reported = True
 
-    def on_start_offset(self) -> None:
-        """Log a warning if a start option is set. Called when Spark passes a start offset."""
+    def on_start_offset(self, start: StreamOffset) -> None:
+        """Log a warning if a start option would begin elsewhere. Called when Spark passes a start offset."""
         names = self._options.starting
-        if not self._reported and names:
+        if not self._reported and names and self._begins_elsewhere(start):
             _log.warning("the query continues from its checkpoint: %s ignored", _options_text(names))
         self._reported = True
+
+    def _begins_elsewhere(self, start: StreamOffset) -> bool:
+        """Return whether the options may give another start than the checkpoint. A time counts as another start."""
+        if start.initial:
+            return False  # the options gave this start
+        bounds = ReadBounds(self._options, stream=True)
+        wanted = {name: bounds.start(name).position for name in start.ledgers}
+        return not start.ledgers or any(at.position != wanted[name] for name, at in start.ledgers.items())
 
 
 def subscription_warning(subscription: str, cursors: Mapping[str, Position], bounds: ReadBounds) -> str:

@@ -22,17 +22,22 @@ Rules
   ledger: `"history": {"id": …, "upTo": {name: ledger}, "version": …}`. Rows up to that segment are read from the table,
   later rows from the log. The position of a row is the same in both. If a batch reads only the log, `history` has only
   the table's id. Offsets with `history` have `"v": 2`.
+- `"store": {"at": <place>, "id": <store's id>}` is the store of the ledgers. A checkpoint of another store is refused
+  (`require_store`). Offsets of earlier versions have no `store`, and earlier versions ignore it. So `v` is the same.
 - Spark 4.0 and 4.1 do not ask a source for a progress report (`progress.py`). So the end offset of a batch contains the
   report: `"report": {…}`. The rows of a batch do not depend on the report.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import json
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from pyspark_ledger.ledger.errors import Corrupt, Refused, Unsupported
+from pyspark_ledger.ledger.errors import Corrupt, NotFound, Refused, Unsupported
+from pyspark_ledger.ledger.json_errors import JSON_FAULTS
 from pyspark_ledger.ledger.position import EARLIEST, Position, PositionRange
 
 OFFSET_VERSION = 1
@@ -81,12 +86,27 @@ class HistoryPin:
 
 
 @dataclass(frozen=True, slots=True)
+class OffsetStore:
+    """Store of an offset: its id, and the place at which the query reached it."""
+
+    store_id: str
+    place: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {"at": self.place, "id": self.store_id}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> OffsetStore:
+        return cls(str(value["id"]), str(value["at"]))
+
+
+@dataclass(frozen=True, slots=True)
 class StreamOffset:
     """Offset of a stream, by the full name of the ledger.
 
     `start_positions` are the ledgers' starts in the batch that ends here, if they are not in the start offset.
     `start_deliveries` has the number of the delivery record before each of these starts. `history` is the table that
-    the batch reads.
+    the batch reads. `store` is None in an offset of an earlier version, and in a stream of a bucket.
     """
 
     ledgers: Mapping[str, LedgerOffset]
@@ -94,6 +114,7 @@ class StreamOffset:
     start_positions: Mapping[str, Position] = field(default_factory=dict)
     start_deliveries: Mapping[str, int] = field(default_factory=dict)
     history: HistoryPin | None = None
+    store: OffsetStore | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON value. Keys are sorted at every level."""
@@ -120,6 +141,8 @@ class StreamOffset:
             }
             for name, offset in sorted(self.ledgers.items())
         }
+        if self.store is not None:
+            value["store"] = self.store.to_json()
         value["v"] = OFFSET_VERSION if self.history is None else HISTORY_VERSION
         return value
 
@@ -145,6 +168,7 @@ class StreamOffset:
                 {str(name): Position(int(at[0]), int(at[1])) for name, at in value.get("from", {}).items()},
                 {str(name): int(at[2]) for name, at in value.get("from", {}).items() if len(at) > 2},
                 HistoryPin.from_json(value["history"]) if "history" in value else None,
+                OffsetStore.from_json(value["store"]) if "store" in value else None,
             )
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as wrong:
             raise Corrupt(f"the checkpoint's offset {dict(value)} cannot be read: {wrong!r}") from wrong
@@ -169,7 +193,7 @@ class StreamOffset:
             # In a new incarnation of a ledger, the numbers of delivery records restart at 1.
             if name in starts and at.delivery and at.incarnation == ledgers[name].incarnation
         }
-        return StreamOffset(ledgers, False, starts, deliveries)
+        return StreamOffset(ledgers, False, starts, deliveries, store=self.store)
 
 
 def delivered(start: StreamOffset, end: StreamOffset) -> dict[str, LedgerOffset]:
@@ -241,6 +265,22 @@ def require_addressed(offset: StreamOffset, names: Collection[str], reads: str) 
         )
 
 
+def require_store(found: OffsetStore | None, store: OffsetStore, former: Callable[[], Collection[str]]) -> None:
+    """Raise Refused if a checkpoint is of another store than the query. `failOnDataLoss` does not matter.
+
+    `former` returns the earlier ids of a copy. A copy continues a checkpoint of its original, because it has the same
+    ledgers. The copy's next batch makes the checkpoint its own, and the original then refuses it.
+    """
+    if found is None or found.store_id == store.store_id or found.store_id in former():
+        return
+    back = f"Set option 'store' to {found.place!r}. Or start with a new checkpoint"
+    raise Refused(
+        f"the checkpoint is of store {found.store_id} at {found.place}, the query reads store {store.store_id} at "
+        f"{store.place}",
+        hint=back if found.place != store.place else "Restore the former store here. Or start with a new checkpoint",
+    )
+
+
 def require_no_table(end: StreamOffset) -> None:
     """Raise Refused if the batch reads a published table. Called by queries without option `history`."""
     if end.history is not None and end.history.version >= 0:
@@ -258,3 +298,36 @@ def require_subscription(recorded: Mapping[str, LedgerOffset], name: str | None)
             f"the repeated batch was planned for a subscription of {min(recorded)}, and the query names none",
             hint="Set options 'subscription' and 'ackMode' as before, at least until this batch is done",
         )
+
+
+class NewestOffsets(NamedTuple):
+    """Newest batch of a checkpoint: whether Spark has committed it, and its offsets by the number of the source."""
+
+    number: int
+    committed: bool
+    offsets: dict[int, StreamOffset]
+
+
+def newest_batch(checkpoint: Path) -> NewestOffsets:
+    """Read the newest batch of a checkpoint in a local directory. Sources of other formats are left out.
+
+    Spark's file of a batch has a line with the version, a line of metadata, and then a line for each source.
+    """
+    numbers = [int(file.name) for file in (checkpoint / "offsets").glob("*") if file.name.isdecimal()]
+    if not numbers:
+        raise NotFound(
+            f"{checkpoint} is no checkpoint with a batch: it has no file offsets/NUMBER",
+            hint="Name the folder of option 'checkpointLocation'. Copy a checkpoint in a bucket to this host first",
+        )
+    file = checkpoint / "offsets" / str(max(numbers))
+    offsets = {}
+    for source, line in enumerate(file.read_text(encoding="utf-8").splitlines()[2:]):
+        try:
+            value = json.loads(line)
+        except JSON_FAULTS:
+            continue
+        if isinstance(value, dict) and "ledgers" in value:
+            offsets[source] = StreamOffset.from_json(value)
+    if not offsets:
+        raise NotFound(f"{file} has no offset of a ledger", hint="Name the checkpoint of a query that reads a ledger")
+    return NewestOffsets(max(numbers), (checkpoint / "commits" / file.name).exists(), offsets)

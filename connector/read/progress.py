@@ -158,7 +158,7 @@ def stream_report(
     ended_by: str,
     reads: Mapping[str, Any],
     cache: Mapping[str, Any],
-    losses: Sequence[DataLossRange] = (),
+    losses: Sequence[DataLossRange],
 ) -> dict[str, Any]:
     """Return the report of one trigger."""
     value: dict[str, Any] = {"batch": {"endedBy": ended_by}, "cache": dict(cache)}

@@ -33,8 +33,10 @@ from pyspark_ledger.ledger.names import canonical_name
 from pyspark_ledger.ledger.position import LATEST, Position, PositionRange
 from pyspark_ledger.ledger.positions.bitset import Integers
 from pyspark_ledger.ledger.positions.position_info import decode_info
-from pyspark_ledger.ledger.protocol.actions import Empty, LedgerDescription, NameLedger
-from pyspark_ledger.ledger.protocol.cursors import AckedRanges, AskAckedRanges, CursorState, NameCursor
+from pyspark_ledger.ledger.protocol.actions import DescribeLedger, LedgerDescription, ListLedgers
+from pyspark_ledger.ledger.protocol.cache import AskCache
+from pyspark_ledger.ledger.protocol.cursors import AskAckedRanges, CursorState, DescribeCursor
+from pyspark_ledger.ledger.protocol.request import Ask
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -101,15 +103,9 @@ class StoreTable(BatchPlanner):
         options, table = self._options, self._table
         connection = DriverConnection(store_location(options.store), credentials=options.credentials())
 
-        def ask(action: str, request: msgspec.Struct) -> Any:
-            return connection.call(lambda client: client.call(action, request))
-
         if table.rows is None:
-            return list(_acked_ranges(ask, options))
-        return [_rows_task(table.schema, table.rows(ask, options))]
-
-
-Ask = Callable[[str, msgspec.Struct], Any]
+            return list(_acked_ranges(connection.ask, options))
+        return [_rows_task(table.schema, table.rows(connection.ask, options))]
 
 
 class _Table(NamedTuple):
@@ -126,13 +122,13 @@ def _rows_task(schema: pa.Schema, rows: Iterator[Row]) -> RowsTask:
 
 def _descriptions(ask: Ask, options: LedgerOptions) -> list[LedgerDescription]:
     """Return the loaded ledger, or all ledgers of the store. A partitioned ledger is replaced by its partitions."""
-    names = [canonical_name(options.ledger)] if options.ledger else ask("list", Empty()).names
-    ledgers = [ask("describe", NameLedger(name)) for name in names]
+    names = [canonical_name(options.ledger)] if options.ledger else ask(ListLedgers()).names
+    ledgers = [ask(DescribeLedger(name)) for name in names]
     # A partitioned ledger lists its partitions without their segments.
     return [
         described
         for ledger in ledgers
-        for described in ([ask("describe", NameLedger(part.name)) for part in ledger.partitions] or [ledger])
+        for described in ([ask(DescribeLedger(part.name)) for part in ledger.partitions] or [ledger])
     ]
 
 
@@ -159,7 +155,7 @@ def _segments(ask: Ask, options: LedgerOptions) -> Iterator[Row]:
 def _states(ask: Ask, options: LedgerOptions) -> Iterator[CursorState]:
     for ledger in _descriptions(ask, options):
         for name in ledger.cursors:
-            yield ask("cursor.describe", NameCursor(ledger.name, name))
+            yield ask(DescribeCursor(ledger.name, name))
 
 
 def _cursors(ask: Ask, options: LedgerOptions) -> Iterator[Row]:
@@ -179,13 +175,13 @@ def _cursors(ask: Ask, options: LedgerOptions) -> Iterator[Row]:
 def _acked_ranges(ask: Ask, options: LedgerOptions) -> Iterator[AckedRangesTask]:
     for cursor in _states(ask, options):
         everything = PositionRange(cursor.next_position, LATEST)
-        ranges: AckedRanges = ask("cursor.holes", AskAckedRanges(cursor.ledger, cursor.cursor, everything))
+        ranges = ask(AskAckedRanges(cursor.ledger, cursor.cursor, everything))
         if ranges.info:
             yield AckedRangesTask(cursor.ledger, cursor.cursor, ranges.info)
 
 
 def _cache(ask: Ask, _: LedgerOptions) -> Iterator[Row]:
-    for name, value in msgspec.structs.asdict(ask("cache", Empty())).items():
+    for name, value in msgspec.structs.asdict(ask(AskCache())).items():
         if isinstance(value, int):
             yield {"metric": name, "value": value}
 

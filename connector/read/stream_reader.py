@@ -79,7 +79,7 @@ class LedgerStreamReader(*stream_reader_classes()):  # type: ignore[misc]  # the
         Spark without admission control passes no arguments. The limits also apply to its batches.
         """
         if start is not None:
-            self._ignored_start.on_start_offset()
+            self._ignored_start.on_start_offset(StreamOffset.from_json(start))
             return self._end_after(start, limited=type(limit).__name__ != "ReadAllAvailable")
         start = self._start_without_admission_control()
         self._last_end = self._end_after(start, limited=True)
@@ -139,10 +139,10 @@ class LedgerStreamReader(*stream_reader_classes()):  # type: ignore[misc]  # the
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of a batch: the same tasks for the same arguments, in any process."""
-        self._ignored_start.on_start_offset()
+        from_offset = StreamOffset.from_json(start)
+        self._ignored_start.on_start_offset(from_offset)
         if self._last_end is None:
             self._last_end = end
-        from_offset = StreamOffset.from_json(start)
         if end == self._first_end != start and not from_offset.initial:
             raise Unsupported(
                 "this Spark asked for the end of a batch before it stated the newest offset of the checkpoint",

@@ -23,10 +23,10 @@ import pyarrow as pa
 
 from pyspark_ledger.connector.rows.message_values import column_texts, payload_text, place, rescue_column
 from pyspark_ledger.connector.rows.shape import RowShape
-from pyspark_ledger.ledger.errors import Corrupt, LedgerError, Refused
+from pyspark_ledger.ledger.errors import Corrupt, LedgerError, Outdated, Refused
 from pyspark_ledger.ledger.message.arrow_payload import decode_rows
 from pyspark_ledger.ledger.message.columns import ColumnFit
-from pyspark_ledger.ledger.message.entry import ParsedEntry, arrow_rows, is_marker
+from pyspark_ledger.ledger.message.entry import ParsedEntry, arrow_rows, is_marker, require_known_format
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.positions.row_selection import RowSelection
 from pyspark_ledger.ledger.rows.metadata_columns import (
@@ -80,11 +80,13 @@ class ArrowRows:
             try:
                 yield from self._entry(position, entry, f"entry {position} of {self._topic.text}")
             except LedgerError as failure:
-                if not self._rescues:
+                # The value of an outdated read has a column after a restart. So it is no value to rescue.
+                if not self._rescues or isinstance(failure, Outdated):
                     raise
                 yield self._undecodable(position, entry, failure.message)
 
     def _entry(self, position: Position, entry: ParsedEntry, where: str) -> list[pa.RecordBatch]:
+        require_known_format(entry.metadata, where)
         stated = arrow_rows(entry.metadata)
         if stated is None:
             raise Refused(

@@ -46,7 +46,7 @@ from pyspark_ledger.ledger.errors import Corrupt, LedgerError, Refused, Unavaila
 from pyspark_ledger.ledger.message.batch_encoder import OutgoingMessage, ProducerMetadata, encode_messages
 from pyspark_ledger.ledger.names import short_name
 from pyspark_ledger.ledger.position import Position
-from pyspark_ledger.ledger.protocol.actions import CreateLedger, LedgerDescription
+from pyspark_ledger.ledger.protocol.actions import CreateLedger
 from pyspark_ledger.ledger.protocol.ledgers import DEDUPLICATION_ENABLED
 from pyspark_ledger.ledger.rows.message_groups import RAW
 from pyspark_ledger.ledger.rows.metadata_columns import METADATA, WRITABLE_METADATA
@@ -69,7 +69,7 @@ _RETRY_MS, _PAUSE_MS = 30_000, 100
 
 def prepare_dead_letters(client: Client, name: str) -> None:
     """Create the dead letter ledger if it is missing. Raises Refused if it has no de-duplication, or has a schema."""
-    ledger: LedgerDescription = client.create(CreateLedger(name, exist_ok=True, deduplication=True, lists=False))
+    ledger = client.ask(CreateLedger(name, exist_ok=True, deduplication=True, lists=False))
     if ledger.properties.get(DEDUPLICATION_ENABLED) != "true":
         raise Refused(
             f"ledger {short_name(name)!r}, which option 'deadLetterLedger' names, was created without de-duplication",

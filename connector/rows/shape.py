@@ -37,7 +37,7 @@ from pyspark_ledger.connector.schema import (
     spark_schema,
 )
 from pyspark_ledger.ledger.errors import Refused
-from pyspark_ledger.ledger.message.columns import schema_bytes, schema_from_bytes, widens
+from pyspark_ledger.ledger.message.columns import common_type, schema_bytes, schema_from_bytes
 from pyspark_ledger.ledger.message.schema.documents import (
     PRIMITIVES,
     SCHEMA_BYTES_MAX,
@@ -45,7 +45,6 @@ from pyspark_ledger.ledger.message.schema.documents import (
     is_payload_schema,
     parse_schemas,
 )
-from pyspark_ledger.ledger.message.struct_fields import ordered_type
 from pyspark_ledger.ledger.protocol.actions import SchemaOfMany
 from pyspark_ledger.ledger.rows.message_groups import RAW
 from pyspark_ledger.ledger.rows.metadata_columns import METADATA
@@ -247,9 +246,7 @@ def _require_distinct(rows: Sequence[str], others: Sequence[str], ledger: str) -
 _HINT_APART = "Read the ledgers separately and use unionByName()"
 
 
-def shared_columns(
-    newest: Sequence[SchemaOfMany], written: Collection[str], *, any_schema: bool = False
-) -> pa.Schema | None:
+def shared_columns(newest: Sequence[SchemaOfMany], written: Collection[str], *, any_schema: bool) -> pa.Schema | None:
     """Return the union of the columns of ledgers. Returns None for ledgers of messages.
 
     `newest` are the newest schemas of the ledgers, `written` the names of ledgers with entries. If `any_schema` is set,
@@ -288,13 +285,12 @@ def _union(schemas: Sequence[SchemaOfMany]) -> pa.Schema:
                     "because Spark ignores case",
                     hint=_HINT_APART,
                 )
-            kind = ordered_type(field.type, existing.type)
-            if widens(existing.type, kind):
-                fields[field.name] = field.with_type(kind)
-            elif existing.type != kind and not widens(kind, existing.type):
+            kind = common_type(existing.type, field.type)
+            if kind is None:
                 raise Refused(
                     f"column {field.name!r} is {existing.type} in {owner} and {field.type} in {schema.names[0]}: "
                     f"one read cannot have both",
                     hint=_HINT_APART,
                 )
+            fields[field.name] = existing.with_type(kind)
     return pa.schema(list(fields.values()))

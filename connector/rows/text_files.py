@@ -3,6 +3,7 @@
 Rules
 - All texts are parsed before anything is appended. So a wrong line is refused, and nothing is appended.
 - A column of the ledger is parsed with the ledger's type. The type of another column is inferred from the whole text.
+  A column without any value has no type. It gets the type of the first value that a later text appends.
 - An empty field of CSV is null, unless it is quoted.
 - A row of a message has its payload in the column `value`. Two more columns are optional: the key, and the properties.
   The properties are a JSON object whose values are texts.
@@ -11,6 +12,7 @@ Rules
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
@@ -26,7 +28,7 @@ import pyarrow.json
 
 from pyspark_ledger.ledger.errors import NotFound, Refused
 from pyspark_ledger.ledger.json_errors import JSON_FAULTS
-from pyspark_ledger.ledger.message.columns import fields_beyond
+from pyspark_ledger.ledger.message.columns import ColumnFit, fields_beyond, is_typed, typed_columns
 
 if TYPE_CHECKING:
     from pyspark_ledger.ledger.api.ledger import Ledger
@@ -36,6 +38,7 @@ VALUE = "value"
 _BYTES_MAX = 2**31 - 2  # the largest block of Arrow's parsers
 _LINES = 1024 * 1024
 _SHOWN = 300
+_NULL_LINE = re.compile(rb"(?m)^[ \t\r]*(null)\b")  # Arrow's parser crashes if such a line is the first one
 
 
 class TextFormat(StrEnum):
@@ -93,16 +96,15 @@ def format_of(path: str) -> TextFormat:
 
 def append_rows(ledger: Ledger, texts: Iterable[RowText]) -> Position | None:
     """Append the rows of texts. Return the position after the last row, None if there is no row."""
-    columns: pa.Schema | None = None
+    columns, texts = None, list(texts)
     with suppress(NotFound):
         columns = ledger.schema()
     parsed = list[pa.Table]()
     for text in texts:
         rows = parse_rows(text, columns)
-        _require_types(rows, text.where)
-        columns = columns or rows.schema
+        columns = typed_columns(columns or rows.schema, rows.schema)
         parsed.append(_like(rows, parsed[0], text.where) if parsed else rows)
-    rows = pa.concat_tables(parsed)
+    rows = pa.concat_tables([_typed(rows, columns, text.where) for rows, text in zip(parsed, texts, strict=True)])
     return ledger.append(rows) if rows.num_rows else None
 
 
@@ -127,6 +129,9 @@ def parse_rows(text: RowText, columns: pa.Schema | None) -> pa.Table:
     where, written, data = text
     if len(data) > _BYTES_MAX:
         raise Refused(f"{where} has {len(data)} bytes, at most {_BYTES_MAX} are read at once", hint="Split the text")
+    if written is TextFormat.jsonl and (null := _NULL_LINE.search(data)):
+        line = data.count(b"\n", 0, null.start(1)) + 1
+        raise Refused(f"line {line} of {where} is null, expected a JSON object", hint="Nothing was appended")
     try:
         table = (_csv if written is TextFormat.csv else _json)(pa.BufferReader(data), max(len(data), _LINES), columns)
     except pa.ArrowException as wrong:
@@ -138,13 +143,11 @@ def parse_rows(text: RowText, columns: pa.Schema | None) -> pa.Table:
     return table
 
 
-def _require_types(rows: pa.Table, where: str) -> None:
-    for field in rows.schema:
-        if pa.types.is_null(field.type):
-            raise Refused(
-                f"column {field.name!r} of {where} has no value, so its type is unknown",
-                hint="Append a row with a value in this column first, or leave the column out",
-            )
+def _typed(rows: pa.Table, columns: pa.Schema, where: str) -> pa.Table:
+    """Return rows of a text. A column without values has the type that the ledger or a later text gives it."""
+    typed = typed_columns(rows.schema, columns)
+    fit = ColumnFit(typed)
+    return pa.Table.from_batches([fit.fit(batch, where) for batch in rows.to_batches()], typed)
 
 
 def _like(rows: pa.Table, first: pa.Table, where: str) -> pa.Table:
@@ -159,7 +162,7 @@ def _like(rows: pa.Table, first: pa.Table, where: str) -> pa.Table:
 
 
 def _csv(source: pa.BufferReader, block_bytes: int, columns: pa.Schema | None) -> pa.Table:
-    types = {} if columns is None else dict(zip(columns.names, columns.types, strict=True))
+    types = {field.name: field.type for field in columns or () if is_typed(field.type)}
     convert = pyarrow.csv.ConvertOptions(
         column_types=types, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
     )
@@ -171,9 +174,11 @@ def _csv(source: pa.BufferReader, block_bytes: int, columns: pa.Schema | None) -
 def _json(source: pa.BufferReader, block_bytes: int, columns: pa.Schema | None) -> pa.Table:
     known = columns or pa.schema([])
     # Arrow's parser cannot read dates, so they are read as texts and then cast.
-    texts = [field.with_type(pa.string()) if pa.types.is_date(field.type) else field for field in known]
+    typed = [field for field in known if is_typed(field.type)]
+    texts = [field.with_type(pa.string()) if pa.types.is_date(field.type) else field for field in typed]
     parse = pyarrow.json.ParseOptions(explicit_schema=pa.schema(texts), newlines_in_values=False)
     rows = pyarrow.json.read_json(source, pyarrow.json.ReadOptions(block_size=block_bytes), parse)
+    known = typed_columns(known, rows.schema)
     if beyond := fields_beyond(rows.schema, known):  # Arrow's cast would leave them out
         raise pa.ArrowInvalid(f"the ledger has no field {beyond[0].name!r} ({beyond[0].type}): leave it out")
     return rows.cast(

@@ -14,6 +14,7 @@ Rules
 from __future__ import annotations
 
 import atexit
+import os
 import shutil
 import socket
 import sys
@@ -25,12 +26,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark_ledger.connector.read.ledger.subscription import Heartbeat
+from pyspark_ledger.connector.session.default_store import session_store
 from pyspark_ledger.connector.session.ephemeral_disk import dies_with_its_machine
 from pyspark_ledger.connector.session.listeners import is_connect
 from pyspark_ledger.ledger.errors import LedgerError, Refused
-from pyspark_ledger.ledger.location import bucket_of, location_text, store_location
+from pyspark_ledger.ledger.location import bucket_of, location_text
 from pyspark_ledger.ledger.ownership import run_directory
-from pyspark_ledger.ledger.protocol.actions import Empty
+from pyspark_ledger.ledger.protocol.actions import StopBroker
 from pyspark_ledger.ledger.transport.certificates import EphemeralCertificates
 
 if TYPE_CHECKING:
@@ -86,7 +88,7 @@ class ServedStore:
         atexit.unregister(self.stop)
         self._before_stop()
         try:
-            self._client.call("shutdown", Empty(), deadline_ms=0)
+            self._client.ask(StopBroker(), deadline_ms=0)
         except LedgerError as gone:
             print(f"pyspark-ledger: the broker at {self.address} had ended: {gone}", file=sys.stderr)  # noqa: T201
         self._client.close()
@@ -94,7 +96,7 @@ class ServedStore:
 
 
 def serve_session(
-    spark: SparkSession, store: str | None, host: str | None, port: int, leave: Callable[[], object]
+    spark: SparkSession, store: str | os.PathLike[str] | None, host: str | None, port: int, leave: Callable[[], object]
 ) -> ServedStore:
     """Start the broker and ship its certificates. The caller registers the source with `address` and `options`.
 
@@ -105,7 +107,7 @@ def serve_session(
             "serve() starts a broker on the driver's host, and a client of Spark Connect does not run there",
             hint="Run `ledger serve` on that host, or set the store to a directory of that host",
         )
-    location = store_location(store)
+    location = session_store(spark, store)
     if "://" in location:
         raise Refused(f"{location} is a broker's address already", hint="register(spark, store=…) makes it the default")
     if not bucket_of(Path(location)):

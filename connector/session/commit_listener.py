@@ -117,7 +117,7 @@ class CursorMover:
                     f"{origin.store} is store {client.store_id} here, the query reads store {origin.store_id}",
                     hint="A path means a directory of the driver's host. From another host, use the broker's address",
                 )
-            client.call("cursor.mark_delete", request)
+            client.ask(request)
 
         try:
             key = origin.store, origin.store_id

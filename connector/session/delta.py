@@ -38,9 +38,9 @@ def delta_settings() -> Mapping[str, str]:
     }
 
 
-def with_packages(settings: Mapping[str, str], conf: Mapping[str, object]) -> dict[str, object]:
+def with_packages(settings: Mapping[str, str], conf: Mapping[str, str]) -> dict[str, str]:
     """Return `settings` overridden by `conf`. The lists of jars of both are joined."""
-    packages = [str(found) for found in (settings.get(PACKAGES), conf.get(PACKAGES)) if found]
+    packages = [found for found in (settings.get(PACKAGES), conf.get(PACKAGES)) if found]
     return {**settings, **conf, **({PACKAGES: ",".join(packages)} if packages else {})}
 
 

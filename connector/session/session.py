@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -64,8 +65,12 @@ of its other queries, as the time zone does.
 """
 
 
-def local_session(app_name: str, conf: Mapping[str, object], *, delta: bool = False) -> SparkSession:
-    """Return a local session on all cores with these settings. `conf` overrides them, and may have `_` for `.`."""
+def local_session(app_name: str | None, conf: Mapping[str, object], *, delta: bool = False) -> SparkSession:
+    """Return a session with these settings, or the running one. A new session is local unless its submit has a master.
+
+    `conf` overrides the submit's settings, and these override the settings of this module. In `conf`, a name may have
+    `_` for `.`.
+    """
     from pyspark.sql import SparkSession
 
     from pyspark_ledger.connector.session.delta import PACKAGES, delta_settings, with_packages
@@ -73,14 +78,43 @@ def local_session(app_name: str, conf: Mapping[str, object], *, delta: bool = Fa
     # Workers must run this interpreter. Spark's default is the `python3` of the path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName(app_name).master("local[*]")
-    # `getOrCreate` would set the values of the builder in an existing session too.
-    for setting in () if _is_running() else (*SETTINGS, *LOCAL_SETTINGS):
-        builder = builder.config(setting.name, setting.value)
-    settings = with_packages(delta_settings() if delta else {}, conf)
-    for name, value in settings.items():
-        builder = builder.config(name if "." in name else name.replace("_", "."), str(value))
-    return configure_session(_started(builder, settings.get(PACKAGES)), quiet=True)
+    named = {} if app_name is None else {"spark.app.name": app_name}
+    given = {name if "." in name else name.replace("_", "."): str(value) for name, value in conf.items()}
+    settings = {**named, **with_packages(delta_settings() if delta else {}, given)}
+    with _downloads(settings.get(PACKAGES)):
+        # `getOrCreate` would set the values of the builder in an existing session too.
+        kept = _is_running() or _is_remote(settings)
+        builder = SparkSession.builder
+        for name, value in (settings if kept else _with_defaults(settings, _submitted(settings))).items():
+            builder = builder.config(name, value)
+        return configure_session(builder.getOrCreate(), quiet=True)
+
+
+def _with_defaults(settings: Mapping[str, str], submitted: Mapping[str, str]) -> dict[str, str]:
+    """Return `settings`, and the settings of this module that neither they nor the submit have stated."""
+    local = {**submitted, **settings}.get("spark.master", "local").startswith("local")
+    defaults = {setting.name: setting.value for setting in (*SETTINGS, *(LOCAL_SETTINGS if local else ()))}
+    named = {"spark.master": "local[*]", "spark.app.name": "pyspark-ledger", **defaults}
+    return {name: value for name, value in named.items() if name not in submitted} | dict(settings)
+
+
+# Settings with which this process has started its JVM. They stay in the JVM when the session stops.
+_started_with: dict[str, str] = {}
+
+
+def _submitted(settings: Mapping[str, str]) -> dict[str, str]:
+    """Start Spark's JVM, and return the settings of `spark-submit`, `PYSPARK_SUBMIT_ARGS` and `spark-defaults.conf`.
+
+    The JVM gets `settings`, because it reads its memory and its packages while it starts.
+    """
+    from pyspark import SparkConf, SparkContext
+
+    if SparkContext._gateway is None:  # noqa: SLF001
+        _started_with.update(settings)
+        SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(settings.items())))  # noqa: SLF001
+    # Without a program to submit, Spark names the application so.
+    ours = {*_started_with.items(), ("spark.app.name", "pyspark-shell")}
+    return {name: value for name, value in SparkConf().getAll() if (name, value) not in ours}
 
 
 def _is_running() -> bool:
@@ -91,12 +125,20 @@ def _is_running() -> bool:
     return SparkSession.getActiveSession() is not None or SparkContext._active_spark_context is not None  # noqa: SLF001
 
 
-def _started(builder: SparkSession.Builder, packages: object) -> SparkSession:
-    """Return the session. Raises Unavailable, which names the packages, if the JVM ends while it downloads them."""
+def _is_remote(settings: Mapping[str, str]) -> bool:
+    """Return whether the session is one of a server of Spark Connect, which has settings of its own."""
+    from pyspark.sql.utils import is_remote
+
+    return is_remote() or "SPARK_REMOTE" in os.environ or "spark.remote" in settings
+
+
+@contextmanager
+def _downloads(packages: object) -> Iterator[None]:
+    """Raise Unavailable, which names the packages, if the JVM ends while it downloads them."""
     from pyspark.errors import PySparkRuntimeError
 
     try:
-        return builder.getOrCreate()
+        yield
     except PySparkRuntimeError as error:
         # The JVM downloads the packages before it answers, and ends without an error if the download fails.
         if not packages or error.getCondition() != "JAVA_GATEWAY_EXITED":

@@ -56,8 +56,9 @@ from pyspark_ledger.ledger.logs.steps import timed_step
 from pyspark_ledger.ledger.message.varints import gather
 from pyspark_ledger.ledger.names import canonical_name, partition_names
 from pyspark_ledger.ledger.positions.acknowledge_request import acknowledge_batches
-from pyspark_ledger.ledger.protocol.actions import AcknowledgeCommand, AskEnd, NameLedger
-from pyspark_ledger.ledger.protocol.cursors import NameCursor
+from pyspark_ledger.ledger.protocol.actions import AcknowledgeCommand, AskEnd
+from pyspark_ledger.ledger.protocol.cursors import DescribeCursor
+from pyspark_ledger.ledger.protocol.ledgers import AskPartitions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -171,14 +172,14 @@ class LedgerAcknowledgeWriter(DataSourceArrowWriter):
         self._column = position_column(schema, options)
         connection = self._connection()
         # Ledger and cursor must exist before any task runs.
-        count = connection.call(lambda client: client.call("partitions", NameLedger(self._ledger))).partitions
+        count = connection.ask(AskPartitions(self._ledger)).partitions
         self._incarnation = ""
         if count:
             # Only the first partition is checked, because a new partition has no cursor until its rows are read.
             self._require_cursor(connection, partition_names(self._ledger, 1)[0])
         else:
             self._require_cursor(connection, self._ledger)
-            self._incarnation = connection.call(lambda client: client.call("end", AskEnd(self._ledger))).incarnation
+            self._incarnation = connection.ask(AskEnd(self._ledger)).incarnation
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> PositionsMessage:
         """Return the positions of one task's rows. Runs on an executor."""
@@ -217,8 +218,8 @@ class LedgerAcknowledgeWriter(DataSourceArrowWriter):
         """Do nothing, because nothing was acknowledged."""
 
     def _require_cursor(self, connection: DriverConnection, log: str) -> None:
-        named = NameCursor(log, self._options.subscription or "", precise=False)
-        connection.call(lambda client: client.call("cursor.describe", named))
+        named = DescribeCursor(log, self._options.subscription or "", precise=False)
+        connection.ask(named)
 
     def _connection(self) -> DriverConnection:
         return DriverConnection(store_location(self._options.store), credentials=self._options.credentials())

@@ -7,7 +7,10 @@ Spark writes `offsets/N` before batch N runs. So the committer of batch N can re
 
 Rules
 - The digest of a batch's offsets covers the lines of the sources only. Reason: the line of metadata has the time at
-  which Spark planned the batch. The content of a line is not interpreted, so every version of the file is readable.
+  which Spark planned the batch. Exception: it leaves out the report that a ledger's offset has on Spark 4.0 and 4.1,
+  and the place of its store. Reason: two copies of a checkpoint that plan the same rows have different reports, and may
+  reach the store at different places. Otherwise the content of a line is not interpreted, so every version of the file
+  is readable.
 - Offsets are unknown ("") if this process cannot read the files, or if `metadata` names another query. Unknown
   offsets are no error.
 - A place is a path of this host, `file:`, `dbfs:` (mounted at `/dbfs`), `s3:` or `s3a:`. Spark and this process resolve
@@ -29,7 +32,7 @@ from typing import TYPE_CHECKING
 from pyspark_ledger.ledger.errors import LedgerError
 
 if TYPE_CHECKING:
-    from pyspark_ledger.offload.storage.s3_options import S3Options
+    from pyspark_ledger.ledger.objects.s3_options import S3Options
 
 Fetch = Callable[[str], bytes | None]
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
@@ -68,13 +71,26 @@ class Checkpoint:
         return "" if found is None else digest_of(found)
 
 
+_NOT_OF_ROWS = frozenset({"report", "store"})  # the incarnations tell the ledgers of two stores apart
+
+
 def digest_of(offsets: bytes) -> str:
     """Return the digest of a file of offsets, or "" for a file without sources."""
     version, _, rest = offsets.partition(b"\n")
     _, _, sources = rest.partition(b"\n")
     if not version.startswith(b"v") or not sources.strip():
         return ""
-    return hashlib.blake2b(sources.rstrip(b"\n"), digest_size=16).hexdigest()
+    lines = b"\n".join(map(_only_rows, sources.rstrip(b"\n").split(b"\n")))
+    return hashlib.blake2b(lines, digest_size=16).hexdigest()
+
+
+def _only_rows(line: bytes) -> bytes:
+    """Return the offset of a source without the members on which the rows of a batch do not depend."""
+    with suppress(ValueError):
+        offset = json.loads(line)
+        if isinstance(offset, dict) and "ledgers" in offset and offset.keys() & _NOT_OF_ROWS:
+            return json.dumps({name: value for name, value in offset.items() if name not in _NOT_OF_ROWS}).encode()
+    return line
 
 
 def _fetcher(location: str, s3: S3Options | None) -> Fetch:
@@ -110,8 +126,8 @@ def _has_credentials(s3: S3Options | None) -> bool:
 def _s3_fetcher(rest: str, s3: S3Options | None) -> Fetch:
     from dataclasses import replace
 
-    from pyspark_ledger.offload.storage.factory import open_object_store
-    from pyspark_ledger.offload.storage.s3_options import S3Options
+    from pyspark_ledger.ledger.objects.factory import open_object_store
+    from pyspark_ledger.ledger.objects.s3_options import S3Options
 
     options = replace(s3 or S3Options(), connect_timeout_ms=_S3_WAIT_MS, read_timeout_ms=_S3_WAIT_MS, attempts=1)
 

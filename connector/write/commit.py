@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -63,10 +63,10 @@ from pyspark_ledger.ledger.protocol.commits import (
     CommittedRun,
     CommittedRuns,
     LedgerParts,
-    NewestBatch,
     RepeatedBatches,
     StagedPart,
 )
+from pyspark_ledger.ledger.protocol.request import Ask
 
 if TYPE_CHECKING:
     from pyspark_ledger.connector.write.target import SinkTarget
@@ -74,7 +74,6 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger(__name__)
-Ask = Callable[[str, AskNewestBatch], NewestBatch]
 _staged: dict[tuple[str, str], int] = {}
 _UNKNOWN = Checkpoint("")
 
@@ -87,7 +86,7 @@ def is_repetition(ask: Ask, target: SinkTarget, query: str, batch: int) -> bool:
         if target.several or named is None
         else AskNewestBatch(named.name, query, named.incarnation)
     )
-    return batch <= ask("run.newest", request).batch
+    return batch <= ask(request).batch
 
 
 def is_repeated_task(ask: Ask, target: SinkTarget, query: str, batch: int) -> bool:
@@ -243,7 +242,7 @@ def nothing_staged(target: SinkTarget, version: str, query: str, batch: int) -> 
 def is_written(target: SinkTarget, query: str, batch: int) -> bool:
     """Return whether a batch is committed. Called on the driver."""
     connection = _connection(target)
-    return is_repetition(lambda *asked: connection.call(lambda client: client.call(*asked)), target, query, batch)
+    return is_repetition(connection.ask, target, query, batch)
 
 
 def commit_parts(
@@ -300,13 +299,9 @@ def _send(
 ) -> CommittedRun | CommittedRuns:
     query, batch, (most, least), once = run.query, run.batch, (run.id.most, run.id.least), run.once
     if target.several or target.named is None:
-        request = CommitRuns(query, batch, most, least, staged, once, origin)
-        several: CommittedRuns = connection.call(lambda client: client.call("runs.commit", request))
-        return several
+        return connection.ask(CommitRuns(query, batch, most, least, staged, once, origin))
     parts = [part for ledger in staged for part in ledger.parts]
-    single = CommitRun(target.named.name, query, batch, most, least, parts, once, origin)
-    one: CommittedRun = connection.call(lambda client: client.call("run.commit", single))
-    return one
+    return connection.ask(CommitRun(target.named.name, query, batch, most, least, parts, once, origin))
 
 
 def abort_parts(target: SinkTarget, messages: Sequence[PartMessage | None], batch: int) -> None:
@@ -319,7 +314,7 @@ def abort_parts(target: SinkTarget, messages: Sequence[PartMessage | None], batc
     parts = [part.part for message in existing for part in message.parts if part.object is None]
     if parts:
         connection = _connection(target)
-        connection.call(lambda client: client.call("run.abort", AbortRun(existing[0].query, batch, parts)))
+        connection.ask(AbortRun(existing[0].query, batch, parts))
 
 
 def _by_ledger(messages: Sequence[PartMessage]) -> list[LedgerParts]:

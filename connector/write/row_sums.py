@@ -7,7 +7,8 @@ a repeated batch has the rows of the stored batch.
     text, bytes   sum over all bytes, and over the mixed lengths of the values
     nested        the sums of the values inside, and of the lengths of lists
 
-Each column also counts its nulls. All sums are modulo 2**64. Rows that swap values of one column have equal sums, and
+Columns and the fields of structs are taken in the order of their names, because a write matches both by name. Each
+column also counts its nulls. All sums are modulo 2**64. Rows that swap values of one column have equal sums, and
 so have texts of equal lengths whose bytes have equal sums.
 """
 
@@ -35,7 +36,9 @@ class RowSums:
     def counted(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the record batches, and add their rows."""
         for batch in batches:
-            found = [batch.num_rows, *(number for column in batch.columns for number in _sums(column))]
+            names = batch.schema.names
+            columns = [batch.column(number) for number in sorted(range(len(names)), key=names.__getitem__)]
+            found = [batch.num_rows, *(number for column in columns for number in _sums(column))]
             self.sums = added(self.sums, found)
             yield batch
 
@@ -61,7 +64,7 @@ def _sums(column: pa.Array) -> Iterator[int]:
     kind = column.type
     yield column.null_count
     if pa.types.is_struct(kind):
-        for field in column.flatten():
+        for _, field in sorted(zip([f.name for f in kind], column.flatten(), strict=True), key=lambda pair: pair[0]):
             yield from _sums(field)
     elif pa.types.is_map(kind):
         yield from _sums(column.cast(pa.list_(kind.field(0))))

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from pyspark_ledger.connector.write.direct_part import DirectPart
+from pyspark_ledger.connector.write.direct_part import large_part
 from pyspark_ledger.connector.write.routing import by_ledger, by_partition, kept_columns
 from pyspark_ledger.connector.write.target import LedgerTarget, LedgerTargets, SinkTarget
 from pyspark_ledger.ledger.checksum import Buffer
@@ -34,7 +34,7 @@ from pyspark_ledger.ledger.protocol.commits import LedgerParts, OpenUpload, Part
 
 if TYPE_CHECKING:
     from pyspark_ledger.ledger.client.client import Client
-    from pyspark_ledger.ledger.client.part_writer import PartWriter
+    from pyspark_ledger.ledger.transport.part_writer import PartWriter
 
 _COLLECTED_BYTES_MAX = 64 * 1024 * 1024
 
@@ -66,7 +66,7 @@ def staged_parts(
     client: Client, target: SinkTarget, task: StagingTask, batches: Iterable[pa.RecordBatch]
 ) -> list[LedgerParts]:
     """Write the rows of a task to new staged parts, one for each ledger. After an error, abort unfinished uploads."""
-    streams: dict[str, _LedgerStream] = {}
+    streams: dict[str, _LedgerRows] = {}
     try:
         return _staged_parts(client, target, task, batches, streams)
     except BaseException:
@@ -80,15 +80,15 @@ def _staged_parts(
     target: SinkTarget,
     task: StagingTask,
     batches: Iterable[pa.RecordBatch],
-    streams: dict[str, _LedgerStream],
+    streams: dict[str, _LedgerRows],
 ) -> list[LedgerParts]:
     """Write the rows of a task. Add the writer of each ledger to `streams`."""
-    targets = LedgerTargets(target, client.call)
+    targets = LedgerTargets(target, client.ask)
     size = 0
     for number, batch in enumerate(batches):
         for ledger, rows in _routed(target, targets, batch, task.turn + number):
             if ledger.name not in streams:
-                streams[ledger.name] = _LedgerStream(client, target, ledger, task)
+                streams[ledger.name] = _LedgerRows(client, target, ledger, task)
             streams[ledger.name].add(rows)
         size += batch.nbytes
         if size > _COLLECTED_BYTES_MAX and len(streams) > 1:
@@ -117,8 +117,8 @@ def _routed(
             yield targets.partition(ledger, partition), part
 
 
-class _LedgerStream:
-    """Writer of one ledger's rows. It collects rows until they fill an entry."""
+class _LedgerRows:
+    """Rows of a task for one ledger. It collects rows until they fill an entry, and entries until the part is large."""
 
     def __init__(self, client: Client, target: SinkTarget, ledger: LedgerTarget, task: StagingTask) -> None:
         self._client, self._target, self._ledger, self._task = client, target, ledger, task
@@ -127,7 +127,9 @@ class _LedgerStream:
         self._collected: list[pa.RecordBatch] = []
         self._size = 0
         self._encoder = RowEncoder(target.compression)
-        self._writer: PartWriter | DirectPart | None = None
+        self._first: list[tuple[list[Buffer], int]] = []  # the entries, until the part is opened
+        self._first_bytes = 0
+        self._part: PartWriter | None = None
         self._ordinal = 0
 
     def add(self, rows: pa.RecordBatch) -> None:
@@ -148,35 +150,48 @@ class _LedgerStream:
     def rest(self) -> None:
         """Write the collected rows, and close the part's file. The next write opens the file again."""
         self._write()
-        if self._writer is not None:
-            self._writer.rest()
+        if self._first:
+            self._open(large=False)
+        if self._part is not None:
+            self._part.rest()
 
     def abort(self) -> None:
         """Abort an upload into the bucket. A part that was sent to the broker stays until the broker deletes it."""
-        if isinstance(self._writer, DirectPart):
-            self._writer.abort()
+        if self._part is not None:
+            self._part.abort()
 
     def close(self) -> StagedPart | None:
         """Write the collected rows, and return the complete part. Returns None if there were no rows."""
         self._write()
-        return None if self._writer is None else self._writer.close()
+        if self._first:
+            self._open(large=False)
+        return None if self._part is None else self._part.close()
 
     def _write(self) -> None:
         batches, self._collected, self._size = self._collected, [], 0
         if not batches:
             return
-        if self._writer is None:
-            query, batch, run = self._task.query, self._task.batch, self._task.run
-            part_run = PartRun(query, batch, run.most, run.least, self._ledger.block_bytes, system_clock_ms())
-            if self._ledger.upload_from < 0:
-                self._writer = self._client.stage_part(query, batch, part_run)
-            else:
-                upload = OpenUpload(query, batch, self._ledger.name, self._task.task)
-                self._writer = DirectPart(
-                    self._client, upload, part_run, self._ledger.upload_from, self._target.uploads
-                )
         for entry, rows in self._entries(batches):
-            self._writer.write(entry, rows)
+            if self._part is not None:
+                self._part.write(entry, rows)
+                continue
+            self._first.append((entry, rows))
+            self._first_bytes += sum(memoryview(buffer).nbytes for buffer in entry)
+            if self._first_bytes >= self._ledger.upload_from:
+                self._open(large=self._ledger.upload_from >= 0)
+
+    def _open(self, *, large: bool) -> None:
+        """Open the part, and write its first entries. A `large` part goes into the bucket."""
+        query, batch, run = self._task.query, self._task.batch, self._task.run
+        part_run = PartRun(query, batch, run.most, run.least, self._ledger.block_bytes, system_clock_ms())
+        if large:
+            upload = OpenUpload(query, batch, self._ledger.name, self._task.task)
+            self._part = large_part(self._client, upload, part_run, self._target.uploads)
+        else:
+            self._part = self._client.stage_part(query, batch, part_run)
+        entries, self._first = self._first, []
+        for entry, rows in entries:
+            self._part.write(entry, rows)
 
     def _entries(self, batches: list[pa.RecordBatch]) -> Iterator[tuple[list[Buffer], int]]:
         """Yield an entry with these rows, and its number of rows. If it does not fit a block, halve the rows."""

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from pyspark_ledger.connector.connection import DriverConnection
 from pyspark_ledger.connector.options.options import LedgerOptions, require_ledger
-from pyspark_ledger.connector.schema import Ask, columns_to_write, require_writable, resolve_columns, spark_schema
+from pyspark_ledger.connector.schema import columns_to_write, require_writable, resolve_columns, spark_schema
 from pyspark_ledger.connector.write.routing import LEDGER, own_columns
 from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.errors import NotFound, Refused
@@ -30,22 +30,22 @@ from pyspark_ledger.ledger.message.entry import STAMP_BYTES_MAX
 from pyspark_ledger.ledger.names import canonical_name, partition_name, short_name
 from pyspark_ledger.ledger.protocol.actions import (
     CreateLedger,
+    DescribeLedger,
     GetSchema,
     LedgerDescription,
-    NameLedger,
     RegisterSchema,
     SchemaVersion,
 )
+from pyspark_ledger.ledger.protocol.request import Ask
 from pyspark_ledger.ledger.segment.format import entry_bytes_max
 from pyspark_ledger.ledger.version import __version__
 
 if TYPE_CHECKING:
-    import msgspec
     from pyspark.sql.types import StructType
 
     from pyspark_ledger.ledger.client.credentials import Credentials
     from pyspark_ledger.ledger.message.column_encoding import Compression
-    from pyspark_ledger.offload.storage.s3_options import S3Options
+    from pyspark_ledger.ledger.objects.s3_options import S3Options
 
 _BLOCK_BYTES = "ledger.blockBytes"
 _BLOCK_BYTES_DEFAULT = 64 * 1024 * 1024
@@ -113,11 +113,10 @@ def prepare_target(options: LedgerOptions, schema: StructType) -> SinkTarget:
     credentials = options.credentials()
     connection = DriverConnection(location, create=True, credentials=credentials)
 
-    def ask(action: str, request: msgspec.Struct) -> Any:
-        return connection.call(lambda client: client.call(action, request))
-
     merge = options.merge_schema
-    named = ledger_target(ask, name, columns, options.entry_bytes, create=True, merge=merge) if name else None
+    named = (
+        ledger_target(connection.ask, name, columns, options.entry_bytes, create=True, merge=merge) if name else None
+    )
     several = routed or (named is not None and named.partitions > 0)
     client = connection.client
     writes = [] if several or named is None else [named.name]
@@ -187,21 +186,21 @@ class LedgerTargets:
 def _describe(ask: Ask, name: str, *, create: bool) -> LedgerDescription:
     """Return the ledger's description. If `create` is set, create a missing ledger."""
     try:
-        description: LedgerDescription = ask("describe", NameLedger(name))
+        description = ask(DescribeLedger(name))
     except NotFound as missing:
         if not create:
             raise NotFound(
                 f"rows name ledger {short_name(name)!r} in {LEDGER!r}, but this ledger does not exist",
                 hint=f"Create the ledger, or write with option 'createLedgers'. {missing.hint}",
             ) from None
-        description = ask("create", CreateLedger(name, exist_ok=True, lists=False))
+        description = ask(CreateLedger(name, exist_ok=True, lists=False))
     return description
 
 
 def _registered_schema(ask: Ask, description: LedgerDescription, columns: pa.Schema) -> SchemaVersion:
     """Return the ledger's registered columns. If there are none, register `columns`."""
     name = description.name
-    schema: SchemaVersion = ask("schema.get", GetSchema(name))
+    schema = ask(GetSchema(name))
     if schema.version < 0:
         if description.entries:
             raise Refused(
@@ -209,7 +208,7 @@ def _registered_schema(ask: Ask, description: LedgerDescription, columns: pa.Sch
                 f"rows with columns {', '.join(columns.names)} were given",
                 hint="Write rows to another ledger",
             )
-        schema = ask("schema.register", RegisterSchema(name, schema_bytes(columns)))
+        schema = ask(RegisterSchema(name, schema_bytes(columns)))
     return schema
 
 

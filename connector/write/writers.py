@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 class LedgerBatchWriter(DataSourceArrowWriter):
     """Writer of a DataFrame. `application` is the write's `txnAppId` and `txnVersion`, None for an unnamed write."""
 
-    def __init__(self, target: SinkTarget, version: str, application: tuple[str, int] | None = None) -> None:
+    def __init__(self, target: SinkTarget, version: str, application: tuple[str, int] | None) -> None:
         self._target = target
         self._version = version
         self._once = application is None
@@ -100,7 +100,7 @@ class LedgerStreamWriter(*stream_writer_classes()):  # type: ignore[misc]  # the
         query, batch = running_batch()
         knows_offsets = self._readable_query == query
         may_skip = knows_offsets and self._repeated != "append"
-        if may_skip and is_repeated_task(sink_client(self._target).call, self._target, query, batch):
+        if may_skip and is_repeated_task(sink_client(self._target).ask, self._target, query, batch):
             return nothing_staged(self._target, self._version, query, batch)
         summed = not knows_offsets
         return stage_rows(self._target, self._version, query, batch, iterator, running_task(), summed=summed)

@@ -36,7 +36,7 @@ print("copied:", spark.read.format("ledger").load("copied").count())
 
 # COMMAND ----------
 
-print(probe_platform(spark, store=store))
+print(probe_platform(spark))
 
 # COMMAND ----------
 

@@ -33,8 +33,9 @@ from pyspark_ledger.ledger.protocol.actions import AcknowledgeCommand, AskEnd
 from pyspark_ledger.ledger.protocol.cursors import (
     AskAckedRanges,
     CursorProperties,
+    DeleteCursor,
+    DescribeCursor,
     MarkDelete,
-    NameCursor,
     ResetCursor,
     SkipEntries,
 )
@@ -67,9 +68,8 @@ class Cursor:
 
         Without `precise` the broker reads no file. It estimates the rows and bytes of the backlog from averages.
         """
-        request = NameCursor(self.ledger.name, self.name, precise=precise)
-        found: CursorState = self.ledger.client.call("cursor.describe", request)
-        return found
+        request = DescribeCursor(self.ledger.name, self.name, precise=precise)
+        return self.ledger.client.ask(request)
 
     def read(self) -> tuple[pa.Table, Position]:
         """Return all unacknowledged rows, and the position to acknowledge after you have processed them."""
@@ -94,7 +94,7 @@ class Cursor:
         if not wanted:
             return self._table([]), set()
         asked = AskAckedRanges(self.ledger.name, self.name, PositionRange(wanted[0], wanted[-1].next()))
-        selection = RowSelection(self.ledger.client.call("cursor.holes", asked).info)
+        selection = RowSelection(self.ledger.client.ask(asked).info)
         first = self.state(precise=False).next_position
         done = {position for position in wanted if position < first or selection.skips(position)}
         batches = [
@@ -110,7 +110,7 @@ class Cursor:
     def acknowledge(self, position: Position) -> None:
         """Acknowledge everything before `position`."""
         require_positions(position=position)
-        self.ledger.client.call("cursor.mark_delete", MarkDelete(self.ledger.name, self.name, position))
+        self.ledger.client.ask(MarkDelete(self.ledger.name, self.name, position))
 
     def acknowledge_rows(self, positions: Iterable[tuple[int, int] | tuple[int, int, int]]) -> CursorState:
         """Acknowledge entries `(segment id, entry)` and rows of entries `(segment id, entry, row)`, in any order.
@@ -128,22 +128,24 @@ class Cursor:
         """Acknowledge the next `entries` unacknowledged entries; -1 acknowledges the whole backlog."""
         start, end = (
             self.state(precise=False).next_position,
-            self.ledger.client.call("end", AskEnd(self.ledger.name)).end,
+            self.ledger.client.ask(AskEnd(self.ledger.name)).end,
         )
         request = SkipEntries(self.ledger.name, self.name, entries, start, end)
-        state: CursorState = self.ledger.client.call("cursor.skip", request)
-        return state
+        return self.ledger.client.ask(request)
 
     def set_properties(self, values: Mapping[str, str], remove: Iterable[str] = ()) -> dict[str, str]:
         """Set and remove properties of the cursor. Return all its properties."""
         request = CursorProperties(self.ledger.name, self.name, dict(values), list(remove))
-        state: CursorState = self.ledger.client.call("cursor.properties", request)
+        state = self.ledger.client.ask(request)
         return state.properties
 
     def reset(self, position: Position) -> None:
-        """Move the cursor to a position, also backwards. Raises Refused before the log's start or after its end."""
+        """Move the cursor to a position, also backwards. EARLIEST is the log's start, LATEST its end.
+
+        Raises Refused for another position before the log's start or after its end.
+        """
         require_positions(position=position)
-        self.ledger.client.call("cursor.reset", ResetCursor(self.ledger.name, self.name, position))
+        self.ledger.client.ask(ResetCursor(self.ledger.name, self.name, position))
 
     def seek(self, time: Time) -> Position:
         """Move the cursor to the first entry that the broker stored at or after a time. Return its position.
@@ -156,7 +158,7 @@ class Cursor:
 
     def delete(self) -> None:
         """Delete the cursor. After that, retention can delete the rows that it had not acknowledged."""
-        self.ledger.client.call("cursor.delete", NameCursor(self.ledger.name, self.name))
+        self.ledger.client.ask(DeleteCursor(self.ledger.name, self.name))
 
     def _table(self, batches: Iterable[pa.RecordBatch]) -> pa.Table:
-        return rows_as_table(batches, registered_columns(self.ledger.client, self.ledger.name))
+        return rows_as_table(batches, registered_columns(self.ledger.client.ask, self.ledger.name))

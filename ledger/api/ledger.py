@@ -4,7 +4,8 @@ An *entry* is the unit of storage: the rows or messages that were written togeth
 of one reader. A *chunk* is a part of a message that is too large for one entry.
 
 Rules
-- The first append of rows registers their columns. Rows of later appends must have these columns.
+- The first append of rows registers their columns. Rows of later appends must have these columns. A column in which all
+  rows were null gets the type of its first value.
 - If the first append is a message (bytes), the ledger accepts only messages.
 - An append returns when it is durable.
 - `repr` and a notebook's display show the present state, which they request from the broker.
@@ -34,7 +35,13 @@ from pyspark_ledger.ledger.clock import monotonic_ms, new_id, system_clock_ms
 from pyspark_ledger.ledger.display.ledger_picture import ledger_html, ledger_text
 from pyspark_ledger.ledger.errors import NotFound, Refused
 from pyspark_ledger.ledger.message.arrow_payload import arrow_metadata
-from pyspark_ledger.ledger.message.columns import ColumnFit, require_columns, schema_bytes, schema_from_bytes
+from pyspark_ledger.ledger.message.columns import (
+    ColumnFit,
+    require_columns,
+    schema_bytes,
+    schema_from_bytes,
+    typed_columns,
+)
 from pyspark_ledger.ledger.message.entry import encode_entry
 from pyspark_ledger.ledger.message.schema.documents import parse_schemas
 from pyspark_ledger.ledger.position import EARLIEST, Position, PositionRange
@@ -47,7 +54,6 @@ if TYPE_CHECKING:
     from pyspark_ledger.ledger.client.client import Client
     from pyspark_ledger.ledger.client.message_producer import MessageProducer
     from pyspark_ledger.ledger.protocol.actions import LedgerDescription, LedgerEnd
-    from pyspark_ledger.ledger.protocol.cursors import CursorState
 
 Rows: TypeAlias = "pa.Table | pa.RecordBatch | list[Mapping[str, object]]"
 
@@ -105,7 +111,7 @@ class Ledger(LedgerAdmin):
         from pyspark_ledger.ledger.message.outgoing.batching import Batching
 
         batching = Batching(batching_max_messages, batching_max_bytes, batching_max_publish_delay_ms)
-        self.client.call("create", CreateLedger(self.name, exist_ok=True, lists=False))
+        self.client.ask(CreateLedger(self.name, exist_ok=True, lists=False))
         return open_producer(
             self.client,
             self.name,
@@ -138,7 +144,7 @@ class Ledger(LedgerAdmin):
         until = None if wait_ms is None else monotonic_ms() + wait_ms
         while True:
             left = _TAIL_MS if until is None else max(until - monotonic_ms(), 0)
-            log: LedgerEnd = self.client.call("end", AskEnd(self.name, at, min(left, _TAIL_MS)))
+            log = self.client.ask(AskEnd(self.name, at, min(left, _TAIL_MS)))
             if log.end > at:
                 if log.rows_since:
                     yield from self._tables(PositionRange(at, log.end))
@@ -148,85 +154,101 @@ class Ledger(LedgerAdmin):
             at = max(at, log.end)
 
     def cursor(self, name: str, start: Position = EARLIEST) -> Cursor:
-        """Return the durable cursor of this name. Create it at `start` if it does not exist."""
+        """Return the durable cursor of this name. Create it at `start` if it does not exist.
+
+        Raises DataLoss, and creates no cursor, if retention has deleted entries after `start`.
+        """
         require_positions(start=start)
-        state: CursorState = self.client.call("cursor.open", OpenCursor(self.name, name, start))
+        state = self.client.ask(OpenCursor(self.name, name, start))
         return Cursor(self, state.cursor)
 
     def end(self) -> LedgerEnd:
         """Return the start and the end of the log."""
-        found: LedgerEnd = self.client.call("end", AskEnd(self.name))
-        return found
+        return self.client.ask(AskEnd(self.name))
 
     def describe(self) -> LedgerDescription:
         """Return the full description of the ledger."""
-        found: LedgerDescription = self.client.call("describe", DescribeLedger(self.name))
-        return found
+        return self.client.ask(DescribeLedger(self.name))
 
     def schema(self) -> pa.Schema | None:
         """Return the registered columns; None for a ledger of messages, or before the first append."""
-        return registered_columns(self.client, self.name)
+        return registered_columns(self.client.ask, self.name)
 
     def register_payload_schemas(self, schemas: str | bytes) -> int:
         """Register the schemas of the messages' payloads. Return the newest version.
 
         Creates the ledger if it does not exist. Each message names the schema version of its payload.
         """
-        self.client.call("create", CreateLedger(self.name, exist_ok=True, lists=False))
+        self.client.ask(CreateLedger(self.name, exist_ok=True, lists=False))
         return register_payload_schemas(
             self.client, self.name, parse_schemas(schemas, f"the argument for ledger {self.name}")
         )
 
     def _tables(self, range_: PositionRange) -> Iterator[pa.Table]:
         """Yield the rows of a range in several tables, so that a large backlog does not have to fit into memory."""
-        parts = self.client.call("split", SplitRequest(self.name, range_, _TABLE_BYTES, SPLIT_PARTS_MAX)).parts
+        parts = self.client.ask(SplitRequest(self.name, range_, _TABLE_BYTES, SPLIT_PARTS_MAX)).parts
         for part in parts:
             if part.rows:
                 yield self.read(part.range.start, part.range.end)
 
-    def _registered(self, given: pa.Schema) -> tuple[pa.Schema, int]:
+    def _registered(self, rows: pa.Table) -> tuple[pa.Schema, int]:
+        """Return the ledger's columns and their version. First register columns and types that the ledger lacks."""
+        given = rows.schema
         if not given.names:
             raise Refused(f"rows without columns cannot be appended to {self.name}", hint="Add at least one column")
-        found = self.client.call("schema.get", GetSchema(self.name))
+        found = self.client.ask(GetSchema(self.name))
         if found.version < 0:
-            entries = self.client.describe(self.name, lists=False).entries
+            entries = self.client.ask(DescribeLedger(self.name, lists=False)).entries
             if entries:
                 raise Refused(
                     f"ledger {self.name} has messages ({entries} entries), rows with {len(given)} columns were given",
                     hint="Append rows to another ledger",
                 )
             columns = pa.schema([field.with_nullable(True) for field in given])
-            found = self.client.call("schema.register", RegisterSchema(self.name, schema_bytes(columns)))
+            found = self.client.ask(RegisterSchema(self.name, schema_bytes(columns)))
         require_columns_registered(found, self.name)
-        registered = schema_from_bytes(found.arrow_schema, self.name)
-        require_columns(given, registered, self.name)
-        return registered, found.version
+        while True:
+            registered = schema_from_bytes(found.arrow_schema, self.name)
+            columns = typed_columns(registered, given)
+            require_columns(given, columns, self.name)
+            if columns.equals(registered):
+                return registered, found.version
+            self._fitted(rows, columns)  # refuses rows before it registers the types of their columns
+            request = RegisterSchema(self.name, schema_bytes(columns), found.version)
+            found = self.client.ask(request)  # of another writer's, if that was first
 
-    def _entries(self, kept: KeptProducer, rows: Rows | bytes) -> list[Entry]:
+    def _entries(self, kept: KeptProducer, rows: Rows | bytes, *, registers: bool = True) -> list[Entry]:
         if isinstance(rows, bytes):
             return [self._message(kept, rows)]
         if isinstance(rows, list) and not rows:
             return []
-        given, columns = self._given(kept, rows)
-        fit, where = ColumnFit(columns.schema), f"the data appended to {self.name}"
-        pieces = [
-            piece for batch in given.combine_chunks().to_batches() for piece in entry_pieces(fit.fit(batch, where))
-        ]
+        given, columns = self._given(kept, rows, registers=registers)
+        batches = self._fitted(given.combine_chunks(), columns.schema)
+        pieces = [piece for batch in batches for piece in entry_pieces(batch)]
         return [_entry(kept, piece, columns.version) for piece in pieces]
 
-    def _given(self, kept: KeptProducer, rows: Rows) -> tuple[pa.Table, Columns]:
+    def _fitted(self, rows: pa.Table, columns: pa.Schema) -> list[pa.RecordBatch]:
+        """Return the rows with exactly these columns. Raises Refused if a value would be lost."""
+        fit, where = ColumnFit(columns), f"the data appended to {self.name}"
+        return [fit.fit(batch, where) for batch in rows.to_batches()]
+
+    def _given(self, kept: KeptProducer, rows: Rows, *, registers: bool) -> tuple[pa.Table, Columns]:
         """Return rows as a table, and the ledger's columns.
 
         `kept` is the producer that the client keeps for later appends. If the rows do not have the columns of `kept`,
-        this method asks the broker for the present columns. Reason: another writer may have added columns.
+        this method asks the broker for the present columns. Reason: another writer may have added columns. The method
+        registers the types of columns that have none, or without `registers` raises Refused.
         """
         if kept.columns is not None:
             with suppress(Refused):
                 given = rows_table(rows, kept.columns.schema)
                 require_columns(given.schema, kept.columns.schema, self.name)
-                return given, kept.columns
+                if typed_columns(kept.columns.schema, given.schema).equals(kept.columns.schema):
+                    return given, kept.columns
+        if not registers:
+            raise Refused(f"the rows do not have the columns that the producer of {self.name} keeps")
         given = rows_table(rows, self.schema())
-        kept.columns = Columns(*self._registered(given.schema))
+        kept.columns = Columns(*self._registered(given))
         return given, kept.columns
 
     def _message(self, kept: KeptProducer, value: bytes) -> Entry:

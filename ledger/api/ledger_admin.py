@@ -23,14 +23,15 @@ from pyspark_ledger.ledger.display.progress_bar import progress_bar
 from pyspark_ledger.ledger.errors import Unavailable
 from pyspark_ledger.ledger.names import short_name
 from pyspark_ledger.ledger.position import Position
-from pyspark_ledger.ledger.protocol.actions import NameLedger
 from pyspark_ledger.ledger.protocol.ledgers import (
+    AskOffload,
     ChangePolicy,
     ChangeProperties,
     OffloadPrefix,
     OffloadStatus,
     SealLedger,
-    SealReply,
+    TerminateLedger,
+    TrimLedger,
 )
 from pyspark_ledger.ledger.protocol.reads import SeekTime
 from pyspark_ledger.ledger.times import Time, require_time
@@ -64,8 +65,7 @@ class LedgerAdmin:
 
     def trim(self) -> TrimReply:
         """Delete the segments that no cursor needs and that retention does not keep. By default retention keeps all."""
-        done: TrimReply = self.client.call("trim", NameLedger(self.name))
-        return done
+        return self.client.ask(TrimLedger(self.name))
 
     def offload(
         self, until: Position | None = None, *, seal: bool = False, wait: bool = True, progress: bool = False
@@ -77,7 +77,7 @@ class LedgerAdmin:
 
         Raises Refused if no bucket is configured, and Unavailable if the broker could not copy a segment.
         """
-        status: OffloadStatus = self.client.call("offload", OffloadPrefix(self.name, until, seal=seal))
+        status = self.client.ask(OffloadPrefix(self.name, until, seal=seal))
         if wait:
             status = await_offload(self.client, status, progress=progress)
         if wait and status.failure:
@@ -86,15 +86,14 @@ class LedgerAdmin:
 
     def offload_status(self) -> OffloadStatus:
         """Return the progress of the last offload, and the number of segments in object storage."""
-        found: OffloadStatus = self.client.call("offload.status", NameLedger(self.name))
-        return found
+        return self.client.ask(AskOffload(self.name))
 
     def seal(self, older_than_ms: int = 0) -> bool:
         """Seal the open segment if it has an entry and is at least `older_than_ms` old. Return whether it was sealed.
 
         The next append opens a new segment.
         """
-        found: SealReply = self.client.call("seal", SealLedger(self.name, older_than_ms))
+        found = self.client.ask(SealLedger(self.name, older_than_ms))
         return found.sealed
 
     def terminate(self) -> Position:
@@ -102,14 +101,12 @@ class LedgerAdmin:
 
         Returns `(-1, -1)` if the ledger never had an entry.
         """
-        last: Position = self.client.call("terminate", NameLedger(self.name)).position
-        return last
+        return self.client.ask(TerminateLedger(self.name)).position
 
     def change_properties(self, values: Mapping[str, str], remove: Collection[str] = ()) -> dict[str, str]:
         """Set and remove properties of the ledger. Return all its properties."""
         request = ChangeProperties(self.name, dict(values), list(remove))
-        properties: dict[str, str] = self.client.call("properties", request).properties
-        return properties
+        return self.client.ask(request).properties
 
     def position_at(self, time: Time) -> Position:
         """Return the position of the first entry that the broker stored at or after a time.
@@ -119,8 +116,7 @@ class LedgerAdmin:
         Refused for any other time.
         """
         milliseconds = require_time("the time", time, HOST_ZONE)
-        found: Position = self.client.call("seek", SeekTime(self.name, milliseconds)).position
-        return found
+        return self.client.ask(SeekTime(self.name, milliseconds)).position
 
 
 def await_offload(client: Client, found: OffloadStatus, *, progress: bool) -> OffloadStatus:
@@ -135,10 +131,9 @@ def await_offload(client: Client, found: OffloadStatus, *, progress: bool) -> Of
             if found.state not in _ACTIVE:
                 return found
             pause(_ASK_MS)
-            found = client.call("offload.status", NameLedger(found.name))
+            found = client.ask(AskOffload(found.name))
 
 
 def change_policy(client: Client, request: ChangePolicy) -> Policies:
     """Set and remove policies of a ledger or namespace, as the request says. Return the policies."""
-    found: Policies = client.call("policy", request)
-    return found
+    return client.ask(request)

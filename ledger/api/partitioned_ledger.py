@@ -29,8 +29,8 @@ from pyspark_ledger.ledger.message.columns import ColumnFit
 from pyspark_ledger.ledger.names import partition_names, short_name
 from pyspark_ledger.ledger.partition_routing import murmur3_32, require_hashing_scheme
 from pyspark_ledger.ledger.position import EARLIEST, Position
-from pyspark_ledger.ledger.protocol.actions import NameLedger
-from pyspark_ledger.ledger.protocol.ledgers import ChangePartitions
+from pyspark_ledger.ledger.protocol.actions import ChangePartitions
+from pyspark_ledger.ledger.protocol.ledgers import AskPartitions
 
 if TYPE_CHECKING:
     from pyspark_ledger.ledger.client.client import Client
@@ -51,7 +51,7 @@ class PartitionedLedger(Ledger):
 
     def partitions(self) -> list[Ledger]:
         """Return the partitions that exist now. Raises NotFound if the partitioned ledger was deleted."""
-        count = self.client.call("partitions", NameLedger(self.name)).partitions
+        count = self.client.ask(AskPartitions(self.name)).partitions
         if not count:
             hint = "The ledger was deleted: create it again with `create_partitioned`"
             raise NotFound(f"there is no partitioned ledger {short_name(self.name)!r}", hint=hint)
@@ -62,7 +62,7 @@ class PartitionedLedger(Ledger):
 
         Producers that are created afterwards use all partitions. Earlier producers use the earlier partitions.
         """
-        self.client.call("partitions.extend", ChangePartitions(self.name, partitions))
+        self.client.ask(ChangePartitions(self.name, partitions))
 
     def seal(self, older_than_ms: int = 0) -> bool:
         """Seal the open segment (file) of each partition if it has an entry and is at least `older_than_ms` old.
@@ -91,10 +91,9 @@ class PartitionedLedger(Ledger):
         if isinstance(rows, bytes):
             return part.append(rows)
         given = rows_table(rows, self.schema())
-        columns, _ = self._registered(given.schema)
-        fit, where = ColumnFit(columns), f"the data appended to {self.name}"
+        columns, _ = self._registered(given)
         # A first append registers the columns of a partition, which must be the columns of the whole ledger.
-        return part.append(pa.Table.from_batches([fit.fit(batch, where) for batch in given.to_batches()], columns))
+        return part.append(pa.Table.from_batches(self._fitted(given, columns), columns))
 
     def _append_kept(self, rows: Rows | bytes) -> Position | None:
         """Append with the idle producer that the client keeps for the next partition.
@@ -111,7 +110,8 @@ class PartitionedLedger(Ledger):
         entries: list[Entry] = []
         try:
             with suppress(Refused):  # `append` raises this error again, with the partitioned ledger's name
-                entries = part._entries(kept, rows)  # noqa: SLF001 — a partition is a ledger
+                # `append` registers a type for the whole ledger, before a partition has it.
+                entries = part._entries(kept, rows, registers=False)  # noqa: SLF001 — a partition is a ledger
             return kept.append(entries) if entries else None
         except (NothingAppended, NotFound):
             kept.end()

@@ -18,9 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -32,11 +33,11 @@ from pyspark_ledger.ledger.cursor.cursor_acknowledgements import CursorPlace
 from pyspark_ledger.ledger.cursor.cursors import CursorTable
 from pyspark_ledger.ledger.errors import DataLoss, LedgerError, NotFound, Refused
 from pyspark_ledger.ledger.log.context import LogContext
-from pyspark_ledger.ledger.log.queries import log_description, log_end, prefix, prefix_left, reading_left
+from pyspark_ledger.ledger.log.remaining import prefix_left, reading_left
 from pyspark_ledger.ledger.log.segments.log_segments import LogSegment, LogSegments
 from pyspark_ledger.ledger.log.segments.segment_list import SegmentList
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot
-from pyspark_ledger.ledger.log.syncs.pool import SyncPool
+from pyspark_ledger.ledger.log.sync_pool import SyncPool
 from pyspark_ledger.ledger.metadata.read_only import MetadataView
 from pyspark_ledger.ledger.metadata.records import TABLES, Metadata
 from pyspark_ledger.ledger.metadata.segment_records import SegmentRecord
@@ -52,17 +53,20 @@ from pyspark_ledger.ledger.position import Position, PositionRange
 from pyspark_ledger.ledger.positions.position_set import PositionSet
 from pyspark_ledger.ledger.protocol.actions import (
     AskEnd,
+    AskSchemas,
     DescribeLedger,
-    Empty,
     GetSchema,
     LedgerDescription,
     LedgerNames,
-    NameLedger,
+    ListLedgers,
     SchemaVersion,
     SegmentDescription,
 )
-from pyspark_ledger.ledger.protocol.ledgers import PartitionCount
+from pyspark_ledger.ledger.protocol.cursors import AskAckedRanges, DescribeCursor
+from pyspark_ledger.ledger.protocol.ledgers import AskPartitions, PartitionCount
 from pyspark_ledger.ledger.protocol.reads import (
+    AskLimitedRanges,
+    AskLogStatuses,
     LogStatus,
     OpenedRead,
     OpenRead,
@@ -72,15 +76,16 @@ from pyspark_ledger.ledger.protocol.reads import (
     SeekTime,
     SplitPart,
     SplitParts,
+    SplitRanges,
     SplitRequest,
 )
+from pyspark_ledger.ledger.protocol.request import Reply, Request
 from pyspark_ledger.ledger.segment.index import EntryIndex
 from pyspark_ledger.ledger.segment.reader import SegmentBlock
 from pyspark_ledger.ledger.segment.recovery import recover_segment
-from pyspark_ledger.ledger.segment.writer import SegmentWriter, data_path
+from pyspark_ledger.ledger.segment.writer import LOCAL_DISK, SegmentWriter, data_path
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.store.batch_status import BatchStatus
-from pyspark_ledger.ledger.tiering.loader import called
 from pyspark_ledger.ledger.tiering.offloader import LedgerOffloader, NoOffloader
 from pyspark_ledger.ledger.tiering.sealed_index import entry_traits
 from pyspark_ledger.ledger.transport.mapped_block import read_block
@@ -99,14 +104,14 @@ class ReadOnlyLog:
     trimmed: Callable[[], list[SegmentDescription]]
 
     def status(self, reading: ReadProgress, skipped: PositionSet | None = None) -> LogStatus:
-        return reading_left(self.snapshot, self.listed.incarnation, reading, self.trimmed, skipped)
+        return reading_left(self.snapshot, reading, self.trimmed, skipped)
 
     def prefix(
         self, range_: PositionRange, rows: int, size_bytes: int, skipped: PositionSet | None = None
     ) -> SplitPart:
         if skipped:
             return prefix_left(self.snapshot, range_, skipped, rows, size_bytes)
-        return prefix(self.snapshot, range_, rows, size_bytes)
+        return self.snapshot.prefix(range_, rows, size_bytes)
 
     def split(self, range_: PositionRange, target_bytes: int, max_parts: int) -> list[SplitPart]:
         return self.snapshot.split(range_, target_bytes, max_parts)
@@ -133,7 +138,7 @@ class ReadOnlyStore:
         self._metadata = Metadata(MetadataView(path / "metadata.sqlite", TABLES), system_clock_ms)
         self._context = LogContext(
             self._metadata.store_record().store_id,
-            -1,
+            partial(self._metadata.require_epoch, -1),
             self._directory,
             self._metadata,
             Settings(),
@@ -141,6 +146,7 @@ class ReadOnlyStore:
             ThreadPoolExecutor(1, thread_name_prefix="none"),
             SyncPool(lambda: None),
             lambda name: None,  # noqa: ARG005 — a read-only store seals no segment
+            lambda name, due_ms: None,  # noqa: ARG005 — a read-only store does no background work
             lambda ledger_ids: None,  # noqa: ARG005 — a read-only store deletes no segment
             offloader=lambda: reader,
         )
@@ -153,7 +159,7 @@ class ReadOnlyStore:
             0,
             system_clock_ms,
             lambda: -1,
-            sync_through=_refuse_sync if built else None,
+            durability=_BucketView() if built else LOCAL_DISK,
             read_only=True,
         )
         acknowledgements = AcknowledgementTable(self._metadata, place, settings)
@@ -161,50 +167,39 @@ class ReadOnlyStore:
             self._metadata, system_clock_ms, lambda name: self.ledger(name).snapshot, acknowledgements
         )
         batch_status = BatchStatus(self, system_clock_ms)
-        self._answers: dict[str, Callable[[Any], msgspec.Struct]] = {
-            "list": lambda _: LedgerNames(without_partitions(self._metadata.names())),
-            "partitions": self._partitions,
-            "describe": self._describe,
-            "end": self._end,
-            "read.open": self._open_read,
-            "split": self._split,
-            "seek": self._seek,
-            "schema.get": self.get_schema,
-            "cursor.describe": self.cursors.describe,
-            "cursor.holes": self.cursors.acked_ranges,
-            "survey": batch_status.statuses,
-            "quotas": batch_status.limit,
-            "split.many": batch_status.split,
-            "schema.many": batch_status.schemas,
+        self._answers: dict[type[Request[Any]], Callable[[Any], msgspec.Struct]] = {
+            ListLedgers: lambda _: LedgerNames(without_partitions(self._metadata.names())),
+            AskPartitions: self._partitions,
+            DescribeLedger: self._describe,
+            AskEnd: self._end,
+            OpenRead: self._open_read,
+            SplitRequest: self._split,
+            SeekTime: self._seek,
+            GetSchema: self.get_schema,
+            DescribeCursor: self.cursors.describe,
+            AskAckedRanges: self.cursors.acked_ranges,
+            AskLogStatuses: batch_status.statuses,
+            AskLimitedRanges: batch_status.limit,
+            SplitRanges: batch_status.split,
+            AskSchemas: batch_status.schemas,
         }
 
     def __repr__(self) -> str:
         return f"ReadOnlyStore({self.address!r})"
 
-    def call(self, action: str, request: msgspec.Struct, **_: object) -> Any:
-        """Return the reply to a call. Raises Refused for a call that would change the store."""
-        answer = self._answers.get(action)
+    def ask(self, request: Request[Reply], **_: object) -> Reply:
+        """Return the reply to a request. Raises Refused for a request that would change the store."""
+        answer = self._answers.get(type(request))
         if answer is None:
             raise Refused(
-                f"the store at {self.address} is opened for reading only, {action!r} was called",
+                f"the store at {self.address} is opened for reading only, {request.call.name!r} was called",
                 hint="Use connect() to change the store",
             )
-        return _retried(lambda: answer(request))
-
-    def names(self) -> list[str]:
-        """Return the full names of all ledgers."""
-        names: list[str] = self.call("list", Empty()).names
-        return names
-
-    def describe(self, name: str) -> LedgerDescription:
-        """Return the description of a ledger."""
-        described: LedgerDescription = self.call("describe", DescribeLedger(name))
-        return described
+        return cast("Reply", _retried(lambda: answer(request)))
 
     def open_read(self, request: OpenRead) -> OpenedRead:
         """Return the range and the schema of a read, and the acknowledged rows, which the read leaves out."""
-        opened: OpenedRead = self.call("read.open", request)
-        return opened
+        return self.ask(request)
 
     def read_blocks(self, request: ReadRequest, **_: object) -> Iterator[FrameBlock]:
         """Yield the blocks of a range. The bytes of local files are read without a copy."""
@@ -229,7 +224,7 @@ class ReadOnlyStore:
         name = canonical_name(name)
         if not self._metadata.exists(name):
             return []
-        count = self._partitions(NameLedger(name)).partitions
+        count = self._partitions(AskPartitions(name)).partitions
         return partition_names(name, count) if count else [name]
 
     def ledger(self, name: str) -> ReadOnlyLog:
@@ -247,7 +242,7 @@ class ReadOnlyStore:
         snapshot = listed.snapshot(None)
         left_open = [segment for row in listed.left_open if (segment := self._acknowledged(row)) is not None]
         segments = LogSegments.of((*snapshot.segments, *left_open))
-        snapshot = LogSnapshot(name, segments, snapshot.trimmed, snapshot.terminated)
+        snapshot = replace(snapshot, segments=segments)
         return ReadOnlyLog(name, listed, snapshot, lambda: self._metadata.segments.trimmed(name))
 
     def _require_exists(self, name: str) -> str:
@@ -291,7 +286,7 @@ class ReadOnlyStore:
             lambda: index,
         )
 
-    def _partitions(self, request: NameLedger) -> PartitionCount:
+    def _partitions(self, request: AskPartitions) -> PartitionCount:
         name = canonical_name(request.name)
         return PartitionCount(
             partition_count(self.ledger(name).listed.properties) if self._metadata.exists(name) else 0
@@ -301,14 +296,13 @@ class ReadOnlyStore:
         log = self.ledger(request.name)
         listed = log.listed
         return msgspec.structs.replace(
-            log_description(log.snapshot, listed.incarnation, listed.properties, listed.terminated),
+            log.snapshot.description(listed.properties, listed.terminated),
             cursors=self._metadata.cursors.names(listed.name),
             schema_version=self._metadata.schema(listed.name, -1)[0],
         )
 
     def _end(self, request: AskEnd) -> msgspec.Struct:
-        log = self.ledger(request.name)
-        return log_end(log.snapshot, log.listed.incarnation, request.since)
+        return self.ledger(request.name).snapshot.end_since(request.since)
 
     def _open_read(self, request: OpenRead) -> OpenedRead:
         log = self.ledger(request.name)
@@ -328,14 +322,13 @@ class ReadOnlyStore:
         return SchemaVersion(name, *self._metadata.schema(name, request.version))
 
 
-def bucket_view(address: str) -> ReadOnlyStore:
-    """Return a view of the store in a bucket. The package `offload` implements the access to the bucket."""
-    view: ReadOnlyStore = called("pyspark_ledger.offload.home_view:open_home_view", address)
-    return view
+class _BucketView:
+    """Durability of a bucket's local copy. Nobody writes to its files."""
 
+    in_bucket = True
 
-def _refuse_sync(writer: SegmentWriter) -> None:
-    raise Refused(f"{writer} belongs to a store that is opened for reading only")
+    def sync(self, writer: SegmentWriter) -> None:
+        raise Refused(f"{writer} belongs to a store that is opened for reading only")
 
 
 def _retried(query: Callable[[], T]) -> T:

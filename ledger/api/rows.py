@@ -27,18 +27,19 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from pyspark_ledger.ledger.api.kept_values import require_kept
 from pyspark_ledger.ledger.api.schemas import columns_of
+from pyspark_ledger.ledger.client.read_client import block_entries, entries_before
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.message.arrow_payload import decode_rows
-from pyspark_ledger.ledger.message.columns import ColumnFit
-from pyspark_ledger.ledger.message.entry import ParsedEntry, is_arrow, is_marker, parse_entry
+from pyspark_ledger.ledger.message.columns import ColumnFit, is_typed
+from pyspark_ledger.ledger.message.entry import ParsedEntry, is_arrow, is_marker, require_known_format
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.positions.row_selection import RowSelection
 from pyspark_ledger.ledger.protocol.reads import OpenRead, ReadRequest
-from pyspark_ledger.ledger.rows.chunked_messages import WholeMessages, earlier_ranges
+from pyspark_ledger.ledger.rows.chunked_messages import WholeMessages
 from pyspark_ledger.ledger.rows.message_groups import MESSAGES, Entry, message_rows
 from pyspark_ledger.ledger.rows.metadata_columns import Topic
-from pyspark_ledger.ledger.segment.reader import iter_frames
 
 if TYPE_CHECKING:
     from pyspark_ledger.ledger.client.block_reader import FrameBlock
@@ -68,8 +69,8 @@ class OpenedRows:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows in the order of the log."""
-        entries = self._entries(self._client.read_blocks(self._request, places=self._places))
         selection = self._selection
+        entries = self._entries(self._client.read_blocks(self._request, places=self._places), selection)
         if self.columns is None:
             topic = Topic.of(self._name)
             rows = message_rows(topic, WholeMessages(topic.text, self._entries_before).of(entries))
@@ -80,19 +81,20 @@ class OpenedRows:
             batches = _rows(entry, fit, self._where(position))
             yield from batches if selection is None else selection.select(position, batches)
 
-    def _entries(self, blocks: Iterator[FrameBlock]) -> Iterator[Entry]:
+    def _entries(self, blocks: Iterator[FrameBlock], selection: RowSelection | None = None) -> Iterator[Entry]:
         """Yield the entries of blocks. An entry without a selected row is left out."""
         for block in blocks:
-            for entry_id, frame in iter_frames(block.frames, block.ledger_id, block.first_entry, block.entries):
-                position = Position(block.ledger_id, entry_id)
-                if self._selection is None or not self._selection.skips(position):
-                    yield position, parse_entry(frame, self._where(position))
+            yield from block_entries(block, self._name, selection)
 
     def _entries_before(self, position: Position) -> Iterator[Entry]:
         """Yield the entries before a position in reverse order. Called to find the first chunks of a message."""
-        for range_ in earlier_ranges(self._client.describe(self._name).segments, position):
-            request = msgspec.structs.replace(self._request, range=range_)
-            yield from reversed(list(self._entries(self._client.read_blocks(request))))
+        request = self._request
+        return entries_before(
+            self._client,
+            self._name,
+            position,
+            lambda range_: self._entries(self._client.read_blocks(msgspec.structs.replace(request, range=range_))),
+        )
 
     def _where(self, position: Position) -> str:
         return f"entry {position} of {self._name}"
@@ -137,6 +139,7 @@ def _copied(payload: memoryview) -> pa.Buffer:
 def _rows(entry: ParsedEntry, fit: ColumnFit, where: str) -> Iterator[pa.RecordBatch]:
     if is_marker(entry.metadata):
         return
+    require_known_format(entry.metadata, where)
     if not is_arrow(entry.metadata):
         raise Refused(f"{where} has Pulsar messages, but the ledger has rows with columns")
     for batch in decode_rows(_copied(entry.payload), where):
@@ -183,38 +186,31 @@ def _column(values: list[object], name: str, field: pa.Field | None) -> pa.Array
     """Return the values of a column, in the type of `field` if it is given. Raises Refused if a value does not fit."""
     wanted = None if field is None else field.type
     try:
-        if wanted is not None and pa.types.is_integer(wanted) and any(isinstance(value, float) for value in values):
-            pa.array(values).cast(wanted)  # this cast refuses 1.5 for an integer; the conversion below makes it 1
+        if wanted is not None and not is_typed(wanted):
+            wanted = _type_of_values(values, wanted)
         column = pa.array(values, wanted)
     except (pa.ArrowException, OverflowError) as wrong:
         text = f"the values of column {name!r} cannot have {f'type {wanted}' if wanted else 'one type'}: {wrong}"
         raise Refused(text, hint="Correct the value; nothing was appended") from wrong
-    if wanted is not None and pa.types.is_nested(wanted):
-        _require_known_keys(values, wanted, name)
+    require_kept(values, column.type, name)
     return column
 
 
-def _require_known_keys(values: Iterable[Any], kind: pa.DataType, path: str) -> None:
-    """Raise Refused if a mapping has a key that its struct lacks, at any depth. Arrow leaves the value out."""
+def _type_of_values(values: Iterable[Any], kind: pa.DataType) -> pa.DataType:
+    """Return a column's type. The parts without a type get the type of their values. Raises ArrowException."""
+    if is_typed(kind):
+        return kind
     found = [value for value in values if value is not None]
+    if pa.types.is_null(kind) or (pa.types.is_struct(kind) and not kind.num_fields):
+        return pa.array(found).type if found else kind
     if pa.types.is_struct(kind):
         rows = [value for value in found if isinstance(value, Mapping)]
-        names = {field.name for field in kind}
-        if unknown := set[str]().union(*rows) - names:
-            raise Refused(
-                f"a value of column {path!r} has the field {next(iter(unknown))!r}, "
-                f"and the column has {', '.join(sorted(names))}",
-                hint="Leave the field out, or append to another ledger. Nothing was appended",
-            )
-        for field in kind:
-            if pa.types.is_nested(field.type):
-                _require_known_keys([row.get(field.name) for row in rows], field.type, f"{path}.{field.name}")
-    elif pa.types.is_map(kind):
+        return pa.struct([f.with_type(_type_of_values([row.get(f.name) for row in rows], f.type)) for f in kind])
+    if pa.types.is_map(kind):
         pairs = [pair for value in found for pair in (value.items() if isinstance(value, Mapping) else value)]
-        for at, inner, part in ((0, kind.key_type, "key"), (1, kind.item_type, "value")):
-            _require_known_keys([pair[at] for pair in pairs], inner, f"{path}.{part}")
-    elif pa.types.is_nested(kind) and pa.types.is_nested(kind.value_type):
-        _require_known_keys(chain.from_iterable(found), kind.value_type, f"{path}.element")
+        parts = enumerate((kind.key_type, kind.item_type))
+        return pa.map_(*(_type_of_values([pair[at] for pair in pairs], part) for at, part in parts))
+    return pa.list_(kind.value_field.with_type(_type_of_values(chain.from_iterable(found), kind.value_type)))
 
 
 def entry_pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

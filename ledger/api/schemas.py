@@ -23,6 +23,7 @@ from pyspark_ledger.ledger.message.schema.documents import (
 )
 from pyspark_ledger.ledger.message.schema.registration import readable_versions
 from pyspark_ledger.ledger.protocol.actions import GetSchema, RegisterSchema, SchemaVersion
+from pyspark_ledger.ledger.protocol.request import Ask
 
 if TYPE_CHECKING:
     from pyspark_ledger.ledger.client.client import Client
@@ -33,20 +34,20 @@ def columns_of(version: int, schema: bytes, ledger: str) -> pa.Schema | None:
     return None if version < 0 or is_payload_schema(schema) else schema_from_bytes(schema, ledger)
 
 
-def registered_columns(client: Client, ledger: str) -> pa.Schema | None:
+def registered_columns(ask: Ask, ledger: str) -> pa.Schema | None:
     """Return the columns of a ledger; None for a ledger of messages, or before the first append."""
-    newest: SchemaVersion = client.call("schema.get", GetSchema(ledger))
+    newest = ask(GetSchema(ledger))
     return columns_of(newest.version, newest.arrow_schema, ledger)
 
 
-def registered_rows(client: Client, ledger: str) -> tuple[pa.Schema | None, TopicSchemas | None]:
+def registered_rows(ask: Ask, ledger: str) -> tuple[pa.Schema | None, TopicSchemas | None]:
     """Return the columns of a ledger, or the schemas of its payloads; both None if nothing is registered."""
-    newest: SchemaVersion = client.call("schema.get", GetSchema(ledger))
+    newest = ask(GetSchema(ledger))
     if newest.version < 0:
         return None, None
     if not is_payload_schema(newest.arrow_schema):
         return schema_from_bytes(newest.arrow_schema, ledger), None
-    bodies = [client.call("schema.get", GetSchema(ledger, version)).arrow_schema for version in range(newest.version)]
+    bodies = [ask(GetSchema(ledger, version)).arrow_schema for version in range(newest.version)]
     bodies.append(newest.arrow_schema)
     if readable_versions(ledger, bodies) < len(bodies):
         raise unreadable_schema(ledger, "it is no payload schema, or the ledger has columns")
@@ -76,9 +77,9 @@ def register_payload_schemas(client: Client, ledger: str, schemas: TopicSchemas)
         )
     for version in wanted:
         body = schema_bytes_of(schemas.versions[version])
-        found: SchemaVersion = client.call("schema.register", RegisterSchema(ledger, body, version - 1))
+        found = client.ask(RegisterSchema(ledger, body, version - 1))
         if found.version > version:
-            found = client.call("schema.get", GetSchema(ledger, version))
+            found = client.ask(GetSchema(ledger, version))
         if found.version != version or found.arrow_schema != body:
             raise Refused(
                 f"schema version {version} of ledger {ledger} differs from the version that is registered already",

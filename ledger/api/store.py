@@ -34,10 +34,10 @@ from pyspark_ledger.ledger.api.partitioned_ledger import PartitionedLedger
 from pyspark_ledger.ledger.api.views import store_view
 from pyspark_ledger.ledger.display.ledger_picture import store_html, store_text
 from pyspark_ledger.ledger.errors import Refused
-from pyspark_ledger.ledger.location import bucket_of, is_address, location_text, store_location
+from pyspark_ledger.ledger.location import location_text, store_location
 from pyspark_ledger.ledger.names import canonical_name, require_partitions
-from pyspark_ledger.ledger.protocol.actions import ChangeSetting, CreateLedger, Empty, NameLedger
-from pyspark_ledger.ledger.protocol.ledgers import ChangePolicy
+from pyspark_ledger.ledger.protocol.actions import ChangeSetting, CreateLedger, DeleteLedger, ListLedgers
+from pyspark_ledger.ledger.protocol.ledgers import AskPartitions, ChangePolicy
 
 if TYPE_CHECKING:
     from pyspark_ledger.ledger.client.client import Client
@@ -77,7 +77,7 @@ def offload_to(client: Client, address: str | os.PathLike[str], *, check: bool =
     settings: dict[str, int | str | None] = {setting: given.get(name) or None for name, setting in _SETTINGS.items()}
     address_setting = _SETTINGS["address"]
     request = ChangeSetting(address_setting, settings.pop(address_setting), settings, trial=check)
-    client.call("settings.change", request)
+    client.ask(request)
 
 
 def connect(
@@ -106,21 +106,6 @@ def connect(
     return LedgerStore(client, location_text(location))
 
 
-def open_read_only(store: str | os.PathLike[str] | None = None) -> LedgerStore:
-    """Open a store for reading: a directory of this host, or a bucket. The call starts no broker and changes nothing.
-
-    The view of a store in a bucket has the rows of the time of the call. Open the store again to read later rows.
-    """
-    from pyspark_ledger.ledger.api.read_only import ReadOnlyStore, bucket_view
-
-    location = store_location(store)
-    if is_address(location):
-        raise Refused(f"{location!r} is a broker's address, expected a directory", hint="Use the store's directory")
-    bucket = bucket_of(Path(location))
-    opened = bucket_view(bucket) if bucket else ReadOnlyStore(Path(location))
-    return LedgerStore(opened)  # type: ignore[arg-type]  # it has only the calls that read
-
-
 class LedgerStore:
     """Store and its ledgers. `location` is its directory, or the address of its bucket or its broker."""
 
@@ -137,15 +122,14 @@ class LedgerStore:
 
     def names(self) -> list[str]:
         """Return the full names of all ledgers, sorted."""
-        names: list[str] = self.client.call("list", Empty()).names
-        return names
+        return self.client.ask(ListLedgers()).names
 
     def offload_to(self, address: str | os.PathLike[str], *, check: bool = True, **options: str) -> None:
         """Set the bucket or directory to which the broker copies sealed segments. See docs/tiered-storage.md.
 
         `options` are `endpoint`, `region`, `profile`, `role`, `encryption`, `kms_key` and `bucket_owner`. A missing
-        option gets the value of the broker's configuration. No option is a secret. Only the broker's own user may
-        call this, on the broker's host: Unauthenticated otherwise.
+        option gets the broker's value. Only the broker's own user may call this, on the broker's host: Unauthenticated
+        otherwise.
 
         With `check` the broker tries the address first. If the trial fails, no setting is changed. The trial raises
         Refused if no server answers, NotFound if there is no such bucket, and Unauthenticated if rights are missing.
@@ -155,7 +139,7 @@ class LedgerStore:
     def ledger(self, name: str) -> Ledger:
         """Return a ledger, or a `PartitionedLedger` if it has partitions. The first append creates a missing ledger."""
         name = canonical_name(name)
-        if self.client.call("partitions", NameLedger(name)).partitions:
+        if self.client.ask(AskPartitions(name)).partitions:
             return PartitionedLedger(self.client, name)
         return Ledger(self.client, name)
 
@@ -167,7 +151,7 @@ class LedgerStore:
         then lose the entries of the open segment.
         """
         name = canonical_name(name)
-        self.client.call("create", CreateLedger(name, deduplication=deduplication, durability=durability))
+        self.client.ask(CreateLedger(name, deduplication=deduplication, durability=durability))
         return Ledger(self.client, name)
 
     def create_partitioned(
@@ -187,12 +171,12 @@ class LedgerStore:
         request = CreateLedger(
             name, exist_ok=True, partitions=partitions, deduplication=deduplication, durability=durability
         )
-        self.client.call("create", request)
+        self.client.ask(request)
         return PartitionedLedger(self.client, name)
 
     def delete(self, name: str) -> None:
         """Delete a ledger with its partitions and cursors. This cannot be undone."""
-        self.client.call("delete", NameLedger(canonical_name(name)))
+        self.client.ask(DeleteLedger(canonical_name(name)))
 
     def namespace_policy(self, namespace: str, forget: Iterable[str] = (), **values: int) -> Policies:
         """Set and remove policies of a namespace, `tenant/namespace`. Return all its policies."""

@@ -11,7 +11,7 @@ Rules
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -20,8 +20,9 @@ from pyspark_ledger.ledger.display.views import CursorView, LedgerView, StoreVie
 from pyspark_ledger.ledger.errors import LedgerError, Unavailable
 from pyspark_ledger.ledger.position import LATEST, PositionRange
 from pyspark_ledger.ledger.positions.position_info import decode_info
-from pyspark_ledger.ledger.protocol.actions import DescribeLedger, Empty, LedgerDescription, LedgerNames
-from pyspark_ledger.ledger.protocol.cursors import AskAckedRanges, CursorState, NameCursor
+from pyspark_ledger.ledger.protocol.actions import DescribeLedger, LedgerDescription, ListLedgers
+from pyspark_ledger.ledger.protocol.cursors import AskAckedRanges, DescribeCursor
+from pyspark_ledger.ledger.protocol.request import Reply, Request
 
 if TYPE_CHECKING:
     from pyspark_ledger.ledger.client.client import Client
@@ -59,7 +60,7 @@ def store_view(client: Client, location: str) -> StoreView:
     ledgers: list[LedgerView] = []
     count = 0
     try:
-        names: LedgerNames = _call(client, "list", Empty())
+        names = _ask(client, ListLedgers())
         count = len(names.names)
         for name in names.names[:_LEDGERS]:
             described = _described(client, name, lists=False)
@@ -82,23 +83,22 @@ def _log_view(client: Client, described: LedgerDescription) -> LedgerView:
 
 
 def _cursor(client: Client, ledger: str, cursor: str) -> CursorView:
-    state: CursorState = _call(client, "cursor.describe", NameCursor(ledger, cursor, precise=False))
+    state = _ask(client, DescribeCursor(ledger, cursor, precise=False))
     leased = bool(state.lease_holder) and state.lease_until_ms > system_clock_ms()
     if not state.acknowledged_ranges:
         return CursorView(state, leased=leased)
     wanted = AskAckedRanges(ledger, cursor, PositionRange(state.next_position, LATEST))
-    info = _call(client, "cursor.holes", wanted).info
+    info = _ask(client, wanted).info
     ranges = decode_info(info, f"the acknowledged ranges of cursor {cursor!r}").acknowledged.runs() if info else ()
     return CursorView(state, tuple(ranges), leased)
 
 
 def _described(client: Client, name: str, *, lists: bool = True) -> LedgerDescription:
-    described: LedgerDescription = _call(client, "describe", DescribeLedger(name, lists))
-    return described
+    return _ask(client, DescribeLedger(name, lists))
 
 
-def _call(client: Client, action: str, request: msgspec.Struct) -> Any:
-    return client.call(action, request, deadline_ms=_DEADLINE_MS, attempt_seconds=_SECONDS)
+def _ask(client: Client, request: Request[Reply]) -> Reply:
+    return client.ask(request, deadline_ms=_DEADLINE_MS, attempt_seconds=_SECONDS)
 
 
 def _reason(error: Exception) -> str:

@@ -18,11 +18,7 @@ from typing import Any
 
 import msgspec
 
-from pyspark_ledger.ledger.broker.error_log import ErrorLog
-from pyspark_ledger.ledger.broker.limits import Activity
-from pyspark_ledger.ledger.broker.live_settings import LiveSettings
-from pyspark_ledger.ledger.broker.metrics import MetricsCollector
-from pyspark_ledger.ledger.broker.reads.cached_reads import CachedReads
+from pyspark_ledger.ledger.broker.context import BrokerContext
 from pyspark_ledger.ledger.broker.reads.offloaded_reads import ReaderId
 from pyspark_ledger.ledger.broker.reads.stored_reads import StoredReads
 from pyspark_ledger.ledger.clock import system_clock_ms
@@ -33,156 +29,125 @@ from pyspark_ledger.ledger.names import canonical_name
 from pyspark_ledger.ledger.protocol import cursors, ledgers, reads
 from pyspark_ledger.ledger.protocol.actions import (
     AskEnd,
+    AskHealth,
+    AskSchemas,
+    AskSettings,
+    ChangePartitions,
     CreateLedger,
-    Empty,
+    DeleteLedger,
+    DescribeLedger,
     GetSchema,
     Health,
     LedgerDescription,
     LedgerEnd,
     LedgerNames,
-    NameLedger,
+    ListLedgers,
+    RegisterSchema,
+    RestoreSchema,
     SchemaVersion,
 )
-from pyspark_ledger.ledger.protocol.cache import RegisterReader, RegisterReaders
-from pyspark_ledger.ledger.protocol.commits import OpenStaging, StagingPlace
+from pyspark_ledger.ledger.protocol.cache import AskCache, AskCacheReads, RegisterReader, RegisterReaders
+from pyspark_ledger.ledger.protocol.commits import (
+    AbortRun,
+    AskNewestBatch,
+    CommitRun,
+    CommitRuns,
+    OpenStaging,
+    OpenUpload,
+    StagingPlace,
+)
+from pyspark_ledger.ledger.protocol.metrics import AskMetrics, ReportPublished
+from pyspark_ledger.ledger.protocol.request import Empty, Request
 from pyspark_ledger.ledger.segment.reader import SegmentBlock
 from pyspark_ledger.ledger.store.batch_status import BatchStatus
-from pyspark_ledger.ledger.store.store import Store
 
-# Actions that do not change the store. If another broker has taken the store over, this broker refuses all other
-# actions.
-READING = frozenset(
-    {
-        "hello",
-        "describe",
-        "partitions",
-        "list",
-        "end",
-        "schema.get",
-        "read.open",
-        "locate",
-        "split",
-        "seek",
-        "run.newest",
-        "survey",
-        "quotas",
-        "split.many",
-        "locate.many",
-        "locate.stored",
-        "schema.many",
-        "cursor.describe",
-        "cursor.holes",
-        "delivery.due",
-        "delivery.get",
-        "cache",
-        "cache.reads",
-        "cache.follow",
-        "cache.follow.many",
-        "cache.hint",
-        "offload.status",
-        "health",
-        "metrics",
-        "publish.report",
-        "settings",
-        "shutdown",
-    }
-)
 _SETTLE_MS = 30_000
+_WAIT_MS_MAX = 60_000  # below the time-out of a client's call, two minutes
 
 
 class Actions:
     """The handlers of one broker."""
 
-    def __init__(
-        self,
-        store: Store,
-        source: CachedReads,
-        settings: LiveSettings,
-        activity: Activity,
-        errors: ErrorLog,
-        metrics: MetricsCollector,
-        token: str,
-    ) -> None:
-        self._store = store
-        self._source = source
-        self._settings = settings
-        self._activity = activity
-        self._errors = errors
-        self._metrics = metrics
-        self._token = token
+    def __init__(self, broker: BrokerContext) -> None:
+        self._broker = broker
+        self._store, self._source, self._settings = broker.store, broker.cache, broker.settings
 
-    def table(self) -> dict[str, Callable[[Any], msgspec.Struct]]:
-        """Return the handler of each action of the protocol.
+    def table(self) -> dict[type[Request[Any]], Callable[[Any], msgspec.Struct]]:
+        """Return the handler of each class of requests.
 
-        The server itself handles `hello`, `shutdown` and `settings.change`.
+        The server itself handles `Hello`, `StopBroker` and `ChangeSetting`.
         """
         store, durable, batch_status = self._store, self._store.cursors, BatchStatus(self._store, system_clock_ms)
         return {
-            "create": self._create,
-            "describe": lambda request: store.describe(request.name, lists=request.lists),
-            "delete": self._delete,
-            "producer.last": lambda request: ledgers.LastSequence(
+            CreateLedger: self._create,
+            DescribeLedger: lambda request: store.describe(request.name, lists=request.lists),
+            DeleteLedger: self._delete,
+            ledgers.AskSequence: lambda request: ledgers.LastSequence(
                 store.ledger(request.ledger).last_sequence_id(request.producer, _SETTLE_MS)
             ),
-            "partitions": lambda request: ledgers.PartitionCount(store.partitions.count(canonical_name(request.name))),
-            "partitions.extend": store.extend_partitioned,
-            "trim": lambda request: store.ledger(request.name).trim(),
-            "terminate": lambda request: reads.PositionReply(store.ledger(request.name).terminate()),
-            "seal": lambda request: ledgers.SealReply(
+            ledgers.AskPartitions: lambda request: ledgers.PartitionCount(
+                store.partitions.count(canonical_name(request.name))
+            ),
+            ChangePartitions: store.extend_partitioned,
+            ledgers.TrimLedger: lambda request: store.ledger(request.name).trim(),
+            ledgers.TerminateLedger: lambda request: reads.PositionReply(store.ledger(request.name).terminate()),
+            ledgers.SealLedger: lambda request: ledgers.SealReply(
                 request.name, store.ledger(request.name).roll_over(request.older_than_ms)
             ),
-            "properties": self._properties,
-            "policy": store.policies.change,
-            "offload": store.offloads.offload,
-            "offload.status": lambda request: store.offloads.status(request.name),
-            "list": lambda _: LedgerNames(store.names()),
-            "end": self._end,
-            "schema.get": store.get_schema,
-            "schema.register": store.register_schema,
-            "schema.restore": self._restore_schema,
-            "read.open": self._open_read,
-            "locate": self._locate,
-            "split": self._split,
-            "seek": lambda request: reads.PositionReply(store.ledger(request.name).seek_time(request.timestamp_ms)),
-            "survey": batch_status.statuses,
-            "quotas": batch_status.limit,
-            "split.many": batch_status.split,
-            "locate.many": lambda request: batch_status.locate(request, self._locate),
-            "locate.stored": self._locate_stored,
-            "schema.many": batch_status.schemas,
-            "cursor.open": durable.open,
-            "cursor.describe": durable.describe,
-            "cursor.mark_delete": self._mark_delete,
-            "cursor.reset": self._reset,
-            "cursor.skip": self._skip,
-            "cursor.properties": durable.change_properties,
-            "cursor.holes": durable.acked_ranges,
-            "delivery.next": self._next_delivery,
-            "delivery.due": store.deliveries.due,
-            "delivery.get": store.deliveries.get,
-            "delivery.bury": _acknowledging(self._ack_dead_letters),
-            "cursor.delete": _acknowledging(self._delete_cursor),
-            "lease.acquire": self._acquire_lease,
-            "lease.release": _acknowledging(self._release_lease),
-            "stage.open": self._open_staging,
-            "stage.upload": store.open_upload,
-            "run.commit": store.commit,
-            "runs.commit": store.commits.commit,
-            "run.newest": store.runs.newest_batch,
-            "run.abort": _acknowledging(store.runs.abort),
-            "cache": lambda _: self._source.metrics(),
-            "cache.reads": lambda _: self._source.sums.now(),
-            "cache.follow": self._follow,
-            "cache.follow.many": self._follow_many,
-            "cache.hint": self._source.prefetch,
-            "health": self._health,
-            "metrics": self._metrics.collect,
-            "publish.report": self._metrics.report_published,
-            "settings": lambda _: self._settings.describe(),
+            ledgers.ChangeProperties: self._properties,
+            ledgers.ChangePolicy: store.policies.change,
+            ledgers.OffloadPrefix: store.offloads.offload,
+            ledgers.AskOffload: lambda request: store.offloads.status(request.name),
+            ListLedgers: lambda _: LedgerNames(store.names()),
+            AskEnd: self._end,
+            GetSchema: store.get_schema,
+            RegisterSchema: store.register_schema,
+            RestoreSchema: self._restore_schema,
+            reads.OpenRead: self._open_read,
+            reads.ReadRequest: self._locate,
+            reads.SplitRequest: self._split,
+            reads.SeekTime: lambda request: reads.PositionReply(
+                store.ledger(request.name).seek_time(request.timestamp_ms)
+            ),
+            reads.AskLogStatuses: batch_status.statuses,
+            reads.AskLimitedRanges: batch_status.limit,
+            reads.SplitRanges: batch_status.split,
+            reads.LocateRanges: lambda request: batch_status.locate(request, self._locate),
+            reads.LocateStored: self._locate_stored,
+            AskSchemas: batch_status.schemas,
+            cursors.OpenCursor: durable.open,
+            cursors.DescribeCursor: durable.describe,
+            cursors.MarkDelete: self._mark_delete,
+            cursors.ResetCursor: self._reset,
+            cursors.SkipEntries: self._skip,
+            cursors.CursorProperties: durable.change_properties,
+            cursors.AskAckedRanges: durable.acked_ranges,
+            cursors.NextDelivery: self._next_delivery,
+            cursors.AskDue: store.deliveries.due,
+            cursors.AskDelivery: store.deliveries.get,
+            cursors.AckDeadLetters: _acknowledging(self._ack_dead_letters),
+            cursors.DeleteCursor: _acknowledging(self._delete_cursor),
+            cursors.AcquireLease: self._acquire_lease,
+            cursors.ReleaseLease: _acknowledging(self._release_lease),
+            OpenStaging: self._open_staging,
+            OpenUpload: store.commits.open_upload,
+            CommitRun: store.commits.commit,
+            CommitRuns: store.commits.commit_several,
+            AskNewestBatch: store.commits.newest_batch,
+            AbortRun: _acknowledging(store.commits.abort),
+            AskCache: lambda _: self._source.metrics(),
+            AskCacheReads: lambda _: self._source.sums.now(),
+            RegisterReader: self._follow,
+            RegisterReaders: self._follow_many,
+            reads.PrefetchRequest: self._source.prefetch,
+            AskHealth: self._health,
+            AskMetrics: self._broker.metrics.collect,
+            ReportPublished: self._broker.metrics.report_published,
+            AskSettings: lambda _: self._settings.describe(),
         }
 
-    def _health(self, _: Empty) -> Health:
-        errors, count = self._errors.newest()
+    def _health(self, _: AskHealth) -> Health:
+        errors, count = self._broker.errors.newest()
         return Health({name: str(error) for name, error in self._store.given_up().items()}, errors, count)
 
     def located(self, request: reads.ReadRequest) -> list[SegmentBlock]:
@@ -195,14 +160,14 @@ class Actions:
         return ledger.blocks(request.range, request.max_block_bytes)
 
     def _on_this_host(self, token: str) -> bool:
-        return hmac.compare_digest(token.encode(), self._token.encode())
+        return hmac.compare_digest(token.encode(), self._broker.token.encode())
 
     def _create(self, request: CreateLedger) -> LedgerDescription:
         if request.partitions:
             return self._store.create_partitioned(request)
         return self._store.describe(self._store.create_ledger(request).name, lists=request.lists)
 
-    def _delete(self, request: NameLedger) -> Empty:
+    def _delete(self, request: DeleteLedger) -> Empty:
         self._store.delete_ledger(request.name)
         self._source.drop(canonical_name(request.name))
         return Empty()
@@ -212,7 +177,7 @@ class Actions:
         if request.incarnation and request.incarnation != ledger.incarnation:
             return ledger.end()
         if request.since is not None and request.wait_ms:
-            ledger.wait_past(request.since, min(request.wait_ms, self._settings.now.maxWaitMillis))
+            ledger.wait_past(request.since, min(request.wait_ms, _WAIT_MS_MAX))
         return ledger.end(request.since)
 
     def _locate(self, request: reads.ReadRequest) -> reads.Places:
@@ -231,7 +196,7 @@ class Actions:
         self._source.count_local(blocks, reading_of(request))
         return reads.Places(True, [_place(block) for block in blocks])
 
-    def _locate_stored(self, request: reads.LocateRanges) -> reads.StoredPlaces:
+    def _locate_stored(self, request: reads.LocateStored) -> reads.StoredPlaces:
         places = StoredReads(self._source, maps=self._on_this_host(request.token))
         ranges = [places.parts(read.range, self.located(read), reading_of(read)) for read in request.requests]
         return places.reply(ranges)
@@ -263,7 +228,7 @@ class Actions:
         ledger = self._store.ledger(request.name)
         return ledgers.Properties(ledger.name, ledger.change_properties(request.values, request.remove))
 
-    def _restore_schema(self, request: NameLedger) -> SchemaVersion:
+    def _restore_schema(self, request: RestoreSchema) -> SchemaVersion:
         """Delete the newest versions of a schema that no reader can use. An earlier version stored any bytes."""
         name = self._store.get_schema(GetSchema(request.name)).name
         return SchemaVersion(name, *self._store.metadata.restore_schema(name, partial(readable_versions, name)))
@@ -271,12 +236,12 @@ class Actions:
     def _open_staging(self, request: OpenStaging) -> StagingPlace:
         if not self._on_this_host(request.token):
             raise Refused("a client on another host requested a staging file", hint="Send the part by DoPut instead")
-        return self._store.open_part(request.query, request.batch)
+        return self._store.commits.open_part(request.query, request.batch)
 
     def _acquire_lease(self, request: cursors.AcquireLease) -> cursors.LeaseReply:
         reply = self._store.cursors.acquire_lease(request)
         if reply.granted:
-            self._activity.hold(_lease_key(request), request.ttl_ms)
+            self._broker.activity.hold(_lease_key(request), request.ttl_ms)
             ledger = canonical_name(request.ledger)
             position = self._store.cursors.next_position(ledger, request.cursor)
             self._source.follow(ledger, request.cursor, position, request.ttl_ms)
@@ -284,7 +249,7 @@ class Actions:
 
     def _release_lease(self, request: cursors.ReleaseLease) -> None:
         self._store.cursors.release_lease(request)
-        self._activity.hold(_lease_key(request), 0)
+        self._broker.activity.hold(_lease_key(request), 0)
         if not self._store.cursors.is_leased(canonical_name(request.ledger), request.cursor):
             self._source.leave(canonical_name(request.ledger), request.cursor)
 
@@ -333,7 +298,7 @@ class Actions:
         ledger = canonical_name(request.ledger)
         self._source.commit(ledger, request.cursor, self._store.cursors.next_position(ledger, request.cursor))
 
-    def _delete_cursor(self, request: cursors.NameCursor) -> None:
+    def _delete_cursor(self, request: cursors.DeleteCursor) -> None:
         self._store.cursors.delete(request)
         self._source.leave(canonical_name(request.ledger), request.cursor)
 

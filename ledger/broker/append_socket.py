@@ -169,4 +169,4 @@ def _packet(peer: socket.socket) -> tuple[bytes, list[int]]:
 
 def _send_error(peer: socket.socket, error: LedgerError) -> None:
     with suppress(OSError):  # the producer has closed the connection
-        peer.send(msgspec.msgpack.encode(Appended(EARLIEST, 0, WireError(error.code, error.message, error.hint))))
+        peer.send(msgspec.msgpack.encode(Appended(EARLIEST, 0, WireError.of(error))))

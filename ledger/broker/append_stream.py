@@ -133,7 +133,7 @@ def _answer(part: AppendAck, failed: BaseException | None) -> Appended | None:
     if failed is None:
         return Appended(part.future.result(), part.entries)
     if isinstance(failed, LedgerError):
-        return Appended(EARLIEST, 0, WireError(failed.code, failed.message, failed.hint))
+        return Appended(EARLIEST, 0, WireError.of(failed))
     return None
 
 
@@ -146,9 +146,12 @@ class AppendStream:
         replies: Replies,
         in_flight_max: int,
         in_flight_of_all: InFlightBytes,
+        require_allowed: Callable[[int], None],
     ) -> None:
+        """`require_allowed` raises Refused if a request has too many bytes."""
         self._ledger = ledger
         self._of_all = in_flight_of_all
+        self._require_allowed = require_allowed
         self._replies = replies
         self._max = in_flight_max
         self._session = AppendSession()
@@ -164,7 +167,9 @@ class AppendStream:
         refused: LedgerError | None = None
         try:
             for entries in sent:
-                self._wait_for_room(sum(map(len, entries)), answers)
+                size = sum(map(len, entries))
+                self._require_allowed(size)
+                self._wait_for_room(size, answers)
                 if answers.error is not None:
                     break
                 self._append(entries, answers)

@@ -32,23 +32,27 @@ from urllib.parse import urlsplit
 import msgspec
 
 from pyspark_ledger.ledger import disk
+from pyspark_ledger.ledger.broker.listening import Listening
 from pyspark_ledger.ledger.broker.live_settings import LiveSettings
 from pyspark_ledger.ledger.broker.own_certificates import OwnCertificates
-from pyspark_ledger.ledger.bucket_store.collector import CollectorLimits
 from pyspark_ledger.ledger.bucket_store.creation import found_or_created
 from pyspark_ledger.ledger.bucket_store.home import BucketLimits, BucketStore
 from pyspark_ledger.ledger.bucket_store.probe import probe_bucket
-from pyspark_ledger.ledger.clock import monotonic_ms, new_id, pause, system_clock_ms
+from pyspark_ledger.ledger.clock import Clock, monotonic_ms, new_id, pause, system_clock_ms
 from pyspark_ledger.ledger.errors import Fenced, LedgerError, Refused
-from pyspark_ledger.ledger.location import FENCED
-from pyspark_ledger.ledger.ownership import OwnerChange, is_gone, machine_id, process_identity
+from pyspark_ledger.ledger.location import FENCED, bucket_of
+from pyspark_ledger.ledger.objects.from_settings import home_bucket
+from pyspark_ledger.ledger.objects.object_store import ObjectStore
+from pyspark_ledger.ledger.ownership import OwnerChange, is_gone, machine_id, process_identity, restored_hint
 from pyspark_ledger.ledger.settings.broker import Settings
+from pyspark_ledger.ledger.store.store import Store, Watch
+from pyspark_ledger.ledger.tiering.offloader_choice import OffloaderChoice
 from pyspark_ledger.ledger.transport.discovery import BrokerRecord
 from pyspark_ledger.ledger.transport.tokens import is_loopback
-from pyspark_ledger.ledger.wal.bucket import LOG_PREFIX, Bucket, log_key
+from pyspark_ledger.ledger.wal.bucket import LOG_PREFIX, log_key
 from pyspark_ledger.ledger.wal.fence import require_served
 from pyspark_ledger.ledger.wal.manifest import BrokerAddress
-from pyspark_ledger.ledger.wal.requests import FoundManifest, RequestLimits, read_manifest
+from pyspark_ledger.ledger.wal.requests import FoundManifest, RequestLimits, read_manifest, repeated
 
 _REACH_SECONDS = 2.0
 _STEP_MS = 1_000
@@ -59,8 +63,7 @@ _log = logging.getLogger(__name__)
 def limits_of(settings: Settings) -> BucketLimits:
     """Return the limits of a store in a bucket from the settings."""
     requests = RequestLimits(flush_interval_ms=settings.bucketFlushIntervalMs)
-    collector = CollectorLimits(snapshot_bytes=settings.bucketSnapshotBytes)
-    return BucketLimits(requests, collector, settings.bucketPutsInFlight)
+    return BucketLimits(requests, cache_bytes=settings.bucketCacheBytes)
 
 
 def settings_of(settings: Settings, address: str) -> Settings:
@@ -98,11 +101,13 @@ def only_target(address: str, endpoint: str) -> Callable[[Settings], None]:
 class FoundStore(NamedTuple):
     """Store in a bucket before this broker takes the store over."""
 
-    bucket: Bucket
+    bucket: ObjectStore
     found: FoundManifest
 
     @classmethod
-    def find(cls, bucket: Bucket, settings: Settings, change: OwnerChange | None = None, *, create: bool) -> FoundStore:
+    def find(
+        cls, bucket: ObjectStore, settings: Settings, change: OwnerChange | None = None, *, create: bool
+    ) -> FoundStore:
         """Read the manifest. With `create`, create the store if there is none. Otherwise raises NotFound.
 
         Raises Refused if the objects were copied from another prefix, unless `change` says why.
@@ -152,27 +157,60 @@ def open_in_bucket(
     limits = limits_of(settings)
     require_served(found.manifest, bucket.address, take_over=change is not None)
     if change is None:
-        found = unserved(bucket, found, limits.requests, settings.bucketTakeoverMs)
+        found = _unserved(bucket, found, limits.requests, settings.bucketTakeoverMs)
     lost: Callable[[LedgerError], None] = lambda error: _leave(directory, error)  # noqa: E731 — the type is stated
     has_own_id = found.manifest.home == bucket.address and found.manifest.former_ids
+    if change is OwnerChange.MOVED:
+        _log.warning("the store in %s was moved or restored. %s", bucket.address, restored_hint(bucket.address))
+    options["is_restored"] = change is OwnerChange.MOVED
     options["new_id"] = new_id() if change is OwnerChange.COPIED and not has_own_id else ""
     return BucketStore(bucket, directory, found, system_clock_ms, limits, lost, settings=settings, **options)
 
 
 class BucketHome:
-    """The opened store of this broker, and the address for clients that do not use this broker's local directory.
+    """Home of a store in a bucket. Its directory is a cache, and has no address for clients of other directories."""
 
-    `own` are the certificates that the broker made. It is None if the settings name certificates, or if the broker
-    listens only at its private socket.
-    """
-
-    def __init__(self, store: BucketStore, own: OwnCertificates | None) -> None:
-        self.store = store
-        self._own = own
+    def __init__(
+        self, directory: Path, settings: Settings, change: OwnerChange | None, *, create: bool, clock: Clock
+    ) -> None:
+        self.settings = settings_of(settings, bucket_of(directory))
+        self._directory, self._change, self._create, self._clock = directory, change, create, clock
+        self._found: FoundStore
+        self._opened: BucketStore
+        self._own: OwnCertificates | None = None
         self._address = ""
 
+    @property
+    def store(self) -> Store:
+        return self._opened.store
+
+    def listening(self, address: str) -> Listening | None:
+        """Return the address with its credentials.
+
+        The broker makes certificates itself, unless the settings name certificates, or it has no other address than
+        its private socket.
+        """
+        self._own = OwnCertificates.of(address, self.settings, self._directory, self._clock)
+        if self._own is not None:
+            return self._own.listening
+        return Listening.of(address, self.settings) if address else None
+
+    def find(self) -> LiveSettings:
+        """Read the manifest, and create a missing store if that is wanted. Return the settings with its changes."""
+        bucket = home_bucket(self.settings)
+        self._found = FoundStore.find(bucket, self.settings, self._change, create=self._create)
+        return self._found.live_settings(self.settings)
+
+    def open(self, live: LiveSettings, offloader: OffloaderChoice, watch: Watch) -> None:
+        endpoint = live.now.managedLedgerOffloadServiceEndpoint
+        live.before_change(only_target(bucket_of(self._directory), endpoint))
+        self._opened = open_in_bucket(
+            self._found, self._directory, live.now, self._change, offloader=offloader, watch=watch
+        )
+        live.keep_by(self._opened.keep_settings)
+
     def announced(self, record: BrokerRecord, port: int) -> BrokerRecord:
-        """Return the record `broker.json` with the address for other hosts. `port` is the port at which it listens.
+        """Return the record `broker.json` with the address for other hosts.
 
         If no address is configured, the broker listens at loopback, and the record has no address for other hosts.
         """
@@ -188,7 +226,21 @@ class BucketHome:
         Then start to delete objects of the bucket that no broker needs.
         """
         secret = None if self._own is None else self._own.secret()
-        self.store.begin(BrokerAddress(self._address, process_identity()), secret)
+        self._opened.begin(BrokerAddress(self._address, process_identity()), secret)
+
+    def check_fenced(self) -> None:
+        """End the process at once if the manifest names another broker.
+
+        The next broker may use another directory of this host, which has its own lock. So the lock of this directory
+        does not keep it from the path of the socket, which the shutdown of this broker removes.
+        """
+        self._opened.check_fenced()
+
+    def settle(self) -> None:
+        self._opened.settle()
+
+    def close(self) -> None:
+        self._opened.close()
 
 
 def _leave(directory: Path, error: LedgerError) -> None:
@@ -204,7 +256,7 @@ def _leave(directory: Path, error: LedgerError) -> None:
         os._exit(status)
 
 
-def unserved(bucket: Bucket, found: FoundManifest, limits: RequestLimits, takeover_ms: int) -> FoundManifest:
+def _unserved(bucket: ObjectStore, found: FoundManifest, limits: RequestLimits, takeover_ms: int) -> FoundManifest:
     """Return the manifest of a store that no other broker serves.
 
     If the manifest names a broker on another host, wait `takeover_ms` to find out whether that broker still writes.
@@ -218,11 +270,11 @@ def unserved(bucket: Bucket, found: FoundManifest, limits: RequestLimits, takeov
     if broker.process.split("/")[0] == machine_id() or _answers(broker.address):
         raise Refused(f"the store {bucket.address} is served at {broker.address} by {broker.process}", hint=hint)
     _log.info("waiting %d ms for a write of the broker %s at %s", takeover_ms, broker.process, broker.address)
-    before, until = _newest(bucket, found), monotonic_ms() + takeover_ms
+    before, until = _newest(bucket, found, limits), monotonic_ms() + takeover_ms
     while monotonic_ms() < until:
         pause(min(_STEP_MS, takeover_ms))
         now = read_manifest(bucket, limits)
-        if now.etag != found.etag or _newest(bucket, now) != before:
+        if now.etag != found.etag or _newest(bucket, now, limits) != before:
             raise Refused(
                 f"the store {bucket.address} is in use by {broker.process} at {broker.address}, which this host "
                 "cannot reach",
@@ -231,13 +283,10 @@ def unserved(bucket: Bucket, found: FoundManifest, limits: RequestLimits, takeov
     return found
 
 
-def _newest(bucket: Bucket, found: FoundManifest) -> str:
+def _newest(bucket: ObjectStore, found: FoundManifest, limits: RequestLimits) -> str:
     """Return the key of the newest log object, or an empty text if there is none."""
-    newest = ""
     after = log_key(found.manifest.first - 1) if found.manifest.first else ""
-    for listed in bucket.objects(LOG_PREFIX, after=after):
-        newest = listed.key
-    return newest
+    return repeated(lambda: max((listed.key for listed in bucket.objects(LOG_PREFIX, after=after)), default=""), limits)
 
 
 def _answers(address: str) -> bool:

@@ -1,8 +1,7 @@
 """Newest errors in the broker's log, for health checks.
 
 The broker logs every unexpected error, also errors of its background threads. `Health` reports the errors that this
-handler keeps. The handler does not keep errors of OpenTelemetry. Reason: if the collector of the metrics is down, each
-push fails, but no ledger is affected.
+handler keeps.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import logging
 from collections import deque
 
 _KEPT = 20
-_MONITORING = "opentelemetry."
 
 
 class ErrorLog(logging.Handler):
@@ -19,7 +17,6 @@ class ErrorLog(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
-        self.addFilter(lambda record: not record.name.startswith(_MONITORING))
         self.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s"))
         self._errors: deque[tuple[float, str]] = deque(maxlen=_KEPT)
         self._count = 0

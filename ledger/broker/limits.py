@@ -2,7 +2,7 @@
 
 Rules of limits
 - Each limit can change while the broker runs.
-- A call uses a thread. A reader uses memory for the blocks that are sent to it. A connection uses a descriptor.
+- A call or a reader uses a thread. A connection uses a descriptor.
 - A caller above a limit gets `Unavailable`, and clients retry until their deadline. So a short overload only delays
   calls. Calls fail only in a long overload.
 - Exception: if too many bytes wait for the disk, the broker refuses nothing. Producers and staging streams wait.
@@ -35,11 +35,9 @@ _MB = 1024 * 1024
 
 
 class ConcurrencyLimit:
-    """Counter of running calls or readers. At the limit of a setting, it refuses a further call or reader."""
+    """Counter of running calls and readers. At the limit of a setting, it refuses a further one."""
 
-    def __init__(self, setting: str, what: str, most: Callable[[], int]) -> None:
-        self._setting = setting
-        self._what = what
+    def __init__(self, most: Callable[[], int]) -> None:
         self._most = most
         self._lock = threading.Lock()
         self.running = 0
@@ -50,7 +48,10 @@ class ConcurrencyLimit:
         with self._lock:
             most = self._most()
             if self.running >= most:
-                raise _too_many(self._what, self.running, self._setting, most)
+                raise Unavailable(
+                    f"this broker has {self.running} calls, setting 'maxConcurrentRequests' allows {most}",
+                    hint="Try again later, or raise the limit: ledger settings set maxConcurrentRequests NUMBER",
+                )
             self.running += 1
         try:
             yield
@@ -62,8 +63,7 @@ class ConcurrencyLimit:
 class Connections:
     """Counter of the broker's connections. It counts the open sockets of the process, because gRPC has no count."""
 
-    def __init__(self, setting: str, most: Callable[[], int], monotonic_ms: Clock) -> None:
-        self._setting = setting
+    def __init__(self, monotonic_ms: Clock, most: int = 16_384) -> None:
         self._most = most
         self._clock = monotonic_ms
         self._lock = threading.Lock()
@@ -85,10 +85,13 @@ class Connections:
         with self._lock:
             now = self._clock()
             self._count += 1  # an upper bound, because not every caller has a new connection
-            if now - self._counted_ms >= _COUNT_AGAIN_MS or self._count > self._most():
+            if now - self._counted_ms >= _COUNT_AGAIN_MS or self._count > self._most:
                 self._count, self._counted_ms = _sockets() - self._own, now
-            if self._count > self._most():
-                raise _too_many("connections", self._count, self._setting, self._most())
+            if self._count > self._most:
+                raise Unavailable(
+                    f"this broker has {self._count} connections, and allows {self._most}",
+                    hint="Close connections that you do not use, or try again later",
+                )
 
 
 class InFlightBytes:
@@ -120,7 +123,8 @@ class InFlightBytes:
         producers.
         """
         with self._changed:
-            self._wait(lambda: self._bytes + self._expected_bytes() + size <= self._most() or waits_no_more())
+            if self._expected or self._bytes + size > self._most():
+                self._wait(lambda: self._bytes + self._expected_bytes() + size <= self._most() or waits_no_more())
             self._bytes += size
 
     def give(self, size: int) -> None:
@@ -168,7 +172,7 @@ class InFlightBytes:
 class StreamsOfClients:
     """Counter of the open streams of each client, which is the host of its address."""
 
-    def __init__(self, most: Callable[[], int]) -> None:
+    def __init__(self, most: int = 1_024) -> None:
         self._most = most
         self._lock = threading.Lock()
         self._open: Counter[str] = Counter()
@@ -183,9 +187,11 @@ class StreamsOfClients:
             yield
             return
         with self._lock:
-            most = self._most()
-            if self._open[client] >= most:
-                raise _too_many(f"streams of {client}", self._open[client], "maxStreamsPerClient", most)
+            if self._open[client] >= self._most:
+                raise Unavailable(
+                    f"this broker has {self._open[client]} streams of {client}, and allows {self._most} for each host",
+                    hint="Close producers that you do not use, or try again later",
+                )
             self._open[client] += 1
         try:
             yield
@@ -199,18 +205,10 @@ class BrokerLimits:
     """Limits of one broker. Its servers at all addresses share them."""
 
     def __init__(self, settings: LiveSettings, monotonic_ms: Clock) -> None:
-        self.requests = ConcurrencyLimit("maxConcurrentRequests", "calls", lambda: settings.now.maxConcurrentRequests)
+        self.requests = ConcurrencyLimit(lambda: settings.now.maxConcurrentRequests)
         self.in_flight = InFlightBytes(lambda: settings.now.maxMessagePublishBufferSizeInMB * _MB, monotonic_ms)
-        self.streams = StreamsOfClients(lambda: settings.now.maxStreamsPerClient)
-        self.readers = ConcurrencyLimit("maxConcurrentReaders", "readers", lambda: settings.now.maxConcurrentReaders)
-        self.connections = Connections("brokerMaxConnections", lambda: settings.now.brokerMaxConnections, monotonic_ms)
-
-
-def _too_many(what: str, running: int, setting: str, most: int) -> Unavailable:
-    return Unavailable(
-        f"this broker has {running} {what}, setting {setting!r} allows {most}",
-        hint=f"Try again later, or raise the limit: ledger settings set {setting} NUMBER",
-    )
+        self.streams = StreamsOfClients()
+        self.connections = Connections(monotonic_ms)
 
 
 def _sockets() -> int:

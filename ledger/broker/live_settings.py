@@ -13,7 +13,7 @@ Rules
 - A client can request a trial of the new values. For the address of offloads, the trial writes and reads an object
   there.
 - A broker does not start with an unknown setting in settings.json or the manifest. The error names the file or the
-  bucket.
+  bucket. A setting that an earlier version had and stored costs one line in the log.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from pyspark_ledger.ledger.errors import Refused, Unauthenticated
 from pyspark_ledger.ledger.json_errors import JSON_FAULTS, json_fault
 from pyspark_ledger.ledger.protocol.actions import ChangeSetting, SettingState, SettingStates
 from pyspark_ledger.ledger.settings.broker import SETTINGS, Settings, declared
+from pyspark_ledger.ledger.settings.settings_file import without_effect
 
 _FILE = "settings.json"
 _CORRECT_FILE = "Correct or delete the file"
@@ -79,12 +80,13 @@ class LiveSettings:
         """Return the configured settings, overridden by the changed settings that are stored at `where`.
 
         A stored value of an operator's setting is never used. An earlier version stored such values. They are ignored
-        if the operator's file sets the setting. Otherwise Refused is raised. Reason: without its credential provider or
-        transformation, a broker would upload other bytes as another user.
+        if the operator's file sets the setting. Otherwise Refused is raised. Reason: without its credential provider, a
+        broker would upload as another user.
 
         Raises Refused if a stored setting is unknown or has a wrong value.
         """
         try:
+            changed = without_effect(changed, where)
             stated = [name for name in changed if _is_stated_by_operator(name, configured)]
             if stated:
                 _log.warning("%s: ignored, because the broker's file sets them: %s", where, ", ".join(stated))

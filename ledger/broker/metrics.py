@@ -30,9 +30,8 @@ from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
 from pyspark_ledger.ledger.metrics.calls import CallMetrics
 from pyspark_ledger.ledger.metrics.counters import OBJECT_REQUESTS
 from pyspark_ledger.ledger.metrics.latencies import LONG_BOUNDS, Latencies
-from pyspark_ledger.ledger.protocol.actions import Empty
 from pyspark_ledger.ledger.protocol.metrics import AskMetrics, BrokerMetrics, CacheDecision, ReportPublished
-from pyspark_ledger.ledger.settings.broker import Settings
+from pyspark_ledger.ledger.protocol.request import Empty
 from pyspark_ledger.ledger.store.store import Store
 from pyspark_ledger.ledger.version import __version__
 
@@ -70,10 +69,6 @@ class MetricsCollector:
         """Return the present metrics."""
         with self._lock:
             return self._collect(request)
-
-    def collect_by(self, settings: Settings) -> BrokerMetrics:
-        """Return the present metrics, with as many listed ledgers and cursors as the settings allow."""
-        return self.collect(AskMetrics(settings.metricsLedgersMax, settings.metricsCursorsMax))
 
     def _collect(self, request: AskMetrics) -> BrokerMetrics:
         store, names = self._store, self._store.log_names()

@@ -1,8 +1,8 @@
 """Arrow Flight service of the broker: receives the calls of clients, runs them on the store, and sends the replies.
 
 Rules
-- The protocol's table `ACTIONS` has the request type of each action. The server decodes the body to this type and calls
-  the handler in `ledger.broker.actions`.
+- Each action has a request class (`ledger.protocol.request`). The server decodes the body to this class and calls the
+  handler in `ledger.broker.actions`.
 - The server sends an error of the store with the error's class and text. It logs any other error with the traceback,
   and sends only the text.
 - If a required token is missing, the server refuses the call before it reads the body.
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -25,16 +24,12 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import flight
 
-from pyspark_ledger.ledger.broker.actions import READING, Actions, reading_of, require_incarnation
+from pyspark_ledger.ledger.broker.actions import Actions, reading_of, require_incarnation
 from pyspark_ledger.ledger.broker.append_stream import AppendStream, Replies, entries_of
-from pyspark_ledger.ledger.broker.error_log import ErrorLog
+from pyspark_ledger.ledger.broker.context import BrokerContext
 from pyspark_ledger.ledger.broker.intake.connection_guard import ConnectionGuard, connections_of, peer_of
 from pyspark_ledger.ledger.broker.intake.staged_batches import StagedBatches
-from pyspark_ledger.ledger.broker.limits import Activity, BrokerLimits
 from pyspark_ledger.ledger.broker.listening import Listening
-from pyspark_ledger.ledger.broker.live_settings import LiveSettings
-from pyspark_ledger.ledger.broker.metrics import MetricsCollector
-from pyspark_ledger.ledger.broker.reads.cached_reads import CachedReads
 from pyspark_ledger.ledger.clock import monotonic_ms, system_clock_ms
 from pyspark_ledger.ledger.errors import LedgerError, NotFound, Refused, Unavailable, Unsupported
 from pyspark_ledger.ledger.json_errors import JSON_FAULTS, json_fault
@@ -44,31 +39,31 @@ from pyspark_ledger.ledger.message.entry import entry_rows, parse_entry
 from pyspark_ledger.ledger.metrics.calls import CallMetrics
 from pyspark_ledger.ledger.ownership import live_place
 from pyspark_ledger.ledger.protocol.actions import (
-    ACTIONS,
     BLOCK_SCHEMA,
     DECODERS,
     PROTOCOL_VERSION,
+    REQUESTS,
     AcknowledgeCommand,
     AppendCommand,
-    Empty,
+    AskHealth,
+    AskSettings,
+    ChangeSetting,
     Hello,
     PutCommand,
     StageCommand,
+    StopBroker,
     Welcome,
 )
 from pyspark_ledger.ledger.protocol.commits import StagedPart
-from pyspark_ledger.ledger.protocol.cursors import (
-    CursorState,
-    NameCursor,
-)
+from pyspark_ledger.ledger.protocol.cursors import CursorState, DescribeCursor
 from pyspark_ledger.ledger.protocol.reads import ReadRequest
+from pyspark_ledger.ledger.protocol.request import Call, Empty, Request
 from pyspark_ledger.ledger.segment.reader import SegmentBlock
 from pyspark_ledger.ledger.store.partition_acknowledgement import parts_of, whole_state
-from pyspark_ledger.ledger.store.store import Store
 from pyspark_ledger.ledger.transport import batch_header, tokens
 from pyspark_ledger.ledger.transport.batch_header import BatchHeaderFactory, batch_of
 from pyspark_ledger.ledger.transport.errors import to_flight
-from pyspark_ledger.ledger.transport.part_file import PartFile
+from pyspark_ledger.ledger.transport.part_writer import PartWriter
 from pyspark_ledger.ledger.transport.store_id_header import (
     MIDDLEWARE,
     StoreIdHeaderFactory,
@@ -78,7 +73,9 @@ from pyspark_ledger.ledger.transport.store_id_header import (
 from pyspark_ledger.ledger.transport.tokens import BearerTokenFactory, require_allowed, require_token
 
 # Actions without a limit of concurrent calls. An operator needs them while the broker is overloaded.
-_ALWAYS = frozenset({"hello", "health", "settings", "settings.change", "shutdown"})
+_ALWAYS: frozenset[type[Request[Any]]] = frozenset({Hello, AskHealth, AskSettings, ChangeSetting, StopBroker})
+_REQUEST_BYTES_MAX = 16 * 1024**2  # the largest requests have a schema, or list the staged parts of a batch
+_IN_FLIGHT_BYTES_MAX = 64 * 1024**2  # of one producer
 _BUSY_BYTES = 1024**3  # half of the memory that `bounded_allocator` allows
 # Maximum number of blocks in a group. The server first prepares all blocks of a group in Python. Then it copies and
 # sends the blocks. Reason: a copy overwrites the processor's caches, and Python's work after a copy is four times as
@@ -91,64 +88,42 @@ _log = logging.getLogger(__name__)
 class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
     """Flight server of one store at one address, until `shutdown`."""
 
-    def __init__(
-        self,
-        store: Store,
-        source: CachedReads,
-        listening: Listening,
-        *,
-        token: str,
-        token_path: str,
-        settings: LiveSettings,
-        admission: BrokerLimits,
-        activity: Activity,
-        errors: ErrorLog,
-        calls: CallMetrics,
-        metrics: MetricsCollector,
-        stopping: threading.Event,
-    ) -> None:
+    def __init__(self, broker: BrokerContext, listening: Listening) -> None:
         middleware = {MIDDLEWARE: StoreIdHeaderFactory(), batch_header.MIDDLEWARE: BatchHeaderFactory()}
         if listening.tokens:
             middleware[tokens.MIDDLEWARE] = BearerTokenFactory(listening.tokens)
-        self.stopping = stopping
-        self._store = store
-        self._place = live_place(store.path)
-        self._source = source
-        self.token_path = token_path
+        self._broker = broker
+        self._store, self._source, self._settings = broker.store, broker.cache, broker.settings
+        self._admission, self._activity, self._calls = broker.admission, broker.activity, broker.calls
+        self._place = live_place(broker.store.path)
         self.own_files: list[Path] = []
         """Token files of this server's address, which the broker removes at its end."""
         self.append_socket = ""
-        self._settings = settings
-        self._admission = admission
-        self._staged = StagedBatches(admission.in_flight)
-        self._activity = activity
-        self._calls = calls
-        self.metrics = metrics
-        self._actions = Actions(store, source, settings, activity, errors, metrics, token)
+        self._staged = StagedBatches(broker.admission.in_flight)
+        self._actions = Actions(broker)
         self._handlers = self._actions.table() | {
-            "hello": self._hello,
-            "shutdown": self._shutdown,
-            "settings.change": lambda request: settings.change(request, owner=listening.admits_only_owner()),
+            Hello: self._hello,
+            StopBroker: self._stop,
+            ChangeSetting: lambda request: broker.settings.change(request, owner=listening.admits_only_owner()),
         }
         self._guard: ConnectionGuard | None = None
         # Nothing that a call needs is set after this statement, because calls can arrive as soon as it has run.
         super().__init__(listening.address, middleware=middleware, **listening.tls)
         if listening.tokens and (port := self.port) > 0:  # a Unix socket has no port
-            self._guard = ConnectionGuard(
-                lambda known: connections_of(port, known), lambda: settings.now.maxRequestBodyBytes, monotonic_ms
-            )
+            self._guard = ConnectionGuard(lambda known: connections_of(port, known), _REQUEST_BYTES_MAX, monotonic_ms)
             self._guard.start()
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[flight.Result]:
         with self._activity.call(), in_batch(batch_of(context)), _errors_crossing(self._calls):
             self._require_welcome(context)
-            if action.type not in self._handlers:
+            kind = REQUESTS.get(action.type)
+            if kind is None:
                 raise Unsupported(f"this broker has no action {action.type[:80]!r}", hint="Upgrade the broker")
-            request = self._decoded(action.body, ACTIONS[action.type][0], f"action {action.type!r}")
-            require_allowed(context, action.type, request)
-            room = nullcontext() if action.type in _ALWAYS else self._admission.requests.counted()
+            request = self._decoded(action.body, kind, f"action {action.type!r}")
+            require_allowed(context, request)
+            room = nullcontext() if kind in _ALWAYS else self._admission.requests.counted()
             with room, self._calls.timed(action.type), timed_step(action.type, ledger=_ledger_of(request)) as figures:
-                answer = self._answer(action.type, request)
+                answer = self._answer(request)
                 figures["repeated"] = getattr(answer, "repeated", None)
                 return [flight.Result(msgspec.json.encode(answer))]
 
@@ -156,7 +131,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         with in_batch(batch_of(context)), _errors_crossing(self._calls):
             self._require_welcome(context)
             request = self._decoded(ticket.ticket, ReadRequest, "a read")
-            require_allowed(context, "DoGet", request)
+            require_allowed(context, request)
             with timed_step("send", ledger=request.name):
                 located = self._actions.located(request)
             return flight.GeneratorStream(BLOCK_SCHEMA, self._blocks(request, located))
@@ -171,13 +146,12 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         with self._activity.call(), in_batch(batch_of(context)), _errors_crossing(self._calls):
             self._require_welcome(context)
             command = self._decoded(descriptor.command, PutCommand, "a write")
-            require_allowed(context, type(command).__name__, command)
-            step = type(command).__struct_config__.tag
+            require_allowed(context, command)
             chunks, client = self._chunks(reader), (peer_of(context.peer()) or ("",))[0]
             with (
                 self._admission.streams.counted(client),
                 self._admission.requests.counted(),
-                timed_step(str(step), ledger=_ledger_of(command)),
+                timed_step(command.call.name, ledger=_ledger_of(command)),
             ):
                 if isinstance(command, AppendCommand):
                     self._append(command, _MetadataReplies(writer), (entries_of(chunk.data) for chunk in chunks))
@@ -193,49 +167,51 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         if self._guard is not None:
             self._guard.stop()
 
-    def stop_cache(self) -> None:
-        """Stop the cache. Called when the broker exits."""
-        self._source.stop()
-
     def append(self, command: AppendCommand, replies: Replies, sent: Iterator[list[memoryview]]) -> None:
         """Serve an append stream that a producer on this host sends over the local socket. Raises the log's errors."""
         try:
             with self._activity.call(), self._admission.requests.counted():
-                self._append(command, replies, self._allowed(sent))
+                self._append(command, replies, sent)
         except LedgerError as error:
             self._calls.count_error(error)
             raise
 
     def _append(self, command: AppendCommand, replies: Replies, sent: Iterator[list[memoryview]]) -> None:
-        if self.stopping.is_set():
+        if self._broker.stopping.is_set():
             raise Unavailable("the broker is stopping", hint="Connect again")
-        ledger, most = self._store.ledger(command.ledger), self._settings.now.maxInFlightAppendBytes
-        AppendStream(ledger, replies, most, self._admission.in_flight).serve(sent)
+        ledger = self._store.ledger(command.ledger)
+        of_all = self._admission.in_flight
+        AppendStream(ledger, replies, _IN_FLIGHT_BYTES_MAX, of_all, self._require_allowed).serve(sent)
 
     def _require_welcome(self, context: flight.ServerCallContext) -> None:
         require_token(context, system_clock_ms, self._store.store_id)
         if self._guard is not None:
             self._guard.admit(context.peer())
         require_store(context, self._store.store_id, self._place, str(self._store.path))
-        if self.stopping.is_set():
+        if self._broker.stopping.is_set():
             raise Unavailable("the broker is stopping", hint="Connect again")
 
-    def _answer(self, action: str, request: Any) -> msgspec.Struct:
-        """Run an action and return its reply.
+    def _answer(self, request: Request[Any]) -> msgspec.Struct:
+        """Run the handler of a request and return the reply.
 
-        Checks the store's epoch before and after a writing action. Raises Fenced if another broker took the store over.
+        Checks the store's epoch before and after a call that changes the store. Raises Fenced if another broker took it
+        over.
         """
-        if action in READING:
-            return self._handlers[action](request)
+        handler = self._handlers[type(request)]
+        if not request.call.changes:
+            return handler(request)
         self._store.require_ours()
-        answer = self._handlers[action](request)
+        answer = handler(request)
         self._store.require_ours()
         return answer
 
     def _decoded(self, body: Any, kind: Any, what: str) -> Any:
-        most, body = self._settings.now.maxRequestBodyBytes, memoryview(body or b"{}")
-        if len(body) > most:
-            raise Refused(f"{what} has {len(body)} bytes, setting 'maxRequestBodyBytes' allows {most}")
+        body = memoryview(body or b"{}")
+        if len(body) > _REQUEST_BYTES_MAX:
+            raise Refused(
+                f"{what} has {len(body)} bytes, at most {_REQUEST_BYTES_MAX} are allowed",
+                hint="Use fewer or shorter properties and columns. Write a batch with fewer tasks",
+            )
         try:
             return DECODERS[kind].decode(body)
         except JSON_FAULTS as wrong:
@@ -258,18 +234,13 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
             self._require_allowed(chunk.data.nbytes)
             yield chunk
 
-    def _allowed(self, sent: Iterator[list[memoryview]]) -> Iterator[list[memoryview]]:
-        for entries in sent:
-            self._require_allowed(sum(map(len, entries)))
-            yield entries
-
     def _require_allowed(self, size: int) -> None:
         most = self._settings.now.maxMessageSize
         if size > most:
             raise Refused(f"a request has {size} bytes, setting 'maxMessageSize' allows {most}")
 
     def _blocks(self, request: ReadRequest, blocks: list[SegmentBlock]) -> Iterator[pa.RecordBatch]:
-        with self._activity.call(), _errors_crossing(self._calls), self._admission.readers.counted():
+        with self._activity.call(), _errors_crossing(self._calls), self._admission.requests.counted():
             reading = reading_of(request)
             self._source.begins(blocks, reading)
             for group in self._groups(blocks):
@@ -309,8 +280,8 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         return copies
 
     def _stage(self, command: StageCommand, batches: Iterator[pa.RecordBatch]) -> StagedPart:
-        place = self._store.open_part(command.query, command.batch)
-        with PartFile(place) as part:
+        place = self._store.commits.open_part(command.query, command.batch)
+        with PartWriter.to_file(place) as part:
             for batch in batches:
                 for entry in entries_of(batch):
                     part.write([entry], entry_rows(parse_entry(entry, f"an entry of {place.part}").metadata))
@@ -328,7 +299,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         if command.action == "nack":
             given = self._store.deliveries.nack(command.ledger, command.cursor, batches)
             self._source.again(self._store.ledger(command.ledger).name, command.cursor, given)
-            state = self._store.cursors.describe(NameCursor(command.ledger, command.cursor, precise=False))
+            state = self._store.cursors.describe(DescribeCursor(command.ledger, command.cursor, precise=False))
         else:
             state = self._store.cursors.acknowledge(command.ledger, command.cursor, batches)
         self._source.commit(state.ledger, state.cursor, state.next_position)
@@ -350,14 +321,15 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
             str(store.path),
             store.epoch,
             os.getpid(),
-            self.token_path,
+            str(self._broker.token_path),
             self.append_socket,
             self._place,
             announcements=True,
+            former=store.former,
         )
 
-    def _shutdown(self, _: Empty) -> Empty:
-        self.stopping.set()
+    def _stop(self, _: StopBroker) -> Empty:
+        self._broker.stopping.set()
         return Empty()
 
 
@@ -396,9 +368,10 @@ class _errors_crossing:  # noqa: N801 — reads as a statement where it is used
         raise to_flight(LedgerError(f"the broker failed: {error!r}", hint="See broker.log in the store")) from error
 
 
-def _ledger_of(request: Any) -> str:
-    """Return the ledger that a request names, for logs; empty if it names none or several."""
-    return getattr(request, "name", "") or getattr(request, "ledger", "")
+def _ledger_of(request: Call) -> str:
+    """Return the ledger that a request names, for logs; empty if it names none or a list."""
+    found = [getattr(request, field, "") for field in request.call.ledgers]
+    return found[0] if found and isinstance(found[0], str) else ""
 
 
 def _block_batch(block: SegmentBlock, frames: pa.Buffer) -> pa.RecordBatch:

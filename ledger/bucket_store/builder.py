@@ -36,6 +36,7 @@ from pyspark_ledger.ledger.database.record_tables import CheckedConnection, conn
 from pyspark_ledger.ledger.errors import Corrupt
 from pyspark_ledger.ledger.metadata.cursor_records import own_ledgers_of
 from pyspark_ledger.ledger.metadata.offload_records import Driver, OffloadAttempt
+from pyspark_ledger.ledger.metadata.owner import SKIPPED_IDS
 from pyspark_ledger.ledger.metadata.records import TABLES
 from pyspark_ledger.ledger.metadata.segment_records import LedgerInfo
 from pyspark_ledger.ledger.ownership import host_parts, host_text
@@ -98,10 +99,13 @@ class Builder:
             self.files.record(part.file, first, part.offset + part.length)
             self.places.write(part.file, part.offset, part.length, place)
 
-    def finish(self, host: str, manifest: StoreManifest, address: str) -> list[ChangedRow]:
+    def finish(
+        self, host: str, manifest: StoreManifest, address: str, *, is_restored: bool = False
+    ) -> list[ChangedRow]:
         """Complete files and records. Return the records that the builder changed.
 
-        `manifest` is that of the store at `address`. It states the id of the store.
+        `manifest` is that of the store at `address`. It states the id of the store. `is_restored`: another history of
+        the store may have used the next segment ids, as after a copy, so they are skipped.
         """
         for fd in self._descriptors.values():
             os.close(fd)
@@ -113,7 +117,8 @@ class Builder:
                 (self.directory / name).unlink()
         self.files.keep(lambda: needed | {name for name in self._names if name.startswith("staging/")})
         capture = RowCapture(connection, TABLES)
-        _put_identity(connection, host, manifest)
+        if _put_identity(connection, host, manifest) or is_restored:
+            connection.execute("UPDATE store_row SET next_ledger_id = next_ledger_id + ?", (SKIPPED_IDS,))
         _forget_local_copies(connection, address)
         rows = capture.take()
         commits = int(connection.execute("SELECT commits FROM store").fetchone()[0])
@@ -211,14 +216,18 @@ def _seal(path: Path, listed: LedgerInfo, store_id: str, block_bytes: int, first
         )
 
 
-def _put_identity(connection: sqlite3.Connection, host: str, manifest: StoreManifest) -> None:
-    """Write the id in the manifest, the former ids and the host to the record of the store."""
+def _put_identity(connection: sqlite3.Connection, host: str, manifest: StoreManifest) -> bool:
+    """Write the id in the manifest, the former ids and the host to the record of the store.
+
+    Return whether the store is a copy that gets a new id.
+    """
     before = connection.execute("SELECT id, host FROM store").fetchone()
     _, recorded = host_parts(before[1])
     former = [*recorded, *(store_id for store_id in manifest.former_ids if store_id not in recorded)]
     after = (manifest.store_id, host_text(host, former))
     if after != before:
         connection.execute("UPDATE store_row SET id = ?, host = ?", after)
+    return bool(manifest.store_id != before[0])
 
 
 def _forget_local_copies(connection: sqlite3.Connection, address: str) -> None:

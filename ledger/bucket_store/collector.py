@@ -32,15 +32,8 @@ from pyspark_ledger.ledger.bucket_store.probe import PROBE_PREFIX
 from pyspark_ledger.ledger.bucket_store.snapshots import put_snapshot
 from pyspark_ledger.ledger.clock import Clock, monotonic_ms
 from pyspark_ledger.ledger.errors import Fenced, LedgerError
-from pyspark_ledger.ledger.wal.bucket import (
-    LOG_PREFIX,
-    SECRET_PREFIX,
-    SNAPSHOT_PREFIX,
-    Bucket,
-    epoch_of,
-    log_key,
-    number_of,
-)
+from pyspark_ledger.ledger.objects.object_store import ObjectStore
+from pyspark_ledger.ledger.wal.bucket import LOG_PREFIX, SECRET_PREFIX, SNAPSHOT_PREFIX, epoch_of, log_key, number_of
 from pyspark_ledger.ledger.wal.fence import first_live, may_sweep
 from pyspark_ledger.ledger.wal.requests import RequestLimits, repeated
 
@@ -105,7 +98,7 @@ class Collector:
 
     def __init__(
         self,
-        bucket: Bucket,
+        bucket: ObjectStore,
         holder: ManifestHolder,
         files: LiveFiles,
         log: CollectedLog,

@@ -19,27 +19,28 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from pyspark_ledger.ledger.bucket_store.probe import PROBE_PREFIX, probe_bucket
+from pyspark_ledger.ledger.bucket_store.probe import PROBE_PREFIX
 from pyspark_ledger.ledger.bucket_store.snapshots import put_snapshot, snapshot_of
 from pyspark_ledger.ledger.clock import Clock
 from pyspark_ledger.ledger.database.record_tables import connect
 from pyspark_ledger.ledger.errors import AlreadyExists, NotFound, Refused
 from pyspark_ledger.ledger.metadata.records import Metadata
-from pyspark_ledger.ledger.wal.bucket import MANIFEST, SNAPSHOT_PREFIX, Bucket
-from pyspark_ledger.ledger.wal.manifest import StoreManifest, encode_manifest
-from pyspark_ledger.ledger.wal.requests import FoundManifest, RequestLimits, read_manifest
+from pyspark_ledger.ledger.objects.object_store import ObjectStore
+from pyspark_ledger.ledger.wal.bucket import SNAPSHOT_PREFIX
+from pyspark_ledger.ledger.wal.manifest import StoreManifest
+from pyspark_ledger.ledger.wal.requests import FoundManifest, RequestLimits, put_first_manifest, read_manifest, repeated
 
 _OF_CREATORS = (PROBE_PREFIX, SNAPSHOT_PREFIX)
 
 
 def found_or_created(
-    bucket: Bucket,
+    bucket: ObjectStore,
     clock: Clock,
     limits: RequestLimits,
     *,
     create: bool,
     window: int,
-    probe: Callable[[Bucket], None] = probe_bucket,
+    probe: Callable[[ObjectStore], None],
     of_any_home: bool = False,
 ) -> FoundManifest:
     """Return the manifest of the store in a bucket. With `create`, create the store if there is none.
@@ -55,7 +56,7 @@ def found_or_created(
                 f"there is no ledger store at {bucket.address}",
                 hint="Write to it once, create it with `ledger serve --create`, or correct the address",
             ) from None
-    require_unused(bucket)
+    require_unused(bucket, limits)
     probe(bucket)
     store_id, nonce = str(uuid.uuid4()), str(uuid.uuid4())
     snapshot = put_snapshot(
@@ -63,14 +64,18 @@ def found_or_created(
     )
     manifest = StoreManifest(store_id, nonce, window=window, snapshot=snapshot, home=bucket.address)
     try:
-        return FoundManifest(manifest, bucket.put(MANIFEST, encode_manifest(manifest), only_new=True))
+        return put_first_manifest(bucket, manifest, limits)
     except AlreadyExists:
         return read_manifest(bucket, limits)
 
 
-def require_unused(bucket: Bucket) -> None:
+def require_unused(bucket: ObjectStore, limits: RequestLimits) -> None:
     """Raise Refused if the prefix has objects that are neither snapshots nor of a probe."""
-    used = next((found.key for found in bucket.objects() if not found.key.startswith(_OF_CREATORS)), None)
+
+    def first_used() -> str | None:
+        return next((found.key for found in bucket.objects() if not found.key.startswith(_OF_CREATORS)), None)
+
+    used = repeated(first_used, limits)
     if used is not None:
         raise Refused(
             f"{bucket.address} has objects and no manifest, the first is {used}",

@@ -31,8 +31,7 @@ from pathlib import Path
 from pyspark_ledger.ledger import disk
 from pyspark_ledger.ledger.bucket_store.live_files import LiveFiles
 from pyspark_ledger.ledger.errors import LedgerError, Unavailable
-from pyspark_ledger.ledger.log.syncs.job import RunningSync, SyncJob
-from pyspark_ledger.ledger.log.syncs.pool import LogPool
+from pyspark_ledger.ledger.log.sync_pool import LogPool, SyncJob
 from pyspark_ledger.ledger.metrics.latencies import Latencies
 from pyspark_ledger.ledger.segment.writer import SegmentWriter, UnsyncedRange
 from pyspark_ledger.ledger.wal.log_object import WalRange
@@ -54,14 +53,18 @@ class _Sent:
 
 
 class BucketDurability:
-    """Durability of one open store.
+    """Durability of one open store in a bucket.
 
     The local metadata file contains the records of all log objects with a number below `records_from`.
     """
 
+    in_bucket = True
+
     def __init__(self, wal: WalWriter, files: LiveFiles, records_from: int, piece_bytes: int) -> None:
         self.records_from = records_from
         self.replica = self
+        self.room: Callable[[], None] = lambda: None
+        """Waits while the local directory exceeds its limit. Set after the store is open."""
         self.piece_bytes = piece_bytes
         self._sent: dict[int, _Sent] = {}  # by segment id
         self._sending = threading.Lock()
@@ -69,7 +72,10 @@ class BucketDurability:
         self._files = files
         self._order = threading.Lock()
 
-    def sync_through(self, writer: SegmentWriter) -> None:
+    def wait_for_room(self) -> None:
+        self.room()
+
+    def sync(self, writer: SegmentWriter) -> None:
         """Make a segment durable.
 
         `SegmentWriter.sync` calls this for runs (entries of Spark batches) and for logs of cursors.
@@ -200,6 +206,10 @@ class BucketSyncPool:
         """Wait until the log has read the pieces of the file."""
         self._durability.drain(file.ledger_id)
 
+    def write(self, job: SyncJob) -> bool:  # noqa: ARG002 — as other pools
+        """Return False, because the pool has no thread."""
+        return False
+
     def submit(self, job: SyncJob) -> None:
         try:
             if job.take():
@@ -208,9 +218,15 @@ class BucketSyncPool:
             job.fail(error)
 
     def run_inline(self, job: SyncJob) -> bool:
-        sync = RunningSync(job)
-        self._wait(sync)
-        return self._answer(sync)
+        job.begin()
+        if job.fd >= 0:
+            try:
+                self._durability.begin(job.unsynced()).result()
+            except LedgerError as error:
+                job.end(error)
+            else:
+                job.end(None)
+        return self._answer(job)
 
     def close(self) -> None:
         """Do nothing: the append queue of each ledger has already waited for its jobs."""
@@ -218,51 +234,40 @@ class BucketSyncPool:
     def _begin(self, job: SyncJob) -> None:
         more = True
         while more:
-            sync = RunningSync(job)
-            if sync.fd >= 0:
+            job.begin()
+            if job.fd >= 0:
                 try:
-                    future = self._durability.begin(sync.unsynced())
+                    future = self._durability.begin(job.unsynced())
                 except LedgerError as error:
-                    sync.end(error)
+                    job.end(error)
                 else:
                     if not future.done():
-                        # the lambda may keep variables of the loop, because the method returns here
-                        future.add_done_callback(lambda done: self._end(sync, done))  # noqa: B023 — returns
+                        future.add_done_callback(lambda done: self._end(job, done))
                         return
-                    sync.end(_error_of(future))
-            more = self._answer(sync)
+                    job.end(_error_of(future))
+            more = self._answer(job)
 
-    def _end(self, sync: RunningSync, done: Future[WalRange]) -> None:
+    def _end(self, job: SyncJob, done: Future[WalRange]) -> None:
         """Complete a job. Called by the thread that acknowledges the object."""
         try:
-            sync.end(_error_of(done))
-            if self._answer(sync):
-                self._begin(sync.job)
+            job.end(_error_of(done))
+            if self._answer(job):
+                self._begin(job)
         except Exception as error:  # noqa: BLE001 — any error fails the job
-            sync.job.fail(error)
+            job.fail(error)
 
-    def _wait(self, sync: RunningSync) -> None:
-        if sync.fd < 0:
-            return
-        try:
-            self._durability.begin(sync.unsynced()).result()
-        except LedgerError as error:
-            sync.end(error)
-        else:
-            sync.end(None)
-
-    def _answer(self, sync: RunningSync) -> bool:
+    def _answer(self, job: SyncJob) -> bool:
         """Complete the futures of a job. Return whether the job has more bytes to sync."""
-        error = sync.error
+        error = job.error
         if error is None:
             try:
                 self._check_fenced()
             except LedgerError as fenced:
                 error = fenced
         try:
-            return sync.job.answer(error)
+            return job.answer(error)
         except Exception as raised:  # noqa: BLE001 — any error fails the job
-            sync.job.fail(raised)
+            job.fail(raised)
             return False
 
 

@@ -33,6 +33,7 @@ from pyspark_ledger.ledger.bucket_store.builder import Builder
 from pyspark_ledger.ledger.bucket_store.collector import CollectedLog, Collector, CollectorLimits
 from pyspark_ledger.ledger.bucket_store.durability import BucketDurability, segment_name
 from pyspark_ledger.ledger.bucket_store.live_files import LiveFile
+from pyspark_ledger.ledger.bucket_store.local_cache import LocalCache
 from pyspark_ledger.ledger.bucket_store.manifest_holder import ManifestHolder
 from pyspark_ledger.ledger.bucket_store.snapshots import read_snapshot, snapshot_of
 from pyspark_ledger.ledger.clock import Clock
@@ -40,12 +41,13 @@ from pyspark_ledger.ledger.cursor.cursor_log import BLOCK_BYTES as CURSOR_BLOCK_
 from pyspark_ledger.ledger.database.changed_rows import encode_rows
 from pyspark_ledger.ledger.errors import AlreadyExists, Corrupt, Fenced, LedgerError, NotFound, Refused, Unavailable
 from pyspark_ledger.ledger.metadata.segment_records import SegmentRecord
+from pyspark_ledger.ledger.objects.object_store import ObjectStore
 from pyspark_ledger.ledger.ownership import StoreLock, host_identity
 from pyspark_ledger.ledger.segment.scan import require_entries
 from pyspark_ledger.ledger.store.store import Store
 from pyspark_ledger.ledger.tiering.sealed_index import entry_traits
 from pyspark_ledger.ledger.transport.bucket_discovery import BrokerSecret, put_secret
-from pyspark_ledger.ledger.wal.bucket import Bucket, log_key
+from pyspark_ledger.ledger.wal.bucket import log_key
 from pyspark_ledger.ledger.wal.fence import require_epoch
 from pyspark_ledger.ledger.wal.log_object import WalRange
 from pyspark_ledger.ledger.wal.manifest import BrokerAddress
@@ -62,11 +64,15 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class BucketLimits:
-    """Limits of a store in a bucket. `window` is the maximum number of log objects that are put at the same time."""
+    """Limits of a store in a bucket. `window` is the maximum number of log objects that are put at the same time.
+
+    `cache_bytes` is the maximum size of the local segments. 0 means a share of the disk.
+    """
 
     requests: RequestLimits = field(default_factory=RequestLimits)
     collector: CollectorLimits = field(default_factory=CollectorLimits)
     window: int = 8
+    cache_bytes: int = 0
 
 
 class BucketStore:
@@ -74,7 +80,7 @@ class BucketStore:
 
     def __init__(
         self,
-        bucket: Bucket,
+        bucket: ObjectStore,
         directory: Path,
         found: FoundManifest,
         clock: Clock,
@@ -82,19 +88,20 @@ class BucketStore:
         on_lost: Callable[[LedgerError], None],
         *,
         new_id: str = "",
+        is_restored: bool = False,
         **options: Any,
     ) -> None:
         """Take over the store with the manifest `found`, and open it. `options` are passed to `Store.open`.
 
-        With `new_id`, the store is a copy of another prefix, and gets this id. Raises Unavailable if another broker
-        takes the store over at the same time.
+        With `new_id`, the store is a copy of another prefix, and gets this id. `is_restored`: the store was moved or
+        restored. Raises Unavailable if another broker takes the store over at the same time.
         """
         disk.make_directory(directory)
         lock = StoreLock.acquire(directory)
         try:
             taking = TakeOver(bucket, uuid.uuid4(), limits.requests, clock)
             self._taken = _raised(taking, found, limits.window, new_id)
-            builder, rows = _built(bucket, directory, taking, self._taken, limits.requests)
+            builder, rows = _built(bucket, directory, taking, self._taken, limits.requests, is_restored=is_restored)
             self.wal = WalWriter(
                 bucket,
                 identity_of(self._taken, taking.first_number),
@@ -128,6 +135,16 @@ class BucketStore:
             clock,
         )
 
+        self.cache = LocalCache(
+            self.store,
+            bucket.address,
+            limits.cache_bytes,
+            written=lambda: self.wal.bytes,
+            roll_over=lambda ledger_id: self._roll_over(segment_name(ledger_id)),
+            patience_ms=limits.requests.deadline_ms,
+        )
+        self._durability.room = self.cache.wait_for_room
+
     def begin(self, broker: BrokerAddress, secret: BrokerSecret | None = None) -> None:
         """Write the broker's address to the manifest, where clients find it, and start the collector.
 
@@ -142,6 +159,7 @@ class BucketStore:
             self.wal.fail(fenced)
             raise
         self.collector.start()
+        self.cache.start()
 
     def keep_settings(self, settings: Mapping[str, int | str]) -> None:
         """Write the settings that a client changed to the manifest, so that later brokers use them too."""
@@ -174,6 +192,7 @@ class BucketStore:
 
     def settle(self) -> None:
         """Accept no further appends, and complete the queued appends."""
+        self.cache.stop()
         self.collector.stop()
         self.store.settle()
 
@@ -281,7 +300,13 @@ def _raised(taking: TakeOver, found: FoundManifest, window: int, new_id: str) ->
 
 
 def _built(
-    bucket: Bucket, directory: Path, taking: TakeOver, taken: FoundManifest, limits: RequestLimits
+    bucket: ObjectStore,
+    directory: Path,
+    taking: TakeOver,
+    taken: FoundManifest,
+    limits: RequestLimits,
+    *,
+    is_restored: bool,
 ) -> tuple[Builder, bytes]:
     """Build the directory. Return its builder and the encoded rows that the caller appends to the log."""
     name = taken.manifest.snapshot
@@ -291,5 +316,5 @@ def _built(
     builder.begin(read_snapshot(bucket, name, limits))
     for batch in taking.batches():
         builder.apply(batch, f"{log_key(batch.place.last)} of {bucket.address}")
-    rows = builder.finish(host_identity(directory), taken.manifest, bucket.address)
+    rows = builder.finish(host_identity(directory), taken.manifest, bucket.address, is_restored=is_restored)
     return builder, encode_rows(rows) if rows else b""

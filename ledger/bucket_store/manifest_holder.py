@@ -20,7 +20,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from pyspark_ledger.ledger.errors import AlreadyExists
-from pyspark_ledger.ledger.wal.bucket import Bucket
+from pyspark_ledger.ledger.objects.object_store import ObjectStore
 from pyspark_ledger.ledger.wal.fence import require_epoch
 from pyspark_ledger.ledger.wal.manifest import StoreManifest
 from pyspark_ledger.ledger.wal.requests import FoundManifest, RequestLimits, read_manifest, replace_manifest
@@ -32,7 +32,9 @@ class ManifestHolder:
     `end` returns the lowest number that is not acknowledged.
     """
 
-    def __init__(self, bucket: Bucket, found: FoundManifest, limits: RequestLimits, end: Callable[[], int]) -> None:
+    def __init__(
+        self, bucket: ObjectStore, found: FoundManifest, limits: RequestLimits, end: Callable[[], int]
+    ) -> None:
         self._bucket = bucket
         self._found = found
         self._limits = limits

@@ -21,7 +21,8 @@ import pyarrow as pa
 
 from pyspark_ledger.ledger.checksum import crc32c
 from pyspark_ledger.ledger.errors import AlreadyExists, Corrupt
-from pyspark_ledger.ledger.wal.bucket import Bucket, snapshot_key
+from pyspark_ledger.ledger.objects.object_store import ObjectStore
+from pyspark_ledger.ledger.wal.bucket import snapshot_key
 from pyspark_ledger.ledger.wal.manifest import SnapshotName
 from pyspark_ledger.ledger.wal.requests import RequestLimits, repeated
 
@@ -41,7 +42,7 @@ def snapshot_of(connection: sqlite3.Connection) -> bytes:
 
 
 def put_snapshot(
-    bucket: Bucket, data: bytes, *, records_from: int, epoch: int, nonce: str, limits: RequestLimits
+    bucket: ObjectStore, data: bytes, *, records_from: int, epoch: int, nonce: str, limits: RequestLimits
 ) -> SnapshotName:
     """Put a snapshot. Return its name, size and checksum for the manifest."""
     key = snapshot_key(records_from, epoch, nonce)
@@ -57,7 +58,7 @@ def put_snapshot(
     return SnapshotName(key, records_from, len(data), crc32c(data))
 
 
-def read_snapshot(bucket: Bucket, name: SnapshotName, limits: RequestLimits) -> bytes:
+def read_snapshot(bucket: ObjectStore, name: SnapshotName, limits: RequestLimits) -> bytes:
     """Return the SQLite file in a snapshot. Raises Corrupt if the object is damaged."""
     where = f"{name.key} of {bucket.address}"
     data = repeated(lambda: bucket.get(name.key, max(name.size, 1)), limits).data

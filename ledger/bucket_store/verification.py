@@ -30,10 +30,10 @@ from pyspark_ledger.ledger.metadata.offload_records import OffloadAttempt
 from pyspark_ledger.ledger.metadata.read_only import MetadataView
 from pyspark_ledger.ledger.metadata.records import TABLES, Metadata
 from pyspark_ledger.ledger.metadata.segment_records import SegmentRecord
+from pyspark_ledger.ledger.objects.object_store import ObjectStore
 from pyspark_ledger.ledger.segment.recovery import recover_segment
 from pyspark_ledger.ledger.segment.writer import data_path
 from pyspark_ledger.ledger.tiering.sealed_index import entry_traits
-from pyspark_ledger.ledger.wal.bucket import Bucket
 from pyspark_ledger.ledger.wal.manifest import StoreManifest
 from pyspark_ledger.ledger.wal.requests import RequestLimits
 
@@ -56,7 +56,7 @@ class VerifiedStore(NamedTuple):
 
 
 def verify_store(
-    bucket: Bucket,
+    bucket: ObjectStore,
     directory: Path,
     limits: RequestLimits,
     advance: Callable[[int], object] = lambda _: None,
@@ -69,10 +69,10 @@ def verify_store(
     is not in the bucket yet. Raises NotFound if there is no store, and Corrupt for damage.
     """
     view = build_view(bucket, directory, limits, advance, planned=planned)
-    return verify_built(directory, view.end - view.manifest.first)
+    return _verify_built(directory, view.end - view.manifest.first)
 
 
-def verify_built(directory: Path, objects: int) -> VerifiedStore:
+def _verify_built(directory: Path, objects: int) -> VerifiedStore:
     """Check the built records, and the open segments and cursors, which the builder does not read."""
     records = Metadata(MetadataView(directory / "metadata.sqlite", TABLES), system_clock_ms)
     store_id = records.store_record().store_id

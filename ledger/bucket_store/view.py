@@ -26,8 +26,9 @@ from pyspark_ledger.ledger.bucket_store.builder import Builder
 from pyspark_ledger.ledger.bucket_store.log_places import LogPlaces
 from pyspark_ledger.ledger.bucket_store.snapshots import read_snapshot
 from pyspark_ledger.ledger.errors import Corrupt, NotFound, Unavailable
+from pyspark_ledger.ledger.objects.object_store import ObjectStore
 from pyspark_ledger.ledger.ownership import host_identity
-from pyspark_ledger.ledger.wal.bucket import MANIFEST, Bucket, log_key
+from pyspark_ledger.ledger.wal.bucket import MANIFEST, log_key
 from pyspark_ledger.ledger.wal.fence import require_served
 from pyspark_ledger.ledger.wal.log_object import HEADER_BYTES
 from pyspark_ledger.ledger.wal.manifest import StoreManifest
@@ -47,7 +48,7 @@ class BuiltView(NamedTuple):
 
 
 def build_view(
-    bucket: Bucket,
+    bucket: ObjectStore,
     directory: Path,
     limits: RequestLimits,
     advance: Callable[[int], object] = lambda _: None,
@@ -81,7 +82,7 @@ def build_view(
     )
 
 
-def has_grown(bucket: Bucket, store_id: str, end: int, limits: RequestLimits) -> bool:
+def has_grown(bucket: ObjectStore, store_id: str, end: int, limits: RequestLimits) -> bool:
     """Return whether the store may have newer data than a view that ended at `end`. Sends two requests.
 
     The log has not grown if the object at `end` is missing, and the newest manifest has a first live number up to
@@ -99,7 +100,7 @@ def _collected(manifest: StoreManifest) -> tuple[object, ...]:
     return manifest.store_id, manifest.first, manifest.snapshot
 
 
-def _manifest(bucket: Bucket, limits: RequestLimits) -> StoreManifest:
+def _manifest(bucket: ObjectStore, limits: RequestLimits) -> StoreManifest:
     try:
         manifest = read_manifest(bucket, limits).manifest
     except NotFound:
@@ -109,7 +110,11 @@ def _manifest(bucket: Bucket, limits: RequestLimits) -> StoreManifest:
 
 
 def _build(
-    bucket: Bucket, directory: Path, manifest: StoreManifest, limits: RequestLimits, advance: Callable[[int], object]
+    bucket: ObjectStore,
+    directory: Path,
+    manifest: StoreManifest,
+    limits: RequestLimits,
+    advance: Callable[[int], object],
 ) -> BuiltView:
     if manifest.snapshot is None:
         raise Corrupt(f"{MANIFEST} of {bucket.address} names no snapshot")

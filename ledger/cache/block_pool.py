@@ -9,9 +9,11 @@ Invariants
   reference. Only blocks in memory can be referenced.
 - After each call, `size` is at most the limit. Exception: a block that does not fit is served to its reader, and its
   memory counts until the reader releases it.
-- Eviction starts when more than `trigger` bytes are in use, and stops at `watermark` bytes. The eviction of a
-  referenced block frees no memory. So an eviction continues until enough memory is free or no range is cached. Only one
-  eviction runs at a time.
+- Eviction starts when more than `trigger` bytes are in use, and stops at `watermark` bytes. It runs in steps. A call
+  that adds a block makes one step, and the cache's thread makes the other steps. A step evicts at most `STEP_RANGES`
+  ranges. Exception: a step continues until the limit is met.
+- The eviction of a referenced block frees no memory. So an eviction continues until enough memory is free or no range
+  is cached. Only one eviction runs at a time.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ from pyspark_ledger.ledger.cache.ledger_cache import EvictionCounts
 from pyspark_ledger.ledger.cache.range_cache import CachedRange
 from pyspark_ledger.ledger.clock import Clock
 
+STEP_RANGES = 32
+
 
 class BlockPool:
     """Pool of blocks of one kind. `remove` removes a range from the cache of its ledger, and then calls `removed`."""
@@ -33,7 +37,10 @@ class BlockPool:
     def __init__(self, policy: EvictionPolicy, clock: Clock, evictions: EvictionCounts, remove: Remove) -> None:
         self.policy = policy
         self.held = 0
+        self.blocks: dict[CachedBlock, None] = {}
+        """The blocks with a cached range."""
         self.pinned = PinnedBlocks()
+        self._evicting = False
         self._clock = clock
         self._evictions = evictions
         self._remove = remove
@@ -49,6 +56,12 @@ class BlockPool:
     def size(self) -> int:
         """The bytes in use, by cached blocks and by evicted blocks that readers still reference."""
         return self.held + self.pinned.size
+
+    @property
+    def unused(self) -> int:
+        """The bytes that can be added before the eviction by size starts."""
+        self.pinned.refresh()
+        return max(int(self.limits.trigger) - self.size, 0)
 
     def has_room_for(self, block: CachedBlock) -> bool:
         """Return whether a block would fit if all cached ranges were evicted."""
@@ -69,6 +82,7 @@ class BlockPool:
         Evict other ranges to make room. If the policy keeps them, evict the ranges of this block.
         """
         self.held += block.size
+        self.blocks[block] = None
         for span in spans:
             self.policy.added(span)
         self.make_room(spans)
@@ -76,6 +90,8 @@ class BlockPool:
     def grown(self, span: CachedRange, size: int) -> None:
         """Add `size` bytes by which a range and its block have grown. Evict ranges to make room."""
         self.held += size
+        if span.cache is not None:
+            self.policy.changed(span.cache)
         self.make_room([span])
 
     def removed(self, span: CachedRange, released: int) -> int:
@@ -84,6 +100,8 @@ class BlockPool:
         Return the bytes that became free.
         """
         self.held -= released
+        if not span.block.spans:
+            self.blocks.pop(span.block, None)
         self.policy.removed(span)
         return released - self.pinned.add(span.block) if released else 0
 
@@ -95,26 +113,30 @@ class BlockPool:
             for span in newest:
                 self._remove_newest(span)
 
-    def expire(self) -> None:
-        """Evict ranges by age, then by size if necessary."""
+    def expire(self, now_ms: int) -> bool:
+        """Evict ranges by age, then by size if necessary. Return whether another step may evict more."""
         self.pinned.refresh()
-        self.policy.expire(self._clock(), self._remove_for_age)
-        self.evict_when_needed()
+        old = self.policy.expire(now_ms, self._remove_for_age, STEP_RANGES)
+        return self.evict_when_needed() or old
 
-    def evict_when_needed(self) -> None:
-        """Evict ranges by size if more than `trigger` is in use."""
+    def evict_when_needed(self) -> bool:
+        """Make a step of an eviction by size, if one runs or must start. Return whether another step may free more."""
         while self.policy.due:
             self._remove_replaced(self.policy.due.pop())
-        limits = self.limits
-        if not self._exceeds(limits.trigger):
-            return
+        limits, freed = self.limits, 0
+        if not self._exceeds(limits.watermark if self._evicting else limits.trigger):
+            self._evicting = False
+            return False
         began, now_ms = time.perf_counter_ns(), self._clock()
-        while self.held and self.size > limits.watermark:
-            wanted = max(int(self.size - limits.watermark), 1)
-            if self.policy.free(wanted, now_ms, self._remove_for_size) <= 0:
+        while self.held:
+            wanted, needed = max(int(self.size - limits.watermark), 1), self.size - limits.size
+            freed = self.policy.free(wanted, now_ms, self._remove_for_size, STEP_RANGES, needed)
+            if freed <= 0 or self.size <= limits.size:
                 break
+        self._evicting = self.size > limits.watermark
         self._evictions.passes += 1
         self._evictions.nanoseconds += time.perf_counter_ns() - began
+        return self._evicting and freed > 0
 
     def decided(self, decision: str, entries: int) -> None:
         """Count a decision of the policy. `EvictionCounts` explains the decisions."""

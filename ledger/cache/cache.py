@@ -6,6 +6,7 @@
     call `fetch`     returns a range, from the cache and from storage; concurrent readers share one read
     call `append`    caches new entries, for readers at the end of a log
     call `bypasses`  returns whether a reader may read a range from object storage by itself
+    call `unused`    returns the memory that a reader may fill with ranges that only later readers need
     call `ahead`     reads entries before a reader requests them (prefetch)
 
 Invariants
@@ -30,7 +31,7 @@ from pyspark_ledger.ledger.cache.expected_reads import LedgerReaders
 from pyspark_ledger.ledger.cache.ledger_cache import BlockPart, CacheCounts, EvictionCounts, LedgerCache, Load, Loaded
 from pyspark_ledger.ledger.cache.range_cache import CachedRange, RangeCache, RangeHit
 from pyspark_ledger.ledger.cache.reads_in_flight import PendingRead, ReadPart, ReadPermits
-from pyspark_ledger.ledger.clock import Clock
+from pyspark_ledger.ledger.clock import Clock, DueTimes, pause
 from pyspark_ledger.ledger.errors import LedgerError
 from pyspark_ledger.ledger.position import EARLIEST, Position, PositionRange
 
@@ -55,6 +56,8 @@ class EntryCache:
         self._clock = clock
         self._lock = threading.RLock()
         self._ledgers: dict[str, LedgerCache] = {}
+        self._with_ranges: dict[str, LedgerCache] = {}
+        self._deadlines = DueTimes()
 
     @property
     def limits(self) -> CacheLimits:
@@ -80,6 +83,10 @@ class EntryCache:
     def ledgers(self) -> list[LedgerCache]:
         with self._lock:
             return list(self._ledgers.values())
+
+    def ledgers_with_ranges(self) -> list[LedgerCache]:
+        with self._lock:
+            return list(self._with_ranges.values())
 
     def decisions(self) -> dict[tuple[str, str], int]:
         """Return the number of entries by policy and decision. `EvictionCounts` explains the decisions."""
@@ -117,6 +124,17 @@ class EntryCache:
             if ledger.pending.overlaps(ledger_id, first, end):
                 return False
             return not self.memory.policy.admits(WantedRead(ledger.readers, reader, ledger_id, first, end))
+
+    def unused(self, name: str, reader: str) -> int:
+        """Return the bytes of unused memory for ranges that no other reader needs yet.
+
+        Reason: queries over one backlog are often started one after another, and the next query finds these ranges. No
+        range is evicted for them. Returns 0 for a reader that is not registered, or if the policy does not keep such
+        ranges.
+        """
+        with self._lock:
+            keeps = self.memory.policy.keeps_read and reader in self.ledger(name).readers
+            return self.memory.unused if keeps else 0
 
     def bypassed(self, name: str, entries: int, size: int) -> None:
         """Count entries that a reader reads from object storage without the cache."""
@@ -173,13 +191,15 @@ class EntryCache:
             for part in parts:
                 self._pool(part.block).policy.added(part)
             ledger.counts.evicted += before - ledger.cache.entries
+            self._index_ranges(ledger)
 
     def forget(self, ledger_ids: Collection[int]) -> None:
         """Remove the entries of deleted segments (files of ledgers)."""
-        for ledger in self.ledgers():
-            for ledger_id in {span.ledger_id for span in ledger.cache} & set(ledger_ids):
-                whole = PositionRange(Position(ledger_id, 0), Position(ledger_id + 1, 0))
-                self.invalidate(ledger.cache.name, whole)
+        with self._lock:
+            for ledger in self.ledgers_with_ranges():
+                for ledger_id in {span.ledger_id for span in ledger.cache} & set(ledger_ids):
+                    whole = PositionRange(Position(ledger_id, 0), Position(ledger_id + 1, 0))
+                    self.invalidate(ledger.cache.name, whole)
 
     def inherit(self, blocks: Iterable[CachedBlock]) -> None:
         """Add evicted blocks of an earlier broker that readers still reference."""
@@ -196,18 +216,25 @@ class EntryCache:
                     self._remove_from(ledger, span)
 
     def expire(self) -> None:
-        """Remove readers that have not reported in time. Then evict ranges by age, and by size if necessary."""
+        """Remove readers that have not reported in time. Then evict ranges by age, and by size if necessary.
+
+        The eviction runs in steps. The lock is free between two steps.
+        """
         now = self._clock()
         with self._lock:
-            for ledger in self._ledgers.values():
-                ledger.readers.expire(now)
-            for pool in self.pools:
-                pool.expire()
+            for name in self._deadlines.take(now):
+                ledger = self._ledgers.get(name)
+                if ledger is not None:
+                    ledger.readers.expire(now)
+                    self._moved(ledger)
+        for pool in self.pools:
+            while self._expired(pool, now):
+                pause(0)  # a thread that waits for the lock gets it between two steps
 
     def change(self, policy_of: Callable[[CacheLimits], EvictionPolicy], limits: CacheLimits) -> None:
         """Switch to another policy or other limits. The new policy gets the cached ranges in the order of their age."""
         with self._lock:
-            spans = [span for ledger in self._ledgers.values() for span in ledger.cache]
+            spans = [span for ledger in self._with_ranges.values() for span in ledger.cache]
             self.memory.policy, self.files.policy = policy_of(limits), policy_of(limits.of_local_files())
             for span in sorted(spans, key=lambda span: span.timestamp_ms):
                 self._pool(span.block).policy.added(span)
@@ -228,20 +255,45 @@ class EntryCache:
         """
         with self._lock:
             ledger = self.ledger(name)
-            yield ledger.readers
+            try:
+                yield ledger.readers
+            finally:
+                self._moved(ledger)
             keeps = self.memory.policy.keeps_from(ledger.readers)
             if keeps is not None and ledger.cache:
                 self.invalidate(name, PositionRange(EARLIEST, keeps))
+
+    def has_reader(self, name: str, reader: str) -> bool:
+        with self._lock:
+            ledger = self._ledgers.get(name)
+            return ledger is not None and reader in ledger.readers
 
     def mapped_bytes(self) -> int:
         """Return the bytes of memory that readers have mapped, in cached and in evicted blocks."""
         with self._lock:
             self.memory.pinned.refresh()
-            storages = {block.storage: block.size for block in self._blocks() if block.storage is not None}
+            storages = {block.storage: block.size for block in self.memory.blocks if block.storage is not None}
             return self.memory.pinned.size + sum(size for storage, size in storages.items() if storage.is_referenced())
 
-    def _blocks(self) -> set[CachedBlock]:
-        return {span.block for ledger in self._ledgers.values() for span in ledger.cache}
+    def _moved(self, ledger: LedgerCache) -> None:
+        """Record that the readers of a ledger have changed."""
+        for pool in self.pools:
+            pool.policy.changed(ledger.cache)
+        due_ms = ledger.readers.due_ms
+        if due_ms is not None:
+            self._deadlines.put(ledger.cache.name, due_ms)
+
+    def _expired(self, pool: BlockPool, now_ms: int) -> bool:
+        """Make one step of a pool's evictions. Return whether another step may evict more."""
+        with self._lock:
+            return pool.expire(now_ms)
+
+    def _index_ranges(self, ledger: LedgerCache) -> None:
+        """Record whether a ledger has cached ranges."""
+        if ledger.cache:
+            self._with_ranges[ledger.cache.name] = ledger
+        else:
+            self._with_ranges.pop(ledger.cache.name, None)
 
     def _pool(self, block: CachedBlock) -> BlockPool:
         return self.files if block.storage is None else self.memory
@@ -337,6 +389,7 @@ class EntryCache:
         if not spans:
             return []
         ledger.counts.inserted += sum(span.entries for span in spans)
+        self._index_ranges(ledger)
         pool.added(block, spans)
         return [span for span in spans if span.cache is not None]
 
@@ -348,6 +401,7 @@ class EntryCache:
         """Remove a range. Return the bytes that became free."""
         released = ledger.cache.remove(span)
         ledger.counts.evicted += span.entries
+        self._index_ranges(ledger)
         return self._pool(span.block).removed(span, released)
 
 

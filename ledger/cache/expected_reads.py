@@ -28,6 +28,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from pyspark_ledger.ledger.clock import DueTimes
 from pyspark_ledger.ledger.position import Position, PositionRange
 from pyspark_ledger.ledger.positions.entry_ranges import EntryRanges
 
@@ -132,6 +133,8 @@ class LedgerReaders:
         self._next = ActiveCursors()
         self._serving: dict[str, Reader] = {}  # the readers with entries in `served` or `again`
         self._left_ms: int | None = None
+        # A report postpones a reader's deadline, and its due time here stays. `expire` then sets the later one.
+        self._deadlines = DueTimes()
 
     def __len__(self) -> int:
         return len(self._readers)
@@ -147,6 +150,11 @@ class LedgerReaders:
     def left_ms(self) -> int | None:
         """The time at which the last reader left. None while there is a reader, and before the first reader."""
         return None if self._readers else self._left_ms
+
+    @property
+    def due_ms(self) -> int | None:
+        """The time at which `expire` must be called. None without a deadline."""
+        return self._deadlines.first()
 
     def names(self) -> list[str]:
         """Return the names of all readers, sorted."""
@@ -169,6 +177,7 @@ class LedgerReaders:
         reader = self._readers.get(name)
         if reader is None:
             reader = self._readers[name] = Reader(name, position, position, until_ms)
+            self._deadlines.put(name, until_ms)
             self._place(reader)
         reader.until_ms = max(reader.until_ms, until_ms)
         self.commit(name, position)
@@ -237,9 +246,14 @@ class LedgerReaders:
 
     def expire(self, now_ms: int) -> list[str]:
         """Remove the readers that have not reported in time. Return their names."""
-        gone = [reader.name for reader in self._readers.values() if reader.until_ms <= now_ms]
-        for name in gone:
-            self.leave(name, now_ms)
+        gone = []
+        for name in self._deadlines.take(now_ms):
+            reader = self._readers.get(name)
+            if reader is not None and reader.until_ms > now_ms:
+                self._deadlines.put(name, reader.until_ms)
+            elif reader is not None:
+                self.leave(name, now_ms)
+                gone.append(name)
         return gone
 
     def expected(self, ledger_id: int, first: int, end: int, *, except_for: str = "") -> int:

@@ -48,7 +48,7 @@ class CacheSums:
             now = self._clock()
             if self._refreshed_ms is None or now - self._refreshed_ms >= _REFRESH_MS:
                 cache.memory.pinned.refresh()
-                self._expected = _added(_expected(ledger) for ledger in cache.ledgers())
+                self._expected = _added(_expected(ledger) for ledger in cache.ledgers_with_ranges())
                 self._refreshed_ms = now
             return _sums(cache, _counted(cache), self._expected)
 

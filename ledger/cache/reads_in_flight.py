@@ -92,10 +92,10 @@ class PendingReads(Generic[T]):
 class ReadPermits:
     """Permits for bytes in flight."""
 
-    def __init__(self, limit: int = 0, timeout_ms: int = 0, waiting_max: int = 0) -> None:
+    def __init__(self, limit: int = 0, timeout_ms: int = 60_000, waiting_max: int = 50_000) -> None:
         self.limit = limit
-        self.timeout_ms = timeout_ms
-        self.waiting_max = waiting_max
+        self._timeout_ms = timeout_ms
+        self._waiting_max = waiting_max
         self._used = 0
         self._waiting: deque[object] = deque()
         self._changed = threading.Condition()
@@ -124,18 +124,18 @@ class ReadPermits:
             if not self._waiting and self._has_room(size):
                 self._used += size
                 return
-            if len(self._waiting) >= self.waiting_max:
+            if len(self._waiting) >= self._waiting_max:
                 raise Unavailable(
-                    f"{len(self._waiting)} reads wait for storage, "
-                    f"'managedLedgerMaxReadsInFlightPermitsAcquireQueueSize' allows {self.waiting_max}"
+                    f"{len(self._waiting)} reads wait for storage, at most {self._waiting_max} may",
+                    hint="Raise managedLedgerMaxReadsInFlightSizeInMB",
                 )
             self._waiting.append(ticket)
             try:
                 if not self._changed.wait_for(
-                    lambda: self._waiting[0] is ticket and self._has_room(size), self.timeout_ms / 1000
+                    lambda: self._waiting[0] is ticket and self._has_room(size), self._timeout_ms / 1000
                 ):
                     raise Unavailable(
-                        f"a read of {size} bytes waited {self.timeout_ms} ms, while {self._used} of at most "
+                        f"a read of {size} bytes waited {self._timeout_ms} ms, while {self._used} of at most "
                         f"{self.limit} bytes were in flight",
                         hint="Raise managedLedgerMaxReadsInFlightSizeInMB",
                     )
@@ -149,9 +149,9 @@ class ReadPermits:
             self._used -= size
             self._changed.notify_all()
 
-    def change(self, limit: int, timeout_ms: int, waiting_max: int) -> None:
+    def change(self, limit: int) -> None:
         with self._changed:
-            self.limit, self.timeout_ms, self.waiting_max = limit, timeout_ms, waiting_max
+            self.limit = limit
             self._changed.notify_all()
 
     def _has_room(self, size: int) -> bool:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from pyspark_ledger.ledger.clock import monotonic_ms, pause
-from pyspark_ledger.ledger.errors import Unavailable
+from pyspark_ledger.ledger.errors import Archived, Unavailable
 from pyspark_ledger.ledger.positions.acknowledge_request import ACKNOWLEDGE_SCHEMA
 from pyspark_ledger.ledger.protocol.actions import AcknowledgeCommand
 from pyspark_ledger.ledger.protocol.cursors import CursorState
@@ -41,8 +41,8 @@ def acknowledge(
     while True:
         try:
             return _send(client, command, batches)
-        except Unavailable:
-            if monotonic_ms() >= until:
+        except Unavailable as error:
+            if isinstance(error, Archived) or monotonic_ms() >= until:
                 raise
         if client.revive is not None:
             client.address = client.revive()

@@ -30,10 +30,10 @@ from pyarrow import flight
 from pyspark_ledger.ledger.client.broker_connection import BrokerConnection
 from pyspark_ledger.ledger.clock import monotonic_ms, pause
 from pyspark_ledger.ledger.disk import opened
-from pyspark_ledger.ledger.errors import Corrupt, DataLoss, NotFound, Refused, Unavailable
+from pyspark_ledger.ledger.errors import Archived, Corrupt, DataLoss, NotFound, Refused, Unavailable
 from pyspark_ledger.ledger.position import Position, PositionRange
 from pyspark_ledger.ledger.protocol.names import request_body
-from pyspark_ledger.ledger.protocol.reads import BlockPlace, LocateRanges, Places, RangePlaces, ReadRequest
+from pyspark_ledger.ledger.protocol.reads import BlockPlace, LocateRanges, Places, ReadRequest
 from pyspark_ledger.ledger.segment.format import FRAME
 from pyspark_ledger.ledger.segment.reader import SegmentBlock
 from pyspark_ledger.ledger.transport.errors import from_flight
@@ -94,7 +94,7 @@ class _SharedGone(_FileGone):
 
 
 def _can_retry(error: Exception) -> bool:
-    return isinstance(error, (Unavailable, _FileGone))
+    return isinstance(error, (Unavailable, _FileGone)) and not isinstance(error, Archived)
 
 
 def _read_once(client: BrokerConnection, request: ReadRequest, places: Places | None) -> Iterator[FrameBlock]:
@@ -185,7 +185,7 @@ def _places(client: BrokerConnection, requests: Sequence[ReadRequest]) -> list[l
     if not token:
         return []
     try:
-        found: RangePlaces = client.call("locate.many", LocateRanges(list(requests), token))
+        found = client.ask(LocateRanges(list(requests), token))
     except (DataLoss, NotFound, Refused):
         return []  # a ledger has changed since planning; `read_blocks` raises the error of its range
     return [places.blocks for places in found.ranges]

@@ -10,6 +10,9 @@ Rules
 - After a fork, gRPC does not work in the child: a call would never return. So if the parent has used gRPC, the
   connection refuses every call in the child.
 - The child never closes a gRPC connection of its parent, because a close would abort the child.
+- The broker of a directory or a bucket can be replaced by a broker at another address or place, with other credentials.
+  The connection then continues with that broker (`follow`). It does the same if the files of its credentials were
+  deleted, because they are in the cache of a store in a bucket.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 import pyarrow as pa
@@ -27,27 +30,27 @@ from pyarrow import flight
 
 from pyspark_ledger.ledger.client.credentials import Credentials
 from pyspark_ledger.ledger.clock import monotonic_ms, pause
-from pyspark_ledger.ledger.errors import Fenced, NotFound, Refused, Unauthenticated, Unavailable, Unsupported
+from pyspark_ledger.ledger.errors import Archived, Fenced, NotFound, Refused, Unauthenticated, Unavailable, Unsupported
 from pyspark_ledger.ledger.json_errors import JSON_FAULTS, json_fault
 from pyspark_ledger.ledger.location import bucket_of
 from pyspark_ledger.ledger.logs.batch import batch_header
 from pyspark_ledger.ledger.ownership import live_place, own_token
 from pyspark_ledger.ledger.protocol.actions import (
-    ACTIONS,
     DECODERS,
-    Empty,
+    DeleteLedger,
     Hello,
     Welcome,
 )
+from pyspark_ledger.ledger.protocol.cursors import DeleteCursor
 from pyspark_ledger.ledger.protocol.names import request_body
 from pyspark_ledger.ledger.protocol.reads import OpenedRead, OpenRead, Places, ReadRequest
+from pyspark_ledger.ledger.protocol.request import Empty, Reply, Request
 from pyspark_ledger.ledger.transport.discovery import address_token
 from pyspark_ledger.ledger.transport.errors import from_flight
 from pyspark_ledger.ledger.transport.store_id_header import call_options, require_meant
 from pyspark_ledger.ledger.transport.tokens import token_header
 
 _RETRY_MS = 50
-_DELETIONS = {"delete", "cursor.delete"}  # actions that delete; a repeated call may find nothing
 _CALL_SECONDS = 120.0
 _HELLO_MS_MIN = 1000
 _OPTIONS = [
@@ -57,7 +60,7 @@ _OPTIONS = [
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
 ]
-T = TypeVar("T", bound=msgspec.Struct)
+T = TypeVar("T")
 
 _alive: weakref.WeakSet[BrokerConnection] = weakref.WeakSet()
 _inherited: list[flight.FlightClient | None] = []
@@ -88,7 +91,7 @@ class BrokerConnection:
         self.revive: Callable[[], str] | None = None
         self.can_move = False
         """Whether the store's next broker may be on another host. If so, a failed call makes the client look for it."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._connection: flight.FlightClient | None = None
         self._token: str | None = None
         self.store_path = ""
@@ -106,15 +109,10 @@ class BrokerConnection:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.address!r}, store {self.store_id!r})"
 
-    def call(
-        self,
-        action: str,
-        request: msgspec.Struct,
-        *,
-        deadline_ms: int | None = None,
-        attempt_seconds: float = _CALL_SECONDS,
-    ) -> Any:
-        """Call an action of the protocol and return its reply. Raises the broker's error, or Unavailable.
+    def ask(
+        self, request: Request[Reply], *, deadline_ms: int | None = None, attempt_seconds: float = _CALL_SECONDS
+    ) -> Reply:
+        """Send a request and return its reply. Raises the broker's error, or Unavailable.
 
         A broker that has accepted the call has `attempt_seconds` to reply. If no broker accepts the call, it is retried
         until the deadline. With `can_move`, the call is also retried after another broker took the store over.
@@ -127,8 +125,10 @@ class BrokerConnection:
         repeated = False
         while True:
             try:
-                return self._call_once(action, body, attempt_seconds)
+                return self._ask_once(request, body, attempt_seconds)
             except (Unavailable, Fenced, Unauthenticated) as error:
+                if isinstance(error, Archived):
+                    raise
                 may_have_moved = self.can_move and (isinstance(error, Fenced) or not repeated)
                 if not (isinstance(error, Unavailable) or may_have_moved) or monotonic_ms() >= until:
                     raise
@@ -137,8 +137,8 @@ class BrokerConnection:
                 repeated = True
                 pause(_RETRY_MS)
             except NotFound:
-                if repeated and action in _DELETIONS:
-                    return Empty()  # an earlier attempt succeeded, and its reply was lost
+                if repeated and isinstance(request, DeleteLedger | DeleteCursor):
+                    return cast("Reply", Empty())  # an earlier attempt succeeded, and its reply was lost
                 raise
 
     def hello(self, *, deadline_ms: int | None = None) -> Welcome:
@@ -150,7 +150,7 @@ class BrokerConnection:
         deadline_ms = self.deadline_ms if deadline_ms is None else deadline_ms
         seconds = max(deadline_ms, _HELLO_MS_MIN) / 1000  # a suspended process accepts a call, and does not reply
         hello = Hello(store_id=self.store_id, place=self.place)
-        welcome: Welcome = self.call("hello", hello, deadline_ms=deadline_ms, attempt_seconds=seconds)
+        welcome = self.ask(hello, deadline_ms=deadline_ms, attempt_seconds=seconds)
         if self.place and not welcome.place:  # a broker of an earlier release, which did not compare
             served = Path(welcome.store_path)
             found = live_place(served) if bucket_of(served) or served.is_dir() else "nothing on this host"
@@ -168,18 +168,18 @@ class BrokerConnection:
     def locate(self, request: ReadRequest) -> Places:
         """Return the locations of a range's blocks, if this process can map them."""
         token = self.same_host_token()
-        places: Places = self.call("locate", msgspec.structs.replace(request, token=token, partly=True))
+        places = self.ask(msgspec.structs.replace(request, token=token, partly=True))
         if token and not places.mapped and (fresh := self.same_host_token(stale=token)) != token:
-            places = self.call("locate", msgspec.structs.replace(request, token=fresh, partly=True))
+            places = self.ask(msgspec.structs.replace(request, token=fresh, partly=True))
         return places
 
     def open_read(self, request: OpenRead) -> OpenedRead:
         """Return the range and the schema of a read, and the first blocks' locations if this process can map them."""
         token = self.same_host_token()
-        opened: OpenedRead = self.call("read.open", msgspec.structs.replace(request, token=token))
+        opened = self.ask(msgspec.structs.replace(request, token=token))
         if token and not opened.same_host:
             fresh = self.same_host_token(stale=token)
-            opened = self.call("read.open", msgspec.structs.replace(request, token=fresh))
+            opened = self.ask(msgspec.structs.replace(request, token=fresh))
         return opened
 
     def same_host_token(self, *, stale: str | None = None) -> str:
@@ -206,7 +206,7 @@ class BrokerConnection:
             )
         with self._lock:
             if self._connection is None:
-                secured = self.credentials.connection(self.address)
+                secured = self._from_files(lambda given: given.connection(self.address))
                 self._connection = flight.connect(self.address, generic_options=_OPTIONS, **secured)
                 _connected_in.add(os.getpid())
                 self._token = None
@@ -219,7 +219,27 @@ class BrokerConnection:
 
     def _token_header(self) -> list[tuple[bytes, bytes]]:
         """Return the header with the token. Without credentials, it has the token of this user's own broker."""
-        return self.credentials.header() or token_header("", address_token(self.address))
+        return self._from_files(Credentials.header) or token_header("", address_token(self.address))
+
+    def _from_files(self, read: Callable[[Credentials], T]) -> T:
+        """Return the result of `read`, which reads files of the credentials. If a file was deleted, get it again."""
+        try:
+            return read(self.credentials)
+        except NotFound:
+            if self.revive is None or not self.can_move:
+                raise
+            self.address = self.revive()
+            return read(self.credentials)
+
+    def follow(self, found: BrokerConnection) -> str:
+        """Take over credentials and place of a connection to the broker that replaces a lost broker.
+
+        Return the address of that broker.
+        """
+        if found.address != self.address:
+            self.close()
+        self.credentials, self.place = found.credentials, found.place
+        return found.address
 
     def disconnect(self, failed: flight.FlightClient) -> None:
         """Forget a failed connection and its token, unless another thread has replaced the connection."""
@@ -240,27 +260,28 @@ class BrokerConnection:
         _inherited.append(self._connection)
         self._connection = None
         self._token = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
-    def _call_once(self, action: str, body: bytes, seconds: float) -> Any:
+    def _ask_once(self, request: Request[Reply], body: bytes, seconds: float) -> Reply:
         connection = self.connection()
         try:
-            (result,) = connection.do_action(flight.Action(action, body), self.options(seconds))
+            (result,) = connection.do_action(flight.Action(request.call.name, body), self.options(seconds))
         except (pa.ArrowException, flight.FlightError, OSError) as error:
             ours = from_flight(error, self.address, self.store_id)
             if isinstance(ours, Unavailable):
                 self.disconnect(connection)
                 ours = self.credentials.failure(self.address) or ours
             raise ours from None
-        answer = ACTIONS[action][1]
+        answer = request.call.reply
         try:
-            return DECODERS[answer].decode(result.body.to_pybytes())
+            reply: Reply = DECODERS[answer].decode(result.body.to_pybytes())
         except JSON_FAULTS as wrong:
             raise Unsupported(
-                f"the broker at {self.address} replied to {action!r} with no valid {answer.__name__}: "
+                f"the broker at {self.address} replied to {request.call.name!r} with no valid {answer.__name__}: "
                 f"{json_fault(wrong)}",
                 hint="Install the same release of pyspark-ledger as the broker's",
             ) from wrong
+        return reply
 
 
 def _after_fork_in_child() -> None:

@@ -1,4 +1,4 @@
-"""Client of one broker: methods for the common actions of the protocol, for reads and for producers.
+"""Client of one broker: requests, reads, producers and staged parts.
 
 `ledger.client.broker_connection` makes and retries the calls, and refuses them in forked processes. A *block* is a part
 of a segment file with whole entries.
@@ -15,28 +15,13 @@ from pyspark_ledger.ledger.client.broker_connection import BrokerConnection
 from pyspark_ledger.ledger.client.credentials import Credentials
 from pyspark_ledger.ledger.client.kept_producer import KeptProducers
 from pyspark_ledger.ledger.errors import LedgerError
-from pyspark_ledger.ledger.position import Position, PositionRange
-from pyspark_ledger.ledger.protocol.actions import (
-    AskEnd,
-    CreateLedger,
-    DescribeLedger,
-    Empty,
-    GetSchema,
-    LedgerDescription,
-    LedgerEnd,
-    LedgerNames,
-    NameLedger,
-    RegisterSchema,
-    SchemaVersion,
-)
-from pyspark_ledger.ledger.protocol.commits import CommitRun, CommittedRun, PartRun
-from pyspark_ledger.ledger.protocol.cursors import CursorState, MarkDelete, OpenCursor
-from pyspark_ledger.ledger.protocol.reads import Places, PositionReply, ReadRequest, SplitPart, SplitParts, SplitRequest
+from pyspark_ledger.ledger.protocol.commits import PartRun
+from pyspark_ledger.ledger.protocol.reads import Places, ReadRequest
 
 if TYPE_CHECKING:
     from pyspark_ledger.ledger.client.block_reader import FrameBlock
-    from pyspark_ledger.ledger.client.part_writer import PartWriter
     from pyspark_ledger.ledger.client.producer import Producer
+    from pyspark_ledger.ledger.transport.part_writer import PartWriter
 
 
 class Client(BrokerConnection):
@@ -58,60 +43,6 @@ class Client(BrokerConnection):
         """End the producers that `append` has kept open, and close the connection."""
         self.kept.close()
         super().close()
-
-    def create(self, request: CreateLedger) -> LedgerDescription:
-        """Create a managed ledger."""
-        done: LedgerDescription = self.call("create", request)
-        return done
-
-    def describe(self, name: str, *, lists: bool = True) -> LedgerDescription:
-        """Return the description of a managed ledger."""
-        done: LedgerDescription = self.call("describe", DescribeLedger(name, lists))
-        return done
-
-    def delete(self, name: str) -> None:
-        """Delete a managed ledger with its entries, cursors and schemas."""
-        self.call("delete", NameLedger(name))
-
-    def names(self) -> list[str]:
-        """Return the full names of all managed ledgers."""
-        done: LedgerNames = self.call("list", Empty())
-        return done.names
-
-    def end(self, name: str, since: Position | None = None, wait_ms: int = 0) -> LedgerEnd:
-        """Return the end of the log. With `wait_ms`, wait up to that time until the end is after `since`."""
-        done: LedgerEnd = self.call("end", AskEnd(name, since, wait_ms))
-        return done
-
-    def split(self, name: str, range_: PositionRange, target_bytes: int, max_parts: int = 1024) -> list[SplitPart]:
-        """Split a range into parts of about `target_bytes`."""
-        done: SplitParts = self.call("split", SplitRequest(name, range_, target_bytes, max_parts))
-        return done.parts
-
-    def schema(self, name: str, version: int = -1) -> SchemaVersion:
-        """Return a registered schema; its version is -1 if there is none."""
-        done: SchemaVersion = self.call("schema.get", GetSchema(name, version))
-        return done
-
-    def register_schema(self, name: str, arrow_schema: bytes) -> SchemaVersion:
-        """Register the first schema of a ledger. Return its newest schema. Another writer may have registered it."""
-        done: SchemaVersion = self.call("schema.register", RegisterSchema(name, arrow_schema))
-        return done
-
-    def open_cursor(self, request: OpenCursor) -> CursorState:
-        """Open or create a durable cursor."""
-        done: CursorState = self.call("cursor.open", request)
-        return done
-
-    def mark_delete(self, request: MarkDelete) -> Position:
-        """Acknowledge everything before a position. Return the cursor's position."""
-        done: PositionReply = self.call("cursor.mark_delete", request)
-        return done.position
-
-    def commit(self, request: CommitRun, *, deadline_ms: int | None = None) -> CommittedRun:
-        """Commit staged parts (files of a batch's rows) as one run, which readers see completely or not at all."""
-        done: CommittedRun = self.call("run.commit", request, deadline_ms=deadline_ms)
-        return done
 
     def producer(self, ledger: str, name: str | None = None, *, max_in_flight_bytes: int = 64 << 20) -> Producer:
         """Open a producer of one ledger. It sends further entries before earlier entries are acknowledged."""
@@ -145,9 +76,9 @@ class Client(BrokerConnection):
 
         `run` has the values of the run's marker. Only with `run` can a large part become a segment of its ledger.
         """
-        from pyspark_ledger.ledger.client.part_writer import PartWriter
+        from pyspark_ledger.ledger.client.part_stream import staged_writer
 
-        return PartWriter(self, query, batch, run)
+        return staged_writer(self, query, batch, run)
 
 
 _inherited: list[KeptProducers] = []

@@ -41,12 +41,13 @@ from pyspark_ledger.ledger.clock import monotonic_ms, pause
 from pyspark_ledger.ledger.errors import Fenced, LedgerError, NotFound, Refused, Unavailable, Unsupported
 from pyspark_ledger.ledger.location import FENCED, bucket_directory, bucket_of, location_text
 from pyspark_ledger.ledger.ownership import is_gone, live_place, process_identity, require_trusted
-from pyspark_ledger.ledger.protocol.actions import Empty
+from pyspark_ledger.ledger.protocol.actions import StopBroker
 from pyspark_ledger.ledger.transport.discovery import BrokerRecord
 from pyspark_ledger.ledger.transport.moved_store import require_not_moved
 
 _SCHEMES = ("grpc://", "grpc+unix://", "grpc+tls://", "grpc+tcp://")
 _PROBE_MS = 2_000
+_START_MS = 30_000
 _ADDRESS_MS = 5_000
 _RESTART_MS = 10_000
 _BUCKET_MS = 600_000  # the broker tests a new bucket, or finds out whether another host's broker still uses it
@@ -132,7 +133,7 @@ def _started_or_elsewhere(store: Path, create: bool, credentials: Credentials | 
 
 
 def _revived(client: Client, store: Path, credentials: Credentials | None, deadline_ms: int) -> str:
-    """Return the address of the broker that replaces a lost broker, and give `client` its credentials.
+    """Return the address of the broker that replaces a lost broker, and let `client` follow it.
 
     If another host has taken the store over, the next broker runs on that host. If that broker does not answer, the
     function raises Fenced and starts no broker. Reason: otherwise two hosts would take the store from each other for
@@ -148,20 +149,20 @@ def _revived(client: Client, store: Path, credentials: Credentials | None, deadl
             )
     else:
         record = BrokerRecord.read(store)
-        was_elsewhere = record is None or record.address != client.address
+        # Without a record, the cache was deleted. The directory's own broker needs no credentials, and ends with it.
+        was_elsewhere = not client.credentials.empty if record is None else record.address != client.address
         restarted = _elsewhere(store, credentials, deadline_ms, wait_ms=_RESTART_MS) if was_elsewhere else None
         found = restarted or connect_store(store, deadline_ms=deadline_ms, credentials=credentials)
-    client.credentials = found.credentials
-    return found.address
+    return client.follow(found)
 
 
-def serve_store(store: Path, arguments: Sequence[str], *, deadline_ms: int = 30_000) -> Client:
+def serve_store(store: Path, arguments: Sequence[str]) -> Client:
     """Stop a store's private broker if one runs, and start a broker with these arguments.
 
     Clients of the private broker connect to the new broker at the same private socket. Raises the errors of
     `connect_store`, and Refused if a broker with other arguments serves the store.
     """
-    return _started(store, True, deadline_ms, arguments)
+    return _started(store, True, _START_MS, arguments)
 
 
 def stop_broker(store: Path, *, private_only: bool = False, deadline_ms: int = 30_000) -> bool:
@@ -197,7 +198,7 @@ def _ask_to_stop(client: Client, record: BrokerRecord | None, store: Path, priva
             hint="Use that address, or stop that broker first",
         )
     with suppress(LedgerError):
-        client.call("shutdown", Empty(), deadline_ms=0)
+        client.ask(StopBroker(), deadline_ms=0)
     client.close()
 
 
@@ -372,7 +373,7 @@ def _supervisor(store: Path, log: Path, arguments: Sequence[str], lock: int) -> 
         "-m",
         "pyspark_ledger.ledger.broker.supervisor",
         "-m",
-        "pyspark_ledger.ledger.broker.main",
+        "pyspark_ledger.offload.broker",
         "--store",
         str(store),
     ]

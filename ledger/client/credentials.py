@@ -23,11 +23,11 @@ from urllib.parse import urlsplit
 
 from pyspark_ledger.ledger.clock import Clock
 from pyspark_ledger.ledger.errors import LedgerError, Refused
+from pyspark_ledger.ledger.protocol.request import May
 from pyspark_ledger.ledger.transport.tokens import (
     LEDGERS_NAMED_MAX,
     TASK_TOKEN_MS,
     TLS_SCHEME,
-    May,
     TaskClaims,
     is_loopback,
     read_pem,

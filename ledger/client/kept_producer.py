@@ -159,12 +159,10 @@ class KeptProducer:
         return count
 
     def _described(self) -> LedgerDescription:
-        found: LedgerDescription = self._client.call("describe", DescribeLedger(self.ledger, lists=False))
-        return found
+        return self._client.ask(DescribeLedger(self.ledger, lists=False))
 
     def _made(self) -> LedgerDescription:
-        made: LedgerDescription = self._client.call("create", CreateLedger(self.ledger, exist_ok=True, lists=False))
-        return made
+        return self._client.ask(CreateLedger(self.ledger, exist_ok=True, lists=False))
 
     def _opened(self) -> Producer:
         from pyspark_ledger.ledger.client.producer import Producer  # imported here, because it loads pyarrow.flight

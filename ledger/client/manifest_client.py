@@ -68,9 +68,7 @@ def follow_broker(client: Client, bucket: str) -> None:
         if found is None or found.address == client.address:
             return client.address
         _log.info("the broker of %s has moved from %s to %s", bucket, client.address, found.address)
-        client.credentials = found.credentials
-        client.close()
-        return found.address
+        return client.follow(found)
 
     client.can_move, client.revive = True, revive
 

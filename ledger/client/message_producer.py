@@ -48,7 +48,7 @@ from pyspark_ledger.ledger.message.outgoing.open_batch import OpenBatch
 from pyspark_ledger.ledger.message.outgoing.sent_batch import MessageFuture, SentBatch
 from pyspark_ledger.ledger.message.schema.documents import is_payload_schema
 from pyspark_ledger.ledger.position import EARLIEST, MessageId, Position
-from pyspark_ledger.ledger.protocol.actions import GetSchema
+from pyspark_ledger.ledger.protocol.actions import DescribeLedger, GetSchema
 from pyspark_ledger.ledger.protocol.ledgers import AskSequence
 from pyspark_ledger.ledger.segment.format import entry_bytes_max
 
@@ -66,16 +66,16 @@ def open_producer(
     *,
     compression: str,
     max_pending_bytes: int,
-    chunk_max_bytes: int | None = None,
+    chunk_max_bytes: int | None,
     partition: int = -1,
 ) -> MessageProducer:
     """Open a producer of messages for an existing ledger. Raises Refused if the ledger has rows with columns.
 
     If the ledger has registered payload schemas, each message names the newest schema version.
     """
-    described = client.describe(ledger, lists=False)
+    described = client.ask(DescribeLedger(ledger, lists=False))
     version = described.schema_version
-    if version >= 0 and not is_payload_schema(client.call("schema.get", GetSchema(ledger, version)).arrow_schema):
+    if version >= 0 and not is_payload_schema(client.ask(GetSchema(ledger, version)).arrow_schema):
         raise Refused(f"ledger {ledger} has rows with columns", hint="Send messages to another ledger")
     require_at_least("max_pending_bytes", max_pending_bytes, 1)
     if chunk_max_bytes is not None:
@@ -85,7 +85,7 @@ def open_producer(
     block_bytes = int(described.properties.get(_BLOCK_BYTES, 64 * 1024 * 1024))
     # An earlier producer of this name may have entries in flight. This call waits until they are durable, so it comes
     # before the producer's stream to the broker is opened.
-    known = client.call("producer.last", AskSequence(ledger, name)).sequence_id
+    known = client.ask(AskSequence(ledger, name)).sequence_id
     pipeline = client.producer(ledger, name, max_in_flight_bytes=max_pending_bytes)
     return MessageProducer(
         pipeline,

@@ -76,8 +76,8 @@ class PartitionedProducer:
         """Send a message to the partition of its key, or in rotation. See `MessageProducer.send`.
 
         Without a key, an explicit sequence id selects the partition: the id modulo the number of partitions. A repeated
-        message therefore goes to the partition that knows its id, unless partitions were added since. An explicit id
-        must be higher than the last explicit id of any partition.
+        message therefore goes to the partition that knows its id, unless partitions were added since. Explicit ids must
+        rise over all partitions.
         """
         options = {"properties": properties, "event_time_ms": event_time_ms, "ordering_key": ordering_key}
         if sequence_id is not None:

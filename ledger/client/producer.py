@@ -33,7 +33,7 @@ from pyspark_ledger.ledger.checksum import Buffer
 from pyspark_ledger.ledger.client.append_transport import SentEntry, open_stream
 from pyspark_ledger.ledger.client.broker_connection import BrokerConnection
 from pyspark_ledger.ledger.clock import new_id
-from pyspark_ledger.ledger.errors import Corrupt, LedgerError, NotFound, Refused, Unavailable, Unsupported, error_for
+from pyspark_ledger.ledger.errors import Corrupt, LedgerError, NotFound, Refused, Unavailable, Unsupported
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.protocol.actions import AppendCommand, Appended
 from pyspark_ledger.ledger.transport.errors import from_flight
@@ -275,7 +275,7 @@ class Producer:
             while (reply := self._stream.read()) is not None:
                 appended = _APPENDED.decode(reply)
                 if appended.error is not None:
-                    error = error_for(appended.error.code, appended.error.message, appended.error.hint)
+                    error = appended.error.error()
                     self._settle(error)
                     break
                 self._acknowledge(appended)

@@ -4,7 +4,7 @@ Rules
 - The set of a cursor's acknowledgements is read at its first use and stays in memory.
 - By default an acknowledgement is durable before the call returns (`managedLedgerDefaultMarkDeleteRateLimit` 0).
 - With a rate limit, a set is written at most at this rate. A timer and the close of the store write it too. A crash
-  then loses at most the acknowledgements of the last `managedLedgerCursorPositionFlushSeconds`.
+  then loses at most the acknowledgements of the last minute.
 - If `managedLedgerMaxUnackedRangesToPersist` is set, an acknowledgement that would exceed the limit is refused. So no
   acknowledgement is lost without an error.
 - A cursor's position is the later of the positions in the metadata and in the cursor's log. `state` returns it.
@@ -29,7 +29,7 @@ import pyarrow as pa
 from pyspark_ledger.ledger.cursor.cursor_acknowledgements import Acknowledgements, CursorPlace
 from pyspark_ledger.ledger.cursor.cursor_log import CursorLogForm
 from pyspark_ledger.ledger.errors import Corrupt, DataLoss, Fenced, LedgerError, NotFound, Refused, Unavailable
-from pyspark_ledger.ledger.log.acknowledged_positions import entry_sizes, requested_positions
+from pyspark_ledger.ledger.log.acknowledged_positions import drop_rowless, entry_sizes, requested_positions
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot
 from pyspark_ledger.ledger.log.unfinished_chunks import ChunkTable
 from pyspark_ledger.ledger.message.compression import NAMES, NONE
@@ -37,11 +37,16 @@ from pyspark_ledger.ledger.metadata.cursor_records import CursorRecord
 from pyspark_ledger.ledger.metadata.records import Metadata
 from pyspark_ledger.ledger.position import Position, PositionRange
 from pyspark_ledger.ledger.positions.position_chunks import compression_number
-from pyspark_ledger.ledger.positions.position_info import encode_info
 from pyspark_ledger.ledger.positions.position_set import PositionSet
 from pyspark_ledger.ledger.protocol.actions import SegmentDescription
 from pyspark_ledger.ledger.settings.broker import Settings
 
+ROLLOVER_MS = 4 * 3_600_000
+"""Age at which the next flush starts a new log for a cursor."""
+_FLUSH_SECONDS = 60
+_DELTAS_PER_STATE = 256
+_LOG_ENTRIES_MAX = 50_000
+_METADATA_RANGES_MAX = 1_000
 _log = logging.getLogger(__name__)
 
 
@@ -126,6 +131,7 @@ class AcknowledgementTable:
         with self._locked(cursor, snapshot) as acks:
             found = self._current(cursor, acks)
             positions.trim_below(found.next_position)
+            self._warn(cursor, acks, drop_rowless(positions, snapshot))
             self._require_room(acks, positions, found)
             # A repeated request may add no position, but its positions may not be durable yet.
             if not acks.add(positions) and not (acks.is_dirty and self._is_due(acks)):
@@ -280,7 +286,7 @@ class AcknowledgementTable:
         if found is None:
             return
         cursor, ranges = found.cursor, acks.positions.range_count() + acks.positions.batch_count()
-        if ranges <= self._settings.managedLedgerMaxUnackedRangesToPersistInMetadataStore:
+        if ranges <= _METADATA_RANGES_MAX:
             acks.leave_ledger()
             self._change(key, lambda at: at.inline(acks.positions))
         elif acks.close(cursor.next_position):
@@ -325,24 +331,24 @@ class AcknowledgementTable:
         rate = self._settings.managedLedgerDefaultMarkDeleteRateLimit
         return not rate or self._place.clock() - acks.flushed_ms >= 1000 // rate
 
+    def _warn(self, cursor: CursorRecord, acks: Acknowledgements, rowless: Position | None) -> None:
+        if rowless is not None and not acks.has_warned:
+            acks.has_warned = True
+            _log.warning(
+                "cursor %s of %s: the acknowledgement of %s has no effect, because this entry has no row. A message in "
+                "several chunks is acknowledged with its last chunk",
+                cursor.name,
+                cursor.ledger,
+                rowless,
+            )
+
     def _require_room(self, acks: Acknowledgements, positions: PositionSet, cursor: CursorRecord) -> None:
         most = self._settings.managedLedgerMaxUnackedRangesToPersist
-        chunked = self._settings.persistentUnackedRangesWithMultipleEntriesEnabled
-        if not most and chunked:
+        if not most:
             return
         after = acks.positions.copy()
         after.update(positions)
-        size, allowed = (
-            len(encode_info(cursor.next_position, after)),
-            self._settings.persistentUnackedRangesMaxEntrySize,
-        )
-        if not chunked and size > allowed:
-            raise Refused(
-                f"cursor {cursor.name!r} of {cursor.ledger!r} would have a state of {size} bytes, setting "
-                f"'persistentUnackedRangesMaxEntrySize' allows {allowed} and states are not split into chunks",
-                hint="Set persistentUnackedRangesWithMultipleEntriesEnabled to 1",
-            )
-        if most and after.range_count() > most:
+        if after.range_count() > most:
             raise Refused(
                 f"cursor {cursor.name!r} of {cursor.ledger!r} would have {after.range_count()} ranges acknowledged "
                 f"after {cursor.next_position}, setting 'managedLedgerMaxUnackedRangesToPersist' allows {most}",
@@ -350,7 +356,7 @@ class AcknowledgementTable:
             )
 
     def _run(self) -> None:
-        while not self._stopped.wait(self._settings.managedLedgerCursorPositionFlushSeconds):
+        while not self._stopped.wait(_FLUSH_SECONDS):
             self.flush()
 
 
@@ -359,6 +365,6 @@ def cursor_log_form(settings: Settings) -> CursorLogForm:
     return CursorLogForm(
         settings.persistentUnackedRangesMaxEntrySize,
         compression_number(settings.cursorInfoCompressionType or NAMES[NONE]),
-        settings.cursorDeltasPerState,
-        settings.managedLedgerCursorMaxEntriesPerLedger,
+        _DELTAS_PER_STATE,
+        _LOG_ENTRIES_MAX,
     )

@@ -25,7 +25,7 @@ from pathlib import Path
 from pyspark_ledger.ledger.clock import Clock
 from pyspark_ledger.ledger.cursor.cursor_log import CursorLog, CursorLogForm, RecoveredState, recover_cursor_log
 from pyspark_ledger.ledger.errors import Corrupt, DataLoss, LedgerError
-from pyspark_ledger.ledger.log.acknowledged_positions import entry_sizes
+from pyspark_ledger.ledger.log.acknowledged_positions import drop_rowless, entry_sizes
 from pyspark_ledger.ledger.log.segments.log_segments import LogSegment
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot
 from pyspark_ledger.ledger.metadata.cursor_records import CursorRecord
@@ -33,7 +33,7 @@ from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.positions import bitset
 from pyspark_ledger.ledger.positions.position_info import decode_cursor_info
 from pyspark_ledger.ledger.positions.position_set import PositionSet, split_range
-from pyspark_ledger.ledger.segment.writer import SyncThrough
+from pyspark_ledger.ledger.segment.writer import LOCAL_DISK, SegmentDurability
 
 _log = logging.getLogger(__name__)
 _DAMAGED = (
@@ -54,11 +54,8 @@ class CursorPlace:
     allocate: Callable[[], int]
     delete_ledgers: Callable[[Collection[int]], None] = lambda _: None
     """Deletes the files of the cursor logs with these ids. No record names them."""
-    sync_through: SyncThrough | None = None
-    """Makes the bytes of a cursor's log durable in a bucket. In this case the log may lack its index file.
-
-    None if the store uses the local disk.
-    """
+    durability: SegmentDurability = LOCAL_DISK
+    """Makes the bytes of a cursor's log durable. In a bucket, the log may lack its index file."""
     read_only: bool = False
 
 
@@ -73,6 +70,8 @@ class Acknowledgements:
         self.recovered_to: Position | None = None
         """Position of the cursor at recovery, which may be ahead of the metadata."""
         self.flushed_ms = 0
+        self.has_warned = False
+        """Whether the log has a warning of an acknowledged entry without rows."""
         self._place = place
         self._log: CursorLog | None = None
         self._old_ledgers: list[int] = []
@@ -98,6 +97,7 @@ class Acknowledgements:
             for part in split_range(lower, upper, ledgers):
                 positions.add_run(part.start.ledger_id, part.start.entry_id, part.end.entry_id)
         positions.trim_below(next_position)
+        drop_rowless(positions, snapshot)  # earlier versions stored the acknowledgements of single chunks
         acks = cls(place, positions, info.cursorsLedgerId)
         acks.recovered_to = next_position
         return acks
@@ -194,7 +194,7 @@ class Acknowledgements:
     def _create_log(self, mark_delete: Position) -> None:
         place = self._place
         log = CursorLog.create(
-            place.directory, place.allocate(), place.store_id, place.form, place.clock, place.sync_through
+            place.directory, place.allocate(), place.store_id, place.form, place.clock, place.durability
         )
         try:
             log.write_state(mark_delete, self.positions)
@@ -230,7 +230,7 @@ def _recovered(place: CursorPlace, ledger_id: int, where: str) -> RecoveredState
             ledger_id,
             place.store_id,
             fence=not place.read_only,
-            built=place.sync_through is not None,
+            built=place.durability.in_bucket,
         )
     except (Corrupt, DataLoss) as damage:
         raise type(damage)(f"{where}: {damage.message}", hint=_DAMAGED) from damage

@@ -48,7 +48,14 @@ from pyspark_ledger.ledger.proto.pulsar_messages_pb2 import MessageMetadata
 from pyspark_ledger.ledger.segment.format import FRAME_BYTES
 from pyspark_ledger.ledger.segment.recovery import recover_segment
 from pyspark_ledger.ledger.segment.scan import EntryTraits
-from pyspark_ledger.ledger.segment.writer import SegmentWriter, StampedEntry, SyncThrough, data_path, index_path
+from pyspark_ledger.ledger.segment.writer import (
+    LOCAL_DISK,
+    SegmentDurability,
+    SegmentWriter,
+    StampedEntry,
+    data_path,
+    index_path,
+)
 
 BLOCK_BYTES = 64 * 1024 * 1024
 _KIND, _COMPRESSION = "ledger.cursor.kind", "ledger.cursor.compression"
@@ -109,11 +116,11 @@ class CursorLog:
         store_id: str,
         form: CursorLogForm,
         clock: Clock,
-        sync_through: SyncThrough | None = None,
+        durability: SegmentDurability = LOCAL_DISK,
     ) -> CursorLog:
-        """Create a log without a state. The file is durable on return, or becomes durable by `sync_through`."""
+        """Create a log without a state. The file is durable on return, unless a bucket keeps its bytes."""
         writer = SegmentWriter.create(
-            directory, ledger_id, store_id=store_id, block_bytes=BLOCK_BYTES, sync_through=sync_through
+            directory, ledger_id, store_id=store_id, block_bytes=BLOCK_BYTES, durability=durability
         )
         return cls(writer, form, clock)
 
@@ -166,7 +173,8 @@ class CursorLog:
 
     def _append(self, parts: list[tuple[bytes, str]], compression: int) -> None:
         now = self._clock()
-        stamp = BrokerStamp(max(now, self._last_ms()), 0)
+        stamps = self._writer.index.timestamps
+        stamp = BrokerStamp(max(now, int(stamps[-1])) if len(stamps) else now, 0)
         entries = []
         for payload, kind in parts:
             metadata = MessageMetadata(
@@ -187,10 +195,6 @@ class CursorLog:
             self._base = None
             raise
         self.size_bytes += sum(len(payload) for payload, _ in parts)
-
-    def _last_ms(self) -> int:
-        stamps = self._writer.index.timestamps
-        return int(stamps[-1]) if len(stamps) else 0
 
 
 def recover_cursor_log(

@@ -7,6 +7,7 @@ Invariants
 - A change is durable before the broker answers the client.
 - At most one change succeeds for each version of a cursor's record.
 - A cursor never points beyond the readable end of the log.
+- A new position is checked and stored while no trim runs. So a cursor never points to a trimmed entry.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from pyspark_ledger.ledger.clock import Clock
 from pyspark_ledger.ledger.cursor.acknowledgements import AcknowledgementTable, CurrentCursor
 from pyspark_ledger.ledger.errors import Corrupt, DataLoss, NotFound, Refused
 from pyspark_ledger.ledger.log.policy import require_properties
-from pyspark_ledger.ledger.log.queries import backlog, estimated_backlog, unacknowledged
+from pyspark_ledger.ledger.log.remaining import unacknowledged
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot
 from pyspark_ledger.ledger.log.unfinished_chunks import ChunkTable
 from pyspark_ledger.ledger.metadata.cursor_records import CursorRecord, StoredCursor
 from pyspark_ledger.ledger.metadata.records import Metadata
 from pyspark_ledger.ledger.names import nearest, require_cursor_name, require_new_cursor_name
 from pyspark_ledger.ledger.ownership import is_gone
-from pyspark_ledger.ledger.position import Position, PositionRange
+from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionRange
 from pyspark_ledger.ledger.positions.position_info import encode_info
 from pyspark_ledger.ledger.positions.position_set import PositionSet
 from pyspark_ledger.ledger.protocol.cursors import (
@@ -36,9 +37,10 @@ from pyspark_ledger.ledger.protocol.cursors import (
     AskAckedRanges,
     CursorProperties,
     CursorState,
+    DeleteCursor,
+    DescribeCursor,
     LeaseReply,
     MarkDelete,
-    NameCursor,
     OpenCursor,
     ReleaseLease,
     ResetCursor,
@@ -46,6 +48,8 @@ from pyspark_ledger.ledger.protocol.cursors import (
 )
 from pyspark_ledger.ledger.protocol.reads import OpenRead
 
+_START = Position(-1, 0)
+"""Position of a cursor before the log's first entry, also after a trim."""
 Change = Callable[[CursorRecord], CursorRecord]
 Forgetting = Callable[[str, str], AbstractContextManager[None]]
 """Takes the names of a ledger and a cursor. The caller resets or deletes the cursor within the returned context.
@@ -61,8 +65,9 @@ class CursorTable:
         metadata: Metadata,
         clock: Clock,
         snapshot_of: Callable[[str], LogSnapshot],
-        acknowledgements: AcknowledgementTable | None = None,
+        acknowledgements: AcknowledgementTable,
         chunks: ChunkTable | None = None,
+        trimming: Callable[[str], AbstractContextManager[object]] = lambda _ledger: nullcontext(),
         forgetting: Forgetting = lambda _ledger, _cursor: nullcontext(),
     ) -> None:
         self._metadata = metadata
@@ -70,6 +75,7 @@ class CursorTable:
         self._snapshot_of = snapshot_of
         self.acknowledgements = acknowledgements
         self._chunks = chunks
+        self._trimming = trimming
         self._forgetting = forgetting
 
     def names(self, ledger: str) -> list[str]:
@@ -93,14 +99,16 @@ class CursorTable:
         if not request.create:
             raise self._missing(snapshot.name, request.cursor)
         require_new_cursor_name(request.cursor, request.ledger)
-        start = min(max(request.start, Position(-1, 0)), snapshot.end)
-        snapshot.require_left(start)
-        stored = self._metadata.cursors.put(CursorRecord(snapshot.name, request.cursor, start), None)
-        if stored is None:
-            return self.open(request)
-        return self._state(stored.cursor, snapshot, created=True)
+        with self._trimming(snapshot.name):
+            snapshot = self._snapshot_of(snapshot.name)
+            start = min(max(request.start, _START), snapshot.end)
+            snapshot.require_left(start)
+            stored = self._metadata.cursors.put(CursorRecord(snapshot.name, request.cursor, start), None)
+            if stored is not None:
+                return self._state(stored.cursor, snapshot, created=True)
+        return self.open(request)
 
-    def describe(self, request: NameCursor) -> CursorState:
+    def describe(self, request: DescribeCursor) -> CursorState:
         snapshot = self._snapshot_of(request.ledger)
         return self._state(self._get(snapshot.name, request.cursor).cursor, snapshot, precise=request.precise)
 
@@ -112,16 +120,19 @@ class CursorTable:
         snapshot = self._snapshot_of(request.ledger)
 
         def change(cursor: CursorRecord) -> CursorRecord:
-            moved = cursor.advance(request.next_position, snapshot.end, request.replay_floor)
+            # A cursor at `_START` may be before the trimmed entries. Then these entries count as acknowledged.
+            is_trimmed = request.next_position < self._snapshot_of(snapshot.name).trimmed.position
+            wanted = _START if is_trimmed else request.next_position
+            moved = cursor.advance(wanted, snapshot.end, request.replay_floor)
             if self._chunks is not None and moved.next_position > cursor.next_position:
                 floor = self._chunks.floor(snapshot, moved.next_position, self._clock())
                 moved = moved.at(max(cursor.next_position, floor))
-            if self.acknowledgements is None or not self.acknowledgements.has_acknowledgements(cursor):
+            if not self.acknowledgements.has_acknowledgements(cursor):
                 return moved
             return moved.at(self.acknowledgements.mark_delete(cursor, moved.next_position, snapshot))
 
         moved = self._changed(snapshot, request.cursor, change)
-        if self.acknowledgements is not None and self.acknowledgements.has_acknowledgements(moved):
+        if self.acknowledgements.has_acknowledgements(moved):
             self.acknowledgements.trim_below(moved, moved.next_position, snapshot)
         return moved.next_position
 
@@ -129,7 +140,7 @@ class CursorTable:
         """Acknowledge entries and rows, in any order. `ledger.log.acknowledged_positions` describes `batches`."""
         snapshot = self._snapshot_of(ledger)
         found = self._get(snapshot.name, name).cursor
-        return self._state(self._require_acknowledgements().acknowledge(found, batches, snapshot), snapshot)
+        return self._state(self.acknowledgements.acknowledge(found, batches, snapshot), snapshot)
 
     def acknowledged(self, ledger: str, name: str, start: Position) -> PositionSet | None:
         """Return all acknowledged positions from `start` on, also positions before the cursor's `next_position`.
@@ -152,7 +163,7 @@ class CursorTable:
         cursor = self._current(self._get(snapshot.name, request.cursor).cursor, snapshot).cursor
         at = min(request.end, snapshot.end)
         if request.entries >= 0:
-            at = min(at, self._require_acknowledgements().after(cursor, request.start, request.entries, snapshot))
+            at = min(at, self.acknowledgements.after(cursor, request.start, request.entries, snapshot))
         self.mark_delete(MarkDelete(request.ledger, request.cursor, max(at, cursor.next_position)))
         return self._state(self._get(snapshot.name, request.cursor).cursor, snapshot)
 
@@ -165,34 +176,49 @@ class CursorTable:
         return self._state(changed, snapshot)
 
     def acked_ranges(self, request: AskAckedRanges) -> AckedRanges:
-        cursor, info = self._cursor_and_info(self._snapshot_of(request.ledger), request.cursor, request.range)
-        return AckedRanges(info or (encode_info(_mark_delete(cursor), PositionSet()) if request.whole else b""))
+        snapshot = self._snapshot_of(request.ledger)
+        cursor, found = self._cursor_and_acks(snapshot, request.cursor, request.range)
+        if request.whole and self._chunks is not None:
+            self._chunks.add_chunks(snapshot, found)
+            found.trim_below(cursor.next_position)
+        return AckedRanges(encode_info(_mark_delete(cursor), found) if found or request.whole else b"")
 
     def left(self, snapshot: LogSnapshot, request: OpenRead) -> tuple[PositionRange, bytes]:
         """Return the range that a read of the log delivers, and the positions that it skips, as a PositionInfo."""
         start, end = request.start, snapshot.end if request.end is None else request.end
         skip = b""
         if request.cursor:
-            cursor, skip = self._cursor_and_info(snapshot, request.cursor, PositionRange(start, end))
+            cursor, found = self._cursor_and_acks(snapshot, request.cursor, PositionRange(start, end))
+            skip = encode_info(_mark_delete(cursor), found) if found else b""
             start = max(start, cursor.next_position)
         return PositionRange(start, max(start, end)), skip
 
-    def _cursor_and_info(self, snapshot: LogSnapshot, name: str, range_: PositionRange) -> tuple[CursorRecord, bytes]:
-        cursor, found = self._get(snapshot.name, name).cursor, PositionSet()
-        if self.acknowledgements is not None and self.acknowledgements.has_acknowledgements(cursor):
-            cursor, found = self.acknowledgements.acked_ranges(cursor, range_, snapshot)
-        return cursor, encode_info(_mark_delete(cursor), found) if found else b""
+    def _cursor_and_acks(
+        self, snapshot: LogSnapshot, name: str, range_: PositionRange
+    ) -> tuple[CursorRecord, PositionSet]:
+        cursor = self._get(snapshot.name, name).cursor
+        if self.acknowledgements.has_acknowledgements(cursor):
+            return self.acknowledgements.acked_ranges(cursor, range_, snapshot)
+        return cursor, PositionSet()
 
     def reset(self, request: ResetCursor) -> CursorState:
-        snapshot = self._snapshot_of(request.ledger)
-        snapshot.require_left(request.next_position)
-        found = self._get(snapshot.name, request.cursor).cursor
-        found.reset(request.next_position, snapshot.end)
-        with self._forgetting(snapshot.name, request.cursor), self._cleared(found, snapshot):
-            self._changed(snapshot, request.cursor, lambda cursor: cursor.reset(request.next_position, snapshot.end))
-        return self._state(self._get(snapshot.name, request.cursor).cursor, snapshot)
+        """Move a cursor to a position. LATEST is the log's end, EARLIEST the place before its first entry.
 
-    def delete(self, request: NameCursor) -> None:
+        Raises Refused if an entry after the position was trimmed, or if the position is beyond the log's end.
+        """
+        name = self._snapshot_of(request.ledger).name
+        with self._trimming(name):
+            snapshot = self._snapshot_of(name)
+            found = self._get(name, request.cursor).cursor
+            named = {LATEST: snapshot.end, EARLIEST: _START}
+            position = named.get(request.next_position, request.next_position)
+            _require_left(found, position, snapshot)
+            found.reset(position, snapshot.end)
+            with self._forgetting(name, request.cursor), self._cleared(found, snapshot):
+                self._changed(snapshot, request.cursor, lambda cursor: cursor.reset(position, snapshot.end))
+            return self._state(self._get(name, request.cursor).cursor, snapshot)
+
+    def delete(self, request: DeleteCursor) -> None:
         """Delete a cursor. Raises NotFound if the cursor is missing."""
         snapshot = self._snapshot_of(request.ledger)
         found = self._get(snapshot.name, request.cursor).cursor
@@ -249,14 +275,12 @@ class CursorTable:
     def _cleared(
         self, cursor: CursorRecord, snapshot: LogSnapshot, *, deleted: bool = False
     ) -> AbstractContextManager[None]:
-        if self.acknowledgements is None or not self.acknowledgements.has_acknowledgements(cursor):
+        if not self.acknowledgements.has_acknowledgements(cursor):
             return nullcontext()
         return self.acknowledgements.cleared(cursor, snapshot, deleted=deleted)
 
     def _current(self, cursor: CursorRecord, snapshot: LogSnapshot) -> CurrentCursor:
         """Return the current state of a cursor. Its position may be ahead of the metadata."""
-        if self.acknowledgements is None:
-            return CurrentCursor(cursor, PositionSet(), -1)
         return self.acknowledgements.state(cursor, snapshot)
 
     def _current_if_sound(self, cursor: CursorRecord) -> CursorRecord:
@@ -268,11 +292,6 @@ class CursorTable:
             return self._current(cursor, self._snapshot_of(cursor.ledger)).cursor
         except (Corrupt, DataLoss):
             return cursor
-
-    def _require_acknowledgements(self) -> AcknowledgementTable:
-        if self.acknowledgements is None:
-            raise Refused("this store is opened for reading only", hint="Acknowledge through the store's broker")
-        return self.acknowledgements
 
     def _get(self, ledger: str, name: str) -> StoredCursor:
         found = self._metadata.cursors.get(ledger, name)
@@ -289,7 +308,7 @@ class CursorTable:
     ) -> CursorState:
         cursor, positions, own = self._current(cursor, snapshot)
         rest = PositionRange(max(cursor.next_position, snapshot.start), snapshot.end)
-        counts = (backlog if precise else estimated_backlog)(snapshot, rest)
+        counts = (snapshot.backlog if precise else snapshot.estimated_backlog)(rest)
         if positions:
             counts = unacknowledged(positions, snapshot, rest, counts, precise=precise)
         entries, rows, size = counts
@@ -310,6 +329,16 @@ class CursorTable:
             cursor_ledger=own,
             properties=cursor.properties,
         )
+
+
+def _require_left(cursor: CursorRecord, position: Position, snapshot: LogSnapshot) -> None:
+    try:
+        snapshot.require_left(position)
+    except DataLoss as trimmed:
+        raise Refused(
+            f"cursor {cursor.name!r} of {cursor.ledger!r} cannot move to {position}: {trimmed.message}",
+            hint="Give a position from the log's start on, or EARLIEST",
+        ) from trimmed
 
 
 def _mark_delete(cursor: CursorRecord) -> Position:

@@ -46,7 +46,7 @@ from pyspark_ledger.ledger.cursor.redelivery import (
     unacknowledged_share,
 )
 from pyspark_ledger.ledger.errors import DataLoss, NotFound, Refused
-from pyspark_ledger.ledger.log.queries import head_left, measure_left
+from pyspark_ledger.ledger.log.remaining import head_left, measure_left
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot
 from pyspark_ledger.ledger.metadata.cursor_records import CursorRecord
 from pyspark_ledger.ledger.metadata.delivery_records import DEAD, DeliveryRecord
@@ -93,7 +93,10 @@ class DeliveryTable:
             cursor = self._cursor(snapshot.name, request.cursor)
             previous = self._records.get(snapshot.name, cursor.name, request.after) if request.after else None
             cursor, acknowledged, _ = self._acknowledgements.state(cursor, snapshot, durable=True)
-            start = self._read_position(request, previous, cursor)
+            if previous is not None:
+                start = previous.position
+            else:  # the first read, or a reset of the cursor has deleted the record
+                start = cursor.next_position if request.after and request.explicit else request.start
             new = PositionRange(max(start, snapshot.start), max(start, request.end))
             if not request.explicit:
                 self._explicit_cursors.discard((cursor.ledger, cursor.name))
@@ -323,13 +326,6 @@ class DeliveryTable:
         number = self._metadata.allocate_ledger_id()
         self._records.put_dead(cursor.ledger, cursor.name, DeliveryRecord(number, cursor.next_position, shares))
         return number
-
-    @staticmethod
-    def _read_position(request: NextDelivery, previous: DeliveryRecord | None, cursor: CursorRecord) -> Position:
-        if previous is not None:
-            return previous.position
-        # The record is missing because a reset of the cursor has deleted it.
-        return cursor.next_position if request.after and request.explicit else request.start
 
     def _cursor(self, ledger: str, name: str) -> CursorRecord:
         found = self._metadata.cursors.get(ledger, name)

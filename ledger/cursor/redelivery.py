@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pyspark_ledger.ledger.log.acknowledged_positions import entry_sizes
-from pyspark_ledger.ledger.log.queries import head_left, prefix_left
+from pyspark_ledger.ledger.log.remaining import head_left, prefix_left
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot
 from pyspark_ledger.ledger.position import Position, PositionRange
 from pyspark_ledger.ledger.positions.position_info import decode_info, encode_info

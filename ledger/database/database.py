@@ -21,8 +21,6 @@ Rules
   durable.
 - A refused file stays unchanged. A file is refused if it belongs to another program, has another format, is damaged, is
   out of date, or is busy. An existing file is never replaced.
-- When a broker opens a file of an earlier format, it migrates the file in one transaction. After that, an older program
-  refuses the file. A process that only reads migrates a copy in memory.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -43,10 +41,8 @@ from pyspark_ledger.ledger.database.commit_number import CommitNumber, number_pa
 from pyspark_ledger.ledger.database.epoch_file import EpochFile
 from pyspark_ledger.ledger.database.file_checks import (
     APPLICATION_ID,
-    CHECKED_VERSION,
     FORMAT_VERSION,
     require_sound_file,
-    version_of,
 )
 from pyspark_ledger.ledger.database.record_tables import (
     SQLITE_ERRORS,
@@ -56,7 +52,6 @@ from pyspark_ledger.ledger.database.record_tables import (
     create_tables,
     create_views,
     failure,
-    without_checksums,
 )
 from pyspark_ledger.ledger.errors import AlreadyExists, Fenced, NotFound, Unavailable
 
@@ -126,7 +121,6 @@ class MetadataFile:
         cls,
         path: Path,
         tables: Sequence[RecordTable],
-        migrated: Change[object] | None = None,
         *,
         behind: bool = False,
         replica: Replica | None = None,
@@ -134,16 +128,13 @@ class MetadataFile:
         """Open an existing file.
 
         Raises NotFound for a missing file and Unsupported for another format. Raises Corrupt for a damaged file, a file
-        of another program, and, unless `behind` is set, a file without the newest commits. `migrated` completes the
-        records of an earlier format, within the transaction of the migration.
+        of another program, and, unless `behind` is set, a file without the newest commits.
         """
         if not path.exists():
             raise NotFound(f"{path} is missing", hint="Restore it from a copy. The store cannot be read without it")
-        version = require_sound_file(path, tables, behind=behind)
+        require_sound_file(path, tables, behind=behind)
         _scratch(path).unlink(missing_ok=True)  # left by a broker that died during `create`
         try:
-            if version < FORMAT_VERSION:
-                _migrate(path, version, tables, migrated)
             return cls(path, tables, replica)
         except sqlite3.Error as error:
             raise failure(path, error) from error
@@ -193,7 +184,8 @@ class MetadataFile:
 
         self._epoch = None
         epoch = self.change(bump)
-        before, self._epoch_file = self._epoch_file, EpochFile(self.path.with_suffix(".epoch"), epoch)
+        before = self._epoch_file
+        self._epoch_file = EpochFile(self.path.with_suffix(".epoch"), epoch, self._compare_epoch)
         if before is not None:
             before.close()
         self._epoch = epoch
@@ -205,9 +197,18 @@ class MetadataFile:
 
     def require_epoch(self, mine: int) -> None:
         """Raise Fenced if the store has another epoch."""
-        file = self._epoch_file
-        if mine == self._epoch and file is not None and file.is_current():
-            return
+        if mine == self._epoch and self._epoch_file is not None:
+            self._epoch_file.require()
+        else:
+            self._compare_epoch(mine)
+
+    @property
+    def require_ours(self) -> Callable[[], None]:
+        """Function that raises Fenced if another broker has raised the epoch since `bump_epoch`."""
+        assert self._epoch_file is not None  # noqa: S101 — `bump_epoch` was called
+        return self._epoch_file.require
+
+    def _compare_epoch(self, mine: int) -> None:
         found = self.epoch()
         if found != mine:
             raise _fenced(self.path, found, mine)
@@ -331,59 +332,6 @@ def _connect(path: Path) -> CheckedConnection:
         connection.close()
         raise
     return connection
-
-
-def _migrate(path: Path, version: int, tables: Sequence[RecordTable], migrated: Change[object] | None) -> None:
-    """Migrate the records of an earlier format, all in one transaction."""
-    connection = connect(path, timeout=_BUSY_SECONDS)
-    try:
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=FULL")
-        if version < CHECKED_VERSION:
-            # Created before the checksums, because a file with checksums and without a number is refused.
-            CommitNumber(number_path(path), 0).close()
-        _migrate_records(connection, tables, migrated)
-        # Moves SQLite's log into the file, so that the file's first bytes state the new format. Reason: an older
-        # program reads only these bytes. SQLite does not move the log while another process has the file open.
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        _log.info("%s has format %d from now on", path, FORMAT_VERSION)
-    except sqlite3.Error as error:
-        raise connection.failure(path, error) from error
-    finally:
-        connection.close()
-
-
-def _migrate_records(
-    connection: sqlite3.Connection, tables: Sequence[RecordTable], migrated: Change[object] | None
-) -> None:
-    connection.execute("BEGIN IMMEDIATE")
-    if version_of(connection) >= CHECKED_VERSION:
-        without_checksums(connection)
-    create_tables(connection, tables)
-    existing = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    earlier = [table for table in tables if table.name in existing]
-    for table in earlier:
-        columns = ", ".join(row[1] for row in connection.execute(f"PRAGMA table_info({table.name})"))
-        connection.execute(f"INSERT INTO {table.row_name} ({columns}) SELECT {columns} FROM {table.name}")  # noqa: S608
-    for table in reversed(earlier):
-        connection.execute(f"DROP TABLE {table.name}")
-    create_views(connection, tables)
-    if migrated is not None:
-        migrated(connection)
-    connection.execute(f"PRAGMA user_version={FORMAT_VERSION}")
-    connection.execute("COMMIT")
-
-
-def in_this_format(
-    connection: CheckedConnection, tables: Sequence[RecordTable], migrated: Change[object], query: Change[T]
-) -> T:
-    """Run a query on an open file, or on a migrated copy in memory if the file has an earlier format."""
-    if version_of(connection) == FORMAT_VERSION:
-        return query(connection)
-    with closing(connect(":memory:")) as copy:
-        connection.backup(copy)
-        _migrate_records(copy, tables, migrated)
-        return query(copy)
 
 
 def _scratch(path: Path) -> Path:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 from pyspark_ledger.ledger import disk
@@ -28,8 +29,10 @@ _EPOCH = struct.Struct("<Q")
 class EpochFile:
     """File of the epoch. The broker keeps the file open until the broker ends."""
 
-    def __init__(self, path: Path, epoch: int) -> None:
-        """Write `epoch`, after the metadata have it."""
+    def __init__(self, path: Path, epoch: int, compare: Callable[[int], None]) -> None:
+        """Write `epoch`, after the metadata have it. `compare` raises Fenced if the metadata have another epoch."""
+        self._epoch = epoch
+        self._compare = compare
         self._expected = _EPOCH.pack(epoch)
         self._stamp_ns = epoch * 1_000_000_000
         self._name = str(path)  # a text, because `stat` of a path object is slower
@@ -42,11 +45,20 @@ class EpochFile:
             self.close()
             raise
 
+    def require(self) -> None:
+        """Raise Fenced if another broker has raised the epoch. Reads the metadata only if the file has changed."""
+        if not self.is_current():
+            self._compare(self._epoch)
+
     def is_current(self) -> bool:
         """Return whether the file is as this broker wrote it. If not, the metadata must be read."""
         try:
             # `stat` of the name, not of `_fd`: if the file was replaced, a new owner writes to the new file.
-            return self._fd >= 0 and self._is_untouched(os.stat(self._name))  # noqa: PTH116 — see `_name`
+            found, ours = os.stat(self._name), self._file  # noqa: PTH116 — see `_name`
+            if self._fd < 0 or (found.st_ino, found.st_dev, found.st_size) != (ours.st_ino, ours.st_dev, _EPOCH.size):
+                return False
+            # If the file system or another program has changed the time, the content is compared.
+            return found.st_mtime_ns == self._stamp_ns or os.pread(self._fd, _EPOCH.size, 0) == self._expected
         except OSError:
             return False  # the file is missing or the disk fails
 
@@ -54,10 +66,3 @@ class EpochFile:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
-
-    def _is_untouched(self, found: os.stat_result) -> bool:
-        ours = self._file
-        if (found.st_ino, found.st_dev, found.st_size) != (ours.st_ino, ours.st_dev, _EPOCH.size):
-            return False
-        # If the file system or another program has changed the time, the content is compared.
-        return found.st_mtime_ns == self._stamp_ns or os.pread(self._fd, _EPOCH.size, 0) == self._expected

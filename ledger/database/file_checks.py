@@ -29,13 +29,11 @@ from pyspark_ledger.ledger.database.record_tables import (
     damage_of,
     failure,
     require_sound,
-    require_whole,
 )
 from pyspark_ledger.ledger.errors import Corrupt, Unavailable, Unsupported
 
 APPLICATION_ID = 0x4C444752  # "LDGR"
-# Since version 2 records have checksums. Since version 3 each segment has its own record.
-FIRST_VERSION, CHECKED_VERSION, FORMAT_VERSION = 1, 2, 3
+FORMAT_VERSION = 3
 # Head of an SQLite file: the fixed first bytes, the version of our format, and the id of our application.
 _MAGIC, _HEAD_BYTES, _VERSION_AT, _APPLICATION_AT = b"SQLite format 3\0", 100, 60, 68
 _U32 = struct.Struct(">I")
@@ -65,43 +63,31 @@ def require_ours(path: Path) -> None:
 
 def require_version(path: Path, version: int) -> None:
     """Raise Unsupported for a format that this code does not read."""
-    if not FIRST_VERSION <= version <= FORMAT_VERSION:
-        older = "Open the store with the version of pyspark-ledger that wrote it"
+    if version != FORMAT_VERSION:
+        older = "Read its ledgers with the version of pyspark-ledger that wrote it, and append them to a new store"
         hint = "Upgrade pyspark-ledger" if version > FORMAT_VERSION else older
-        raise Unsupported(
-            f"{path} has format {version}, this code reads {FIRST_VERSION} to {FORMAT_VERSION}", hint=hint
-        )
+        raise Unsupported(f"{path} has format {version}, this code reads {FORMAT_VERSION}", hint=hint)
 
 
-def require_sound_file(path: Path, tables: Sequence[RecordTable], *, behind: bool = False) -> int:
-    """Check a whole metadata file. Return its format. Raises Corrupt.
+def require_sound_file(path: Path, tables: Sequence[RecordTable], *, behind: bool = False) -> None:
+    """Check a whole metadata file. Raises Corrupt.
 
-    A file of format 1 has no checksums, so only SQLite's own check runs. With `behind`, the file may have fewer commits
-    than the file beside it states (`ledger.database.commit_number`).
+    With `behind`, the file may have fewer commits than the file beside it states (`ledger.database.commit_number`).
     """
     require_ours(path)
     # The number is read first. So a commit of a running broker cannot make the metadata look out of date.
     number = None if behind else read_number(number_path(path))
 
-    def check(connection: CheckedConnection) -> int:
+    def check(connection: CheckedConnection) -> None:
         connection.execute("BEGIN")
-        version = version_of(connection)
-        require_version(path, version)
-        if version < CHECKED_VERSION:
-            require_whole(connection, path)
-            return version
-        require_sound(connection, path, [table.of_format(version) for table in tables])
+        # The first bytes of the file may state another format than SQLite's log.
+        require_version(path, int(connection.execute("PRAGMA user_version").fetchone()[0]))
+        require_sound(connection, path, tables)
         commits, epoch = connection.execute("SELECT commits, epoch FROM store").fetchone()
         if not behind:
             require_not_behind(path, commits, epoch, number)
-        return version
 
-    return read_committed(path, check, damage_of)
-
-
-def version_of(connection: sqlite3.Connection) -> int:
-    """Return the format of an open file. The first bytes of the file may state an older format than SQLite's log."""
-    return int(connection.execute("PRAGMA user_version").fetchone()[0])
+    read_committed(path, check, damage_of)
 
 
 def read_committed(

@@ -26,7 +26,6 @@ from pyspark_ledger.ledger.errors import Corrupt, LedgerError, Refused, Unavaila
 
 RESTORE = "Restore it from a copy"
 _MASK = 2**62 - 1
-_FEWER_COLUMNS = 2  # the newest format that lacks the `added` columns
 _SQLITE_MIN = (3, 31)  # the first version of SQLite with generated columns
 _RAISED = "user-defined function raised exception"
 # Errors of SQLite that do not show damage: the file is busy, the disk fails, or rights are missing.
@@ -47,31 +46,22 @@ SQLITE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
 
 
 class RecordTable(NamedTuple):
-    """Table: its columns as SQL declares them, its constraint, and the columns of its index.
+    """Table: its columns as SQL declares them, its constraint, and the columns of each of its indexes.
 
-    A table that is not `counted` has exactly one record and no account. `added` is the number of columns at the
-    end that format 3 of the file added. Each of them needs a default. Format 3 also added the indexes `added_indexes`.
+    A table that is not `counted` has exactly one record and no account.
     """
 
     name: str
     columns: tuple[str, ...]
     constraint: str = ""
-    indexed: str = ""
+    indexes: tuple[str, ...] = ()
     rowid: bool = False
     counted: bool = True
-    added: int = 0
-    added_indexes: tuple[str, ...] = ()
 
     @property
     def row_name(self) -> str:
         """The name of the table, for statements that change records. The view has the name `name`."""
         return f"{self.name}_row"
-
-    def of_format(self, version: int) -> RecordTable:
-        """Return the table as a file of this format has it."""
-        if version > _FEWER_COLUMNS or not self.added:
-            return self
-        return self._replace(columns=self.columns[: -self.added], added=0, added_indexes=())
 
     def names(self, prefix: str = "") -> str:
         """Return the names of the columns, separated by commas."""
@@ -88,7 +78,7 @@ class RecordTable(NamedTuple):
         statements = {
             self.row_name: f"CREATE TABLE {self.row_name} ({', '.join(body)})" + " WITHOUT ROWID" * (not self.rowid)
         }
-        for indexed in filter(None, (self.indexed, *self.added_indexes)):
+        for indexed in self.indexes:
             name = f"{self.row_name}_{indexed.replace(', ', '_')}"
             statements[name] = f"CREATE INDEX {name} ON {self.row_name} ({indexed})"
         if not self.counted:
@@ -193,23 +183,7 @@ def create_views(connection: sqlite3.Connection, tables: Iterable[RecordTable]) 
             connection.execute(statement)
 
 
-def without_checksums(connection: sqlite3.Connection) -> None:
-    """Replace views and tables by plain tables with the names of the views, within the caller's transaction.
-
-    The checksum of each record is compared during the copy.
-    """
-    names = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'view'").fetchall()]
-    for name in names:
-        connection.execute(f"CREATE TABLE {name}_was AS SELECT * FROM {name}")  # noqa: S608 — names of ours
-    for name in names:
-        connection.execute(f"DROP VIEW {name}")
-        connection.execute(f"DROP TABLE {name}_row")
-    connection.execute("DROP TABLE account")
-    for name in names:
-        connection.execute(f"ALTER TABLE {name}_was RENAME TO {name}")
-
-
-def require_whole(connection: sqlite3.Connection, path: Path) -> None:
+def _require_whole(connection: sqlite3.Connection, path: Path) -> None:
     """Make SQLite check the structure of the file and its indexes. Raises Corrupt with `path`."""
     results = [row[0] for row in connection.execute("PRAGMA integrity_check(3)")]
     if results != ["ok"]:
@@ -219,7 +193,7 @@ def require_whole(connection: sqlite3.Connection, path: Path) -> None:
 def require_sound(connection: sqlite3.Connection, path: Path, tables: Iterable[RecordTable]) -> None:
     """Compare all statements, the checksum of every record, and every account. Raises Corrupt with `path`."""
     tables = list(tables)
-    require_whole(connection, path)
+    _require_whole(connection, path)
     _require_statements(connection, path, tables)
     accounts = {name: (records, digest) for name, records, digest in connection.execute("SELECT * FROM account")}
     for table in tables:

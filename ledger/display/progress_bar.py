@@ -71,7 +71,9 @@ class ProgressBar:
             return
         (fraction, words), now = self._last, self._clock()
         left_ms = remaining_ms(now - self._started_ms, fraction)
-        self._screen.draw(self._title, fraction, words if left_ms is None else f"{words}, {_left_words(left_ms)}")
+        self._screen.draw(
+            self._title, fraction, words if left_ms is None else f"{words}, about {age_words(left_ms)} left"
+        )
         self._drawn_ms, self._last = now, None
 
 
@@ -84,10 +86,6 @@ def remaining_ms(elapsed_ms: int, fraction: float | None) -> int | None:
     if not fraction or fraction >= 1:
         return None
     return round(elapsed_ms * (1 - fraction) / fraction)
-
-
-def _left_words(milliseconds: int) -> str:
-    return f"about {age_words(milliseconds)} left"
 
 
 def bar_html(title: str, fraction: float | None, words: str) -> str:

@@ -79,14 +79,14 @@ class Strip:
     The strip has no parts if the ledger is partitioned, or if the description was requested without its lists.
     """
 
-    def __init__(self, described: LedgerDescription, parts_max: int = PARTS_MAX) -> None:
+    def __init__(self, described: LedgerDescription) -> None:
         published = published_everywhere(described.properties)
         places = [(segment, _place(segment, published)) for segment in described.segments]
         self.counts: Counter[Place] = Counter(place for _, place in places)
         self._ids = [segment.ledger_id for segment in described.segments]
         self._segment_entries = [segment.entries for segment in described.segments]
         self._before = list(accumulate(self._segment_entries, initial=0))
-        self.parts = [_part(group) for group in _groups(places, parts_max)]
+        self.parts = [_part(group) for group in _groups(places, PARTS_MAX)]
         self._ends = list(accumulate((part.entries for part in self.parts), initial=0))
         self._edges = _edges([part.entries for part in self.parts])
 

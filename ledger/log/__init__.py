@@ -1,7 +1,8 @@
 """Managed ledger: append queue, writer, segments, snapshot, retention, de-duplication.
 
-`append_queue` groups appends, `writer` writes groups to segment files, and `syncs` makes the files durable. `segments`
-has the open segment and the list of all segments. Readers use a `snapshot`.
+`groups` decides what is written and synced together. `append_queue` drives two stages: `writer` writes groups to
+segment files, and `sync_pool` makes the files durable. `segments` has the list of all segments.
+Readers use a `snapshot`. The contract "inside the log" in pyproject.toml orders these modules.
 
 Words of the package, as in docs/concepts.md
 - *segment*: one file of a log. The last segment is open for appends. All others are sealed and never change.
@@ -16,7 +17,7 @@ Words of the package, as in docs/concepts.md
 - *run*: the entries of one committed batch of a Spark query. A *marker*, an entry without rows, ends a run.
 - *rollover*: the broker seals the open segment, and opens the next segment. *Trim*: retention deletes segments.
 - *list*: the list of a log's segments in the metadata. A segment is *listed* when it is in this list.
-- *pool*: the threads that sync the files of all logs of the store (`syncs`).
+- *pool*: the threads that sync the files of all logs of the store (`sync_pool`).
 - *claim*: the sequence ids of an append in flight, in a ledger with de-duplication.
 - `ledger_id` is the id of a segment, as in Pulsar.
 - *recovery*: after a crash, the next broker reads the open segment, keeps its sound entries and seals the segment.

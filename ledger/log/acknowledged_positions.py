@@ -13,6 +13,7 @@ Rules
 - A trimmed entry, which retention has deleted, counts as acknowledged. The metadata list the trimmed segments of a log.
   A segment id below the log's first id is no proof of a trim, because ids are unique in the whole store. The id may
   belong to a segment of another log.
+- An entry without rows counts for nothing: a marker, or a chunk of a message that is not its last chunk.
 - If all rows of an entry are acknowledged, the entry is acknowledged as a whole. The segment's index states how many
   rows the entry has.
 """
@@ -28,6 +29,7 @@ import pyarrow as pa
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.log.segments.log_segments import LogSegment
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot
+from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.positions.acknowledge_request import ACKNOWLEDGE_SCHEMA
 from pyspark_ledger.ledger.positions.bitset import Flags, Integers, Words
 from pyspark_ledger.ledger.positions.partial_entries import BatchRows
@@ -70,6 +72,24 @@ def entry_sizes(segment: LogSegment) -> Integers:
     ends = segment.index().row_ends[: segment.entries]
     sizes: Integers = np.diff(ends, prepend=segment.first_row)
     return sizes
+
+
+def drop_rowless(positions: PositionSet, snapshot: LogSnapshot) -> Position | None:
+    """Remove the entries without rows from a set, and return the first of them, or None.
+
+    A message in several chunks has its row in the last chunk. So it is acknowledged as a whole, with its last chunk.
+    """
+    dropped: Position | None = None
+    for ledger_id in positions.ledgers():
+        segment = snapshot.segments.find(ledger_id)
+        if segment is None or segment.row_entries == segment.entries:
+            continue
+        rowless = np.flatnonzero(entry_sizes(segment) == 0)
+        rowless = rowless[positions.contains_entries(ledger_id, rowless)]
+        if len(rowless):
+            positions.remove_entries(ledger_id, rowless)
+            dropped = dropped or Position(ledger_id, int(rowless[0]))
+    return dropped
 
 
 def _add(positions: PositionSet, segment: LogSegment, request: _Request, lines: Flags, snapshot: LogSnapshot) -> None:

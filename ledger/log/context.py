@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pyspark_ledger.ledger.clock import Clock
+from pyspark_ledger.ledger.log.durability import DiskDurability, StoreDurability
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot
-from pyspark_ledger.ledger.log.syncs.pool import LogPool
+from pyspark_ledger.ledger.log.sync_pool import LogPool
 from pyspark_ledger.ledger.log.unfinished_chunks import ChunkTable
 from pyspark_ledger.ledger.metadata.records import Metadata
 from pyspark_ledger.ledger.metrics.latencies import LONG_BOUNDS, Latencies
-from pyspark_ledger.ledger.segment.writer import SyncThrough
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.tiering.offloader import LedgerOffloader, NoOffloader
 
@@ -23,7 +23,8 @@ class LogContext:
     """Objects and callbacks that all managed ledgers of a store share."""
 
     store_id: str
-    epoch: int
+    require_ours: Callable[[], None]
+    """Raises Fenced if another broker has taken the store over."""
     directory: Path
     metadata: Metadata
     settings: Settings
@@ -32,6 +33,8 @@ class LogContext:
     sync_pool: LogPool
     sealed: Callable[[str], None]
     """Called with the name of a managed ledger after it has sealed a segment. Must not block."""
+    due: Callable[[str, int], None]
+    """Called with the name of a managed ledger, and a time at which it needs background work. Must not block."""
     unlisted: Callable[[Collection[int]], None]
     """Called with the ids of segments that were trimmed, or whose local copy is not needed. Deletes their files."""
     moved: Callable[[LogSnapshot, LogSnapshot], None] = lambda _before, _now: None
@@ -46,5 +49,4 @@ class LogContext:
     trim_latencies: Latencies = field(default_factory=lambda: Latencies(LONG_BOUNDS))
     """Durations of trims that deleted something."""
 
-    sync_through: SyncThrough | None = None
-    """Makes the bytes of a segment durable in a bucket. None if the store uses the local disk."""
+    durability: StoreDurability = field(default_factory=DiskDurability)

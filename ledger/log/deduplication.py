@@ -48,6 +48,7 @@ from pyspark_ledger.ledger.segment.format import FRAME_BYTES
 from pyspark_ledger.ledger.segment.index import EntryIndex
 
 _SEQUENCE_MAX = 2**63 - 1
+_PRODUCERS_MAX = 10_000
 DUPLICATE = EARLIEST
 """The position that the producer of a duplicate gets, as in Pulsar: (-1, -1)."""
 
@@ -272,17 +273,17 @@ class Deduplication:
                     if producer.in_flight:
                         _drop_from(producer, producer.in_flight[0])
 
-    def snapshot(self, *, inactive_ms: int, producers_max: int) -> list[KnownSequence]:
+    def snapshot(self, *, inactive_ms: int) -> list[KnownSequence]:
         """Return the durable ids, the most recently active producer first.
 
         Removes producers that have no entries in flight, if they were inactive for `inactive_ms` or are not among the
-        first `producers_max`.
+        first 10,000.
         """
         with self.lock:
             oldest = self._clock() - inactive_ms
             newest = sorted(self._producers.items(), key=lambda item: item[1].last_ms, reverse=True)
             for rank, (name, producer) in enumerate(newest):
-                if not producer.in_flight and (producer.last_ms < oldest or rank >= producers_max):
+                if not producer.in_flight and (producer.last_ms < oldest or rank >= _PRODUCERS_MAX):
                     del self._producers[name]
             return [
                 KnownSequence(name, producer.last_id, producer.last_ms)

@@ -14,16 +14,12 @@ from typing import Protocol
 
 from pyspark_ledger.ledger.database.changed_rows import Replica
 from pyspark_ledger.ledger.log.staging.area import SyncParts
-from pyspark_ledger.ledger.log.syncs.pool import LogPool, SyncPool
-from pyspark_ledger.ledger.segment.writer import SyncThrough
+from pyspark_ledger.ledger.log.sync_pool import LogPool, SyncPool
+from pyspark_ledger.ledger.segment.writer import LocalDisk, SegmentDurability
 
 
-class StoreDurability(Protocol):
+class StoreDurability(SegmentDurability, Protocol):
     """Durability of one open store."""
-
-    @property
-    def sync_through(self) -> SyncThrough | None:
-        """The function that makes a segment's bytes durable. None if the store uses the local disk."""
 
     @property
     def replica(self) -> Replica | None:
@@ -33,16 +29,21 @@ class StoreDurability(Protocol):
     def sync_parts(self) -> SyncParts | None:
         """The function that makes staged parts, the files of Spark tasks, durable. None if the store uses the disk."""
 
+    def wait_for_room(self) -> None:
+        """Wait until the place has room for more entries. Called before each append."""
+
     def pool(self, check_fenced: Callable[[], None]) -> LogPool:
         """Return the pool that syncs all logs. `check_fenced` raises if another broker of this host owns the store."""
 
 
-class DiskDurability:
+class DiskDurability(LocalDisk):
     """Durability by the local disk."""
 
-    sync_through: SyncThrough | None = None
     replica: Replica | None = None
     sync_parts: SyncParts | None = None
+
+    def wait_for_room(self) -> None:
+        """Return at once: a full disk is an error."""
 
     def pool(self, check_fenced: Callable[[], None]) -> LogPool:
         return SyncPool(check_fenced)

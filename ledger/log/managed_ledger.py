@@ -1,14 +1,23 @@
 """Managed ledger: one durable log made of segments, which are its files. Only the last segment may be open for appends.
 
 `append` and `commit_run` run on the caller's thread. They verify each entry's checksum, count its rows and queue the
-entry with the log's writer (`ledger.log.writer`). Readers use a snapshot. The writer publishes a new snapshot after
-each acknowledgement of appends.
+entry (`ledger.log.append_queue`). Readers use a snapshot. The writer (`ledger.log.writer`) publishes a new snapshot
+after each acknowledgement of appends.
 
 A *run* is the output of one batch of a Spark query: entries that become visible together. A *staged part* is a file
 with the entries of one Spark task. The commit of a batch appends its staged parts to the log as a run. With
 de-duplication, `append_parts` splits an append into new entries and duplicates, which are acknowledged separately.
 
+A *change* is a rollover, a trim, a step of an offload, the termination or a change of properties. A *rollover* seals
+the open segment, and the next append creates a new one. A *trim* deletes segments that the policies of retention do not
+keep. An *attempt* is one upload of a sealed segment to object storage. The *index objects* of a direct segment, whose
+data object a Spark task has put into the bucket, state where its entries are.
+
 Invariants
+- Each change runs in the write stage (`ledger.log.append_queue`) while no append waits for its sync. Exception: the
+  changes for offloads do not wait for syncs, because they concern sealed segments only.
+- Each change is durable in the ledger's metadata record before readers see the change. A repeated change has no further
+  effect.
 - Every queued entry is complete and verified.
 - A refused call changes nothing.
 - Readers see acknowledged entries only.
@@ -16,16 +25,17 @@ Invariants
 
 from __future__ import annotations
 
+import logging
 import threading
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
-from typing import NamedTuple, TypeVar
+from functools import partial
+from typing import NamedTuple, ParamSpec, TypeVar
 
 from pyspark_ledger.ledger.checksum import Buffer
 from pyspark_ledger.ledger.errors import Corrupt, DataLoss, LedgerError, NotFound, Refused
-from pyspark_ledger.ledger.log import changes
-from pyspark_ledger.ledger.log.append_queue import CheckedEntry, PendingAppend, PendingChange, PendingRun
+from pyspark_ledger.ledger.log.append_queue import AppendQueue
 from pyspark_ledger.ledger.log.context import LogContext
 from pyspark_ledger.ledger.log.deduplication import (
     AppendSession,
@@ -36,8 +46,11 @@ from pyspark_ledger.ledger.log.deduplication import (
     duplicate_of,
     entry_sequence,
 )
-from pyspark_ledger.ledger.log.policy import require_properties
-from pyspark_ledger.ledger.log.queries import log_description, log_end, prefix, prefix_left, reading_left
+from pyspark_ledger.ledger.log.pending import CheckedEntry, PendingAppend, PendingChange, PendingRun
+from pyspark_ledger.ledger.log.policy import LedgerPolicy, require_properties
+from pyspark_ledger.ledger.log.remaining import prefix_left, reading_left
+from pyspark_ledger.ledger.log.retention import RetainedSegment, expendable, local_expendable
+from pyspark_ledger.ledger.log.segments.log_segments import LogSegment
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot
 from pyspark_ledger.ledger.log.staging.direct_run import DirectRun
 from pyspark_ledger.ledger.log.staging.opened_part import OpenedPart
@@ -62,10 +75,13 @@ from pyspark_ledger.ledger.protocol.commits import CommitRun, CommittedRun
 from pyspark_ledger.ledger.protocol.ledgers import TrimReply
 from pyspark_ledger.ledger.protocol.metrics import AppendCounts, LatencyHistogram
 from pyspark_ledger.ledger.protocol.reads import LogStatus, ReadProgress, SplitPart
+from pyspark_ledger.ledger.segment.format import entry_bytes_max
 from pyspark_ledger.ledger.segment.reader import SegmentBlock
 from pyspark_ledger.ledger.tiering.offloader import LocalSegment
 
 T = TypeVar("T")
+P = ParamSpec("P")
+_log = logging.getLogger(__name__)
 
 
 class AppendAck(NamedTuple):
@@ -83,9 +99,12 @@ class ManagedLedger:
         self._snapshot = LogSnapshot.of(name, ())
         self._context = context
         self._moved = threading.Condition()
+        self.trimming = threading.Lock()
+        """Held during a trim. A thread that holds it can check that a position is not trimmed, and then store it."""
         # Set to a function after the writer has published the first snapshot, which is not a change.
         self._on_moved: Callable[[LogSnapshot, LogSnapshot], None] | None = None
         self._writer = LogWriter(name, context, self._publish)
+        self._queue = AppendQueue(context.executor, context.sync_pool, self._writer)
         self._on_moved = context.moved
         self.trimmed = (0, 0)
         """The number of segments and bytes that trims have deleted since the log was opened."""
@@ -155,11 +174,12 @@ class ManagedLedger:
         if not entries:
             raise Refused(f"an append to {self.name!r} has no entry", hint="Send at least one entry")
         self._writer.refuse_terminated()
+        self._context.durability.wait_for_room()
         checked = self._check(entries)
         deduplication = self._writer.list.deduplication
         if deduplication is None:
             item = PendingAppend([entry for entry, _ in checked], sum(entry.size for entry, _ in checked))
-            self._writer.put(item, here=True)
+            self._queue.put(item, here=True)
             return [AppendAck(item.future, len(checked), item.size)]
         where = f"an append to {self.name!r}"
         sequences = [entry_sequence(metadata, f"entry {i} of {where}") for i, (_, metadata) in enumerate(checked)]
@@ -184,7 +204,7 @@ class ManagedLedger:
             return AppendAck(duplicate_of(sequence_range.original), len(entries), size)
         claim = SequenceClaim(session)
         item = PendingAppend(entries, size, claim=claim)
-        self._writer.put(item)
+        self._queue.put(item)
         deduplication.admit(sequences[sequence_range.start : sequence_range.end], claim, item.future)
         return AppendAck(item.future, len(entries), size)
 
@@ -203,28 +223,32 @@ class ManagedLedger:
         self._run_entries(request, parts)
 
     def commit_run(
-        self, request: CommitRun, parts: Sequence[OpenedPart], decided: RunOrigin | None = None
+        self,
+        request: CommitRun,
+        parts: Sequence[OpenedPart] | DirectRun | LedgerError,
+        decided: RunOrigin | None = None,
     ) -> Future[CommittedRun]:
-        """Append staged parts as one run. If the log contains this batch already, append nothing. Does not wait.
+        """Append the parts of a batch as one run. If the log contains this batch already, append nothing.
 
-        `decided` is the origin of a batch that was judged before. Raises Refused if an entry belongs to another run,
-        and Terminated if the log was terminated.
+        `parts` are opened files, data objects in the bucket, or the error that prevents the use of the parts. If the
+        batch is new, the future raises this error. The same if an entry belongs to another run (Refused), or the log
+        was terminated (Terminated). `decided` is the origin of a batch that was judged before.
         """
-        entries = self._run_entries(request, parts)
-        block_bytes = self._writer.list.policy.block_bytes
-        promoted = all(part.promotable and part.part.block_bytes == block_bytes for part in parts)
-        item = PendingRun(
-            request, entries, sum(part.part.length for part in parts), parts if promoted else (), decided=decided
-        )
-        self._writer.put(item)
-        return item.future
-
-    def commit_direct(
-        self, request: CommitRun, direct: DirectRun, decided: RunOrigin | None = None
-    ) -> Future[CommittedRun]:
-        """Append a run whose parts are data objects in the bucket. Otherwise like `commit_run`."""
-        item = PendingRun(request, (), direct.size, direct=direct, decided=decided)
-        self._writer.put(item)
+        if isinstance(parts, LedgerError):
+            item = PendingRun(request, (), 0, fault=parts, decided=decided)
+        elif isinstance(parts, DirectRun):
+            item = PendingRun(request, (), parts.size, direct=parts, decided=decided)
+        else:
+            self._context.durability.wait_for_room()
+            try:
+                entries = self._run_entries(request, parts)
+            except LedgerError as fault:
+                return self.commit_run(request, fault, decided)
+            block_bytes = self._writer.list.policy.block_bytes
+            promoted = all(part.promotable and part.part.block_bytes == block_bytes for part in parts)
+            size = sum(part.part.length for part in parts)
+            item = PendingRun(request, entries, size, parts if promoted else (), decided=decided)
+        self._queue.put(item)
         return item.future
 
     @property
@@ -247,7 +271,7 @@ class ManagedLedger:
 
     def end(self, since: Position | None = None) -> LedgerEnd:
         """Return the end of the log, and the numbers of entries, rows and bytes after `since`."""
-        return self._query(lambda snapshot: log_end(snapshot, self.incarnation, since))
+        return self._query(lambda snapshot: snapshot.end_since(since))
 
     def wait_past(self, position: Position, timeout_ms: int) -> None:
         """Wait until the log's end is past `position`, the log is terminated, or `timeout_ms` has elapsed."""
@@ -257,11 +281,7 @@ class ManagedLedger:
     def describe(self, *, lists: bool = True) -> LedgerDescription:
         """Return the description of the log. With `lists` the description includes every segment."""
         listed = self._writer.list
-        return self._query(
-            lambda snapshot: log_description(
-                snapshot, listed.incarnation, listed.properties, listed.terminated, lists=lists
-            )
-        )
+        return self._query(lambda snapshot: snapshot.description(listed.properties, listed.terminated, lists=lists))
 
     def blocks(self, range_: PositionRange, max_block_bytes: int) -> list[SegmentBlock]:
         """Return the blocks with the entries of a range. A block is a part of a segment file with whole entries."""
@@ -277,7 +297,7 @@ class ManagedLedger:
         Positions in `skipped`, which the reader has acknowledged, do not count. Raises DataLoss if the log never had
         the position of `reading`.
         """
-        return self._query(lambda snapshot: reading_left(snapshot, self.incarnation, reading, self._trimmed, skipped))
+        return self._query(lambda snapshot: reading_left(snapshot, reading, self._trimmed, skipped))
 
     def prefix(
         self, range_: PositionRange, rows: int, size_bytes: int, skipped: PositionSet | None = None
@@ -288,7 +308,7 @@ class ManagedLedger:
         """
         if skipped:
             return self._query(lambda snapshot: prefix_left(snapshot, range_, skipped, rows, size_bytes))
-        return self._query(lambda snapshot: prefix(snapshot, range_, rows, size_bytes))
+        return self._query(lambda snapshot: snapshot.prefix(range_, rows, size_bytes))
 
     def seek_time(self, timestamp_ms: int) -> Position:
         """Return the position of the first entry whose broker timestamp is at or after `timestamp_ms`."""
@@ -296,53 +316,120 @@ class ManagedLedger:
 
     def roll_over_if_due(self) -> bool:
         """Seal the open segment if it has an entry and has reached its maximum age. Return whether it was sealed."""
-        due = changes.is_due(self._writer, self._context)
-        return due and self._change(lambda: changes.roll_over_if_due(self._writer, self._context))
+        return self._is_due() and self._change(lambda: self._is_due() and self._sealed())
+
+    def _is_due(self) -> bool:
+        log = self._writer.opened
+        return log is not None and bool(log.index.count) and self._policy.is_due(log.ledger_id, log.age(self._now()))
 
     def roll_over(self, older_than_ms: int = 0) -> bool:
         """Seal the open segment if it has an entry and is at least `older_than_ms` old.
 
         Return whether it was sealed.
         """
-        return self._change(lambda: changes.roll_over(self._writer, self._context, older_than_ms))
+        return self._change(self._roll_over, older_than_ms)
+
+    def _roll_over(self, older_than_ms: int) -> bool:
+        log = self._writer.opened
+        return log is not None and log.index.count > 0 and log.age(self._now()) >= older_than_ms and self._sealed()
+
+    def _sealed(self) -> bool:
+        self._writer.seal()
+        return True
 
     def may_trim(self) -> bool:
         """Return whether `trim` would delete a segment, or the local copy of an offloaded segment.
 
         Ignores unfinished chunked messages, which can still prevent the deletion.
         """
-        return changes.may_trim(self._snapshot, self._writer, self._context)
+        slowest = self._context.metadata.cursors.slowest(self.name)
+        return bool(self._expendable(self._snapshot, slowest) or self._expendable_copies())
+
+    def is_overdue(self) -> bool:
+        """Return whether retention would delete a segment if no cursor needed it."""
+        return bool(self._expendable(self._snapshot, None))
+
+    def _expendable(self, snapshot: LogSnapshot, slowest: Position | None) -> list[RetainedSegment]:
+        segments = snapshot.segments
+        size_bytes = segments.size_bytes(0, len(segments))
+        return expendable(map(_retained, segments), size_bytes, slowest, self._policy, self._now())
+
+    def _expendable_copies(self) -> list[int]:
+        return local_expendable(map(_retained, self._writer.list.local_copies()), self._policy, self._now())
 
     def trim(self) -> TrimReply:
         """Delete the segments that retention does not keep and no durable cursor needs.
 
         The metadata record is changed before the files are deleted.
         """
-        with self._context.trim_latencies.timed():
-            trimmed = self._change(lambda: changes.trim(self._writer, self._context))
+        with self.trimming, self._context.trim_latencies.timed():
+            trimmed = self._change(self._trim)
         self.trimmed = (self.trimmed[0] + len(trimmed.ledgers), self.trimmed[1] + trimmed.size_bytes)
         self._context.unlisted([*trimmed.ledgers, *trimmed.local])
         return trimmed
+
+    def _trim(self) -> TrimReply:
+        """Remove from the list all segments that retention does not keep. The caller deletes their files.
+
+        Also removes the local copies of segments that were offloaded longer ago than the policy's deletion lag.
+        """
+        writer, context = self._writer, self._context
+        snapshot = writer.list.snapshot(writer.opened)
+        # Keep all chunks of an unfinished message, and of a message of which the slowest cursor has read only some.
+        needed = context.metadata.cursors.slowest(snapshot.name)
+        unread = context.chunks.floor(snapshot, snapshot.end if needed is None else needed, self._now())
+        trimmed = self._expendable(snapshot, unread if needed is not None or unread < snapshot.end else None)
+        ids = [segment.ledger_id for segment in trimmed]
+        if ids:
+            writer.list.trim(ids)
+            writer.publish(writer.opened)
+            _log.info("%s: segments %s are trimmed", snapshot.name, ids)
+        local = self._delete_local(self._expendable_copies())
+        start = writer.list.snapshot(writer.opened).start
+        entries, size = sum(segment.entries for segment in trimmed), sum(segment.size_bytes for segment in trimmed)
+        return TrimReply(snapshot.name, ids, entries, size, start, local)
+
+    def delete_local(self, ledger_ids: Collection[int]) -> None:
+        """Delete the local copies of offloaded segments, before the deletion lag of the policy."""
+        self._context.unlisted(self._change_sealed(self._delete_local, ledger_ids))
+
+    def _delete_local(self, ledger_ids: Collection[int]) -> list[int]:
+        """Record that local copies of offloaded segments are deleted. The caller then deletes the files.
+
+        Return the ids of the segments that had a copy.
+        """
+        writer = self._writer
+        local = [segment.ledger_id for segment in writer.list.local_copies() if segment.ledger_id in ledger_ids]
+        if local:
+            writer.list.delete_local(local)
+            writer.publish(writer.opened)
+            _log.info("%s: the local copies of segments %s are deleted", self.name, local)
+        return local
 
     def prepare_offload(self, ledger_id: int, attempt: OffloadAttempt) -> LocalSegment | None:
         """Record a new attempt to offload a sealed segment to object storage, and return the segment to copy.
 
         Returns None if the segment is offloaded already. Raises NotFound if the log has no such segment.
         """
-        return self._change(lambda: changes.prepare_offload(self._writer, ledger_id, attempt), settled=False)
+        return self._change_sealed(lambda: self._writer.list.prepare_offload(ledger_id, attempt))
 
     def complete_offload(self, ledger_id: int, attempt: uuid.UUID) -> None:
         """Record that an offload attempt is complete. Raises Refused if a newer attempt was recorded."""
-        self._change(lambda: changes.complete_offload(self._writer, ledger_id, attempt), settled=False)
+        self._change_sealed(self._complete_offload, ledger_id, attempt)
+        self._context.due(self.name, self._now())
+
+    def _complete_offload(self, ledger_id: int, attempt: uuid.UUID) -> None:
+        self._writer.list.complete_offload(ledger_id, attempt)
+        self._writer.publish(self._writer.opened)
 
     @property
     def lacks_indexes(self) -> bool:
-        """Whether a direct segment (`ledger.log.changes`) lacks its index objects in the bucket."""
+        """Whether a direct segment lacks its index objects in the bucket."""
         return self._writer.list.lacks_indexes
 
     def lacking_indexes(self) -> list[tuple[LocalSegment, OffloadAttempt]]:
         """Return the direct segments whose index objects must be put into the bucket now, with their attempts."""
-        return self._change(lambda: changes.lacking_indexes(self._writer), settled=False)
+        return self._change_sealed(lambda: self._writer.list.lacking_indexes())  # noqa: PLW0108 — `list` may change
 
     def require_indexes(self, ledger_id: int) -> None:
         """Raise Unavailable if a direct segment before segment `ledger_id` lacks its index objects in the bucket."""
@@ -350,19 +437,39 @@ class ManagedLedger:
 
     def complete_indexes(self, ledger_ids: Collection[int]) -> None:
         """Record that the index objects of direct segments are in the bucket."""
-        self._change(lambda: changes.complete_indexes(self._writer, ledger_ids), settled=False)
+        self._change_sealed(lambda: self._writer.list.complete_indexes(ledger_ids))
 
     def terminate(self) -> Position:
         """Close the log for appends for good, and return the position of its last entry. May be called again.
 
         Returns `(-1, -1)` if the log never had an entry.
         """
-        return self._change(lambda: changes.terminate(self._writer))
+        return self._change(self._terminate)
+
+    def _terminate(self) -> Position:
+        writer = self._writer
+        last = writer.list.terminated
+        if last is None:
+            writer.seal()
+            end = writer.list.snapshot(None).end
+            last = Position(end.ledger_id, end.entry_id - 1)
+            writer.list.terminate(last)
+            writer.publish(None)
+        return last
 
     def change_properties(self, values: Mapping[str, str], remove: Collection[str]) -> dict[str, str]:
         """Set and remove properties, and return all properties of the log. Raises Refused for reserved names."""
         require_properties(values, remove, self.name)
-        return self._change(lambda: changes.change_properties(self._writer, values, remove))
+        changed = self._change(self._change_properties, values, remove)
+        self._context.due(self.name, self._now())
+        return changed
+
+    def _change_properties(self, values: Mapping[str, str], remove: Collection[str]) -> dict[str, str]:
+        listed = self._writer.list
+        remaining = {name: value for name, value in listed.properties.items() if name not in remove}
+        listed.set_properties({**remaining, **values})
+        listed.refresh_policy()
+        return listed.properties
 
     def refresh_policy(self) -> None:
         """Read the policy again from the metadata."""
@@ -371,6 +478,7 @@ class ManagedLedger:
 
     def close(self) -> None:
         """Complete all queued items and seal the open segment if possible. May be called again. Never raises."""
+        self._queue.close(f"{self.name!r} is closed")
         self._writer.close()
 
     def _check(self, entries: Sequence[Buffer]) -> list[tuple[CheckedEntry, MessageMetadata]]:
@@ -409,7 +517,7 @@ class ManagedLedger:
 
     @property
     def _entry_bytes_max(self) -> int:
-        return self._writer.list.policy.entry_bytes_max - STAMP_BYTES_MAX
+        return entry_bytes_max(self.block_bytes) - STAMP_BYTES_MAX
 
     def _check_size(self, entry: Buffer, rows: int, most: int) -> CheckedEntry:
         size = memoryview(entry).nbytes
@@ -431,11 +539,26 @@ class ManagedLedger:
                 if self._snapshot.trimmed == snapshot.trimmed:
                     raise
 
-    def _change(self, change: Callable[[], T], *, settled: bool = True) -> T:
+    def _change(self, change: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
+        """Make a change of the log in the write stage, and return its result."""
+        return self._queued_change(partial(change, *args, **named), settled=True)
+
+    def _change_sealed(self, change: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
+        """Make a change that concerns only sealed segments. It does not wait for syncs."""
+        return self._queued_change(partial(change, *args, **named), settled=False)
+
+    def _queued_change(self, change: Callable[[], T], *, settled: bool) -> T:
         item = PendingChange(change, settled)
-        self._writer.put(item)
+        self._queue.put(item)
         result: T = item.future.result()
         return result
+
+    @property
+    def _policy(self) -> LedgerPolicy:
+        return self._writer.list.policy
+
+    def _now(self) -> int:
+        return self._context.clock()
 
     def _trimmed(self) -> list[SegmentDescription]:
         return self._context.metadata.segments.trimmed(self.name)
@@ -458,3 +581,8 @@ def _require_marker(request: CommitRun, part: OpenedPart) -> None:
     expected = RunSummary(request.query, request.batch, part.part.entries, part.part.rows)
     if found != expected or run_id(metadata) != RunId(request.txn_most, request.txn_least):
         raise Refused(f"{where} is {found} of run {run_id(metadata)}, expected the marker {expected}")
+
+
+def _retained(segment: LogSegment) -> RetainedSegment:
+    attempt = None if segment.offloaded is None else segment.offloaded.attempt
+    return RetainedSegment(segment.ledger_id, segment.entries, segment.size_bytes, segment.close_ms, attempt)

@@ -22,7 +22,6 @@ from pyspark_ledger.ledger.names import nearest, require_property_names
 from pyspark_ledger.ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from pyspark_ledger.ledger.protocol.actions import CreateLedger
 from pyspark_ledger.ledger.protocol.ledgers import NOT_PUBLISHED, published_everywhere
-from pyspark_ledger.ledger.segment.format import entry_bytes_max
 from pyspark_ledger.ledger.settings.broker import SETTINGS, Settings
 
 RESERVED_PREFIX = "ledger."
@@ -96,11 +95,6 @@ class LedgerPolicy:
     published: int = NOT_PUBLISHED
 
     @property
-    def entry_bytes_max(self) -> int:
-        """The maximum size of an entry with its stamp. Such an entry still fits into a block."""
-        return entry_bytes_max(self.block_bytes)
-
-    @property
     def keeps_everything(self) -> bool:
         """Whether no segment is ever trimmed."""
         return self.retention_ms < 0 and self.retention_bytes < 0 and self.published == NOT_PUBLISHED
@@ -120,8 +114,31 @@ class LedgerPolicy:
         `rollover_max_ms` is raised by up to 5 %, depending on the segment's id. Reason: segments of many ledgers that
         were created together are then not sealed at the same time.
         """
-        spread = self.rollover_max_ms * _spread(ledger_id) // 20_000
-        return 0 < self.rollover_max_ms <= age_ms - spread and self.may_roll_over(age_ms)
+        if not 0 < self.rollover_max_ms <= age_ms:
+            return False
+        return self.rollover_max_ms <= age_ms - self._spread_ms(ledger_id) and self.may_roll_over(age_ms)
+
+    def is_full(self, ledger_id: int, entries: int, size: int, age_ms: int) -> bool:
+        """Return whether the next entry must go to a new segment. An empty segment is never full."""
+        filled = entries >= self.entries_max or size >= self.size_max
+        return entries > 0 and ((filled and self.may_roll_over(age_ms)) or self.is_due(ledger_id, age_ms))
+
+    def left(self, ledger_id: int, entries: int, size: int, age_ms: int) -> tuple[int, int]:
+        """Return the number of entries and bytes that fit before the segment is full.
+
+        If the segment has reached its limits, return the limits of a new segment, because the next entries usually go
+        to a new segment. Exception: a segment that is too young to be sealed gets the entries anyway.
+        """
+        left = self.entries_max - entries, self.size_max - size
+        return (self.entries_max, self.size_max) if min(left) <= 0 or self.is_due(ledger_id, age_ms) else left
+
+    def due_times(self, ledger_id: int, created_ms: int) -> list[int]:
+        """Return the time at which an open segment must be sealed, or an empty list without a maximum age."""
+        due_ms = created_ms + self.rollover_max_ms + self._spread_ms(ledger_id)
+        return [due_ms] if self.rollover_max_ms > 0 else []
+
+    def _spread_ms(self, ledger_id: int) -> int:
+        return self.rollover_max_ms * _spread(ledger_id) // 20_000
 
     @classmethod
     def of(cls, info: ManagedLedgerInfo, ledger: Stated, namespace: Stated, settings: Settings) -> Self:

@@ -1,5 +1,8 @@
 """Snapshot of the readable entries of a managed ledger. It answers questions about positions, counts and ranges.
 
+A *backlog* is the number of entries, rows and bytes that a reader has not read. `ledger.log.remaining` counts it for a
+reader that skips positions. A *prefix* of a range is some first entries of the range.
+
 Invariants
 - A snapshot is immutable. A new snapshot replaces it when the log changes.
 - Segments are ordered by id. `first_row` of a segment is the number of rows in all earlier segments.
@@ -8,6 +11,10 @@ Invariants
   are the same position. The log's end always has the first form, so that a rollover does not change it.
 - Retention has trimmed (deleted) all entries before the position `trimmed`. The first readable entry is behind this
   position.
+- An entry can have no rows, for example the marker that ends a run (the entries of one committed batch). Every reader
+  skips such an entry, so an exact backlog excludes it. An estimated backlog reads no file, so it includes it.
+- The longest prefix with at most n rows ends before the entry that has row n + 1. So the prefix contains all entries
+  without rows before this entry.
 - The number of entries before a position is valid only within one snapshot, because a trim removes entries at the
   start. The distance of two positions is the same in all snapshots.
 """
@@ -15,22 +22,31 @@ Invariants
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from pyspark_ledger.ledger.errors import DataLoss
 from pyspark_ledger.ledger.log.retention import NOTHING_TRIMMED, TrimMark
-from pyspark_ledger.ledger.log.segments.log_segments import LogSegment, LogSegments, Slice, bytes_between
+from pyspark_ledger.ledger.log.segments.log_segments import LogSegment, LogSegments, Slice, bytes_between, delivering
 from pyspark_ledger.ledger.position import LATEST, Position, PositionRange
+from pyspark_ledger.ledger.protocol.actions import LedgerDescription, LedgerEnd, SegmentDescription
 from pyspark_ledger.ledger.protocol.reads import SplitPart
 from pyspark_ledger.ledger.segment.index import Integers
 from pyspark_ledger.ledger.segment.reader import SegmentBlock
 
 _LONGER_LOG = "The offset was written when the log was longer: the store was restored from an older copy"
+
+
+class Backlog(NamedTuple):
+    """Number of entries, rows and bytes of a range."""
+
+    entries: int
+    rows: int
+    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +70,8 @@ class LogSnapshot:
     segments: LogSegments
     trimmed: TrimMark = NOTHING_TRIMMED
     terminated: bool = False
+    incarnation: str = ""
+    """The id of this creation of the ledger."""
 
     @classmethod
     def of(cls, name: str, segments: Iterable[LogSegment]) -> LogSnapshot:
@@ -177,6 +195,118 @@ class LogSnapshot:
         """Return the broker timestamp of the last committed entry, or 0 for an empty log."""
         return _last_ms(self.segments, len(self.segments) - 1)
 
+    def backlog(self, left: PositionRange) -> Backlog:
+        """Return the exact backlog of a range: its entries with rows, its rows, and its bytes in segment files."""
+        if not left:
+            return Backlog(0, 0, 0)
+        _, rows, size = self.measure(left)
+        cover = self.cover(left)
+        entries = self.segments.row_entries(cover.first, cover.end) + sum(map(delivering, cover.cut))
+        return Backlog(entries, rows, size)
+
+    def estimated_backlog(self, left: PositionRange) -> Backlog:
+        """Return the backlog of a range, estimated from counts and averages of segments."""
+        if not left:
+            return Backlog(0, 0, 0)
+        cover, segments = self.cover(left), self.segments
+        totals = (segments.entries, segments.rows, segments.size_bytes)
+        entries, rows, size = (of(cover.first, cover.end) for of in totals)
+        for part in cover.cut:
+            count, segment = part.end - part.first, part.segment
+            entries += count
+            rows += segment.rows * count // segment.entries
+            size += segment.size_bytes * count // segment.entries
+        return Backlog(entries, rows, size)
+
+    def prefix(self, range_: PositionRange, rows: int, size_bytes: int) -> SplitPart:
+        """Return the longest prefix of the range with at most `rows` rows and `size_bytes` bytes. It may be empty."""
+        entries, taken_rows, taken_bytes, reached = 0, 0, 0, range_.start
+        for part in self.slices(range_):
+            count = min(_by_rows(part, rows - taken_rows), _by_bytes(part, size_bytes - taken_bytes))
+            if count:
+                entries += count
+                taken_rows += _rows_of(part, count)
+                taken_bytes += bytes_between(part.segment, part.first, part.first + count)
+                reached = Position(part.segment.ledger_id, part.first + count)
+            if count < part.end - part.first:
+                break
+        else:
+            reached = min(range_.end, self.end) if range_ else reached
+        return SplitPart(PositionRange(range_.start, reached), entries, taken_rows, taken_bytes)
+
+    def head(self, range_: PositionRange) -> tuple[int, int, int]:
+        """Return rows and timestamp of the first entry with rows, and the bytes up to its end, as rows, bytes, ms."""
+        size = 0
+        for part in self.slices(range_):
+            index = part.segment.index()
+            before = _row_before(part)
+            entry = part.first + int(np.searchsorted(index.row_ends[part.first : part.end], before, side="right"))
+            if entry < part.end:
+                size += bytes_between(part.segment, part.first, entry + 1)
+                return int(index.row_ends[entry]) - before, size, int(index.timestamps[entry])
+            size += bytes_between(part.segment, part.first, part.end)
+        return 0, 0, 0
+
+    @property
+    def offloaded_id(self) -> int:
+        """The id of the last segment before the first segment that is not offloaded; -1 if there is none."""
+        segments = self.segments
+        count = bisect_left(range(len(segments)), True, key=lambda at: segments[at].offloaded is None)
+        return segments[count - 1].ledger_id if count else -1
+
+    def end_since(self, since: Position | None) -> LedgerEnd:
+        """Return the end of the log, and the numbers of entries, rows and bytes after `since`."""
+        entries = rows = size = first_ms = 0
+        if since is not None and since < self.end:
+            left = PositionRange(since, self.end)
+            entries, rows, size = self.measure(left)
+            first_ms = self.first_timestamp_ms(left)
+        return LedgerEnd(
+            name=self.name,
+            incarnation=self.incarnation,
+            start=self.start,
+            end=self.end,
+            rows_since=rows,
+            bytes_since=size,
+            entries_since=entries,
+            last_publish_ms=self.last_timestamp_ms(),
+            terminated=self.terminated,
+            first_publish_ms=first_ms,
+        )
+
+    def description(
+        self, properties: Mapping[str, str], terminated: Position | None, *, lists: bool = True
+    ) -> LedgerDescription:
+        """Return the description of the log, with every segment if `lists` is set. The store adds the rest."""
+        segments = self.segments
+        return LedgerDescription(
+            name=self.name,
+            incarnation=self.incarnation,
+            start=self.start,
+            end=self.end,
+            entries=segments.entries(0, len(segments)),
+            size_bytes=segments.size_bytes(0, len(segments)),
+            rows=self.rows,
+            last_publish_ms=self.last_timestamp_ms(),
+            schema_version=-1,
+            segments=[
+                SegmentDescription(
+                    part.ledger_id,
+                    part.entries,
+                    part.size_bytes,
+                    part.rows,
+                    part.close_ms,
+                    part.offloaded is not None,
+                    part.offloaded is None or not part.offloaded.attempt.local_deleted,
+                )
+                for part in (segments if lists else ())
+            ],
+            segment_count=len(segments),
+            cursors=[],
+            properties=dict(properties),
+            terminated=terminated,
+        )
+
     def _split_points(self, range_: PositionRange, target_bytes: int) -> Iterator[Position]:
         filled = 0
         for part in self.slices(range_):
@@ -245,6 +375,30 @@ def _part(segment: LogSegment, start: Position, end: Position) -> Slice | None:
     first = max(start.entry_id, 0) if segment.ledger_id == start.ledger_id else 0
     last = min(end.entry_id, segment.entries) if segment.ledger_id == end.ledger_id else segment.entries
     return Slice(segment, first, last) if first < last else None
+
+
+def _by_rows(part: Slice, rows: int) -> int:
+    if rows < 0:
+        return 0
+    ends = part.segment.index().row_ends[part.first : part.end]
+    return int(np.searchsorted(ends, _row_before(part) + rows, side="right"))
+
+
+def _by_bytes(part: Slice, size_bytes: int) -> int:
+    index = part.segment.index()
+    offsets = index.offsets[part.first : part.end]
+    limit = int(offsets[0]) + size_bytes
+    count = int(np.searchsorted(offsets, limit, side="left"))
+    # The last of the `count` entries starts within the limit. It is excluded if it ends after the limit.
+    return count - 1 if count and index.end_offset(part.first + count - 1) > limit else count
+
+
+def _rows_of(part: Slice, count: int) -> int:
+    return int(part.segment.index().row_ends[part.first + count - 1]) - _row_before(part)
+
+
+def _row_before(part: Slice) -> int:
+    return int(part.segment.index().row_ends[part.first - 1]) if part.first else part.segment.first_row
 
 
 class LogWatch(Protocol):

@@ -31,6 +31,7 @@ from pyspark_ledger.ledger.log.segments.log_segments import Slice
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot
 from pyspark_ledger.ledger.message.entry import is_marker, parse_entry
 from pyspark_ledger.ledger.position import Position, PositionRange
+from pyspark_ledger.ledger.positions.position_set import PositionSet
 from pyspark_ledger.ledger.proto.pulsar_messages_pb2 import MessageMetadata
 from pyspark_ledger.ledger.segment.format import FRAME_BYTES
 
@@ -43,8 +44,12 @@ class _Unfinished:
     """Message whose last chunk was not found. `seen_ms` is the time when the broker stored its newest chunk."""
 
     producer: str
-    first: Position
+    chunks: list[Position]
     seen_ms: int
+
+    @property
+    def first(self) -> Position:
+        return self.chunks[0]
 
 
 class ChunkRanges:
@@ -71,12 +76,22 @@ class ChunkRanges:
             begun = [*ending, *(message.first for message in self._unfinished.values())]
             return min([position, *(first for first in begun if first < position)])
 
+    def add_chunks(self, snapshot: LogSnapshot, positions: PositionSet) -> None:
+        """Add all chunks of each message whose last chunk is in `positions`. Chunks only in a bucket are not found."""
+        with self._lock:
+            self._scan(snapshot, _scan_start(snapshot, Position(positions.ledgers()[0], 0)))
+            for last, earlier in zip(self._lasts, self._earlier, strict=True):
+                for chunk in earlier if positions.contains(last) else ():
+                    positions.add_run(chunk.ledger_id, chunk.entry_id, chunk.entry_id + 1)
+
     def _begin(self, start: Position) -> None:
         """Forget all messages, and start the scan at `start`."""
         self._from = self._scanned_to = start
         self._unfinished: dict[str, _Unfinished] = {}
         self._lasts: list[Position] = []
         self._firsts: list[Position] = []
+        self._earlier: list[list[Position]] = []
+        """The chunks of each complete message, without its last chunk."""
 
     def _scan(self, snapshot: LogSnapshot, first: Position) -> None:
         if first < self._from or self._from.ledger_id < 0:
@@ -145,12 +160,14 @@ class ChunkRanges:
                 del self._unfinished[other]
         unfinished = self._unfinished.get(uuid)
         if metadata.chunk_id == 0:
-            self._unfinished[uuid] = _Unfinished(producer, position, stored_ms)
+            self._unfinished[uuid] = _Unfinished(producer, [position], stored_ms)
         elif unfinished is not None and metadata.chunk_id == metadata.num_chunks_from_msg - 1:
             del self._unfinished[uuid]
             self._lasts.append(position)
             self._firsts.append(unfinished.first)
+            self._earlier.append(unfinished.chunks)
         elif unfinished is not None:
+            unfinished.chunks.append(position)
             unfinished.seen_ms = stored_ms
 
 
@@ -173,6 +190,13 @@ class ChunkTable:
 
     def floor(self, snapshot: LogSnapshot, position: Position, now_ms: int) -> Position:
         """Return the last position, at most `position`, to which a cursor or a trim of the log may move."""
+        return self._of(snapshot.name).floor(snapshot, position, now_ms)
+
+    def add_chunks(self, snapshot: LogSnapshot, positions: PositionSet) -> None:
+        """Add all chunks of each message whose last chunk is in `positions`, as Pulsar acknowledges a message."""
+        if positions:
+            self._of(snapshot.name).add_chunks(snapshot, positions)
+
+    def _of(self, name: str) -> ChunkRanges:
         with self._lock:
-            ranges = self._logs.setdefault(snapshot.name, ChunkRanges())
-        return ranges.floor(snapshot, position, now_ms)
+            return self._logs.setdefault(name, ChunkRanges())

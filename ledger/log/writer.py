@@ -1,4 +1,4 @@
-"""Writer of one log: writes, syncs and acknowledges the groups of the append queue (`ledger.log.append_queue`).
+"""Writer of one log: writes, syncs and acknowledges groups, as the append queue tells it (`ledger.log.append_queue`).
 
 The write stage puts a stamp before each entry of a group of appends, and writes the group. The sync stage syncs the
 file and checks that this broker still owns the store. Then it moves the acknowledged end, publishes a new snapshot to
@@ -30,23 +30,16 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from time import perf_counter
 
+import msgspec
+
 from pyspark_ledger.ledger.errors import Fenced, LedgerError, Terminated, Unavailable
-from pyspark_ledger.ledger.log.append_queue import (
-    AppendQueue,
-    CheckedEntry,
-    Item,
-    PendingAppend,
-    PendingChange,
-    PendingRun,
-    Room,
-)
 from pyspark_ledger.ledger.log.context import LogContext
 from pyspark_ledger.ledger.log.deduplication import invalidated_error
-from pyspark_ledger.ledger.log.segments.open_segment import OpenSegment, TimedFile, Written
-from pyspark_ledger.ledger.log.segments.repeated_batches import judge_queued, unwritten
+from pyspark_ledger.ledger.log.pending import CheckedEntry, PendingAppend, PendingChange, PendingRun, Room, Written
+from pyspark_ledger.ledger.log.segments.repeated_batches import DeletedRun, judge_queued, unwritten
 from pyspark_ledger.ledger.log.segments.segment_list import SegmentList
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot
-from pyspark_ledger.ledger.log.staging.direct_run import DirectRun
+from pyspark_ledger.ledger.log.staging.direct_run import DirectRun, ObjectsBehind
 from pyspark_ledger.ledger.log.staging.promotion import (
     PromotedSegment,
     SegmentPlace,
@@ -54,7 +47,6 @@ from pyspark_ledger.ledger.log.staging.promotion import (
     direct_segments,
     link_segments,
 )
-from pyspark_ledger.ledger.log.syncs.job import SyncedFile
 from pyspark_ledger.ledger.logs.batch import BatchId, in_batch
 from pyspark_ledger.ledger.logs.steps import log_step
 from pyspark_ledger.ledger.message.entry import BrokerStamp
@@ -63,8 +55,13 @@ from pyspark_ledger.ledger.metrics.append_counter import AppendCounter
 from pyspark_ledger.ledger.metrics.latencies import Latencies
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.protocol.commits import CommittedRun
-from pyspark_ledger.ledger.segment.writer import StampedEntry
+from pyspark_ledger.ledger.segment.writer import SegmentWriter, StampedEntry
 
+Settled = Callable[[bool], list[PendingAppend]]
+"""Function that waits until all written groups are synced, and returns the appends to write again, in order.
+
+If its argument is true, because the segment is broken, the groups whose sync has not started are among them.
+"""
 _GROUP_BYTES_MAX = 64 * 1024 * 1024
 _RUN_SLICE_ENTRIES = 256
 _log = logging.getLogger(__name__)
@@ -90,32 +87,23 @@ class LogWriter:
         self._unsealed = False
         # If the pool of sync threads limits the size of a sync, a group must fit into one sync.
         self._group_bytes = context.sync_pool.sync_bytes or _GROUP_BYTES_MAX
-        self._queue: AppendQueue[Written] = AppendQueue(context.executor, context.sync_pool, self)
         publish(snapshot)
 
     @property
-    def opened(self) -> OpenSegment | None:
+    def opened(self) -> SegmentWriter | None:
         """The open segment, or None."""
         return self._open
 
-    def put(self, item: Item, *, here: bool = False) -> None:
-        """Queue an item. The result is set on its future. With `here` the calling thread may write the item."""
-        self._queue.put(item, here=here)
-
     def close(self) -> None:
-        """Complete all queued items, then seal the open segment. May be called again. Never raises.
+        """Seal the open segment, after the queue has completed all items. May be called again. Never raises.
 
         If another broker has taken the store over or the disk fails, the segment stays open, and the next broker
         recovers it. In a store in a bucket the segment also stays open, and the next broker appends to it.
         """
-        self._queue.close(f"{self.name!r} is closed")
-        self._end_open()
-
-    def _end_open(self) -> None:
-        if self._context.sync_through is None:
-            self._seal_acknowledged()
-        else:
+        if self._context.durability.in_bucket:
             self._close_open()
+        else:
+            self._seal_acknowledged()
 
     def give_up(self, error: LedgerError) -> None:
         """Seal the open segment at its last acknowledged entry. No group is in flight, and no group follows.
@@ -127,7 +115,7 @@ class LogWriter:
         self.given_up = error
         if self._open is not None:
             self._open.given_up = True
-        self._end_open()
+        self.close()
 
     def _seal_acknowledged(self) -> None:
         log, self._open = self._open, None
@@ -153,41 +141,53 @@ class LogWriter:
         policy, log = self.list.policy, self._open
         if log is None:
             return Room(policy.entries_max, min(policy.size_max, self._group_bytes))
-        entries, size = log.left(policy, self._context.clock())
+        entries, size = policy.left(log.ledger_id, log.entries, log.size, log.age(self._context.clock()))
         return Room(entries, min(size, self._group_bytes))
 
-    def items(self, written: list[Written]) -> list[PendingAppend]:
-        """Return the appends of the written groups, in order."""
-        return [item for part in written for item in part.group]
+    def is_writable(self) -> bool:
+        """Return whether the open segment accepts the next group."""
+        log = self._open
+        if log is None or self._is_broken():
+            return False
+        return not self.list.policy.is_full(log.ledger_id, log.entries, log.size, log.age(self._context.clock()))
 
-    def write(self, group: list[PendingAppend]) -> Written | None:
+    def write(self, group: list[PendingAppend], settled: Settled) -> Written | None:
         """Write a group. If the open segment has failed, all unsynced appends move to a new segment first.
 
         Returns None if all appends of the group failed.
         """
         while group:
             try:
-                if not self._is_writable():
-                    group = (self._queue.reclaim() if self._is_broken() else self._queue.wait_settled()) + group
+                if not self.is_writable():
+                    group = settled(self._is_broken()) + group
                     self._make_writable()
                 group = _still_valid(group, self.name)
                 return self._write_group(group) if group else None
-            except OSError as error:
-                self._give_up(error)
-                group = _retry_once(group, self.name, error)
-            except LedgerError as error:
-                if self._open is not None and self._open.file.failed:
-                    self._give_up(error)
-                    group = _retry_once(group, self.name, error)
-                    continue
-                _fail(group, error)
-                break
             except Exception as error:  # noqa: BLE001 — reported to the waiting futures
-                _log.exception("%s: an append failed with an unexpected error", self.name)
-                self._give_up(error)
-                _fail(group, Unavailable(f"append to {self.name!r} failed: {error!r}"))
-                break
+                group = self._failed(self._open, group, error)
         return None
+
+    def _failed(
+        self, log: SegmentWriter | None, group: list[PendingAppend], error: Exception, unknown: str = ""
+    ) -> list[PendingAppend]:
+        """Complete the appends of a failed write or sync. Return, in order, the appends to write to a new segment.
+
+        If the disk has failed, an append is tried once more. After any other error it fails at once. `unknown` is added
+        to the message of an unexpected error.
+        """
+        if isinstance(error, OSError) or (isinstance(error, LedgerError) and log is not None and log.failed):
+            self._give_up(error)
+            _fail([item for item in group if item.retried], _failed_twice(self.name, error))
+            retries = [item for item in group if not item.retried]
+            for item in retries:
+                item.retried = True
+            return retries
+        if not isinstance(error, LedgerError):
+            _log.error("%s: an append failed with an unexpected error", self.name, exc_info=error)
+            self._give_up(error)
+            error = Unavailable(f"append to {self.name!r} failed: {error!r}{unknown}")
+        _fail(group, error)
+        return []
 
     def commit_run(self, run: PendingRun) -> None:
         """Append a run, unless the log contains its batch already. No other group is in flight."""
@@ -202,7 +202,7 @@ class LogWriter:
             run.fail(Unavailable(f"the commit of a run to {self.name!r} failed: {error!r}"))
 
     def make_change(self, change: PendingChange) -> None:
-        """Perform a change of the log (`ledger.log.changes`). If the change is `settled`, no group is in flight."""
+        """Perform a change of the log. If the change is `settled`, no group is in flight."""
         try:
             self._require_whole()
             change.future.set_result(change.change())
@@ -219,10 +219,10 @@ class LogWriter:
         if self._open is not None:
             self._seal_open()
 
-    def publish(self) -> None:
-        """Publish a new snapshot to readers. Called within a change."""
+    def publish(self, log: SegmentWriter | None) -> None:
+        """Publish a new snapshot with the acknowledged entries of `log`, the open segment."""
         with self._publishing:
-            self._publish(self.list.snapshot(self._open))
+            self._publish(self.list.snapshot(log))
 
     def refuse_terminated(self) -> None:
         """Raise Terminated if the log was terminated."""
@@ -234,48 +234,49 @@ class LogWriter:
 
     # Sync stage.
 
-    def file(self, written: list[Written]) -> SyncedFile | None:
-        """Return the file of the groups, or None if their sync must not start.
+    def begin_sync(self, written: list[Written]) -> int:
+        """Return the file descriptor to sync for the groups, or -1 if no sync must start.
 
-        None: an earlier sync of the file has failed, so its later entries are never acknowledged.
+        An entry of a ledger with the durability "os" needs no sync. If an earlier sync of the file has failed, its
+        later entries are never acknowledged.
         """
-        latencies = (self._context.sync_pool.latencies, self.sync_latencies)
-        return TimedFile(written[-1], *latencies) if _follows(written) else None
+        if not _follows(written):
+            return -1
+        last = written[-1]
+        fd = last.ledger.begin_sync(last.end, last.end_offset)
+        if fd < 0:
+            last.ledger.end_sync(None)
+        return fd
 
-    def written_during_sync(self, group: Written) -> None:
-        """Make the pool prepare the next sync, after a group was written during a sync."""
-        self._context.sync_pool.written(group.ledger.file)
+    def end_sync(self, written: list[Written], error: OSError | None, seconds: float) -> None:
+        """Record the result and the duration of the sync that `begin_sync` started."""
+        self._context.sync_pool.latencies.observe(seconds)
+        self.sync_latencies.observe(seconds)
+        written[-1].ledger.end_sync(error)
 
     def settle(self, written: list[Written], failed: Exception | None) -> list[PendingAppend]:
         """Acknowledge the groups and complete their futures. Return the appends to retry in a new segment.
 
         Called after the sync and the check of the epoch. `failed` is the error of the sync or of the check.
         """
-        log, group = written[0].ledger, self.items(written)
+        log, group = written[0].ledger, [item for part in written for item in part.group]
         if not _follows(written):
             return group  # earlier entries of the file were not acknowledged and never will be
-        try:
-            self._acknowledge(log, written[-1].end, failed)
-        except OSError as error:
-            self._give_up(error)
-            return _retry_once(group, self.name, error)
-        except LedgerError as error:
-            log.given_up = True
-            if log.file.failed:
-                return _retry_once(group, self.name, error)
-            if isinstance(error, Fenced):
-                self._failure = error
-            _fail(group, error)
-        except Exception as error:  # noqa: BLE001 — reported to the waiting futures
-            _log.exception("%s: a sync failed with an unexpected error", self.name)
-            log.given_up = True
-            unknown = "it is unknown whether the append is in the log"
-            _fail(group, Unavailable(f"an append to {self.name!r} failed: {error!r}; {unknown}"))
-        else:
-            for part in written:
-                for item, first in zip(part.group, part.firsts, strict=True):
-                    item.future.set_result(first)
-            self._count(written)
+        if failed is None:
+            try:
+                log.acknowledge(written[-1].end)
+                self.publish(log)
+            except Exception as error:  # noqa: BLE001 — reported to the waiting futures
+                failed = error
+        if failed is not None:
+            log.given_up = True  # a later sync must not acknowledge the entries
+            if isinstance(failed, Fenced):
+                self._failure = failed
+            return self._failed(log, group, failed, "; it is unknown whether the append is in the log")
+        for part in written:
+            for item, first in zip(part.group, part.firsts, strict=True):
+                item.future.set_result(first)
+        self._count(written)
         return []
 
     def _count(self, written: list[Written]) -> None:
@@ -288,22 +289,10 @@ class LogWriter:
             entries = part.end - part.firsts[0].entry_id
             self.appended.add(len(part.group), entries, sum(item.size for item in part.group))
 
-    def _acknowledge(self, log: OpenSegment, end: int, failed: Exception | None) -> None:
-        """Acknowledge the entries before `end` and publish a snapshot with them. Raise `failed` if it is set."""
-        if failed is not None:
-            raise failed
-        log.acknowledge(end)
-        with self._publishing:
-            self._publish(self.list.snapshot(log))
-
-    def _is_writable(self) -> bool:
-        log = self._open
-        return log is not None and not self._is_broken() and not log.is_full(self.list.policy, self._context.clock())
-
     def _is_broken(self) -> bool:
         """Return whether the open segment accepts no more entries. Then its unsynced entries move to a new segment."""
         log = self._open
-        return self._failure is not None or self._unsealed or (log is not None and (log.given_up or log.file.failed))
+        return self._failure is not None or self._unsealed or (log is not None and (log.given_up or log.failed))
 
     def _make_writable(self) -> None:
         """Create a new open segment. No group is in flight. Raises Fenced if the store was taken over."""
@@ -329,7 +318,7 @@ class LogWriter:
     def _require_epoch(self) -> None:
         """Raise Fenced if the store was taken over. Every later append then fails with the same error."""
         try:
-            self._context.metadata.require_epoch(self._context.epoch)
+            self._context.require_ours()
         except Fenced as fenced:
             self._failure = fenced
             raise
@@ -340,14 +329,14 @@ class LogWriter:
         self._require_epoch()
         log = self._open
         assert log is not None  # noqa: S101 — for the type checker
-        firsts, at = [], log.written
+        firsts, at = [], log.entries
         for item in group:
             firsts.append(Position(log.ledger_id, at))
             at += len(item.entries)
         self._write_stamped(log, [entry for item in group for entry in item.entries])
-        return Written(log, group, firsts, at, log.file.end_offset)
+        return Written(log, group, firsts, at, log.end_offset)
 
-    def _write_stamped(self, log: OpenSegment, entries: Sequence[CheckedEntry]) -> None:
+    def _write_stamped(self, log: SegmentWriter, entries: Sequence[CheckedEntry]) -> None:
         timestamp, rows = max(self._stamp.timestamp_ms, self._context.clock()), self._stamp.row_end
         stamped = []
         for data, size, delivered in entries:
@@ -366,10 +355,23 @@ class LogWriter:
             # An earlier promotion may have listed its segments in spite of its error. So the list is read again.
             self._require_whole()
         earlier = self.list.committed.get(request.query)
-        verdict = judge_queued(request, run.decided, earlier, self.name)
+        deleted = self._deleted_run(request.query) if earlier is None and run.decided is None else None
+        verdict = judge_queued(request, run.decided, earlier, self.name, deleted)
         run.decided = verdict.origin
         if run.decided is None:
             return unwritten(verdict, earlier)
+        return msgspec.structs.replace(self._write_new(run), warning=verdict.warning)
+
+    def _deleted_run(self, query: str) -> DeletedRun | None:
+        """Return the newest batch of a query in the deleted ledger whose name this log has now."""
+        found = self._context.metadata.manifests.deleted_run(self.name, query)
+        return None if found is None else DeletedRun(*found, self.list.incarnation)
+
+    def _write_new(self, run: PendingRun) -> CommittedRun:
+        """Write a run that the log lacks."""
+        request = run.request
+        if run.fault is not None:
+            raise run.fault
         if not request.parts:
             at = self.list.snapshot(self._open).end
             return self.list.record(run.committed(at, at, 0, 0, self._context.clock()))
@@ -382,7 +384,7 @@ class LogWriter:
         try:
             return self._write_run(run)
         except OSError as error:
-            self._give_up(error)
+            self._give_up(error)  # a run is tried once more, as an append is
         try:
             return self._write_run(run)
         except OSError as error:
@@ -412,11 +414,17 @@ class LogWriter:
             return self._list_segments(run, segments, before, seconds)
 
     def _promote_direct(self, run: PendingRun, direct: DirectRun) -> CommittedRun:
-        """Turn the data objects of a run into segments. If the log has a segment with a higher id, copy them first."""
+        """Turn the data objects of a run into segments.
+
+        Raises ObjectsBehind if the log has a segment with a higher id. Reason: appends wait for a queued run, and must
+        not wait for copies.
+        """
         self.refuse_terminated()
         started_s = perf_counter()
         if not direct.follows(self.list.highest_id):
-            direct = direct.copied()  # rare: the log has listed another segment since the run was queued
+            if not direct.copies:
+                raise ObjectsBehind(f"{self.name!r} has listed segment {self.list.highest_id}")
+            direct = direct.copied()  # rare: the log has listed another segment since the objects were copied
         if self._open is not None:
             self._seal_open()
         before = BrokerStamp(max(self._stamp.timestamp_ms, self._context.clock()), self._stamp.row_end)
@@ -473,23 +481,23 @@ class LogWriter:
             self._context.unlisted(ledger_ids)
 
     def _write_run(self, run: PendingRun) -> CommittedRun:
-        if not self._is_writable():
+        if not self.is_writable():
             self._make_writable()
         self._require_epoch()
         log, request = self._open, run.request
         assert log is not None  # noqa: S101 — for the type checker
-        first, rows_before = Position(log.ledger_id, log.written), self._stamp.row_end
+        first, rows_before = Position(log.ledger_id, log.entries), self._stamp.row_end
         try:
-            log.make_room(run.size)
+            log.preallocate(run.size)
             for at in range(0, len(run.entries), _RUN_SLICE_ENTRIES):
                 self._write_stamped(log, run.entries[at : at + _RUN_SLICE_ENTRIES])
-            entries, rows = log.written - first.entry_id, self._stamp.row_end - rows_before
+            entries, rows = log.entries - first.entry_id, self._stamp.row_end - rows_before
             summary = RunSummary(request.query, request.batch, entries, rows, run.decided or RunOrigin())
             marker = encode_marker(RunId(request.txn_most, request.txn_least), summary, self._context.clock())
             self._write_stamped(log, [CheckedEntry(marker, len(marker), 0)])
-            end = Position(log.ledger_id, log.written)
+            end = Position(log.ledger_id, log.entries)
             batch = run.committed(first, end, entries, rows, self._context.clock())
-            seconds = self._make_durable(log, log.written, batch)
+            seconds = self._make_durable(log, log.entries, batch)
             self.appended.add(1, entries, run.size)
         except BaseException:
             # A later sync must not acknowledge the entries of this incomplete run.
@@ -499,10 +507,10 @@ class LogWriter:
         log_step("sync", ledger=self.name, entries=entries, rows=rows, seconds=round(seconds, 6), **places)
         return CommittedRun(False, first, end, entries, rows)
 
-    def _make_durable(self, log: OpenSegment, end: int, batch: CommittedBatch | None = None) -> float:
+    def _make_durable(self, log: SegmentWriter, end: int, batch: CommittedBatch | None) -> float:
         """Sync the segment and acknowledge the entries before `end`. Return the seconds of the sync."""
         started_s = perf_counter()
-        log.file.sync()
+        log.sync()
         seconds = perf_counter() - started_s
         self._context.sync_pool.latencies.observe(seconds)
         self.sync_latencies.observe(seconds)
@@ -532,7 +540,7 @@ class LogWriter:
         log, self._open = self._open, None
         assert log is not None  # noqa: S101 — for the type checker
         try:
-            self._context.sync_pool.drain(log.file)
+            self._context.sync_pool.drain(log)
             log.forget_unacknowledged()
             self._stamp = BrokerStamp(self._stamp.timestamp_ms, log.index.row_end)
             self.list.seal(log, rolls_over=rolls_over)
@@ -570,15 +578,6 @@ class LogWriter:
 def _follows(written: list[Written]) -> bool:
     """Return whether all earlier entries of the groups' segment are acknowledged."""
     return written[0].firsts[0].entry_id == written[0].ledger.index.count
-
-
-def _retry_once(group: list[PendingAppend], name: str, error: BaseException) -> list[PendingAppend]:
-    """Return the appends to retry. An append that was retried before fails with `Unavailable` instead."""
-    _fail([item for item in group if item.retried], _failed_twice(name, error))
-    retries = [item for item in group if not item.retried]
-    for item in retries:
-        item.retried = True
-    return retries
 
 
 def _still_valid(group: list[PendingAppend], name: str) -> list[PendingAppend]:

@@ -67,7 +67,10 @@ def decode_rows(
         if is_subset and wanted is not None:
             included = [number for number, name in enumerate(names) if wanted(name)]
             source = pa.BufferReader(buffer)
-            batches = _some_columns(source, included)
+            # The numbers of rows are needed. For an empty list, Arrow would read all columns.
+            some = pa.ipc.IpcReadOptions(included_fields=included or [0])
+            with pa.ipc.open_stream(source, options=some) as reader:
+                batches = list(reader)
         for batch in batches:
             batch.validate()
         batches = [_decoded(batch) for batch in batches]
@@ -110,16 +113,6 @@ def _decoded(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields, batch.schema.metadata))
 
 
-def _some_columns(source: pa.BufferReader, included: list[int]) -> list[pa.RecordBatch]:
-    """Return the batches with the columns `included`.
-
-    For an empty list, the batches have only the first column. Reason: the caller needs their numbers of rows, and Arrow
-    would read all columns for an empty list.
-    """
-    with pa.ipc.open_stream(source, options=pa.ipc.IpcReadOptions(included_fields=included or [0])) as reader:
-        return list(reader)
-
-
 def arrow_metadata(
     producer: str,
     sequence_id: int,
@@ -137,7 +130,7 @@ def arrow_metadata(
         sequence_id=sequence_id,
         publish_time=publish_time_ms,
         properties=[KeyValue(key=ARROW_PROPERTY, value=str(rows))],
-        schema_version=version_bytes(schema_version),
+        schema_version=_VERSION.pack(schema_version),
     )
     if txn is not None:
         metadata.txnid_most_bits, metadata.txnid_least_bits = txn

@@ -12,6 +12,7 @@ Rules
   not returned. The other messages keep their index.
 - A value is a view of the entry, or of its decompressed bytes. A null value (a tombstone) differs from an empty value.
 - An encrypted entry raises an error that names the keys, unless `ledger.message.encryption` decrypted it before.
+- An entry of another format, such as a record batch of Kafka that KoP stored, raises Unsupported.
 - A marker, an entry that a broker writes for example at the end of a transaction, has no message.
 - `ChunkAssembler` joins the chunks of a message, and returns the whole message at the position of its last chunk.
 """
@@ -27,7 +28,14 @@ import msgspec
 
 from pyspark_ledger.ledger.errors import Corrupt, Refused, Unsupported
 from pyspark_ledger.ledger.message.compression import NONE, UNCOMPRESSED_BYTES_MAX, decompress
-from pyspark_ledger.ledger.message.entry import BrokerStamp, ParsedEntry, is_arrow, is_marker, parse_message
+from pyspark_ledger.ledger.message.entry import (
+    BrokerStamp,
+    ParsedEntry,
+    is_arrow,
+    is_marker,
+    parse_message,
+    require_known_format,
+)
 from pyspark_ledger.ledger.proto.pulsar_messages_pb2 import MessageMetadata, SingleMessageMetadata
 
 _U32 = struct.Struct(">I")
@@ -100,6 +108,7 @@ def _require_clear(metadata: MessageMetadata, where: str) -> None:
 def _require_messages(metadata: MessageMetadata, where: str) -> None:
     if is_arrow(metadata):
         raise Refused(f"{where} holds Arrow rows, expected Pulsar messages")
+    require_known_format(metadata, where)
     if metadata.num_chunks_from_msg > 1:
         raise Unsupported(
             f"{where} is chunk {metadata.chunk_id} of {metadata.num_chunks_from_msg} of message "

@@ -3,7 +3,8 @@
 Rules
 - A column that the batch lacks becomes null. A column that the schema lacks is left out.
 - A column of another type is cast if no value is lost. Otherwise an error names the column and both types.
-- The fields of a struct are matched by name too (`struct_fields`). A struct has exactly the fields of the schema.
+- The fields of a struct are matched by name too (`struct_fields`). A field that the rows lack becomes null. A field
+  that the schema lacks is an error, because a value would be lost.
 - A column of the same type is not copied.
 
 A type *widens* to another type if the other type has all of its values:
@@ -14,7 +15,13 @@ A type *widens* to another type if the other type has all of its values:
     date                        timestamp without a zone
     decimal(p, s)               decimal with as many digits before the point and behind it, or more
     null                        every type
-    list, struct                the same with wider elements or fields
+    list, map                   the same with wider elements, keys or values
+    struct                      the same with wider fields, and with more fields at the end
+
+A column that was always null has the type null. It gets the type of the first value that a writer appends, without
+any option, also inside lists, maps and structs (`typed_columns`). The same holds for a struct without fields, which is
+what an empty mapping of Python or JSON gives. A reader that was planned before raises `Outdated` at
+this value, because it has no place for the value.
 
 Spark's Parquet reader and Delta also allow these changes. They also widen whole numbers to doubles or decimals, which
 this module refuses.
@@ -27,8 +34,8 @@ from collections.abc import Callable
 import pyarrow as pa
 import pyarrow.types as of
 
-from pyspark_ledger.ledger.errors import Corrupt, Refused
-from pyspark_ledger.ledger.message.struct_fields import lacking_fields, match_fields
+from pyspark_ledger.ledger.errors import Corrupt, Outdated, Refused
+from pyspark_ledger.ledger.message.struct_fields import is_list, lacking_fields, match_fields
 
 _NAMED_MAX = 8
 
@@ -77,6 +84,12 @@ def cast_column(column: pa.Array, field: pa.Field, where: str) -> pa.Array:
         if widens(field.type, matched.type):
             _require_same_values(cast.cast(matched.type), matched)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as wrong:
+        if is_older(field.type, column.type):
+            raise Outdated(
+                f"column {field.name!r} of {where} is {column.type}, "
+                f"but it was {field.type} when this read was planned",
+                hint="Start again: call load() again, and start the query with the new DataFrame. Nothing was skipped",
+            ) from wrong
         raise Refused(
             f"column {field.name!r} of {where} is {column.type} and cannot become {field.type}: {wrong}",
             hint="Convert the column before you write it, or read with a schema that has its type",
@@ -96,29 +109,88 @@ def _require_same_values(found: pa.Array, column: pa.Array) -> None:
 
 def widens(narrow: pa.DataType, wide: pa.DataType) -> bool:
     """Return whether every value of the narrow type is a value of the wide type. Returns False for equal types."""
-    if of.is_null(narrow):
-        return not of.is_null(wide)
-    if of.is_list(narrow) and of.is_list(wide):
-        return widens(narrow.value_type, wide.value_type)
-    if of.is_struct(narrow) and of.is_struct(wide):
-        return narrow != wide and _fields_widen(narrow, wide)
-    return _number_widens(narrow, wide) or (of.is_date32(narrow) and of.is_timestamp(wide) and wide.tz is None)
+    return bool(narrow != wide and common_type(narrow, wide) == wide)
 
 
-def _number_widens(narrow: pa.DataType, wide: pa.DataType) -> bool:
+def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """Return the narrowest type that has all values of both types; None if there is none.
+
+    A struct has the fields of `one`, and then the fields that only `other` has.
+    """
+    if one == other or of.is_null(other):
+        return one
+    if of.is_null(one):
+        return other
+    if of.is_list(one) and of.is_list(other):
+        inner = common_type(one.value_type, other.value_type)
+        return None if inner is None else pa.list_(one.value_field.with_type(inner))
+    if of.is_map(one) and of.is_map(other):
+        key, item = common_type(one.key_type, other.key_type), common_type(one.item_type, other.item_type)
+        return None if key is None or item is None else pa.map_(key, item)
+    if of.is_struct(one) and of.is_struct(other):
+        return _common_struct(one, other)
+    return other if _atom_widens(one, other) else one if _atom_widens(other, one) else None
+
+
+def _common_struct(one: pa.StructType, other: pa.StructType) -> pa.DataType | None:
+    own, others = {field.name: field for field in one}, {field.name: field for field in other}
+    if len(own) < one.num_fields or len(others) < other.num_fields:
+        return None  # a field cannot be found by its name
+    fields = []
+    for name in own | others:
+        field = own.get(name) or others[name]
+        kind = common_type(field.type, others[name].type) if name in others else field.type
+        if kind is None:
+            return None
+        fields.append(field.with_type(kind))
+    return pa.struct(fields)
+
+
+def _atom_widens(narrow: pa.DataType, wide: pa.DataType) -> bool:
     if of.is_signed_integer(narrow) and of.is_signed_integer(wide):
         return bool(narrow.bit_width < wide.bit_width)
     if of.is_decimal(narrow) and of.is_decimal(wide):
         whole_digits = narrow.precision - narrow.scale, wide.precision - wide.scale
         return bool(narrow != wide and narrow.scale <= wide.scale and whole_digits[0] <= whole_digits[1])
+    if of.is_date32(narrow):
+        return bool(of.is_timestamp(wide) and wide.tz is None)
     return bool(of.is_float32(narrow) and of.is_float64(wide))
 
 
-def _fields_widen(narrow: pa.StructType, wide: pa.StructType) -> bool:
-    """Return whether two structs have the same fields in order, each with the same or a wider type."""
-    if [field.name for field in narrow] != [field.name for field in wide]:
+def typed_columns(registered: pa.Schema, given: pa.Schema) -> pa.Schema:
+    """Return the ledger's columns. Those that have no type yet get the type of the given rows, at every depth."""
+    if given.equals(registered):
+        return registered
+    kinds = {field.name: field.type for field in given}
+    return pa.schema(
+        [field.with_type(typed_type(field.type, kinds.get(field.name, pa.null()))) for field in registered]
+    )
+
+
+def typed_type(kind: pa.DataType, given: pa.DataType) -> pa.DataType:
+    """Return `kind` with the types of `given` where `kind` has none. Fields of structs are matched by name."""
+    if of.is_null(kind) or kind == given or (of.is_struct(kind) and of.is_struct(given) and not kind.num_fields):
+        return given
+    if of.is_struct(kind) and of.is_struct(given):
+        types = {field.name: field.type for field in given}
+        return pa.struct([field.with_type(typed_type(field.type, types.get(field.name, pa.null()))) for field in kind])
+    if of.is_map(kind) and of.is_map(given):
+        return pa.map_(typed_type(kind.key_type, given.key_type), typed_type(kind.item_type, given.item_type))
+    if of.is_list(kind) and is_list(given):
+        return pa.list_(kind.value_field.with_type(typed_type(kind.value_type, given.value_type)))
+    return kind
+
+
+def is_older(planned: pa.DataType, kind: pa.DataType) -> bool:
+    """Return whether a column of type `kind` has got a type or fields since a read was planned with type `planned`."""
+    return bool(typed_type(planned, kind) != planned or lacking_fields(planned, kind, ""))
+
+
+def is_typed(kind: pa.DataType) -> bool:
+    """Return whether a type has no part without a type, at any depth. A struct without fields has no type yet."""
+    if of.is_null(kind) or (of.is_struct(kind) and not kind.num_fields):
         return False
-    return all(old.type == new.type or widens(old.type, new.type) for old, new in zip(narrow, wide, strict=True))
+    return all(is_typed(kind.field(number).type) for number in range(kind.num_fields))
 
 
 def schema_bytes(schema: pa.Schema) -> bytes:
@@ -164,9 +236,7 @@ def require_columns(
     require_fields(given, registered, ledger, advise)
 
 
-def require_fields(
-    given: pa.Schema, registered: pa.Schema, ledger: str, advise: Callable[[str], str] = _advise_fields
-) -> None:
+def require_fields(given: pa.Schema, registered: pa.Schema, ledger: str, advise: Callable[[str], str]) -> None:
     """Raise Refused if the structs in a column have other fields than the ledger's. `advise` returns the hint."""
     for field in given:
         at = registered.get_field_index(field.name)

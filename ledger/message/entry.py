@@ -30,7 +30,7 @@ from typing import NamedTuple, TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from pyspark_ledger.ledger.checksum import Buffer, crc32c
-from pyspark_ledger.ledger.errors import Corrupt
+from pyspark_ledger.ledger.errors import Corrupt, Unsupported
 from pyspark_ledger.ledger.proto.pulsar_messages_pb2 import BrokerEntryMetadata, MessageMetadata
 
 STAMP_MAGIC = b"\x0e\x02"
@@ -44,6 +44,7 @@ WIDE_NUMBER_END = 1 << 55
 NO_INDEX = b"\x7a\x07" + bytes(7)
 """Field of a provisional stamp in place of the index: field 15, seven bytes. Readers of protobuf skip it."""
 
+_FOREIGN = "entry.format", "kafka"
 _U32 = struct.Struct(">I")
 _HEAD = struct.Struct(">HI")
 _STAMP, _CHECKSUM = 0x0E02, 0x0E01
@@ -163,6 +164,24 @@ def arrow_rows(metadata: MessageMetadata) -> int | None:
 def is_arrow(metadata: MessageMetadata) -> bool:
     """Return whether the payload is an Arrow IPC stream of rows."""
     return arrow_rows(metadata) is not None
+
+
+def foreign_format(metadata: MessageMetadata) -> str:
+    """Return the format of a payload that is neither Arrow nor Pulsar's, or an empty text.
+
+    KoP (Kafka on Pulsar) stores a record batch of Kafka as the payload, and states this in a property. Its settings
+    `entryFormat=kafka` and `entryFormat=mixed_kafka` both store the same property.
+    """
+    return next((pair.value for pair in metadata.properties if (pair.key, pair.value) == _FOREIGN), "")
+
+
+def require_known_format(metadata: MessageMetadata, where: str) -> None:
+    """Raise Unsupported for a payload that is neither Arrow nor Pulsar's. Called before a payload is decoded."""
+    if found := foreign_format(metadata):
+        raise Unsupported(
+            f"{where} was stored by KoP with entry.format={found}: its payload is a record batch of Kafka",
+            hint="Read the topic with a Kafka client. KoP stores Pulsar messages with entryFormat=pulsar",
+        )
 
 
 def entry_rows(metadata: MessageMetadata) -> int:

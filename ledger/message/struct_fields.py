@@ -1,7 +1,8 @@
 """Fields of structs, matched by name at every depth: in structs, in lists, and in keys and values of maps.
 
 Rules
-- The order of the fields does not matter. A struct with other fields than the wanted ones is refused.
+- The order of the fields does not matter. A field that a struct lacks becomes null. A struct with more fields than the
+  wanted ones is refused.
 - Null is allowed at every depth, even if a schema says that a field has none.
 - Only the arrays around the values are new. The values are not copied.
 """
@@ -15,7 +16,7 @@ import pyarrow.types as of
 def match_fields(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """Return the column with the fields of its structs in the order of `kind`. Other types stay as they are.
 
-    Raises ArrowInvalid if a struct has other fields. Arrow's own cast is not used for this: before version 26 it
+    Raises ArrowInvalid if a struct has more fields. Arrow's own cast is not used for this: before version 26 it
     refuses another order, and since then it drops fields that `kind` lacks.
     """
     if column.type == kind:
@@ -31,21 +32,6 @@ def match_fields(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if of.is_map(column.type) and of.is_map(kind):
         return _map(column, kind)
     return column
-
-
-def ordered_type(kind: pa.DataType, like: pa.DataType) -> pa.DataType:
-    """Return a type with the fields of its structs in the order of `like`. A struct with other fields is kept."""
-    if of.is_struct(kind) and of.is_struct(like):
-        own = {field.name: field for field in kind}
-        if kind.num_fields != like.num_fields or own.keys() != {field.name for field in like}:
-            return kind
-        return pa.struct([own[f.name].with_type(ordered_type(own[f.name].type, f.type)) for f in like])
-    if of.is_map(kind) and of.is_map(like):
-        fields = ((kind.key_field, like.key_type), (kind.item_field, like.item_type))
-        return pa.map_(*(field.with_type(ordered_type(field.type, other)) for field, other in fields))
-    if of.is_list(kind) and of.is_list(like):
-        return pa.list_(kind.value_field.with_type(ordered_type(kind.value_type, like.value_type)))
-    return kind
 
 
 def lacking_fields(kind: pa.DataType, wanted: pa.DataType, path: str) -> list[pa.Field]:
@@ -72,10 +58,13 @@ def is_list(kind: pa.DataType) -> bool:
 
 def _struct(column: pa.StructArray, kind: pa.StructType) -> pa.Array:
     names = [field.name for field in column.type]
-    if len(set(names)) < len(names) or sorted(names) != sorted(field.name for field in kind):
+    if len(set(names)) < len(names) or not set(names) <= {field.name for field in kind}:
         raise pa.ArrowInvalid(f"a struct has the fields {names}, expected {[field.name for field in kind]}")
     # `field` clips a child to the rows of a sliced struct.
-    values = [match_fields(column.field(field.name), field.type) for field in kind]
+    values = [
+        match_fields(column.field(field.name), field.type) if field.name in names else pa.nulls(len(column), field.type)
+        for field in kind
+    ]
     fields = [field.with_type(array.type) for field, array in zip(kind, values, strict=True)]
     return pa.StructArray.from_arrays(values, fields=fields, mask=column.is_null() if column.null_count else None)
 

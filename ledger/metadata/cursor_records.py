@@ -198,8 +198,7 @@ CURSOR_TABLE = RecordTable(
         "needed_entry INTEGER NOT NULL DEFAULT 0",
     ),
     "PRIMARY KEY (ledger, name)",
-    added=3,
-    added_indexes=("ledger, folded", "ledger, needed_ledger, needed_entry"),
+    indexes=("ledger, folded", "ledger, needed_ledger, needed_entry"),
 )
 
 
@@ -305,16 +304,6 @@ def slowest_of(c: sqlite3.Connection, ledger: str) -> Position | None:
         (ledger,),
     ).fetchone()
     return None if row is None else Position(*row)
-
-
-def fill_needed(c: sqlite3.Connection) -> None:
-    """Fill the columns for look-ups in a file of a format before 3, which did not have them."""
-    rows = c.execute("SELECT ledger, name, info, floor_ledger, floor_entry, holder, lease_until_ms FROM cursor")
-    for cursor in [_cursor(*row) for row in rows.fetchall()]:
-        c.execute(
-            "UPDATE cursor_row SET folded = ?, needed_ledger = ?, needed_entry = ? WHERE ledger = ? AND name = ?",
-            (cursor.name.casefold(), cursor.needed.ledger_id, cursor.needed.entry_id, cursor.ledger, cursor.name),
-        )
 
 
 def own_ledgers_of(c: sqlite3.Connection, ledger: str) -> set[int]:

@@ -28,6 +28,7 @@ Rules
 
 from __future__ import annotations
 
+import sqlite3
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -36,6 +37,7 @@ from typing import Self
 from pyspark_ledger.ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo, OffloadContext
 from pyspark_ledger.ledger.settings.setting import signed
 
+_LISTED = ManagedLedgerInfo.LedgerInfo
 STAMP_TIME = "stampTime"
 INDEX_OBJECTS, PENDING = "indexObjects", "pending"
 OWNER = "owner"
@@ -145,3 +147,36 @@ def halves(attempt: uuid.UUID) -> tuple[int, int]:
 def of_halves(most: int, least: int) -> uuid.UUID:
     """Return the UUID of two signed 64-bit numbers."""
     return uuid.UUID(int=(most % _HALF) << 64 | least % _HALF)
+
+
+def disown_objects(c: sqlite3.Connection, former: str) -> None:
+    """Record that all objects in object storage are those of the store `former`. Called when a copy gets its own id.
+
+    A segment with a local file is not offloaded any more, so that this store uploads it again. Reason: the original may
+    delete its objects at any time.
+    """
+    c.execute("DELETE FROM unwanted_row")
+    for ledger_id, info in c.execute("SELECT ledger_id, info FROM segment").fetchall():
+        listed = _LISTED.FromString(info)
+        attempt = OffloadAttempt.of(listed)
+        if attempt is None:
+            continue
+        if attempt.complete and attempt.local_deleted:
+            attempt.owned_by(attempt.owner or former).put(listed)
+        else:
+            listed.ClearField("offloadContext")
+        c.execute("UPDATE segment_row SET info = ? WHERE ledger_id = ?", (listed.SerializeToString(), ledger_id))
+
+
+def adopt_objects(c: sqlite3.Connection, name: str) -> int:
+    """Record that the objects of a managed ledger are this store's. Return the number of segments that changed."""
+    adopted = 0
+    query = "SELECT ledger_id, info FROM segment WHERE ledger = ?"
+    for ledger_id, info in c.execute(query, (name,)).fetchall():
+        listed = _LISTED.FromString(info)
+        attempt = OffloadAttempt.of(listed)
+        if attempt is not None and attempt.owner:
+            attempt.owned_by("").put(listed)
+            c.execute("UPDATE segment_row SET info = ? WHERE ledger_id = ?", (listed.SerializeToString(), ledger_id))
+            adopted += 1
+    return adopted

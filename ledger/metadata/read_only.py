@@ -2,8 +2,7 @@
 
 Rules
 - Neither this module nor SQLite changes a file (`ledger.database.file_checks`). A change is refused.
-- The whole file is checked when it is opened, and each record when it is read. A file of an earlier format is read from
-  a copy in memory, which is migrated to the present format.
+- The whole file is checked when it is opened, and each record when it is read.
 - Metadata that lack their newest transactions (for example a restored copy) are refused, unless `behind` is set.
 """
 
@@ -13,11 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from pyspark_ledger.ledger.database.database import Change, MetadataFile, in_this_format
+from pyspark_ledger.ledger.database.database import Change, MetadataFile
 from pyspark_ledger.ledger.database.file_checks import read_committed, require_sound_file
 from pyspark_ledger.ledger.database.record_tables import RecordTable
 from pyspark_ledger.ledger.errors import Corrupt, NotFound, Refused
-from pyspark_ledger.ledger.metadata.records import complete_records
 from pyspark_ledger.ledger.ownership import require_trusted
 from pyspark_ledger.ledger.transport.moved_store import require_not_moved
 
@@ -31,7 +29,6 @@ class MetadataView(MetadataFile):
     def __init__(self, path: Path, tables: Sequence[RecordTable], *, behind: bool = False) -> None:
         # Not `super().__init__()`, which opens the file for writing and starts the writer thread.
         self.path = path
-        self._tables = tables
         require_trusted(path.parent)
         require_not_moved(path.parent)
         if not path.exists():
@@ -46,9 +43,7 @@ class MetadataView(MetadataFile):
                 break
 
     def read(self, query: Change[T]) -> T:
-        return read_committed(
-            self.path, lambda connection: in_this_format(connection, self._tables, complete_records, query)
-        )
+        return read_committed(self.path, query)
 
     def change(self, change: Change[T]) -> T:  # noqa: ARG002 — the parent class has this name
         """Raise Refused, because only the broker changes records."""

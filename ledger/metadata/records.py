@@ -41,14 +41,12 @@ import msgspec
 from pyspark_ledger.ledger.clock import Clock
 from pyspark_ledger.ledger.database.changed_rows import Replica
 from pyspark_ledger.ledger.database.database import MetadataFile
-from pyspark_ledger.ledger.database.file_checks import CHECKED_VERSION, version_of
 from pyspark_ledger.ledger.database.record_tables import RecordTable
 from pyspark_ledger.ledger.errors import NotFound, Refused
 from pyspark_ledger.ledger.message.run_marker import CommittedBatch
 from pyspark_ledger.ledger.metadata.cursor_records import (
     CURSOR_TABLE,
     CursorRecords,
-    fill_needed,
     own_ledgers_of,
     slowest_of,
 )
@@ -59,7 +57,7 @@ from pyspark_ledger.ledger.metadata.manifest_records import (
     put_deleted,
     require_none_pending,
 )
-from pyspark_ledger.ledger.metadata.owner import adopt_objects, disown_objects
+from pyspark_ledger.ledger.metadata.offload_records import adopt_objects, disown_objects
 from pyspark_ledger.ledger.metadata.partition_records import (
     extend_partitioned,
     insert_ledger,
@@ -73,7 +71,6 @@ from pyspark_ledger.ledger.metadata.segment_records import (
     SegmentRecord,
     SegmentRecords,
     put_segment,
-    split_lists,
     take_all_segments,
     take_segments,
 )
@@ -212,7 +209,7 @@ class Metadata:
 
         `replica` makes the changed rows of each transaction durable in a bucket (`ledger.database.changed_rows`).
         """
-        file = MetadataFile.open(path, TABLES, complete_records, behind=behind, replica=replica)
+        file = MetadataFile.open(path, TABLES, behind=behind, replica=replica)
         return cls(file, clock)
 
     def close(self) -> None:
@@ -227,14 +224,16 @@ class Metadata:
         host, former = host_parts(text)
         return StoreRecord(store_id, host, created, former)
 
-    def adopt(self, host: str, new_id: str = "") -> None:
+    def adopt(self, host: str, new_id: str = "", skipped_ids: int = 0) -> None:
         """Record that the store is on this host, in one transaction.
 
         With `new_id`, the store is a copy: it gets this id, and the objects in object storage stay its original's.
+        `skipped_ids` segment ids are never used here, because another history of the store may have used them.
         """
         record = self.store_record()
 
         def adopt(c: sqlite3.Connection) -> None:
+            c.execute("UPDATE store_row SET next_ledger_id = next_ledger_id + ?", (skipped_ids,))
             if new_id:
                 disown_objects(c, record.store_id)
             former = (*record.former, record.store_id) if new_id else record.former
@@ -258,6 +257,11 @@ class Metadata:
     def require_epoch(self, mine: int) -> None:
         """Raise Fenced if another broker has taken the store over."""
         self._file.require_epoch(mine)
+
+    @property
+    def require_ours(self) -> Callable[[], None]:
+        """Function that raises Fenced if another broker has taken the store over since `bump_epoch`. It is cheap."""
+        return self._file.require_ours
 
     def allocate_ledger_id(self) -> int:
         """Return a segment id that was never used and will never be used again."""
@@ -482,12 +486,6 @@ class Metadata:
 def _schemas(c: sqlite3.Connection, name: str) -> list[bytes]:
     """Return all versions of a ledger's schema, from version 0 on."""
     return [row[0] for row in c.execute("SELECT body FROM schema WHERE ledger = ? ORDER BY version", (name,))]
-
-
-def complete_records(c: sqlite3.Connection) -> None:
-    """Fill the values that records of an earlier format lack. Called during the migration."""
-    split_lists(c, first_format=version_of(c) < CHECKED_VERSION)
-    fill_needed(c)
 
 
 def _allocate(c: sqlite3.Connection, count: int) -> list[int]:

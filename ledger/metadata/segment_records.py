@@ -41,9 +41,8 @@ SEGMENT_TABLE = RecordTable(
         "row_entries INTEGER NOT NULL DEFAULT -1",
         "info BLOB NOT NULL DEFAULT x''",
     ),
-    indexed="ledger",
+    indexes=("ledger",),
     rowid=True,
-    added=2,
 )
 TRIMMED_TABLE = RecordTable(
     "trimmed",
@@ -179,25 +178,6 @@ def take_all_segments(c: sqlite3.Connection, names: Sequence[str]) -> set[int]:
         take_segments(c, name, ids)
         gone.update(ids)
     return gone
-
-
-def split_lists(c: sqlite3.Connection, *, first_format: bool) -> None:
-    """Migrate a file of a format before 3: move each `LedgerInfo` from the ledger's record to the segment's row.
-
-    With `first_format`, also record as unwanted the local copies that the store marked as deleted. The first format did
-    not record them.
-    """
-    for name, body in c.execute("SELECT name, info FROM ledger").fetchall():
-        info = ManagedLedgerInfo.FromString(body)
-        for listed in info.ledgerInfo:
-            values = (listed.SerializeToString(), listed.ledgerId, name)
-            if c.execute("UPDATE segment_row SET info = ? WHERE ledger_id = ? AND ledger = ?", values).rowcount != 1:
-                raise Corrupt(f"{name!r} lists segment {listed.ledgerId}, which has no row in the table of segments")
-            if first_format and _is_remote(OffloadAttempt.of(listed)):
-                put_remote(c, listed.ledgerId)
-        del info.ledgerInfo[:]
-        c.execute("UPDATE ledger_row SET info = ? WHERE name = ?", (info.SerializeToString(), name))
-    c.execute("DELETE FROM segment_row WHERE info = x''")  # no ledger's record lists these segments
 
 
 def _is_remote(attempt: OffloadAttempt | None) -> bool:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from pyspark_ledger.ledger.errors import LedgerError
 from pyspark_ledger.ledger.metrics.counters import Counters
 from pyspark_ledger.ledger.metrics.latencies import Latencies
-from pyspark_ledger.ledger.protocol.actions import ACTIONS
+from pyspark_ledger.ledger.protocol.actions import REQUESTS
 from pyspark_ledger.ledger.protocol.metrics import LatencyHistogram
 
 
@@ -16,7 +16,7 @@ class CallMetrics:
 
     def __init__(self) -> None:
         self.errors = Counters()
-        self._latencies = {name: Latencies() for name in ACTIONS}
+        self._latencies = {name: Latencies() for name in REQUESTS}
 
     def timed(self, action: str) -> AbstractContextManager[None]:
         """Return a context that measures the duration of a call, also of a failed call."""

@@ -75,7 +75,8 @@ def encode_info(
 ) -> bytes:
     """Encode a PositionInfo. `as_words` selects field 6 (True), field 3 (False), or the smaller of both (None)."""
     if as_words is None:
-        as_words = _words_are_smaller(acknowledged)
+        words_bytes = sum(9 * len(acknowledged.words(ledger_id)) for ledger_id in acknowledged.ledgers())
+        as_words = words_bytes <= 20 * acknowledged.range_count()
     encoded_properties = [
         PositionInfo(properties=[LongProperty(name=name, value=value)]).SerializePartialToString()
         for name, value in (properties or {}).items()
@@ -104,11 +105,6 @@ def decode_cursor_info(info: ManagedCursorInfo, where: str) -> DecodedInfo:
         batchedEntryDeletionIndexInfo=info.batchedEntryDeletionIndexInfo,
     )
     return decode_info(position_info.SerializeToString(), where)
-
-
-def _words_are_smaller(acknowledged: PositionSet) -> bool:
-    words = sum(9 * len(acknowledged.words(ledger_id)) for ledger_id in acknowledged.ledgers())
-    return words <= 20 * acknowledged.range_count()
 
 
 def _encode_words(ledger_id: int, words: Words) -> bytes:

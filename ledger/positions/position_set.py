@@ -114,6 +114,13 @@ class PositionSet:
             self.add_words(ledger_id, other.words(ledger_id))
             self.add_rows(ledger_id, other.rows(ledger_id))
 
+    def remove_entries(self, ledger_id: int, entries: Integers) -> None:
+        """Remove whole entries of one ledger."""
+        words = self._entries.get(ledger_id, NO_WORDS)
+        flagged = bitset.flags(words)
+        flagged[entries[entries < len(flagged)]] = False
+        self._entries[ledger_id] = bitset.of_flags(flagged)
+
     def difference(self, other: PositionSet) -> PositionSet:
         """Return the positions of this set that `other` lacks.
 

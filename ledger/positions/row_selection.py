@@ -10,12 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.positions import bitset
-from pyspark_ledger.ledger.positions.bitset import Flags
 from pyspark_ledger.ledger.positions.position_info import decode_info
 from pyspark_ledger.ledger.positions.position_set import PositionSet
 
@@ -52,11 +50,9 @@ class RowSelection:
         kept = np.ones(len(ledgers), dtype=np.bool_)
         edges = np.flatnonzero((ledgers[1:] != ledgers[:-1]) | (entries[1:] != entries[:-1])) + 1
         for group in np.split(np.arange(len(ledgers)), edges):
-            if len(group):
-                self._take(kept, group, Position(int(ledgers[group[0]]), int(entries[group[0]])), rows)
+            if not len(group):
+                continue
+            words = self._skip.rows(int(ledgers[group[0]])).of(int(entries[group[0]]))
+            if words is not None:
+                kept[group] = bitset.test(words, rows[group].astype(np.int64))
         return batch if kept.all() else batch.filter(pa.array(kept))
-
-    def _take(self, kept: Flags, group: npt.NDArray[np.int64], position: Position, rows: npt.NDArray[np.int32]) -> None:
-        words = self._skip.rows(position.ledger_id).of(position.entry_id)
-        if words is not None:
-            kept[group] = bitset.test(words, rows[group].astype(np.int64))

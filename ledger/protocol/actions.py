@@ -1,8 +1,8 @@
-"""Messages between a client and the broker over Arrow Flight, and the list of all actions.
+"""Messages between a client and the broker over Arrow Flight, and the table of all actions.
 
 Arrow Flight is Apache Arrow's protocol for calls that carry record batches. It has these calls:
 
-    DoAction(type, body)     body and reply are JSON of the structs below; `ACTIONS` lists all actions
+    DoAction(type, body)     body and reply are JSON of a `Request` and its reply; `REQUESTS` has all of them
     DoPut(append, producer)  the client sends record batches with one binary column `entry`; the broker answers each
                              batch, in order, with one reply `Appended` when all its entries are durable
     DoPut(acknowledge)       the client sends the entries and rows that a cursor acknowledges, in the columns of
@@ -24,15 +24,17 @@ Rules
 
 from __future__ import annotations
 
-from itertools import chain
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import msgspec
 import pyarrow as pa
 
+from pyspark_ledger.ledger.errors import LedgerError, error_for
 from pyspark_ledger.ledger.position import Position
-from pyspark_ledger.ledger.protocol import cache, commits, cursors, ledgers, metrics, reads
+from pyspark_ledger.ledger.protocol import cache, commits, cursors, ledgers, metrics, reads  # noqa: F401 — declare actions
 from pyspark_ledger.ledger.protocol.names import Name
+from pyspark_ledger.ledger.protocol.request import ANY_TASK, WRITE, Call, Empty, LedgerRequest, Request, declared
 from pyspark_ledger.ledger.settings.setting import Int64, NotNegative
 
 PROTOCOL_VERSION = 2
@@ -49,23 +51,19 @@ BLOCK_SCHEMA = pa.schema(
 
 
 class WireError(msgspec.Struct, frozen=True):
-    """Error of the broker in a message. `ledger.errors.error_for` returns the exception for its code."""
+    """Error of the broker in a message. `kind` names a narrower class of the code."""
 
     code: str
     message: str
     hint: str = ""
+    kind: str = ""
 
+    @classmethod
+    def of(cls, error: LedgerError) -> WireError:
+        return cls(error.code, error.message, error.hint, error.kind)
 
-class Empty(msgspec.Struct, frozen=True):
-    """Message without fields."""
-
-
-class Hello(msgspec.Struct, frozen=True):
-    """First request of every client. The broker refuses `store_id` or `place` of another store, and accepts none."""
-
-    version: Int64 = PROTOCOL_VERSION
-    store_id: Name = ""
-    place: Name = ""
+    def error(self) -> LedgerError:
+        return error_for(self.code, self.message, self.hint, self.kind)
 
 
 class Welcome(msgspec.Struct, frozen=True):
@@ -75,7 +73,7 @@ class Welcome(msgspec.Struct, frozen=True):
     with its reads. `append_socket` is the name of the Unix socket for producers on the broker's host. The socket has no
     file (it is *abstract*). The name is empty if the broker has no such socket. `place` is the live place of the store
     (`ledger.ownership.live_place`). It is empty from a broker of an earlier release. With `announcements` the broker
-    answers announcements of large batches.
+    answers announcements of large batches. `former` are the earlier ids of a copy, oldest first.
     """
 
     version: int
@@ -87,39 +85,19 @@ class Welcome(msgspec.Struct, frozen=True):
     append_socket: str = ""
     place: str = ""
     announcements: bool = False
+    former: tuple[str, ...] = ()
 
 
-class CreateLedger(msgspec.Struct, frozen=True):
-    """Request to create a managed ledger. With `exist_ok` an existing ledger is no error, and the reply describes it.
+class Hello(Request[Welcome], frozen=True, action="hello", right=ANY_TASK, ledgers=(), changes=False):
+    """First request of every client. The broker refuses `store_id` or `place` of another store, and accepts none."""
 
-    A ledger without partitions has 0 `partitions`. With `durability` "fsync" the broker acknowledges an entry after it
-    is synced to the device. With "os" the broker acknowledges an entry when the operating system has it. Without
-    `lists` the reply lists neither segments nor cursors.
-    """
-
-    name: Name
-    exist_ok: bool = False
-    properties: dict[Name, str] = {}
-    block_bytes: NotNegative = 0
-    max_entries_per_ledger: NotNegative = 0
-    max_size_per_ledger_bytes: NotNegative = 0
-    partitions: NotNegative = 0
-    deduplication: bool = False
-    durability: Literal["fsync", "os"] = "fsync"
-    lists: bool = True
+    version: Int64 = PROTOCOL_VERSION
+    store_id: Name = ""
+    place: Name = ""
 
 
-class NameLedger(msgspec.Struct, frozen=True):
-    """Request about one managed ledger."""
-
-    name: Name
-
-
-class DescribeLedger(msgspec.Struct, frozen=True):
-    """Request for the description of a managed ledger. Without `lists` the reply lists neither segments nor cursors."""
-
-    name: Name
-    lists: bool = True
+class DeleteLedger(LedgerRequest[Empty], frozen=True, action="delete"):
+    """Request to delete a managed ledger with its entries, cursors and schemas."""
 
 
 class SegmentDescription(msgspec.Struct, frozen=True):
@@ -167,10 +145,45 @@ class LedgerDescription(msgspec.Struct, frozen=True):
     upload_from: int = -1
 
 
+class DescribeLedger(LedgerRequest[LedgerDescription], frozen=True, action="describe", right=WRITE, changes=False):
+    """Request for the description of a managed ledger. Without `lists` the reply lists neither segments nor cursors."""
+
+    lists: bool = True
+
+
+class CreateLedger(LedgerRequest[LedgerDescription], frozen=True, action="create", right=WRITE):
+    """Request to create a managed ledger. With `exist_ok` an existing ledger is no error, and the reply describes it.
+
+    A ledger without partitions has 0 `partitions`. With `durability` "fsync" the broker acknowledges an entry after it
+    is synced to the device. With "os" the broker acknowledges an entry when the operating system has it. Without
+    `lists` the reply lists neither segments nor cursors.
+    """
+
+    exist_ok: bool = False
+    properties: dict[Name, str] = {}
+    block_bytes: NotNegative = 0
+    max_entries_per_ledger: NotNegative = 0
+    max_size_per_ledger_bytes: NotNegative = 0
+    partitions: NotNegative = 0
+    deduplication: bool = False
+    durability: Literal["fsync", "os"] = "fsync"
+    lists: bool = True
+
+
+class ChangePartitions(LedgerRequest[LedgerDescription], frozen=True, action="partitions.extend"):
+    """Request to increase the number of partitions of a partitioned ledger."""
+
+    partitions: NotNegative
+
+
 class LedgerNames(msgspec.Struct, frozen=True):
     """Canonical names, sorted."""
 
     names: list[str]
+
+
+class ListLedgers(Request[LedgerNames], frozen=True, action="list", ledgers=(), changes=False):
+    """Request for the names of all managed ledgers."""
 
 
 class LedgerEnd(msgspec.Struct, frozen=True):
@@ -192,7 +205,7 @@ class LedgerEnd(msgspec.Struct, frozen=True):
     first_publish_ms: int = 0
 
 
-class AskEnd(msgspec.Struct, frozen=True):
+class AskEnd(LedgerRequest[LedgerEnd], frozen=True, action="end", changes=False):
     """Request for the end of a log.
 
     With `wait_ms` the broker answers when the end is after `since`, or when this time has passed.
@@ -201,7 +214,6 @@ class AskEnd(msgspec.Struct, frozen=True):
     the ledger now has another incarnation, the broker ignores `since`. The reply then has the present incarnation.
     """
 
-    name: Name
     since: Position | None = None
     wait_ms: NotNegative = 0
     incarnation: Name = ""
@@ -215,7 +227,11 @@ class SchemaVersion(msgspec.Struct, frozen=True):
     arrow_schema: bytes = b""
 
 
-class RegisterSchema(msgspec.Struct, frozen=True):
+class RestoreSchema(LedgerRequest[SchemaVersion], frozen=True, action="schema.restore"):
+    """Request to delete the newest versions of a schema that no reader can use. The reply is the newest one left."""
+
+
+class RegisterSchema(LedgerRequest[SchemaVersion], frozen=True, action="schema.register", right=WRITE):
     """Request to register new columns of a ledger.
 
     `after` is the version that the writer knows as the newest; -1: none.
@@ -224,15 +240,13 @@ class RegisterSchema(msgspec.Struct, frozen=True):
     registers the schema of only one of two concurrent writers. The other writer compares its schema with the reply.
     """
 
-    name: Name
     arrow_schema: bytes
     after: Int64 = -1
 
 
-class GetSchema(msgspec.Struct, frozen=True):
+class GetSchema(LedgerRequest[SchemaVersion], frozen=True, action="schema.get", right=WRITE, changes=False):
     """Request for one version of a ledger's schema; -1 requests the newest version."""
 
-    name: Name
     version: Int64 = -1
 
 
@@ -247,16 +261,16 @@ class SchemaOfMany(msgspec.Struct, frozen=True):
     names: list[str]
 
 
-class AskSchemas(msgspec.Struct, frozen=True):
-    """Request for the newest schemas of many ledgers."""
-
-    names: Annotated[list[Name], msgspec.Meta(max_length=reads.SURVEY_MAX)]
-
-
 class LedgerSchemas(msgspec.Struct, frozen=True):
     """Distinct schemas, each with its ledgers. The reply leaves out deleted ledgers."""
 
     schemas: list[SchemaOfMany]
+
+
+class AskSchemas(Request[LedgerSchemas], frozen=True, action="schema.many", ledgers=("names",), changes=False):
+    """Request for the newest schemas of many ledgers."""
+
+    names: Annotated[list[Name], msgspec.Meta(max_length=reads.SURVEY_MAX)]
 
 
 class Appended(msgspec.Struct, frozen=True):
@@ -269,19 +283,6 @@ class Appended(msgspec.Struct, frozen=True):
     first: Position
     entries: int
     error: WireError | None = None
-
-
-class ChangeSetting(msgspec.Struct, frozen=True):
-    """Request to change a setting of the running broker. The settings in `others` change in the same step.
-
-    None as a value restores the configured value. With `trial` the broker first tries the new values: for example, it
-    opens a new offload address.
-    """
-
-    name: Name
-    value: Int64 | Name | None = None
-    others: dict[Name, Int64 | Name | None] = {}
-    trial: bool = False
 
 
 class SettingState(msgspec.Struct, frozen=True):
@@ -302,6 +303,23 @@ class SettingStates(msgspec.Struct, frozen=True):
     settings: list[SettingState]
 
 
+class ChangeSetting(Request[SettingStates], frozen=True, action="settings.change", ledgers=()):
+    """Request to change a setting of the running broker. The settings in `others` change in the same step.
+
+    None as a value restores the configured value. With `trial` the broker first tries the new values: for example, it
+    opens a new offload address.
+    """
+
+    name: Name
+    value: Int64 | Name | None = None
+    others: dict[Name, Int64 | Name | None] = {}
+    trial: bool = False
+
+
+class AskSettings(Request[SettingStates], frozen=True, action="settings", ledgers=(), changes=False):
+    """Request for all settings of a broker."""
+
+
 class Health(msgspec.Struct, frozen=True):
     """Errors of a broker since its start.
 
@@ -314,71 +332,15 @@ class Health(msgspec.Struct, frozen=True):
     error_count: Int64 = 0
 
 
-ACTIONS: dict[str, tuple[type[msgspec.Struct], type[msgspec.Struct]]] = {
-    "hello": (Hello, Welcome),
-    "create": (CreateLedger, LedgerDescription),
-    "describe": (DescribeLedger, LedgerDescription),
-    "delete": (NameLedger, Empty),
-    "producer.last": (ledgers.AskSequence, ledgers.LastSequence),
-    "partitions": (NameLedger, ledgers.PartitionCount),
-    "partitions.extend": (ledgers.ChangePartitions, LedgerDescription),
-    "trim": (NameLedger, ledgers.TrimReply),
-    "terminate": (NameLedger, reads.PositionReply),
-    "seal": (ledgers.SealLedger, ledgers.SealReply),
-    "properties": (ledgers.ChangeProperties, ledgers.Properties),
-    "policy": (ledgers.ChangePolicy, ledgers.Policies),
-    "offload": (ledgers.OffloadPrefix, ledgers.OffloadStatus),
-    "offload.status": (NameLedger, ledgers.OffloadStatus),
-    "list": (Empty, LedgerNames),
-    "end": (AskEnd, LedgerEnd),
-    "schema.get": (GetSchema, SchemaVersion),
-    "schema.register": (RegisterSchema, SchemaVersion),
-    "schema.restore": (NameLedger, SchemaVersion),
-    "read.open": (reads.OpenRead, reads.OpenedRead),
-    "locate": (reads.ReadRequest, reads.Places),
-    "split": (reads.SplitRequest, reads.SplitParts),
-    "seek": (reads.SeekTime, reads.PositionReply),
-    "survey": (reads.AskLogStatuses, reads.LogStatuses),
-    "quotas": (reads.AskLimitedRanges, reads.SplitParts),
-    "split.many": (reads.SplitRanges, reads.RangeParts),
-    "locate.many": (reads.LocateRanges, reads.RangePlaces),
-    "locate.stored": (reads.LocateRanges, reads.StoredPlaces),
-    "schema.many": (AskSchemas, LedgerSchemas),
-    "cursor.open": (cursors.OpenCursor, cursors.CursorState),
-    "cursor.describe": (cursors.NameCursor, cursors.CursorState),
-    "cursor.mark_delete": (cursors.MarkDelete, reads.PositionReply),
-    "cursor.reset": (cursors.ResetCursor, cursors.CursorState),
-    "cursor.delete": (cursors.NameCursor, Empty),
-    "cursor.skip": (cursors.SkipEntries, cursors.CursorState),
-    "cursor.properties": (cursors.CursorProperties, cursors.CursorState),
-    "cursor.holes": (cursors.AskAckedRanges, cursors.AckedRanges),
-    "delivery.next": (cursors.NextDelivery, cursors.DecidedDelivery),
-    "delivery.due": (cursors.AskDue, cursors.Due),
-    "delivery.get": (cursors.AskDelivery, cursors.Delivery),
-    "delivery.bury": (cursors.AckDeadLetters, Empty),
-    "lease.acquire": (cursors.AcquireLease, cursors.LeaseReply),
-    "lease.release": (cursors.ReleaseLease, Empty),
-    "stage.open": (commits.OpenStaging, commits.StagingPlace),
-    "stage.upload": (commits.OpenUpload, commits.UploadTarget),
-    "run.commit": (commits.CommitRun, commits.CommittedRun),
-    "runs.commit": (commits.CommitRuns, commits.CommittedRuns),
-    "run.newest": (commits.AskNewestBatch, commits.NewestBatch),
-    "run.abort": (commits.AbortRun, Empty),
-    "cache": (Empty, cache.CacheMetrics),
-    "cache.reads": (Empty, cache.CacheReads),
-    "cache.follow": (cache.RegisterReader, Empty),
-    "cache.follow.many": (cache.RegisterReaders, Empty),
-    "cache.hint": (reads.PrefetchRequest, reads.PrefetchReply),
-    "health": (Empty, Health),
-    "metrics": (metrics.AskMetrics, metrics.BrokerMetrics),
-    "publish.report": (metrics.ReportPublished, Empty),
-    "settings": (Empty, SettingStates),
-    "settings.change": (ChangeSetting, SettingStates),
-    "shutdown": (Empty, Empty),
-}
+class AskHealth(Request[Health], frozen=True, action="health", ledgers=(), changes=False):
+    """Request for the errors of a broker."""
 
 
-class AppendCommand(msgspec.Struct, frozen=True, tag="append"):
+class StopBroker(Request[Empty], frozen=True, action="shutdown", ledgers=(), changes=False):
+    """Request to end the broker."""
+
+
+class AppendCommand(Call, frozen=True, ledgers=("ledger",), tag="append"):
     """Start of an append stream: the descriptor (header) of DoPut, or the first packet on the append socket.
 
     Each stream has one producer. The log has the entries in the order of the stream.
@@ -388,7 +350,7 @@ class AppendCommand(msgspec.Struct, frozen=True, tag="append"):
     producer: Name
 
 
-class StageCommand(msgspec.Struct, frozen=True, tag="stage"):
+class StageCommand(Call, frozen=True, right=WRITE, ledgers=(), tag="stage"):
     """Descriptor of DoPut with which a client on another host writes a staged part.
 
     If `announced` is set, the client announces each large batch, and waits for the broker's answer before it sends the
@@ -400,7 +362,7 @@ class StageCommand(msgspec.Struct, frozen=True, tag="stage"):
     announced: bool = False
 
 
-class AcknowledgeCommand(msgspec.Struct, frozen=True, tag="acknowledge"):
+class AcknowledgeCommand(Call, frozen=True, ledgers=("ledger",), tag="acknowledge"):
     """Descriptor of DoPut that acknowledges entries and rows for a cursor, in any order.
 
     With `action` "nack" (negative acknowledgement) the cursor redelivers the rows instead.
@@ -417,8 +379,12 @@ class AcknowledgeCommand(msgspec.Struct, frozen=True, tag="acknowledge"):
 
 PutCommand = AppendCommand | StageCommand | AcknowledgeCommand
 
+REQUESTS: Mapping[str, type[Request[Any]]] = declared
+"""The class of every action, by the action's name."""
+
 # All decoders are created here, at the import. Reason: msgspec prepares a type when its first decoder is created, and
 # the process crashes if two threads do so at the same time. Python's import lock admits one thread only.
 DECODERS: dict[Any, msgspec.json.Decoder[Any]] = {
-    kind: msgspec.json.Decoder(kind) for kind in (*chain.from_iterable(ACTIONS.values()), reads.ReadRequest, PutCommand)
+    kind: msgspec.json.Decoder(kind)
+    for kind in (*REQUESTS.values(), *(request.call.reply for request in REQUESTS.values()), PutCommand)
 }

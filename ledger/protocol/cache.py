@@ -12,24 +12,26 @@ import msgspec
 
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.protocol.names import Name
+from pyspark_ledger.ledger.protocol.request import Empty, LedgerRequest, Request
 
 LEASE_MS_MAX = 24 * 3600 * 1000
 
 
-class RegisterReader(msgspec.Struct, frozen=True):
+class RegisterReader(LedgerRequest[Empty], frozen=True, action="cache.follow", changes=False):
     """Report of a query without a subscription: the query will read no entry before `position` again.
 
     `reader` is the name of the query. The broker forgets a reader after `ttl_ms` without a report. 0 removes the reader
     at once.
     """
 
-    name: Name
     reader: Name
     position: Position
     ttl_ms: Annotated[int, msgspec.Meta(ge=0, le=LEASE_MS_MAX)]
 
 
-class RegisterReaders(msgspec.Struct, frozen=True):
+class RegisterReaders(
+    Request[Empty], frozen=True, action="cache.follow.many", ledgers=("ledgers.name",), changes=False
+):
     """Report of a query about many ledgers. The broker ignores deleted ledgers."""
 
     ledgers: list[RegisterReader]
@@ -133,3 +135,11 @@ class CacheMetrics(CacheReads, frozen=True):
     ledgers: list[LedgerCacheMetrics] = []
     ahead_bytes: int = 0
     waited_ms: int = 0
+
+
+class AskCache(Request[CacheMetrics], frozen=True, action="cache", ledgers=(), changes=False):
+    """Request for the metrics of the cache."""
+
+
+class AskCacheReads(Request[CacheReads], frozen=True, action="cache.reads", ledgers=(), changes=False):
+    """Request for the sums of served entries, and the state of the cache."""

@@ -14,17 +14,10 @@ import msgspec
 
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.protocol.names import Name
+from pyspark_ledger.ledger.protocol.request import WRITE, Empty, Request
 from pyspark_ledger.ledger.settings.setting import Int64, Uint64
 
 RepeatedBatches = Literal["refuse", "skip", "append"]
-
-
-class OpenStaging(msgspec.Struct, frozen=True):
-    """Request for a new file for a staged part. `token` proves that the client is on the broker's host."""
-
-    query: Name
-    batch: Int64
-    token: Name
 
 
 class StagingPlace(msgspec.Struct, frozen=True):
@@ -36,6 +29,14 @@ class StagingPlace(msgspec.Struct, frozen=True):
     part: str
     path: str
     segment_from: int = -1
+
+
+class OpenStaging(Request[StagingPlace], frozen=True, action="stage.open", right=WRITE, ledgers=()):
+    """Request for a new file for a staged part. `token` proves that the client is on the broker's host."""
+
+    query: Name
+    batch: Int64
+    token: Name
 
 
 class PartRun(msgspec.Struct, frozen=True):
@@ -50,18 +51,6 @@ class PartRun(msgspec.Struct, frozen=True):
     txn_least: Uint64
     block_bytes: Int64
     publish_ms: Int64
-
-
-class OpenUpload(msgspec.Struct, frozen=True):
-    """Request for the S3 key under which a task puts its part for a ledger into the store's bucket.
-
-    `task` is the number of the task in its batch. The parts of a batch become segments in the order of their tasks.
-    """
-
-    query: Name
-    batch: Int64
-    ledger: Name
-    task: Int64
 
 
 class BucketAccess(msgspec.Struct, frozen=True):
@@ -89,6 +78,18 @@ class UploadTarget(msgspec.Struct, frozen=True):
     metadata: dict[str, str] = {}
 
 
+class OpenUpload(Request[UploadTarget], frozen=True, action="stage.upload", right=WRITE, ledgers=("ledger",)):
+    """Request for the S3 key under which a task puts its part for a ledger into the store's bucket.
+
+    `task` is the number of the task in its batch. The parts of a batch become segments in the order of their tasks.
+    """
+
+    query: Name
+    batch: Int64
+    ledger: Name
+    task: Int64
+
+
 class PutObject(msgspec.Struct, frozen=True):
     """Data object that a task has put into the bucket.
 
@@ -107,8 +108,8 @@ class StagedPart(msgspec.Struct, frozen=True):
 
     A part has one of two layouts: the layout of a segment file, or *frames*, entries with their length and id only.
     `block_bytes` is the block size of a part in segment layout, and 0 for a part in frames. `crc32c` covers all bytes
-    of a part in frames. `ledger.transport.part_file` defines it for the other layout. A part in the store's bucket has
-    an `object`, and no checksum.
+    of a part in frames. `ledger.transport.part_writer` defines it for the other layout. A part in the store's bucket
+    has an `object`, and no checksum.
     """
 
     part: Name
@@ -136,7 +137,30 @@ class BatchOrigin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     named: bool = False
 
 
-class CommitRun(msgspec.Struct, frozen=True):
+class LedgerParts(msgspec.Struct, frozen=True):
+    """Staged parts of one ledger, in order."""
+
+    ledger: Name
+    parts: list[StagedPart]
+
+
+class CommittedRun(msgspec.Struct, frozen=True):
+    """Run in the log, from position `first` up to `end`. `repeated`: an earlier call appended the run.
+
+    If `asked` is not -1, nothing was appended: the request must be repeated with the offsets of batch `asked`.
+    `warning` is set if option `repeatedBatches` skipped or appended a batch that is refused otherwise.
+    """
+
+    repeated: bool
+    first: Position
+    end: Position
+    entries: int
+    rows: int
+    asked: int = -1
+    warning: str = ""
+
+
+class CommitRun(Request[CommittedRun], frozen=True, action="run.commit", ledgers=("ledger",)):
     """Request to append the staged parts as one run, exactly once per ledger, query and batch number.
 
     A repetition appends nothing. A run without parts is recorded in the metadata, without an entry.
@@ -165,14 +189,20 @@ class CommitRun(msgspec.Struct, frozen=True):
         return sum(part.rows for part in self.parts)
 
 
-class LedgerParts(msgspec.Struct, frozen=True):
-    """Staged parts of one ledger, in order."""
+class CommittedRuns(msgspec.Struct, frozen=True):
+    """Runs of a batch, by the canonical names of their ledgers. `repeated`: an earlier call appended the runs.
 
-    ledger: Name
-    parts: list[StagedPart]
+    `runs` is empty for a batch before the newest batch of its query. Reason: the broker records the ledgers of the
+    newest batch only. `asked` and `warning` are those of `CommittedRun`.
+    """
+
+    repeated: bool
+    runs: dict[str, CommittedRun]
+    asked: int = -1
+    warning: str = ""
 
 
-class CommitRuns(msgspec.Struct, frozen=True):
+class CommitRuns(Request[CommittedRuns], frozen=True, action="runs.commit", ledgers=("runs.ledger",)):
     """Request to commit a batch of a query to several ledgers, exactly once.
 
     The first request determines which rows go to which ledger. A repeated request does not change this. `once`: the
@@ -198,36 +228,15 @@ class CommitRuns(msgspec.Struct, frozen=True):
         return sum(part.rows for run in self.runs for part in run.parts)
 
 
-class CommittedRun(msgspec.Struct, frozen=True):
-    """Run in the log, from position `first` up to `end`. `repeated`: an earlier call appended the run.
+class NewestBatch(msgspec.Struct, frozen=True):
+    """Newest batch that all its ledgers contain; -1: there is no such batch."""
 
-    If `asked` is not -1, nothing was appended: the request must be repeated with the offsets of batch `asked`.
-    `warning` is set if option `repeatedBatches` skipped or appended a batch that is refused otherwise.
-    """
-
-    repeated: bool
-    first: Position
-    end: Position
-    entries: int
-    rows: int
-    asked: int = -1
-    warning: str = ""
+    batch: int
 
 
-class CommittedRuns(msgspec.Struct, frozen=True):
-    """Runs of a batch, by the canonical names of their ledgers. `repeated`: an earlier call appended the runs.
-
-    `runs` is empty for a batch before the newest batch of its query. Reason: the broker records the ledgers of the
-    newest batch only. `asked` and `warning` are those of `CommittedRun`.
-    """
-
-    repeated: bool
-    runs: dict[str, CommittedRun]
-    asked: int = -1
-    warning: str = ""
-
-
-class AskNewestBatch(msgspec.Struct, frozen=True):
+class AskNewestBatch(
+    Request[NewestBatch], frozen=True, action="run.newest", right=WRITE, ledgers=("name",), changes=False
+):
     """Request for the newest batch that a query has committed to one ledger. `incarnation` identifies the ledger.
 
     With `several` the request is for the newest batch that the query has committed to several ledgers.
@@ -238,14 +247,12 @@ class AskNewestBatch(msgspec.Struct, frozen=True):
     incarnation: Name = ""
     several: bool = False
 
-
-class NewestBatch(msgspec.Struct, frozen=True):
-    """Newest batch that all its ledgers contain; -1: there is no such batch."""
-
-    batch: int
+    def named_ledgers(self) -> set[str]:
+        """Return the ledger. A request without a name is about a number of the query, and about no ledger's data."""
+        return super().named_ledgers() - {""}
 
 
-class AbortRun(msgspec.Struct, frozen=True):
+class AbortRun(Request[Empty], frozen=True, action="run.abort", ledgers=()):
     """Request to delete staged parts. The broker ignores missing parts."""
 
     query: Name

@@ -13,29 +13,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Generic
 
 import msgspec
 
 from pyspark_ledger.ledger.position import Position, PositionRange
 from pyspark_ledger.ledger.protocol.names import Name
+from pyspark_ledger.ledger.protocol.reads import PositionReply
+from pyspark_ledger.ledger.protocol.request import Empty, Reply, Request
 from pyspark_ledger.ledger.settings.setting import Int64, NotNegative
 
 LEASE_MS_MAX = 24 * 3600 * 1000
 
 
-class CursorRequest(msgspec.Struct, frozen=True):
+class CursorRequest(Request[Reply], Generic[Reply], frozen=True, ledgers=("ledger",)):
     """Request about one cursor of a managed ledger."""
 
     ledger: Name
     cursor: Name
-
-
-class OpenCursor(CursorRequest, frozen=True):
-    """Request to open a durable cursor. A new cursor starts at `start`."""
-
-    start: Position
-    create: bool = True
 
 
 class CursorState(msgspec.Struct, frozen=True):
@@ -68,7 +63,14 @@ class CursorState(msgspec.Struct, frozen=True):
     properties: dict[str, str] = {}
 
 
-class NameCursor(CursorRequest, frozen=True):
+class OpenCursor(CursorRequest[CursorState], frozen=True, action="cursor.open"):
+    """Request to open a durable cursor. A new cursor starts at `start`."""
+
+    start: Position
+    create: bool = True
+
+
+class NameCursor(CursorRequest[Reply], Generic[Reply], frozen=True):
     """Request about a cursor.
 
     Without `precise` the broker reads no file, and estimates the backlog's rows and bytes.
@@ -77,7 +79,15 @@ class NameCursor(CursorRequest, frozen=True):
     precise: bool = True
 
 
-class MarkDelete(CursorRequest, frozen=True):
+class DescribeCursor(NameCursor[CursorState], frozen=True, action="cursor.describe", changes=False):
+    """Request for the state of a cursor."""
+
+
+class DeleteCursor(NameCursor[Empty], frozen=True, action="cursor.delete"):
+    """Request to delete a cursor. `precise` has no effect."""
+
+
+class MarkDelete(CursorRequest[PositionReply], frozen=True, action="cursor.mark_delete"):
     """Request to acknowledge everything before `next_position`. The broker ignores a move backwards.
 
     `replay_floor` is the end of the last batch that is known to be in the commit log of the reader's checkpoint. It
@@ -88,13 +98,13 @@ class MarkDelete(CursorRequest, frozen=True):
     replay_floor: Position | None = None
 
 
-class ResetCursor(CursorRequest, frozen=True):
+class ResetCursor(CursorRequest[CursorState], frozen=True, action="cursor.reset"):
     """Request to move a cursor to any position, also backwards."""
 
     next_position: Position
 
 
-class SkipEntries(CursorRequest, frozen=True):
+class SkipEntries(CursorRequest[CursorState], frozen=True, action="cursor.skip"):
     """Request to acknowledge the next `entries` unacknowledged entries with rows; -1 means all of them.
 
     The caller sends the cursor's position as `start`, and the log's end as `end`. The broker counts the entries from
@@ -106,21 +116,11 @@ class SkipEntries(CursorRequest, frozen=True):
     end: Position
 
 
-class CursorProperties(CursorRequest, frozen=True):
+class CursorProperties(CursorRequest[CursorState], frozen=True, action="cursor.properties"):
     """Request to set and remove properties of a cursor. The broker stores them and does not interpret them."""
 
     values: dict[Name, str] = {}
     remove: list[Name] = []
-
-
-class AskAckedRanges(CursorRequest, frozen=True):
-    """Request for the positions of a range that a cursor has acknowledged after its mark-delete position.
-
-    With `whole` the reply has the mark-delete position even if the range has no acknowledged position.
-    """
-
-    range: PositionRange
-    whole: bool = False
 
 
 class AckedRanges(msgspec.Struct, frozen=True):
@@ -133,7 +133,25 @@ class AckedRanges(msgspec.Struct, frozen=True):
     info: bytes = b""
 
 
-class AcquireLease(CursorRequest, frozen=True):
+class AskAckedRanges(CursorRequest[AckedRanges], frozen=True, action="cursor.holes", changes=False):
+    """Request for the positions of a range that a cursor has acknowledged after its mark-delete position.
+
+    With `whole` the reply has the mark-delete position even if the range has no acknowledged position.
+    """
+
+    range: PositionRange
+    whole: bool = False
+
+
+class LeaseReply(msgspec.Struct, frozen=True):
+    """Holder of the lease after the call, and the time at which the lease expires."""
+
+    granted: bool
+    holder: str
+    until_ms: int
+
+
+class AcquireLease(CursorRequest[LeaseReply], frozen=True, action="lease.acquire"):
     """Request to acquire or renew the lease of a subscription, for `ttl_ms` from now.
 
     `holder` is `host/pid/start/id`: the query's host, process, start time of the process, and own id.
@@ -147,15 +165,7 @@ class AcquireLease(CursorRequest, frozen=True):
     ttl_ms: Annotated[int, msgspec.Meta(ge=0, le=LEASE_MS_MAX)]
 
 
-class LeaseReply(msgspec.Struct, frozen=True):
-    """Holder of the lease after the call, and the time at which the lease expires."""
-
-    granted: bool
-    holder: str
-    until_ms: int
-
-
-class ReleaseLease(CursorRequest, frozen=True):
+class ReleaseLease(CursorRequest[Empty], frozen=True, action="lease.release"):
     """Request to release a lease. The broker ignores the request if `holder` does not have the lease."""
 
     holder: Name
@@ -177,7 +187,40 @@ class DeliveredRange(msgspec.Struct, frozen=True, array_like=True):
     at_ms: int = 0
 
 
-class NextDelivery(CursorRequest, frozen=True):
+class Due(msgspec.Struct, frozen=True):
+    """Rows and bytes that are due for redelivery. `head_rows` and `head_bytes` are the part of the first due entry."""
+
+    rows: int
+    size_bytes: int
+    head_rows: int
+    head_bytes: int
+
+
+class AskDue(CursorRequest[Due], frozen=True, action="delivery.due", changes=False):
+    """Request for the number and size of the rows that are due for redelivery after delivery record `after`."""
+
+    after: NotNegative
+    ack_timeout_ms: NotNegative = 0
+    max_redeliveries: Int64 = -1
+    before_ms: NotNegative = UNLIMITED
+
+
+class DecidedDelivery(msgspec.Struct, frozen=True):
+    """Decided batch. `record` is the number of its delivery record. `position` is the start of the next batch.
+
+    `record` is 0 if the batch has no delivery record. An empty batch has no record. Without `explicit`, a range without
+    acknowledged rows has no record. `dead` is the number of a batch of dead letters that the reader must write before
+    this batch (0: none). `back_rows` and `back_bytes` are the redelivered part of the batch.
+    """
+
+    record: int
+    position: Position
+    dead: int = 0
+    back_rows: int = 0
+    back_bytes: int = 0
+
+
+class NextDelivery(CursorRequest[DecidedDelivery], frozen=True, action="delivery.next"):
     """Request to decide which rows the next batch delivers. The batch follows delivery record `after` (0: none).
 
     New rows are the rows from `start` to `end`. With `explicit` the user acknowledges single rows (option `ackMode`).
@@ -204,48 +247,6 @@ class NextDelivery(CursorRequest, frozen=True):
     before_ms: NotNegative = UNLIMITED
 
 
-class AskDue(CursorRequest, frozen=True):
-    """Request for the number and size of the rows that are due for redelivery after delivery record `after`."""
-
-    after: NotNegative
-    ack_timeout_ms: NotNegative = 0
-    max_redeliveries: Int64 = -1
-    before_ms: NotNegative = UNLIMITED
-
-
-class Due(msgspec.Struct, frozen=True):
-    """Rows and bytes that are due for redelivery. `head_rows` and `head_bytes` are the part of the first due entry."""
-
-    rows: int
-    size_bytes: int
-    head_rows: int
-    head_bytes: int
-
-
-class DecidedDelivery(msgspec.Struct, frozen=True):
-    """Decided batch. `record` is the number of its delivery record. `position` is the start of the next batch.
-
-    `record` is 0 if the batch has no delivery record. An empty batch has no record. Without `explicit`, a range without
-    acknowledged rows has no record. `dead` is the number of a batch of dead letters that the reader must write before
-    this batch (0: none). `back_rows` and `back_bytes` are the redelivered part of the batch.
-    """
-
-    record: int
-    position: Position
-    dead: int = 0
-    back_rows: int = 0
-    back_bytes: int = 0
-
-
-class AskDelivery(CursorRequest, frozen=True):
-    """Request for the delivery record with the number `record`.
-
-    -1 requests the dead letters. 0 requests the newest record, without its ranges.
-    """
-
-    record: Int64
-
-
 class Delivery(msgspec.Struct, frozen=True):
     """Delivery record: its number (0: there is no record), the start of the next batch, and its ranges.
 
@@ -258,7 +259,16 @@ class Delivery(msgspec.Struct, frozen=True):
     now_ms: int = 0
 
 
-class AckDeadLetters(CursorRequest, frozen=True):
+class AskDelivery(CursorRequest[Delivery], frozen=True, action="delivery.get", changes=False):
+    """Request for the delivery record with the number `record`.
+
+    -1 requests the dead letters. 0 requests the newest record, without its ranges.
+    """
+
+    record: Int64
+
+
+class AckDeadLetters(CursorRequest[Empty], frozen=True, action="delivery.bury"):
     """Request to acknowledge the batch `dead` of dead letters, after the reader wrote it to the dead-letter ledger."""
 
     dead: NotNegative

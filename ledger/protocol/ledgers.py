@@ -22,6 +22,8 @@ import msgspec
 from pyspark_ledger.ledger.json_errors import JSON_FAULTS
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.protocol.names import Name
+from pyspark_ledger.ledger.protocol.reads import PositionReply
+from pyspark_ledger.ledger.protocol.request import LedgerRequest, Request
 from pyspark_ledger.ledger.settings.setting import NotNegative
 
 DEDUPLICATION_ENABLED = "ledger.deduplicationEnabled"
@@ -42,15 +44,12 @@ class TrimReply(msgspec.Struct, frozen=True):
     local: list[int] = []
 
 
-class ChangeProperties(msgspec.Struct, frozen=True):
-    """Request to set and remove properties of a managed ledger.
+class TrimLedger(LedgerRequest[TrimReply], frozen=True, action="trim"):
+    """Request to delete the segments that retention does not keep."""
 
-    Names that begin with `ledger.` belong to the broker and are refused.
-    """
 
-    name: Name
-    values: dict[Name, str] = {}
-    remove: list[Name] = []
+class TerminateLedger(LedgerRequest[PositionReply], frozen=True, action="terminate"):
+    """Request to terminate a ledger: it accepts no further entry. The reply is the position of its last entry."""
 
 
 class Properties(msgspec.Struct, frozen=True):
@@ -60,17 +59,14 @@ class Properties(msgspec.Struct, frozen=True):
     properties: dict[str, str]
 
 
-class ChangePolicy(msgspec.Struct, frozen=True):
-    """Request to set and remove policies of a ledger or of a namespace (`tenant/namespace`).
+class ChangeProperties(LedgerRequest[Properties], frozen=True, action="properties"):
+    """Request to set and remove properties of a managed ledger.
 
-    Without values and without names to forget, the request changes nothing, and the reply shows the policies. A
-    forgotten policy is replaced by the policy of the namespace, or else by the broker's setting.
+    Names that begin with `ledger.` belong to the broker and are refused.
     """
 
-    scope: Name
-    namespace: bool = False
-    values: dict[Name, int] = {}
-    forget: list[Name] = []
+    values: dict[Name, str] = {}
+    remove: list[Name] = []
 
 
 class Policies(msgspec.Struct, frozen=True):
@@ -82,22 +78,17 @@ class Policies(msgspec.Struct, frozen=True):
     effective: dict[str, int]
 
 
-class OffloadPrefix(msgspec.Struct, frozen=True):
-    """Request to copy sealed segments to object storage, in the background: the segments before `until`, or all.
+class ChangePolicy(Request[Policies], frozen=True, action="policy", ledgers=("scope",)):
+    """Request to set and remove policies of a ledger or of a namespace (`tenant/namespace`).
 
-    - With `seal` the broker first seals the open segment, if it has an entry, and offloads it too.
-    - With `cancel` the broker stops the running offload instead.
-    - With `sweep` the broker deletes unreferenced objects instead. It deletes the objects that its metadata records as
-      unwanted, and objects of this store that a listing of the bucket finds.
-    - With `adopt` the objects that the original of this copied store wrote become this store's own instead.
+    Without values and without names to forget, the request changes nothing, and the reply shows the policies. A
+    forgotten policy is replaced by the policy of the namespace, or else by the broker's setting.
     """
 
-    name: Name
-    until: Position | None = None
-    cancel: bool = False
-    sweep: bool = False
-    seal: bool = False
-    adopt: bool = False
+    scope: Name
+    namespace: bool = False
+    values: dict[Name, int] = {}
+    forget: list[Name] = []
 
 
 class OffloadStatus(msgspec.Struct, frozen=True):
@@ -126,11 +117,25 @@ class OffloadStatus(msgspec.Struct, frozen=True):
     """Number of offloaded segments whose objects the original of this copied store wrote."""
 
 
-class ChangePartitions(msgspec.Struct, frozen=True):
-    """Request to increase the number of partitions of a partitioned ledger."""
+class OffloadPrefix(LedgerRequest[OffloadStatus], frozen=True, action="offload"):
+    """Request to copy sealed segments to object storage, in the background: the segments before `until`, or all.
 
-    name: Name
-    partitions: NotNegative
+    - With `seal` the broker first seals the open segment, if it has an entry, and offloads it too.
+    - With `cancel` the broker stops the running offload instead.
+    - With `sweep` the broker deletes unreferenced objects instead. It deletes the objects that its metadata records as
+      unwanted, and objects of this store that a listing of the bucket finds.
+    - With `adopt` the objects that the original of this copied store wrote become this store's own instead.
+    """
+
+    until: Position | None = None
+    cancel: bool = False
+    sweep: bool = False
+    seal: bool = False
+    adopt: bool = False
+
+
+class AskOffload(LedgerRequest[OffloadStatus], frozen=True, action="offload.status", changes=False):
+    """Request for the progress of a ledger's offload."""
 
 
 class PartitionCount(msgspec.Struct, frozen=True):
@@ -139,17 +144,21 @@ class PartitionCount(msgspec.Struct, frozen=True):
     partitions: NotNegative
 
 
-class AskSequence(msgspec.Struct, frozen=True):
-    """Request for the last sequence id of a producer in a ledger."""
-
-    ledger: Name
-    producer: Name
+class AskPartitions(LedgerRequest[PartitionCount], frozen=True, action="partitions", changes=False):
+    """Request for the number of a ledger's partitions."""
 
 
 class LastSequence(msgspec.Struct, frozen=True):
     """Highest durable sequence id of the producer; -1 if it has none. None for a ledger without de-duplication."""
 
     sequence_id: int | None
+
+
+class AskSequence(Request[LastSequence], frozen=True, action="producer.last", ledgers=("ledger",)):
+    """Request for the last sequence id of a producer in a ledger."""
+
+    ledger: Name
+    producer: Name
 
 
 _PREFIX = "published:"
@@ -186,18 +195,17 @@ def published_everywhere(properties: Mapping[str, str]) -> int:
     return min((NOT_PUBLISHED if note is None else note.segment for note in notes), default=NOT_PUBLISHED)
 
 
-class SealLedger(msgspec.Struct, frozen=True):
-    """Request to seal the open segment, if it has an entry and is at least `older_than_ms` old.
-
-    The next append opens a new segment.
-    """
-
-    name: Name
-    older_than_ms: NotNegative = 0
-
-
 class SealReply(msgspec.Struct, frozen=True):
     """Result of the request: whether the broker sealed a segment."""
 
     name: str
     sealed: bool
+
+
+class SealLedger(LedgerRequest[SealReply], frozen=True, action="seal"):
+    """Request to seal the open segment, if it has an entry and is at least `older_than_ms` old.
+
+    The next append opens a new segment.
+    """
+
+    older_than_ms: NotNegative = 0

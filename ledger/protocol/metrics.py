@@ -10,7 +10,7 @@ from typing import Annotated, Self
 import msgspec
 
 from pyspark_ledger.ledger.protocol.cache import CacheReads, ReadSources
-from pyspark_ledger.ledger.protocol.names import Name
+from pyspark_ledger.ledger.protocol.request import Empty, LedgerRequest, Request
 from pyspark_ledger.ledger.settings.setting import NotNegative
 
 LISTED_LEDGERS = 1_000
@@ -21,21 +21,13 @@ OTHERS = "others"
 """Name of the sum of all ledgers, or of all cursors of a ledger, that are not listed."""
 
 
-class AskMetrics(msgspec.Struct, frozen=True):
-    """Request for the metrics of a broker. The reply lists at most `ledgers` ledgers, and `cursors` cursors of each."""
-
-    ledgers: NotNegative = LISTED_LEDGERS
-    cursors: NotNegative = LISTED_CURSORS
-
-
-class ReportPublished(msgspec.Struct, frozen=True):
+class ReportPublished(LedgerRequest[Empty], frozen=True, action="publish.report", changes=False):
     """Report of a publisher about one segment that it has committed to a Delta table, or about a failed attempt.
 
     `rows` is -1 if the publisher did not count the rows. `milliseconds` is the time from the start of the segment's
     publication to its commit. With `failed`, the broker ignores the other values.
     """
 
-    name: Name
     rows: Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)] = 0
     size_bytes: NotNegative = 0
     milliseconds: NotNegative = 0
@@ -268,3 +260,10 @@ class BrokerMetrics(msgspec.Struct, frozen=True, kw_only=True):
         """Whether `others` has values: of ledgers that are not listed, or of appends to deleted ledgers."""
         latency = self.others.append_latency
         return self.ledger_count > len(self.ledgers) or (latency is not None and latency.count > 0)
+
+
+class AskMetrics(Request[BrokerMetrics], frozen=True, action="metrics", ledgers=(), changes=False):
+    """Request for the metrics of a broker. The reply lists at most `ledgers` ledgers, and `cursors` cursors of each."""
+
+    ledgers: NotNegative = LISTED_LEDGERS
+    cursors: NotNegative = LISTED_CURSORS

@@ -11,12 +11,13 @@ Rules
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Generic
 
 import msgspec
 
 from pyspark_ledger.ledger.position import Position, PositionRange
 from pyspark_ledger.ledger.protocol.names import Name
+from pyspark_ledger.ledger.protocol.request import READ, LedgerRequest, Reply, Request
 from pyspark_ledger.ledger.settings.setting import Int64, NotNegative
 
 HINTS_MAX = 100_000
@@ -30,7 +31,15 @@ class PrefetchRange(msgspec.Struct, frozen=True):
     left_bytes: NotNegative = 0
 
 
-class PrefetchRequest(msgspec.Struct, frozen=True):
+class PrefetchReply(msgspec.Struct, frozen=True):
+    """Milliseconds for which the reader waits before the next announcement; 0: it does not wait."""
+
+    wait_ms: int = 0
+
+
+class PrefetchRequest(
+    Request[PrefetchReply], frozen=True, action="cache.hint", ledgers=("ranges.name",), changes=False
+):
     """Announcement that `reader` reads these ranges next, in this order.
 
     `paced`: the broker may throttle the reader. `mapping`: the reader's tasks map blocks on the broker's host.
@@ -42,12 +51,6 @@ class PrefetchRequest(msgspec.Struct, frozen=True):
     paced: bool = True
     mapping: bool = False
     direct: bool = False
-
-
-class PrefetchReply(msgspec.Struct, frozen=True):
-    """Milliseconds for which the reader waits before the next announcement; 0: it does not wait."""
-
-    wait_ms: int = 0
 
 
 SURVEY_MAX = 100_000
@@ -71,18 +74,6 @@ class ReadProgress(msgspec.Struct, frozen=True, omit_defaults=True):
     until_ms: Int64 | None = None
     count: bool = True
     cursor: Name = ""
-
-
-class AskLogStatuses(msgspec.Struct, frozen=True):
-    """Request for the state of these ledgers. The name of a partitioned ledger means all its partitions.
-
-    `readings` has the reads by canonical name of a ledger, a partition or a partitioned ledger. `otherwise` is the read
-    of all other ledgers.
-    """
-
-    names: Annotated[list[Name], msgspec.Meta(max_length=SURVEY_MAX)]
-    readings: dict[Name, ReadProgress] = {}
-    otherwise: ReadProgress = ReadProgress()
 
 
 class TrimmedEntries(msgspec.Struct, frozen=True):
@@ -133,6 +124,18 @@ class LogStatuses(msgspec.Struct, frozen=True):
     missing: list[str] = []
 
 
+class AskLogStatuses(Request[LogStatuses], frozen=True, action="survey", right=READ, ledgers=("names",), changes=False):
+    """Request for the state of these ledgers. The name of a partitioned ledger means all its partitions.
+
+    `readings` has the reads by canonical name of a ledger, a partition or a partitioned ledger. `otherwise` is the read
+    of all other ledgers.
+    """
+
+    names: Annotated[list[Name], msgspec.Meta(max_length=SURVEY_MAX)]
+    readings: dict[Name, ReadProgress] = {}
+    otherwise: ReadProgress = ReadProgress()
+
+
 class LimitedRange(msgspec.Struct, frozen=True):
     """Range of one log, with the maximum rows and bytes of a read. Rows that `cursor` has acknowledged do not count."""
 
@@ -143,34 +146,8 @@ class LimitedRange(msgspec.Struct, frozen=True):
     cursor: Name = ""
 
 
-class AskLimitedRanges(msgspec.Struct, frozen=True):
-    """Request to cut each range at the position at which a read reaches its limits."""
-
-    quotas: Annotated[list[LimitedRange], msgspec.Meta(max_length=SURVEY_MAX)]
-
-
 SPLIT_PARTS_MAX = 100_000
 BLOCK_BYTES_MAX = 2**30
-
-
-class ReadRequest(msgspec.Struct, frozen=True):
-    """Request to read the committed entries of a range.
-
-    - `max_block_bytes` limits the size of a block. A block with one entry can be larger.
-    - `token` is the content of `Welcome.token_path`. Only with the right token does `locate` return locations.
-    - If an `incarnation` is given and the ledger has another one, the request fails. Then the ledger was deleted and
-      created again.
-    - `subscription` names the reader for the cache: a cursor, or a query without a cursor.
-    - With `partly` the reply can have only the first locations. The client then requests the rest.
-    """
-
-    name: Name
-    range: PositionRange
-    incarnation: Name = ""
-    subscription: Name = ""
-    token: Name = ""
-    max_block_bytes: Annotated[int, msgspec.Meta(ge=1, le=BLOCK_BYTES_MAX)] = 4 * 1024 * 1024
-    partly: bool = False
 
 
 class BlockPlace(msgspec.Struct, frozen=True):
@@ -201,19 +178,23 @@ class Places(msgspec.Struct, frozen=True):
     more: bool = False
 
 
-class OpenRead(msgspec.Struct, frozen=True):
-    """Request that opens a read of `[start, end)` of a log. Without `end` the read ends at the end of the log.
+class ReadRequest(LedgerRequest[Places], frozen=True, action="locate", right=READ, changes=False):
+    """Request to read the committed entries of a range.
 
-    With a `cursor` the read excludes all rows that the cursor has acknowledged. `ReadRequest` explains `token` and
-    `max_block_bytes`.
+    - `max_block_bytes` limits the size of a block. A block with one entry can be larger.
+    - `token` is the content of `Welcome.token_path`. Only with the right token does `locate` return locations.
+    - If an `incarnation` is given and the ledger has another one, the request fails. Then the ledger was deleted and
+      created again.
+    - `subscription` names the reader for the cache: a cursor, or a query without a cursor.
+    - With `partly` the reply can have only the first locations. The client then requests the rest.
     """
 
-    name: Name
-    start: Position
-    end: Position | None = None
-    cursor: Name = ""
+    range: PositionRange
+    incarnation: Name = ""
+    subscription: Name = ""
     token: Name = ""
     max_block_bytes: Annotated[int, msgspec.Meta(ge=1, le=BLOCK_BYTES_MAX)] = 4 * 1024 * 1024
+    partly: bool = False
 
 
 class OpenedRead(msgspec.Struct, frozen=True):
@@ -232,13 +213,18 @@ class OpenedRead(msgspec.Struct, frozen=True):
     same_host: bool = True
 
 
-class SplitRequest(msgspec.Struct, frozen=True):
-    """Request to split a range at entry boundaries into parts of about `target_bytes`, at most `max_parts`."""
+class OpenRead(LedgerRequest[OpenedRead], frozen=True, action="read.open", changes=False):
+    """Request that opens a read of `[start, end)` of a log. Without `end` the read ends at the end of the log.
 
-    name: Name
-    range: PositionRange
-    target_bytes: NotNegative
-    max_parts: Annotated[int, msgspec.Meta(ge=1, le=SPLIT_PARTS_MAX)] = 1024
+    With a `cursor` the read excludes all rows that the cursor has acknowledged. `ReadRequest` explains `token` and
+    `max_block_bytes`.
+    """
+
+    start: Position
+    end: Position | None = None
+    cursor: Name = ""
+    token: Name = ""
+    max_block_bytes: Annotated[int, msgspec.Meta(ge=1, le=BLOCK_BYTES_MAX)] = 4 * 1024 * 1024
 
 
 class SplitPart(msgspec.Struct, frozen=True):
@@ -256,10 +242,18 @@ class SplitParts(msgspec.Struct, frozen=True):
     parts: list[SplitPart]
 
 
-class SplitRanges(msgspec.Struct, frozen=True):
-    """Request to split ranges of many ledgers."""
+class SplitRequest(LedgerRequest[SplitParts], frozen=True, action="split", changes=False):
+    """Request to split a range at entry boundaries into parts of about `target_bytes`, at most `max_parts`."""
 
-    requests: Annotated[list[SplitRequest], msgspec.Meta(max_length=SURVEY_MAX)]
+    range: PositionRange
+    target_bytes: NotNegative
+    max_parts: Annotated[int, msgspec.Meta(ge=1, le=SPLIT_PARTS_MAX)] = 1024
+
+
+class AskLimitedRanges(Request[SplitParts], frozen=True, action="quotas", ledgers=("quotas.name",), changes=False):
+    """Request to cut each range at the position at which a read reaches its limits."""
+
+    quotas: Annotated[list[LimitedRange], msgspec.Meta(max_length=SURVEY_MAX)]
 
 
 class RangeParts(msgspec.Struct, frozen=True):
@@ -268,8 +262,14 @@ class RangeParts(msgspec.Struct, frozen=True):
     ranges: list[SplitParts]
 
 
-class LocateRanges(msgspec.Struct, frozen=True):
-    """Request for the locations of the blocks of many ranges.
+class SplitRanges(Request[RangeParts], frozen=True, action="split.many", ledgers=("requests.name",), changes=False):
+    """Request to split ranges of many ledgers."""
+
+    requests: Annotated[list[SplitRequest], msgspec.Meta(max_length=SURVEY_MAX)]
+
+
+class RangesRequest(Request[Reply], Generic[Reply], frozen=True, ledgers=("requests.name",)):
+    """Request for the places of the blocks of many ranges.
 
     `token` is the token of a `ReadRequest`, for all ranges.
     """
@@ -282,6 +282,10 @@ class RangePlaces(msgspec.Struct, frozen=True):
     """Locations of each range, in order. The list is empty if the client must read all ranges by DoGet."""
 
     ranges: list[Places]
+
+
+class LocateRanges(RangesRequest[RangePlaces], frozen=True, action="locate.many", right=READ, changes=False):
+    """Request for the locations of the blocks of many ranges on the broker's host."""
 
 
 class StoredPlace(msgspec.Struct, frozen=True):
@@ -324,17 +328,20 @@ class StoredPlaces(msgspec.Struct, frozen=True):
     bucket_owner: str = ""
 
 
-class SeekTime(msgspec.Struct, frozen=True):
-    """Request for the position of the first entry that the broker stored at or after `timestamp_ms`.
-
-    The reply is the end of the log if there is no such entry.
-    """
-
-    name: Name
-    timestamp_ms: Int64
+class LocateStored(RangesRequest[StoredPlaces], frozen=True, action="locate.stored", right=READ, changes=False):
+    """Request for the places of the blocks of many ranges in a bucket."""
 
 
 class PositionReply(msgspec.Struct, frozen=True):
     """Position in a log."""
 
     position: Position
+
+
+class SeekTime(LedgerRequest[PositionReply], frozen=True, action="seek", changes=False):
+    """Request for the position of the first entry that the broker stored at or after `timestamp_ms`.
+
+    The reply is the end of the log if there is no such entry.
+    """
+
+    timestamp_ms: Int64

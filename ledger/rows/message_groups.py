@@ -151,7 +151,9 @@ class MessageGroups:
             if not self._rescues:
                 raise
             rescued[row] = failure.message, bytes(entry.payload)
-            return [_without_value(entry)]
+            metadata = entry.metadata
+            times = metadata.event_time, metadata.publish_time
+            return [Message(-1, None, None, {}, *times, "", metadata.sequence_id, None, False, None, None, None)]
 
 
 def message_rows(topic: Topic, entries: Iterable[Entry]) -> Iterator[pa.RecordBatch]:
@@ -168,13 +170,6 @@ def _group_of(
     entries: list[Entry], owners: list[int], messages: list[Message], rescued: dict[int, tuple[str, bytes]]
 ) -> MessageGroup:
     return MessageGroup(entries, message_columns(np.array(owners, dtype=np.int64), messages), messages, rescued)
-
-
-def _without_value(entry: ParsedEntry) -> Message:
-    """Return a message without a value for an undecodable entry, with the times and sequence id of its metadata."""
-    metadata = entry.metadata
-    times = metadata.event_time, metadata.publish_time
-    return Message(-1, None, None, {}, *times, "", metadata.sequence_id, None, False, None, None, None)
 
 
 def _parts(entries: Iterable[Entry]) -> Iterator[list[Entry]]:

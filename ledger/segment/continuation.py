@@ -15,10 +15,10 @@ import os
 from pyspark_ledger.ledger import disk
 from pyspark_ledger.ledger.segment.index import AcknowledgedEnd, EntryPlace, IndexFile
 from pyspark_ledger.ledger.segment.recovery import RecoveredSegment
-from pyspark_ledger.ledger.segment.writer import SegmentWriter, SyncThrough
+from pyspark_ledger.ledger.segment.writer import SegmentDurability, SegmentWriter
 
 
-def continue_segment(recovered: RecoveredSegment, *, owner: str, sync_through: SyncThrough) -> SegmentWriter:
+def continue_segment(recovered: RecoveredSegment, *, owner: str, durability: SegmentDurability) -> SegmentWriter:
     """Return the writer of a recovered segment that has no sidecar yet.
 
     `owner` is the id of this creation of the ledger.
@@ -44,4 +44,4 @@ def continue_segment(recovered: RecoveredSegment, *, owner: str, sync_through: S
     except BaseException:
         os.close(fd)
         raise
-    return SegmentWriter.continued(fd, file, index, recovered.block_bytes, path.parent, sync_through)
+    return SegmentWriter.continued(fd, file, index, recovered.block_bytes, path.parent, durability)

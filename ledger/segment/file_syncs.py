@@ -142,7 +142,7 @@ class FileSyncs:
         def sync() -> None:
             error: OSError | None = OSError(errno.EIO, _UNKNOWN)
             try:
-                error = sync_file(fd)
+                error = disk.sync_result(fd)
             finally:
                 self._ended.append((number, error))
                 os.eventfd_write(self._event, 1)
@@ -150,17 +150,6 @@ class FileSyncs:
         if self._threads is None:
             self._threads = ThreadPoolExecutor(_THREADS, "sync-file")
         self._threads.submit(sync)
-
-
-def sync_file(fd: int) -> OSError | None:
-    """Sync a file on the calling thread. Return the error, or None. Any error counts as a failed sync."""
-    try:
-        disk.sync_data(fd)
-    except OSError as error:
-        return error
-    except Exception as error:  # noqa: BLE001 — returned to the owner of the file
-        return OSError(errno.EIO, f"the result of the sync is unknown: {error!r}")
-    return None
 
 
 def _call(number: int, *arguments: int) -> int:

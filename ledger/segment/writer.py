@@ -21,10 +21,10 @@ Invariants
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -89,7 +89,34 @@ def index_path(directory: Path, ledger_id: int) -> Path:
     return directory / f"{ledger_id}.index"
 
 
-SyncThrough = Callable[["SegmentWriter"], None]
+class SegmentDurability(Protocol):
+    """Place where the entries of segments become durable: the disk of their files, or the bucket of the store."""
+
+    in_bucket: bool
+    """Whether the next broker builds the file of an open segment from a bucket, and appends to it."""
+
+    def sync(self, writer: SegmentWriter) -> None:
+        """Make all written entries durable, between `begin_sync` and `end_sync` of the writer."""
+
+
+class LocalDisk:
+    """The disk of the files. A sync of the file makes its entries durable."""
+
+    in_bucket = False
+
+    def sync(self, writer: SegmentWriter) -> None:
+        """Sync the file. Raises OSError if the device fails."""
+        fd = writer.begin_sync()
+        try:
+            if fd >= 0:
+                disk.sync_data(fd)
+        except OSError as error:
+            writer.end_sync(error)
+            raise
+        writer.end_sync(None)
+
+
+LOCAL_DISK = LocalDisk()
 
 
 class SegmentWriter:
@@ -104,7 +131,7 @@ class SegmentWriter:
         block_bytes: int,
         *,
         sync: bool,
-        sync_through: SyncThrough | None = None,
+        durability: SegmentDurability,
     ) -> None:
         self.path = data_path(directory, index.ledger_id)
         self.ledger_id = index.ledger_id
@@ -113,7 +140,8 @@ class SegmentWriter:
         self._fd = fd
         self._file = file
         self._sync = sync
-        self._sync_through = sync_through
+        self._durability = durability
+        self._uses_device = sync and not durability.in_bucket
         self._syncing_end = self._synced_end = 0
         self._pending: list[EntryPlace] = []
         self._written = self._syncing = self._synced = 0
@@ -122,6 +150,11 @@ class SegmentWriter:
         self._reserved = 0
         self._step = min(PREALLOCATE_BYTES_MIN, block_bytes)
         self._failed: OSError | None = None
+        self.created_ms = self._age_from = 0
+        self.size = self.acknowledged_size = 0
+        """Bytes of all written entries without their stamps, and of the acknowledged entries with their stamps."""
+        self.given_up = False
+        """Whether no entry may be added, because an earlier write or sync has failed."""
 
     @classmethod
     def create(
@@ -134,14 +167,13 @@ class SegmentWriter:
         first_row: int = 0,
         preallocate_bytes: int = 0,
         sync: bool = True,
-        sync_through: SyncThrough | None = None,
+        durability: SegmentDurability = LOCAL_DISK,
         owner: str = "",
     ) -> SegmentWriter:
         """Create an empty segment, durable on return. After a failure no file is left.
 
-        `sync_through` replaces the sync of the device. `sync` calls this function with the writer. The function makes
-        the bytes of `unsynced` durable in another place. `owner` is the incarnation of the managed ledger: the id of
-        this creation of the ledger. The owner shows to which ledger a file belongs if the metadata do not list it.
+        `owner` is the incarnation of the managed ledger: the id of this creation of the ledger. The owner shows to
+        which ledger a file belongs if the metadata do not list it.
         """
         require_block_bytes(block_bytes)
         index = EntryIndex(ledger_id, first_row)
@@ -160,7 +192,7 @@ class SegmentWriter:
             os.close(fd)
             data_path(directory, ledger_id).unlink()
             raise
-        writer = cls(directory, fd, file, index, block_bytes, sync=sync, sync_through=sync_through)
+        writer = cls(directory, fd, file, index, block_bytes, sync=sync, durability=durability)
         try:
             writer.preallocate(preallocate_bytes)
             writer._write([pack_header(BlockHeader(block_bytes, 0))], 0, HEADER_BYTES)
@@ -193,6 +225,18 @@ class SegmentWriter:
         """File offset after the last written frame."""
         return self._end
 
+    def set_created(self, created_ms: int) -> None:
+        """Set the time from which `age` counts."""
+        self.created_ms = self._age_from = created_ms
+
+    def age(self, now_ms: int) -> int:
+        """Return the age in ms, never negative. Any thread may call this.
+
+        If the clock is set back, the age starts again at 0.
+        """
+        self._age_from = min(self._age_from, now_ms)
+        return now_ms - self._age_from
+
     def fits(self, entry_bytes: int) -> bool:
         """Return whether an entry of this size, with its stamp, fits into a block."""
         return entry_bytes <= entry_bytes_max(self.block_bytes)
@@ -218,32 +262,30 @@ class SegmentWriter:
         self._last = BrokerStamp(places[-1].timestamp_ms, places[-1].row_end)
         self._pending += places
         self._written += len(places)
+        self.size += sum([entry.size for entry in entries])
         return first
 
     @classmethod
     def continued(
-        cls, fd: int, file: IndexFile, index: EntryIndex, block_bytes: int, directory: Path, through: SyncThrough
+        cls,
+        fd: int,
+        file: IndexFile,
+        index: EntryIndex,
+        block_bytes: int,
+        directory: Path,
+        durability: SegmentDurability,
     ) -> SegmentWriter:
         """Return the writer of a segment whose entries are all durable in a bucket (`ledger.segment.continuation`)."""
-        writer = cls(directory, fd, file, index, block_bytes, sync=True, sync_through=through)
+        writer = cls(directory, fd, file, index, block_bytes, sync=True, durability=durability)
         writer._written = writer._syncing = writer._synced = index.count
         writer._end = writer._synced_end = writer._reserved = index.end_offset(index.count - 1)
         writer._last = writer._acknowledged_stamp()
+        writer.size = writer.acknowledged_size = index.size_bytes
         return writer
 
     def sync(self) -> None:
         """Make all written entries durable. Raises OSError if the device fails. Never repeats a failed sync."""
-        if self._sync_through is not None:
-            self._sync_through(self)
-            return
-        fd = self.begin_sync()
-        try:
-            if fd >= 0:
-                disk.sync_data(fd)
-        except OSError as error:
-            self.end_sync(error)
-            raise
-        self.end_sync(None)
+        self._durability.sync(self)
 
     def begin_sync(self, entries: int = -1, end_offset: int = -1) -> int:
         """Return the file descriptor, which the caller then syncs itself. Returns -1 for a segment without syncs.
@@ -269,11 +311,8 @@ class SegmentWriter:
         else:
             self._synced, self._synced_end = self._syncing, self._syncing_end
 
-    def acknowledge(self, entries: int | None = None) -> int:
-        """Make the first `entries` entries visible, by default all synced entries.
-
-        Return the bytes of the entries that became visible.
-        """
+    def acknowledge(self, entries: int | None = None) -> None:
+        """Make the first `entries` entries visible, by default all synced entries."""
         self._require_sound()
         entries = self._synced if entries is None else entries
         count = self.index.count
@@ -283,13 +322,17 @@ class SegmentWriter:
                 f"{self._synced} are synced"
             )
         if entries == count:
-            return 0
+            return
         places = self._pending[: entries - count]
         self._file.append(places)
         self._file.acknowledge(AcknowledgedEnd(entries, _end_of(places[-1]), places[-1].row_end))
         self.index.append(places)
         del self._pending[: len(places)]
-        return sum(place.length for place in places)
+        self.acknowledged_size += sum([place.length for place in places])
+
+    def forget_unacknowledged(self) -> None:
+        """Truncate the file after its last acknowledged entry."""
+        self.truncate_to(self.index.count)
 
     def truncate_to(self, entries: int) -> None:
         """Keep only the first `entries` entries. Raises Refused if a removed entry is acknowledged."""
@@ -368,7 +411,7 @@ class SegmentWriter:
     def _write(self, buffers: Sequence[Buffer], offset: int, end: int) -> None:
         self._reserve(end)
         disk.write_all(self._fd, buffers, offset, self.path, end - offset)
-        if self._sync and self._sync_through is None and end - offset >= _WRITE_BACK_BYTES_MIN:
+        if self._uses_device and end - offset >= _WRITE_BACK_BYTES_MIN:
             disk.begin_sync(self._fd, offset, end - offset)
 
     def _reserve(self, upto: int) -> None:
@@ -378,7 +421,7 @@ class SegmentWriter:
         block_end = -(-upto // self.block_bytes) * self.block_bytes
         goal = min(max(upto, self._reserved + self._step), block_end)
         disk.preallocate(self._fd, self._reserved, goal - self._reserved, self.path)
-        if self._reserved and self._sync and self._sync_through is None:
+        if self._reserved and self._uses_device:
             disk.spread_extents(self._fd)
         self._reserved = goal
         self._step = min(2 * self._step, self.block_bytes)

@@ -1,7 +1,8 @@
 """All settings of a broker: reads them from a file, and prints the settings file and its reference.
 
 Rules
-- An unknown name is refused. The error names the most similar setting.
+- An unknown name is refused. The error names the most similar setting. `settings_file` states what is accepted from
+  Pulsar.
 - A value out of range is refused. The error states the value and the range.
 - These commands print `conf/broker.toml` and `docs/settings.md` from the declarations:
 
@@ -16,16 +17,16 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pyspark_ledger.ledger.errors import NotFound, Refused
-from pyspark_ledger.ledger.json_errors import JSON_FAULTS, json_fault
+from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.names import nearest
 from pyspark_ledger.ledger.settings.bucket import BucketSettings
-from pyspark_ledger.ledger.settings.cache import CACHE_ELSEWHERE, CacheSettings, EvictionSettings
+from pyspark_ledger.ledger.settings.cache import CacheSettings, EvictionSettings
 from pyspark_ledger.ledger.settings.cursor import CursorSettings
 from pyspark_ledger.ledger.settings.log import LogSettings
 from pyspark_ledger.ledger.settings.offload import OffloadSettings
 from pyspark_ledger.ledger.settings.service import ServiceSettings
-from pyspark_ledger.ledger.settings.setting import Setting, settings_of
+from pyspark_ledger.ledger.settings.setting import AT_ONCE, AT_START, FOR_NEW_LEDGERS, Setting, settings_of
+from pyspark_ledger.ledger.settings.settings_file import hint_instead, read_settings
 
 A = TypeVar("A")
 AREAS = (
@@ -38,6 +39,7 @@ AREAS = (
     ServiceSettings,
 )
 """Classes that declare settings, in the order of the settings file."""
+_EFFECTS = {AT_START: "restart", AT_ONCE: "at once", FOR_NEW_LEDGERS: "new ledgers"}
 SETTINGS: dict[str, Setting] = {name: setting for area in AREAS for name, setting in settings_of(area).items()}
 
 
@@ -49,21 +51,8 @@ class Settings(
 
     @classmethod
     def load(cls, path: Path) -> Settings:
-        """Load the settings of a TOML file. A setting that the file does not contain has its default."""
-        import tomllib  # imported here, because a broker without a settings file does not need it
-
-        try:
-            text = path.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            raise NotFound(f"there is no settings file {path}", hint="Omit the file to use the defaults") from None
-        except UnicodeDecodeError as wrong:
-            raise Refused(f"{path} is not TOML: {wrong}", hint="Save it as UTF-8") from wrong
-        except OSError as wrong:
-            raise Refused(f"settings file {path} cannot be read: {wrong.strerror}", hint="Name a file") from wrong
-        try:
-            return cls.of(tomllib.loads(text))
-        except JSON_FAULTS as wrong:
-            raise Refused(f"{path} is not TOML: {json_fault(wrong)}") from wrong
+        """Load the settings of a file. A setting that the file does not contain has its default."""
+        return cls.of(read_settings(path, SETTINGS))
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Settings:
@@ -85,9 +74,10 @@ def declared(name: str) -> Setting:
     """Return the declaration of a setting. Raises Refused for an unknown name, and names the most similar setting."""
     if name in SETTINGS:
         return SETTINGS[name]
+    if hint := hint_instead(name):
+        raise Refused(f"there is no setting {name!r}", hint=hint)
     near = nearest(name, SETTINGS)
-    meant = f"Did you mean {near!r}?" if near else "See conf/broker.toml"
-    raise Refused(f"there is no setting {name!r}", hint=CACHE_ELSEWHERE.get(name, meant))
+    raise Refused(f"there is no setting {name!r}", hint=f"Did you mean {near!r}?" if near else "See conf/broker.toml")
 
 
 def broker_toml() -> str:
@@ -118,14 +108,19 @@ def settings_reference() -> str:
         "",
         "The column *Effect* states when a new value takes effect:",
         "",
-        "- *at the next start*: change the file, and restart the broker.",
+        "- *restart*: change the file, and restart the broker.",
         "- *at once*: `ledger settings set NAME VALUE` changes the setting of a running broker. The store keeps this",
         "  value, which overrides the file, also after a restart. `ledger settings reset NAME` removes the value.",
-        "- *for new ledgers*: the broker reads the value when it starts. A ledger keeps the value with which it was",
-        "  created.",
+        "- *new ledgers*: as *restart*. A ledger keeps the value with which it was created.",
         "",
         "A setting with the same meaning as in Pulsar's `broker.conf` has the same name. The broker refuses an unknown",
-        "name and a value out of range. A switch is 0 or 1.",
+        "name and a value out of range. A switch is 0 or 1, or true or false in a file.",
+        "",
+        "You can also name a `broker.conf` of Pulsar: its file name must end in `.conf`. The broker logs one line with",
+        "the settings of Pulsar that have no effect here. It refuses a setting that asks for protection which this",
+        "broker does not have: for authentication, authorization, TLS, encryption, de-duplication, or more copies. To",
+        "do without, add the line `ignore=NAME,NAME`, or in TOML `ignore = ['NAME']`. Pulsar's switch",
+        "`cacheEvictionByExpectedReadCount` selects the policy `expected-reads` (true) or `slowest-reader` (false).",
     ]
     for area in AREAS:
         title = (area.__doc__ or "").rstrip(".")
@@ -133,8 +128,8 @@ def settings_reference() -> str:
             "",
             f"## {title}",
             "",
-            "| Setting | Default | Unit, range | Effect | Meaning |",
-            "|---|---|---|---|---|",
+            "| Setting | Default | Unit, range | Effect | Meaning | Who changes it |",
+            "|---|---|---|---|---|---|",
         ]
         lines += [_row(name, setting) for name, setting in settings_of(area).items()]
     return "\n".join(lines + _risk_reference()) + "\n"
@@ -166,7 +161,7 @@ def _risk_reference() -> list[str]:
 def _row(name: str, setting: Setting) -> str:
     allowed = setting.unit if setting.is_text else f"{setting.unit}, {setting.least} to {setting.most}"
     default = "-" if setting.default == "" else setting.default
-    return f"| `{name}` | {default} | {allowed} | {setting.effect} | {setting.reason} |"
+    return f"| `{name}` | {default} | {allowed} | {_EFFECTS[setting.effect]} | {setting.reason} | {setting.user} |"
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyspark_ledger.ledger.settings.setting import MIB, whole
+from pyspark_ledger.ledger.settings.setting import whole
 
 
 @dataclass(frozen=True)
@@ -19,28 +19,25 @@ class BucketSettings:
         "milliseconds",
         20,
         1_000,
-        "Time for which a store in a bucket collects entries and records before it puts them as one object of its log. "
-        "An entry is put at once if no other client appends.",
-    )
-    bucketPutsInFlight: int = whole(
-        8,
-        "objects",
-        1,
-        64,
-        "Maximum number of log objects whose puts are in flight. For an existing store a lower value has no effect, "
-        "because a broker that was replaced may still have puts in flight.",
+        "Time for which entries and records are collected before they are put as one object of the log. An entry is "
+        "put at once if no other client appends.",
+        user="operators who want fewer requests, or shorter acknowledgements",
     )
     bucketTakeoverMs: int = whole(
         30_000,
         "milliseconds",
         1_000,
         3_600_000,
-        "Another host may take over the store if the broker does not answer and the log gets no object for this time.",
+        "Another host may take over the store if the broker does not answer and puts no log object for this time.",
+        user="operators who want a faster take-over, or have long pauses",
     )
-    bucketSnapshotBytes: int = whole(
-        64 * MIB,
+    bucketCacheBytes: int = whole(
+        0,
         "bytes",
-        MIB,
-        16 * 1024 * MIB,
-        "A store in a bucket puts a snapshot of its records after its log has grown by this size.",
+        0,
+        1 << 60,
+        "Maximum size of the segments in the local directory. 0, and any greater value, means 8/10 of the space that "
+        "they use and that is free on the disk. Above 8/10 of the maximum, local copies of uploaded segments are "
+        "deleted. Above the maximum, appends wait for uploads.",
+        user="operators of a disk that other programs share",
     )

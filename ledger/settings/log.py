@@ -20,10 +20,10 @@ class LogSettings:
         "bytes",
         5 * MIB,
         1024 * MIB,
-        "Block size of a new managed ledger. A block is one part of an upload to object storage, and contains whole "
-        "entries. It therefore also limits the size of one entry. The minimum is 5 MiB, because S3 refuses smaller "
-        "parts. The block size of a ledger never changes.",
+        "Block size of a new ledger, which never changes. It limits the size of one entry. S3 refuses parts below 5 "
+        "MiB.",
         FOR_NEW_LEDGERS,
+        user="writers of entries above 64 MiB",
     )
     managedLedgerMaxEntriesPerLedger: int = whole(
         50_000,
@@ -31,17 +31,24 @@ class LogSettings:
         1,
         INT_MAX,
         "A segment with this many entries is sealed, and the log continues in a new segment.",
+        user="writers of many small entries, who want fewer segments",
     )
     managedLedgerMaxSizePerLedgerMbytes: int = whole(
-        2_048, "MiB", 1, 1024 * 1024, "A segment of this size is sealed, and the log continues in a new segment."
+        2_048,
+        "MiB",
+        1,
+        1024 * 1024,
+        "A segment of this size is sealed, and the log continues in a new segment.",
+        user="operators of a small disk, who want segments deleted sooner",
     )
     managedLedgerMaxLedgerRolloverTimeMinutes: int = whole(
         240,
         "minutes",
         0,
         INT_MAX,
-        "A segment of this age is sealed if it has an entry. The broker adds up to a twentieth to the age, so that "
-        "not all ledgers roll over at once. 0: no segment is sealed by age.",
+        "A segment of this age, plus up to a twentieth of it, is sealed if it has an entry. 0: no segment is sealed "
+        "by age.",
+        user="operators who want slow ledgers offloaded or published sooner",
     )
     managedLedgerMinLedgerRolloverTimeMinutes: int = whole(
         0,
@@ -49,18 +56,18 @@ class LogSettings:
         0,
         INT_MAX,
         "No segment is sealed before this age, even if it is full. Pulsar's default is 10, which saves writes to its "
-        "metadata cluster. The default here is 0: a segment costs one row of a local database, and only a sealed "
-        "segment can be offloaded.",
+        "metadata.",
+        user="operators who keep Pulsar's minimum age",
     )
     defaultRetentionTimeInMinutes: int = whole(
         -1,
         "minutes",
         -1,
         INT_MAX,
-        "Time for which a sealed segment is kept after it was sealed, even if every cursor has read it. A segment is "
-        "deleted when this limit or defaultRetentionSizeInMB allows it. -1: no segment is deleted by age. Pulsar's "
-        "default is 0 for both limits, so it deletes what every cursor has read. With that default, the rows of a "
-        "batch job would be deleted, because no cursor protects them.",
+        "Time for which a segment is kept after it was sealed, even if every cursor has read it. A segment is deleted "
+        "when this limit or defaultRetentionSizeInMB allows it. -1: no segment is deleted by age. With Pulsar's "
+        "default, 0 for both, the rows of a batch job would be deleted, because no cursor protects them.",
+        user="operators whose disk or law limits the age of rows",
     )
     defaultRetentionSizeInMB: int = whole(
         -1,
@@ -69,23 +76,18 @@ class LogSettings:
         INT_MAX,
         "A segment that every cursor has read is deleted if all later segments of its ledger together have at least "
         "this size. -1: no segment is deleted by size.",
-    )
-    retentionCheckIntervalInSeconds: int = whole(
-        120,
-        "seconds",
-        1,
-        24 * 3600,
-        "Interval at which the broker seals segments by age, deletes segments by retention, and starts due offloads.",
+        user="operators whose disk limits the size of ledgers",
     )
     retentionWaitsForOffload: int = switch(
         0,
-        "1: retention deletes only offloaded segments, if the ledger offloads segments automatically. It therefore "
-        "deletes nothing while object storage is unreachable.",
+        "1: if the ledger offloads automatically, retention deletes only offloaded segments.",
+        user="owners of rows that object storage must have before deletion",
     )
     deleteAfterPublish: int = switch(
         0,
-        "1: a segment that every cursor has read is deleted when it is published to all Delta tables of its ledger. "
-        "The broker deletes both the local copy and the copy in object storage.",
+        "1: a segment that every cursor has read is deleted, also in object storage, when it is published to all "
+        "Delta tables of its ledger.",
+        user="publishers whose history is in Delta",
     )
     stagingRetentionSeconds: int = whole(
         7 * 24 * 3600,
@@ -93,29 +95,24 @@ class LogSettings:
         60,
         TEN_YEARS_SECONDS,
         "Time for which the broker keeps staged rows that were not committed, in case Spark repeats their batch.",
+        user="operators of a small disk with many failing batches",
     )
     stagedPartPromotionMinBytes: int = whole(
         32 * MIB,
         "bytes",
         -1,
         INT_MAX,
-        "A staged part of at least this size becomes a segment of its ledger when its batch is committed. Smaller "
-        "parts are copied into the open segment. -1: every part is copied. If the store is in a bucket, the task puts "
-        "a part of this size into the bucket itself.",
-    )
-    brokerDeduplicationMaxNumberOfProducers: int = whole(
-        10_000,
-        "producers",
-        1,
-        1_000_000,
-        "Maximum number of producers whose sequence ids a ledger with de-duplication remembers. Above the limit the "
-        "broker forgets the producers that have been silent for the longest time.",
+        "A staged part of at least this size becomes a segment when its batch is committed. Smaller parts are copied "
+        "into the open segment. -1: every part is copied. For a store in a bucket, the task puts a part of this size "
+        "into the bucket itself.",
+        user="writers of large batches on a disk that copies slowly",
     )
     brokerDeduplicationProducerInactivityTimeoutMinutes: int = whole(
         360,
         "minutes",
         1,
         TEN_YEARS_SECONDS // 60,
-        "When the broker seals the open segment, it forgets each producer that was silent for this time. If such a "
-        "producer then repeats a message, the ledger stores the message twice.",
+        "At a rollover, the broker forgets each producer that was silent for this time. A message that such a "
+        "producer repeats is stored twice.",
+        user="operators of producers that pause for more than six hours",
     )

@@ -1,12 +1,13 @@
 """Declarations of settings, and the types of whole numbers in requests.
 
     class ServiceSettings:                                              one class for each area
-        maxWaitMillis: int = whole(60_000, "milliseconds", 0, 100_000, "…", AT_ONCE)
+        metricsLedgersMax: int = whole(1_000, "ledgers", 0, 100_000, "…", AT_ONCE, user="operators of …")
 
-The arguments are the default, the unit, the least and the greatest value, the reason, and when a new value takes
-effect.
+The arguments are the default, the unit, the least and the greatest value, the reason, when a new value takes effect,
+and who changes it.
 
 Rules
+- A setting has a user who would change it. A value that nobody would change is a constant in the code.
 - A setting is declared once, as a field of the class of its area. `settings_of` returns the declarations of a class.
   `ledger.settings.broker` joins the areas.
 - A setting has the name that it has in Pulsar's broker.conf, if it has the same meaning.
@@ -49,6 +50,8 @@ class Setting:
     settings set` changes the value. With "for new ledgers" the broker reads the value when it starts. The value then
     applies to ledgers that are created from then on.
 
+    `user` names who changes the value.
+
     `risk` completes the sentence "Another value …" for a value that names code, a file, an address or an identity.
     """
 
@@ -59,6 +62,7 @@ class Setting:
     least: int = 0
     most: int = 0
     choices: tuple[str, ...] = ()
+    user: str = ""
     risk: str = ""
     name: str = ""
 
@@ -73,6 +77,11 @@ class Setting:
     def is_text(self) -> bool:
         """Whether the value is a text. Otherwise it is a whole number."""
         return isinstance(self.default, str)
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether the value is 0 or 1."""
+        return self.unit == _SWITCH
 
     @property
     def live(self) -> bool:
@@ -114,14 +123,14 @@ class Setting:
             )
 
 
-def whole(default: int, unit: str, least: int, most: int, reason: str, effect: Effect = AT_START) -> int:
+def whole(default: int, unit: str, least: int, most: int, reason: str, effect: Effect = AT_START, *, user: str) -> int:
     """Declare a setting that is a whole number."""
-    return field(default=default, metadata={"": Setting(default, unit, reason, effect, least, most)})
+    return field(default=default, metadata={"": Setting(default, unit, reason, effect, least, most, user=user)})
 
 
-def switch(default: int, reason: str, effect: Effect = AT_START) -> int:
+def switch(default: int, reason: str, effect: Effect = AT_START, *, user: str) -> int:
     """Declare a setting that is 0 or 1."""
-    return whole(default, _SWITCH, 0, 1, reason, effect)
+    return whole(default, _SWITCH, 0, 1, reason, effect, user=user)
 
 
 def text(
@@ -131,10 +140,12 @@ def text(
     *,
     default: str = "",
     choices: tuple[str, ...] = (),
+    user: str,
     risk: str = "",
 ) -> str:
     """Declare a setting that is a text."""
-    return field(default=default, metadata={"": Setting(default, kind, reason, effect, choices=choices, risk=risk)})
+    declared = Setting(default, kind, reason, effect, choices=choices, user=user, risk=risk)
+    return field(default=default, metadata={"": declared})
 
 
 def settings_of(area: type[Any]) -> dict[str, Setting]:

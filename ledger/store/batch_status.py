@@ -17,6 +17,7 @@ from typing import Protocol
 import msgspec
 
 from pyspark_ledger.ledger.clock import Clock
+from pyspark_ledger.ledger.cursor.cursors import CursorTable
 from pyspark_ledger.ledger.errors import NotFound
 from pyspark_ledger.ledger.names import canonical_name
 from pyspark_ledger.ledger.position import EARLIEST, Position, PositionRange
@@ -37,17 +38,11 @@ class ReadableLog(Protocol):
     def split(self, range_: PositionRange, target_bytes: int, max_parts: int) -> list[reads.SplitPart]: ...
 
 
-class ReadableCursors(Protocol):
-    """Methods of a store's cursors that these calls use."""
-
-    def acknowledged(self, ledger: str, name: str, start: Position) -> PositionSet | None: ...
-
-
 class ReadableStore(Protocol):
     """Store of a broker, or a store that is opened for reading."""
 
     @property
-    def cursors(self) -> ReadableCursors: ...
+    def cursors(self) -> CursorTable: ...
     def logs(self, name: str) -> Sequence[str]: ...
     def ledger(self, name: str) -> ReadableLog: ...
     def get_schema(self, request: GetSchema) -> SchemaVersion: ...

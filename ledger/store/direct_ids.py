@@ -28,7 +28,7 @@ from typing import NamedTuple
 from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
 from pyspark_ledger.ledger.metadata.records import Metadata
 from pyspark_ledger.ledger.protocol.commits import CommitRun, OpenUpload
-from pyspark_ledger.ledger.tiering.direct_objects import DirectKey
+from pyspark_ledger.ledger.segment.object_names import ObjectKey
 
 _TASKS = 4_096
 _BATCHES_AHEAD = 16
@@ -49,7 +49,7 @@ class _Owner(NamedTuple):
 
 class _Reservation(NamedTuple):
     ids: range
-    keys: list[DirectKey]
+    keys: list[ObjectKey]
 
 
 class DirectIds:
@@ -62,26 +62,26 @@ class DirectIds:
         self._ahead = range(0)  # ids that are reserved for later groups
         self._reserved: OrderedDict[_Owner, _Reservation] = OrderedDict()
 
-    def of_task(self, request: OpenUpload, ledger: ManagedLedger) -> DirectKey:
+    def of_task(self, request: OpenUpload, ledger: ManagedLedger) -> ObjectKey:
         """Return a new key for a task."""
         group, offset = divmod(request.task, _TASKS)
         owner = _Owner(request.query, request.batch, ledger.name, group)
         with self._lock:
             reservation = self._reserved.get(owner) or self._reserve(owner, ledger)
-            key = DirectKey(uuid.UUID(self._new_id()), reservation.ids[offset])
+            key = ObjectKey(uuid.UUID(self._new_id()), reservation.ids[offset])
             reservation.keys.append(key)
         return key
 
-    def of_copies(self, run: CommitRun, ledger: ManagedLedger, count: int) -> list[DirectKey]:
+    def of_copies(self, run: CommitRun, ledger: ManagedLedger, count: int) -> list[ObjectKey]:
         """Return new keys for the copies of a batch's objects, with consecutive ids above all ids of the store."""
         first = self._metadata.reserve_ledger_ids(count)
-        keys = [DirectKey(uuid.UUID(self._new_id()), ledger_id) for ledger_id in range(first, first + count)]
+        keys = [ObjectKey(uuid.UUID(self._new_id()), ledger_id) for ledger_id in range(first, first + count)]
         self._add(run, ledger, keys)
         return keys
 
-    def of_joined(self, run: CommitRun, ledger: ManagedLedger, ledger_id: int) -> DirectKey:
+    def of_joined(self, run: CommitRun, ledger: ManagedLedger, ledger_id: int) -> ObjectKey:
         """Return a new key, with the id `ledger_id`, for an object into which small parts are joined."""
-        key = DirectKey(uuid.UUID(self._new_id()), ledger_id)
+        key = ObjectKey(uuid.UUID(self._new_id()), ledger_id)
         self._add(run, ledger, [key])
         return key
 
@@ -91,7 +91,7 @@ class DirectIds:
             owners = self._owners(run, ledger.name)
             return [self._reserved[owner].ids for owner in owners if owner.batch == run.batch]
 
-    def take(self, run: CommitRun, name: str) -> list[DirectKey]:
+    def take(self, run: CommitRun, name: str) -> list[ObjectKey]:
         """Remove the reservations of a committed batch and of earlier batches of its query. Return their keys."""
         with self._lock:
             return [key for owner in self._owners(run, name) for key in self._reserved.pop(owner).keys]
@@ -109,7 +109,7 @@ class DirectIds:
         ids, self._ahead = self._ahead[:_TASKS], self._ahead[_TASKS:]
         return self._put(owner, _Reservation(ids, []))
 
-    def _add(self, run: CommitRun, ledger: ManagedLedger, keys: list[DirectKey]) -> None:
+    def _add(self, run: CommitRun, ledger: ManagedLedger, keys: list[ObjectKey]) -> None:
         """Remember keys that the broker makes at the commit."""
         owner = _Owner(run.query, run.batch, ledger.name, None)
         with self._lock:

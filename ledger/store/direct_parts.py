@@ -22,7 +22,7 @@ Rules
 - A sweep leaves out the objects of a commit in progress, however long the commit takes. It also leaves out the objects
   that the broker makes for a commit, until the commit succeeds or the broker ends.
 - The ids of a ledger's segments must rise. If the ledger has got a higher id meanwhile, the objects are copied to new
-  ids. This is done before the run is queued, because appends to the ledger wait for a queued run.
+  ids, and the run is queued again. Appends to the ledger wait for a queued run, but not for the copies.
 """
 
 from __future__ import annotations
@@ -49,9 +49,10 @@ from pyspark_ledger.ledger.metadata.unwanted_files import UnwantedObjects
 from pyspark_ledger.ledger.metrics.part_counter import PartCounter
 from pyspark_ledger.ledger.protocol.commits import CommitRun, OpenUpload, PartRun, PutObject, StagedPart, UploadTarget
 from pyspark_ledger.ledger.segment.index import Integers
+from pyspark_ledger.ledger.segment.object_names import ObjectKey
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.store.direct_ids import DirectIds
-from pyspark_ledger.ledger.tiering.direct_objects import DirectKey, DirectObjects
+from pyspark_ledger.ledger.tiering.direct_objects import DirectObjects, direct_metadata
 from pyspark_ledger.ledger.tiering.offloader import LedgerOffloader
 from pyspark_ledger.ledger.tiering.recorded_segment import extra_metadata
 
@@ -111,10 +112,10 @@ class DirectParts:
             return UploadTarget()
         ledger = self._ledger(request.ledger)
         key = self._ids.of_task(request, ledger)
-        return UploadTarget(objects.access, str(key.attempt), key.ledger_id, self._user_metadata(objects, ledger))
+        return UploadTarget(objects.access, str(key.attempt), key.ledger_id, self._user_metadata(ledger))
 
-    def _user_metadata(self, objects: DirectObjects, ledger: ManagedLedger) -> dict[str, str]:
-        return objects.metadata(extra_metadata(self._metadata, ledger.name), self._epoch)
+    def _user_metadata(self, ledger: ManagedLedger) -> dict[str, str]:
+        return direct_metadata(extra_metadata(self._metadata, ledger.name), self._epoch)
 
     @contextmanager
     def withheld(self, *runs: CommitRun) -> Iterator[None]:
@@ -151,8 +152,7 @@ class DirectParts:
                 part = self._joined(objects, ledger, run, parts, key)
             segments.append(_segment(part, reserved))
         copy = partial(self._copied, objects, ledger, run)
-        direct = DirectRun(segments, self._offloader().driver, copy)  # type: ignore[misc]  # `_present` has checked it
-        return direct if direct.follows(ledger.highest_id) else direct.copied()
+        return DirectRun(segments, self._offloader().driver, copy)  # type: ignore[misc]  # `_present` has checked it
 
     def check(self, run: CommitRun, *, decided: bool = False) -> None:
         """Compare the size of each object of a run with the size that its task reported. Changes nothing."""
@@ -188,14 +188,14 @@ class DirectParts:
         found = list(objects.put_before(until_ms, kept()))
         self.counter.sweep(self._metadata.unwanted.put_unneeded(self._unwanted("", found), kept))
 
-    def _ledger_of(self, key: DirectKey) -> str | None:
+    def _ledger_of(self, key: ObjectKey) -> str | None:
         """Return the ledger whose segment is this object. Returns None if the object is no segment of the store."""
         name = self._metadata.segments.owner(key.ledger_id)
         row = None if name is None else self._metadata.segments.get(name, key.ledger_id)
         attempt = None if row is None else OffloadAttempt.of(row.listed())
         return name if attempt is not None and attempt.attempt == key.attempt else None
 
-    def _unwanted(self, name: str, keys: Iterable[DirectKey]) -> list[UnwantedObjects]:
+    def _unwanted(self, name: str, keys: Iterable[ObjectKey]) -> list[UnwantedObjects]:
         driver = self._offloader().driver  # type: ignore[misc]  # only a store with data objects has keys
         return [UnwantedObjects(name, key.ledger_id, key.attempt, driver) for key in keys]
 
@@ -220,7 +220,7 @@ class DirectParts:
             ) from None
         if found.size != part.length:
             raise Corrupt(f"the data object {part.part} has {found.size} bytes, its task reported {part.length}")
-        age_s, most_s = (self._clock() - found.put_ms) // 1000, self._settings.stagingRetentionSeconds // 2
+        age_s, most_s = (self._clock() - found.modified_ms) // 1000, self._settings.stagingRetentionSeconds // 2
         if age_s > most_s and not decided:
             raise Refused(
                 f"the data object {part.part} was put {age_s} s before its commit, at most {most_s} s are allowed",
@@ -228,7 +228,7 @@ class DirectParts:
             )
 
     def _joined(
-        self, objects: DirectObjects, ledger: ManagedLedger, run: CommitRun, parts: Sequence[StagedPart], key: DirectKey
+        self, objects: DirectObjects, ledger: ManagedLedger, run: CommitRun, parts: Sequence[StagedPart], key: ObjectKey
     ) -> StagedPart:
         """Put the entries of small parts as one object."""
         opened = [self._staging.open(part) for part in parts]
@@ -240,16 +240,16 @@ class DirectParts:
                 for entry in part.entries:
                     yield entry, entry_rows(parse_entry(entry, f"an entry of {part.path}").metadata)
 
-        return objects.put(key, self._user_metadata(objects, ledger), part_run, entries())
+        return objects.put(key, self._user_metadata(ledger), part_run, entries())
 
     def _copied(
         self, objects: DirectObjects, ledger: ManagedLedger, run: CommitRun, segments: Sequence[StagedObject]
     ) -> list[StagedObject]:
-        metadata, keys = self._user_metadata(objects, ledger), self._ids.of_copies(run, ledger, len(segments))
+        metadata, keys = self._user_metadata(ledger), self._ids.of_copies(run, ledger, len(segments))
         self._metadata.unwanted.withhold([key.attempt for key in keys])
 
-        def copy(segment: StagedObject, key: DirectKey) -> StagedObject:
-            objects.copy(DirectKey(segment.attempt, segment.ledger_id), key, metadata)
+        def copy(segment: StagedObject, key: ObjectKey) -> StagedObject:
+            objects.copy(ObjectKey(segment.attempt, segment.ledger_id), key, metadata)
             return replace(segment, attempt=key.attempt, ledger_id=key.ledger_id, reserved=True)
 
         with ThreadPoolExecutor(min(_THREADS, len(segments)), thread_name_prefix="copy") as pool:
@@ -289,9 +289,9 @@ def _object_parts(run: CommitRun) -> list[StagedPart]:
     return [part for part in run.parts if part.object is not None]
 
 
-def _key(part: StagedPart) -> DirectKey:
+def _key(part: StagedPart) -> ObjectKey:
     put = _put_of(part)
-    return DirectKey(uuid.UUID(put.attempt), put.ledger_id)
+    return ObjectKey(uuid.UUID(put.attempt), put.ledger_id)
 
 
 def _segment(part: StagedPart, reserved: Sequence[range]) -> StagedObject:

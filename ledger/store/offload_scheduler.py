@@ -2,14 +2,14 @@
 
 To *offload* a segment, a sealed file of a ledger, is to copy it to object storage. The id of a segment is `ledger_id`
 in the code, as in Pulsar. An *attempt* is one upload of a segment, named by a UUID. A *run* is the offload of several
-segments of one ledger. A *sweep* deletes *unwanted* objects: objects of incomplete attempts, and objects that no record
-names. A *direct segment* is a segment whose data object (its bytes) a Spark task put into the bucket itself. An *index
-object* states where the entries of a segment are in its data object.
+segments of one ledger. A *sweep* (`ledger.tiering.object_cleaner`) deletes *unwanted* objects: objects of incomplete
+attempts, and objects that no record names. No run waits for a sweep. A *direct segment* is a segment whose data object
+(its bytes) a Spark task put into the bucket itself. An *index object* states where its entries are in the data object.
 
     prepare       record a new attempt; list the objects of an earlier attempt as unwanted; a sweep deletes them
     offload       write the objects, the index object last
     complete      mark the attempt as complete in the segment's record, unless the record names another attempt by now
-    trim          delete the local data after the delay that the policy states (ledger.log.changes)
+    trim          delete the local data after the delay that the policy states (ledger.log.managed_ledger)
 
 After a crash before the end of "complete", the record has an incomplete attempt. The next sweep deletes its objects.
 
@@ -54,12 +54,14 @@ from pyspark_ledger.ledger.protocol.ledgers import OffloadPrefix, OffloadStatus
 from pyspark_ledger.ledger.protocol.metrics import OffloadMetrics
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.store.direct_indexes import DirectIndexes
+from pyspark_ledger.ledger.tiering.object_cleaner import ROUND_SECONDS, ObjectCleaner
 from pyspark_ledger.ledger.tiering.offloaded_schemas import schemas_to_offload
 from pyspark_ledger.ledger.tiering.offloader import LedgerOffloader, LocalSegment, OffloadCallbacks
 from pyspark_ledger.ledger.tiering.policy import OffloadCandidate, before, due, first_left
 from pyspark_ledger.ledger.tiering.recorded_segment import extra_metadata
 
 _DAY_MS = 24 * 3600 * 1000
+_STOP_SECONDS = 10
 _log = logging.getLogger(__name__)
 
 
@@ -105,8 +107,8 @@ class OffloadScheduler:
         ledger: Callable[[str], ManagedLedger],
         new_id: Callable[[], str],
         chunks: ChunkTable,
-        batch_objects: Callable[[], set[uuid.UUID]] = set,
-        list_unneeded: Callable[[Callable[[], set[uuid.UUID]]], None] = lambda _: None,
+        batch_objects: Callable[[], set[uuid.UUID]],
+        list_unneeded: Callable[[Callable[[], set[uuid.UUID]]], None],
     ) -> None:
         """Create the scheduler.
 
@@ -131,36 +133,48 @@ class OffloadScheduler:
         self._offloaded_segments = self._offloaded_bytes = self._failures = 0
         self._latencies = Latencies(LONG_BOUNDS)
         self.direct = DirectIndexes(metadata, ledger, offloader)
+        self.cleaner = ObjectCleaner(metadata, offloader, running=lambda: set(self._running), order=self.direct.order)
         self._indexes_due = self._stopped = False
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the background thread. It first deletes the objects of attempts that a crash interrupted."""
+        """Start the thread of the offloads and the thread that deletes objects."""
+        self.cleaner.start(self._list_old)
         self._thread = threading.Thread(target=self._work, name="offload", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Cancel all runs, and accept no further run."""
+        """Cancel all runs, and accept no further run.
+
+        An upload to a bucket that does not answer is left behind: the process ends, and the next broker repeats it.
+        """
+        self.cleaner.stop()
         with self._arrival:
             self._stopped = True
             for run in self._runs.values():
                 run.cancelled = True
             self._arrival.notify_all()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(_STOP_SECONDS)
+            if self._thread.is_alive():
+                _log.warning("an upload has not ended after %d s; the next broker repeats it", _STOP_SECONDS)
         with self._arrival:
             for run in self._waiting.values():
                 run.state = "cancelled"
             self._waiting.clear()
             self._arrival.notify_all()
 
-    def consider(self, name: str) -> None:
-        """Queue a run for the segments that are due by the ledger's policy, unless the ledger has a run."""
+    def consider(self, name: str) -> bool:
+        """Queue a run for the segments that are due by the ledger's policy, unless the ledger has a run.
+
+        Return whether a segment is due.
+        """
         ids = self._due(name)
         with self._arrival:
             earlier = self._runs.get(name)
             if ids and not self._stopped and (earlier is None or not earlier.active):
                 self._put(_Run(name, self._sizes(name, ids)))
+        return bool(ids)
 
     def offload(self, request: OffloadPrefix) -> OffloadStatus:
         """Start a run, cancel it, or sweep, as requested. Return the status."""
@@ -253,37 +267,6 @@ class OffloadScheduler:
             self._do(run)
             self._put_waiting()
 
-    def sweep(self) -> int:
-        """Delete the objects that the metadata list as unwanted. Return the number of their attempts."""
-        swept = 0
-        for gone in self._metadata.unwanted.all():
-            if gone.attempt in self._running:
-                continue
-            try:
-                with self.direct.order:  # otherwise an index object could be put after the deletion
-                    self._offloader().delete_offloaded(gone.ledger_id, gone.attempt, gone.driver)
-            except LedgerError as error:
-                _log.warning(
-                    "objects of segment %d of %s cannot be deleted yet: %s", gone.ledger_id, gone.ledger, error
-                )
-                continue
-            self._metadata.unwanted.remove(gone.attempt)
-            swept += 1
-        return swept
-
-    def sweep_left(self) -> None:
-        """Delete the objects of attempts that a crash interrupted.
-
-        Such an attempt stays in the segment's record until the next attempt for this segment is recorded.
-        """
-        for name, ledger_id, attempt in self._metadata.segments.attempts():
-            if attempt.complete or attempt.attempt in self._running:
-                continue
-            try:
-                self._offloader().delete_offloaded(ledger_id, attempt.attempt, attempt.driver)
-            except LedgerError as error:
-                _log.warning("objects of segment %d of %s cannot be deleted yet: %s", ledger_id, name, error)
-
     def _recorded(self) -> set[uuid.UUID]:
         """Return every attempt in a record, every running attempt, and the attempts that an unfinished batch needs.
 
@@ -302,8 +285,8 @@ class OffloadScheduler:
         orphans, driver = offloader.orphans(self._store_id, self._recorded, until_ms), offloader.driver
         unneeded = (UnwantedObjects("", *orphan, driver) for orphan in orphans)
         self._metadata.unwanted.put_unneeded(unneeded, self._recorded)
-        run.swept = self.sweep()
-        self.sweep_left()
+        run.swept = self.cleaner.sweep(rested=False)
+        self.cleaner.sweep_left()
         with self._arrival:
             earlier = self._runs.get(name)
             if earlier is None or not earlier.active:
@@ -323,20 +306,20 @@ class OffloadScheduler:
             return run
 
     def _work(self) -> None:
-        _guarded("objects of attempts before a crash cannot be deleted yet", self.sweep_left)
         _guarded("index objects of direct segments cannot be put yet", self.direct.add_marked)
         self._put_waiting()
         while True:
-            if self._clock() - self._listed_ms >= _DAY_MS:
-                self._listed_ms = self._clock()
-                _guarded("objects of tasks cannot be listed yet", lambda: self._list_unneeded(self._recorded))
-            _guarded("unwanted objects cannot be deleted yet", self.sweep)
             with self._arrival:
-                seconds = self._settings.retentionCheckIntervalInSeconds
-                self._arrival.wait_for(lambda: self._stopped or self._waiting or self._indexes_due, seconds)
+                self._arrival.wait_for(lambda: self._stopped or self._waiting or self._indexes_due, ROUND_SECONDS)
                 if self._stopped:
                     return
             self.round()
+
+    def _list_old(self) -> None:
+        """List old data objects of tasks as unwanted, once a day. Called by the thread of the cleaner."""
+        if self._clock() - self._listed_ms >= _DAY_MS:
+            self._listed_ms = self._clock()
+            self._list_unneeded(self._recorded)
 
     def _put_waiting(self) -> None:
         """Put the index objects of the queued ledgers. Never raises."""
@@ -394,7 +377,7 @@ class OffloadScheduler:
         self._running.add(attempt)
         try:
             local = log.prepare_offload(ledger_id, OffloadAttempt(attempt, offloader.driver))
-            self.sweep()
+            self.cleaner.wake()  # the objects of an earlier attempt are unwanted now
             if local is None:
                 return False
             with self._latencies.timed():

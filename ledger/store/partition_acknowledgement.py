@@ -23,7 +23,7 @@ from pyspark_ledger.ledger.names import canonical_name
 from pyspark_ledger.ledger.position import EARLIEST
 from pyspark_ledger.ledger.positions.bitset import Integers
 from pyspark_ledger.ledger.protocol.actions import AcknowledgeCommand
-from pyspark_ledger.ledger.protocol.cursors import CursorState, NameCursor
+from pyspark_ledger.ledger.protocol.cursors import CursorState, DescribeCursor
 from pyspark_ledger.ledger.store.store import Store
 
 Part = tuple[AcknowledgeCommand, Iterable[pa.RecordBatch]]
@@ -46,7 +46,7 @@ def parts_of(store: Store, command: AcknowledgeCommand, sent: Iterable[pa.Record
         own = np.array([ledger_id for ledger_id, owner in owners.items() if owner == log], dtype=np.int64)
         chosen = [lines for batch in batches if len(own) and (lines := _of_segments(batch, own)).num_rows]
         if chosen:
-            store.cursors.describe(NameCursor(log, command.cursor, precise=False))
+            store.cursors.describe(DescribeCursor(log, command.cursor, precise=False))
             if command.action == "nack":
                 store.deliveries.require_explicit(log, command.cursor)
             store.acknowledgements.require_positions(chosen, snapshot)
@@ -74,7 +74,7 @@ def whole_state(store: Store, command: AcknowledgeCommand, states: Sequence[Curs
     if logs == [canonical_name(command.ledger)]:
         return states[0]
     partitions = [log for log in logs if store.cursors.exists(log, command.cursor)]
-    described = [store.cursors.describe(NameCursor(log, command.cursor, precise=False)) for log in partitions]
+    described = [store.cursors.describe(DescribeCursor(log, command.cursor, precise=False)) for log in partitions]
     return CursorState(
         canonical_name(command.ledger),
         command.cursor,

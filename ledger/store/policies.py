@@ -29,7 +29,7 @@ from pyspark_ledger.ledger.settings.broker import Settings
 
 
 class PolicyService:
-    """Policies of a store. `opened` returns the open ledgers."""
+    """Policies of a store. `opened` returns the open ledgers. `changed` is called after each change."""
 
     def __init__(
         self,
@@ -37,11 +37,13 @@ class PolicyService:
         settings: Settings,
         existing: Callable[[str], str],
         opened: Callable[[], Iterable[ManagedLedger]],
+        changed: Callable[[], None],
     ) -> None:
         self._metadata = metadata
         self._settings = settings
         self._existing = existing
         self._opened = opened
+        self._changed = changed
 
     def change(self, request: ChangePolicy) -> Policies:
         """Set and remove policies of a ledger or a namespace. Return all its policies."""
@@ -66,6 +68,7 @@ class PolicyService:
             for ledger in self._opened():
                 if scope in (namespace_of(ledger.name), *scopes_of(ledger.name)):
                     ledger.refresh_policy()
+            self._changed()
         return self._policies(scope, namespace=request.namespace)
 
     def _policies(self, scope: str, *, namespace: bool) -> Policies:

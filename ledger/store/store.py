@@ -31,7 +31,7 @@ import msgspec
 
 from pyspark_ledger.ledger import disk
 from pyspark_ledger.ledger.clock import Clock, new_id
-from pyspark_ledger.ledger.cursor.acknowledgements import AcknowledgementTable, cursor_log_form
+from pyspark_ledger.ledger.cursor.acknowledgements import ROLLOVER_MS, AcknowledgementTable, cursor_log_form
 from pyspark_ledger.ledger.cursor.cursor_acknowledgements import CursorPlace
 from pyspark_ledger.ledger.cursor.cursors import CursorTable
 from pyspark_ledger.ledger.cursor.deliveries import DeliveryTable
@@ -48,7 +48,7 @@ from pyspark_ledger.ledger.message.run_marker import CommittedBatch
 from pyspark_ledger.ledger.message.schema.registration import require_successor
 from pyspark_ledger.ledger.metadata.owner import require_owner
 from pyspark_ledger.ledger.metadata.records import Metadata
-from pyspark_ledger.ledger.metadata.unwanted_files import UnwantedFiles
+from pyspark_ledger.ledger.metadata.unwanted_files import UnwantedFiles, require_allocated, unknown_files
 from pyspark_ledger.ledger.metrics.latencies import Latencies
 from pyspark_ledger.ledger.names import (
     canonical_name,
@@ -68,35 +68,30 @@ from pyspark_ledger.ledger.ownership import (
     require_trusted,
 )
 from pyspark_ledger.ledger.protocol.actions import (
+    ChangePartitions,
     CreateLedger,
     GetSchema,
     LedgerDescription,
     RegisterSchema,
     SchemaVersion,
 )
-from pyspark_ledger.ledger.protocol.commits import (
-    CommitRun,
-    CommittedRun,
-    OpenUpload,
-    StagingPlace,
-    UploadTarget,
-)
-from pyspark_ledger.ledger.protocol.ledgers import DEDUPLICATION_ENABLED, ChangePartitions
+from pyspark_ledger.ledger.protocol.ledgers import DEDUPLICATION_ENABLED
 from pyspark_ledger.ledger.segment.format import require_block_bytes
-from pyspark_ledger.ledger.segment.writer import SyncThrough
 from pyspark_ledger.ledger.settings.broker import Settings
+from pyspark_ledger.ledger.store.commits import BatchCommits
 from pyspark_ledger.ledger.store.direct_parts import DirectParts
 from pyspark_ledger.ledger.store.maintenance import BackgroundTasks
-from pyspark_ledger.ledger.store.multi_ledger_commit import ManifestCommits
 from pyspark_ledger.ledger.store.offload_scheduler import OffloadScheduler
 from pyspark_ledger.ledger.store.partitions import PartitionTable
 from pyspark_ledger.ledger.store.policies import PolicyService
-from pyspark_ledger.ledger.store.single_ledger_commit import RunCommits
-from pyspark_ledger.ledger.tiering.loader import OffloaderChoice, no_offloader
+from pyspark_ledger.ledger.tiering.offloader_choice import OffloaderChoice, no_offloader
 from pyspark_ledger.ledger.transport.moved_store import METADATA, require_not_moved
 
 _DRAINING_THREADS = 16
 _log = logging.getLogger(__name__)
+
+Watch = Callable[["Store"], LogWatch | None]
+"""Creates the observer of a store's logs."""
 
 
 class Store:
@@ -110,19 +105,37 @@ class Store:
         settings: Settings,
         clock: Clock,
         offloader: OffloaderChoice,
-        watch: Callable[[Store], LogWatch | None],
+        watch: Watch,
         durability: StoreDurability,
     ) -> None:
         self.path = path
-        self.store_id = metadata.store_record().store_id
+        record = metadata.store_record()
+        self.store_id, self.former = record.store_id, record.former
         self.epoch = metadata.bump_epoch()
+        self.require_ours = metadata.require_ours
+        """Raises Fenced if another broker has taken the store over."""
         self.files = UnwantedFiles(path / "ledgers", metadata.unwanted_files)
-        chunks, sync = ChunkTable(), durability.sync_through
-        place = _cursor_place(path / "ledgers", metadata, settings, clock, self.files, sync)
+        chunks = ChunkTable()
+        place = CursorPlace(
+            path / "ledgers",
+            self.store_id,
+            cursor_log_form(settings),
+            ROLLOVER_MS,
+            clock,
+            metadata.allocate_ledger_id,
+            self.files.delete,
+            durability,
+        )
         self.acknowledgements = AcknowledgementTable(metadata, place, settings, chunks)
         self.deliveries = DeliveryTable(metadata, clock, self.snapshot, self.acknowledgements)
         self.cursors = CursorTable(
-            metadata, clock, self.snapshot, self.acknowledgements, chunks, self.deliveries.forgetting
+            metadata,
+            clock,
+            self.snapshot,
+            self.acknowledgements,
+            chunks,
+            lambda name: self.ledger(name).trimming,
+            self.deliveries.forgetting,
         )
         self.partitions = PartitionTable(metadata, new_id)
         self._lock_held = lock
@@ -138,22 +151,17 @@ class Store:
         self._opened: dict[str, ManagedLedger] = {}
         self._watch = watch(self)
         self.policies = PolicyService(
-            metadata, settings, lambda name: self._require_exists(canonical_name(name)), self.opened
-        )
-        self.offloads = self._offload_scheduler(offloader, settings, chunks)
-        self.upkeep = BackgroundTasks(
             metadata,
             settings,
-            clock,
-            opened=self.opened,
-            ledger=self.ledger,
-            offload_due=self.offloads.consider,
-            offloading=offloader.has_target,
-            forget_deleted=self.files.forget_deleted,
+            lambda name: self._require_exists(canonical_name(name)),
+            self.opened,
+            lambda: self.upkeep.recheck(),  # noqa: PLW0108 — `upkeep` is created later
         )
+        self.offloads = self._offload_scheduler(offloader, settings, chunks)
+        self.upkeep = self._background_tasks(offloader)
         self._context = LogContext(
             self.store_id,
-            self.epoch,
+            self.require_ours,
             path / "ledgers",
             metadata,
             settings,
@@ -161,21 +169,33 @@ class Store:
             self._executor,
             self._sync_pool,
             self.upkeep.sealed,
+            self.upkeep.due.put,
             self._unlisted,
             self._watch.moved if self._watch is not None else _unwatched,
             offloader,
             offloader.prefers_remote,
             chunks,
-            sync_through=sync,
+            durability=durability,
         )
         self._opening = threading.Lock()
         self._leaving = False
         self.direct = self._direct_parts(offloader, settings)
-        self.commits = ManifestCommits(metadata.manifests, self._staging, self.direct, self.ledger, clock)
-        self.runs = RunCommits(self._staging, self.direct, self.commits, self.ledger)
+        self.commits = BatchCommits(metadata.manifests, self._staging, self.direct, self.ledger, clock)
         # Committed batches are finished before the sweep, because the sweep deletes staged files.
         finished = self.commits.finish_all()
         self._sweep(staging=finished)
+
+    def _background_tasks(self, offloader: OffloaderChoice) -> BackgroundTasks:
+        return BackgroundTasks(
+            self.metadata,
+            self._settings,
+            self._clock,
+            opened=self.opened_ledger,
+            ledger=self.ledger,
+            offload_due=self.offloads.consider,
+            offloading=offloader.has_target,
+            forget_deleted=self.files.forget_deleted,
+        )
 
     def _offload_scheduler(
         self, offloader: OffloaderChoice, settings: Settings, chunks: ChunkTable
@@ -195,7 +215,7 @@ class Store:
 
     def _direct_parts(self, offloader: OffloaderChoice, settings: Settings) -> DirectParts:
         """Return the part of the store that accepts data objects from Spark tasks. Only a store in a bucket does so."""
-        in_bucket = self._context.sync_through is not None and offloader.has_target()
+        in_bucket = self._context.durability.in_bucket and offloader.has_target()
         return DirectParts(
             self.metadata,
             settings,
@@ -231,9 +251,9 @@ class Store:
         settings: Settings,
         clock: Clock,
         create: bool = False,
-        take_over: OwnerChange | bool = False,
+        take_over: OwnerChange | None = None,
         offloader: OffloaderChoice | None = None,
-        watch: Callable[[Store], LogWatch | None] = lambda _: None,
+        watch: Watch = lambda _: None,
         durability: StoreDurability | None = None,
         lock: StoreLock | None = None,
     ) -> Self:
@@ -242,7 +262,7 @@ class Store:
         `lock` is the lock of the directory, if the caller has acquired it already. `durability` makes entries and
         records durable; by default they are synced to the disk. `watch` creates the observer of the store's logs. The
         observer must not call the store before `open` returns. `take_over` says why the store belongs to another
-        broker, host or directory. True means another broker.
+        broker, host or directory.
 
         Raises NotFound if there is no store. Unless `take_over` permits it, raises Refused if another broker owns the
         store, or if it belongs to another host or directory. Also raises Refused if other users can write to it, and in
@@ -265,12 +285,11 @@ class Store:
         disk.require_suitable(path)
         if not exists:
             disk.sync_names_above(path)
-        change = (OwnerChange.BROKER if take_over is True else take_over) or None
-        lock = lock or StoreLock.acquire(path, take_over=change is OwnerChange.BROKER)
+        lock = lock or StoreLock.acquire(path, take_over=take_over is OwnerChange.BROKER)
         try:
             for name in ("ledgers", "staging"):
                 disk.make_directory(path / name)
-            metadata = cls._metadata_of(path, exists, clock, durability.replica, change)
+            metadata = cls._metadata_of(path, exists, clock, durability.replica, take_over)
         except BaseException:
             lock.release()
             raise
@@ -291,6 +310,10 @@ class Store:
             return Metadata.create(path / METADATA, new_id(), host, clock)
         metadata = Metadata.open(path / METADATA, clock, replica=replica)
         try:
+            if change is not None:  # an accepted change also allocates segment ids, and would hide such a file
+                directory, unwanted = path / "ledgers", metadata.unwanted_files.all()
+                unknown = unknown_files(directory, metadata.ledger_ids(), unwanted)
+                require_allocated(unknown, directory, metadata.next_ledger_id())
             require_owner(metadata, path, host, change, new_id)
         except BaseException:
             metadata.close()
@@ -353,7 +376,7 @@ class Store:
 
     def _require_durability(self, request: CreateLedger) -> None:
         """Raise Refused if a ledger of a store in a bucket would acknowledge entries that are not in the bucket yet."""
-        if request.durability != "fsync" and self._context.sync_through is not None:
+        if request.durability != "fsync" and self._context.durability.in_bucket:
             raise Refused(
                 f"ledger {request.name!r} has durability {request.durability!r}, a store in a bucket acknowledges "
                 "nothing before it is in the bucket",
@@ -423,7 +446,7 @@ class Store:
                 schema_version=self.metadata.schema(name, -1)[0],
             )
         local = "os" if described.properties.get(DURABILITY) == "os" else "fsync"
-        durability = local if self._context.sync_through is None else "bucket"
+        durability = "bucket" if self._context.durability.in_bucket else local
         return msgspec.structs.replace(described, durability=durability, upload_from=self.direct.upload_from)
 
     def get_schema(self, request: GetSchema) -> SchemaVersion:
@@ -440,25 +463,6 @@ class Store:
         name = self._require_exists(canonical_name(request.name))
         check = partial(require_successor, request.arrow_schema, name)
         return SchemaVersion(name, *self.metadata.register_schema(name, request.arrow_schema, request.after, check))
-
-    def open_upload(self, request: OpenUpload) -> UploadTarget:
-        """Return the key under which a task puts its part for a ledger into the bucket of the store."""
-        return self.direct.place(request)
-
-    def open_part(self, query: str, batch: int) -> StagingPlace:
-        """Create a staged part, the file for the rows of one attempt of a task."""
-        return self._staging.place(query, batch)
-
-    def commit(self, request: CommitRun) -> CommittedRun:
-        """Append staged parts as one run (contiguous entries of one batch), and wait until it is durable.
-
-        The run is appended exactly once for each ledger, query and batch.
-        """
-        return self.runs.commit(request)
-
-    def require_ours(self) -> None:
-        """Raise Fenced if another broker has taken the store over."""
-        self.metadata.require_epoch(self.epoch)
 
     def is_deleted(self) -> bool:
         """Return whether the store's files were deleted. Its directory may be there again, with other files."""
@@ -546,18 +550,3 @@ def _left_by_create(path: Path) -> bool:
         "metadata.sqlite.new",
         "metadata.sqlite.new-journal",
     }
-
-
-def _cursor_place(
-    ledgers: Path,
-    metadata: Metadata,
-    settings: Settings,
-    clock: Clock,
-    files: UnwantedFiles,
-    sync_through: SyncThrough | None,
-) -> CursorPlace:
-    """Return the place of the logs in which cursors store their state, and the objects that these logs need."""
-    rollover_ms = settings.managedLedgerCursorRolloverTimeInSeconds * 1000
-    store_id = metadata.store_record().store_id
-    form, allocate = cursor_log_form(settings), metadata.allocate_ledger_id
-    return CursorPlace(ledgers, store_id, form, rollover_ms, clock, allocate, files.delete, sync_through)

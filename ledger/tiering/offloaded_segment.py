@@ -19,7 +19,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from pyspark_ledger.ledger.errors import DataLoss, LedgerError, NotFound, Unavailable
+from pyspark_ledger.ledger.errors import DataLoss, LedgerError, NotFound, Unavailable, Unsupported
 from pyspark_ledger.ledger.metadata.offload_records import OffloadAttempt
 from pyspark_ledger.ledger.segment.index import EntryIndex
 from pyspark_ledger.ledger.segment.provisional_stamps import RealStamps
@@ -28,6 +28,14 @@ from pyspark_ledger.ledger.tiering.direct_segment import DirectSegment
 from pyspark_ledger.ledger.tiering.offloader import LedgerOffloader, OffloadedReader
 
 _log = logging.getLogger(__name__)
+
+
+def transformed(where: str, found: int, stated: int) -> Unsupported:
+    """Return the error for a segment that managedLedgerOffloadTransform of an earlier version has changed."""
+    return Unsupported(
+        f"{where} has {found} bytes, its record states {stated}: an earlier version transformed it for its upload",
+        hint="Read it with that version, and append its rows to another ledger",
+    )
 
 
 class OffloadedSegment:
@@ -49,9 +57,14 @@ class OffloadedSegment:
         self._lock = threading.Lock()
         self._handle: OffloadedReader | None = None
         self._opened_by: LedgerOffloader | None = None
+        self._file_bytes: int | None = None
 
-    def uses_index(self, index: Callable[[], EntryIndex]) -> None:
-        """Use this index of a direct segment's entries, so that no index object is read."""
+    def belongs_to(self, index: Callable[[], EntryIndex], file_bytes: int) -> None:
+        """Expect the bytes of this segment, whose file has `file_bytes`.
+
+        The index of a direct segment's entries is read from `index`, so that no index object is read.
+        """
+        self._file_bytes = file_bytes
         if self._direct is not None:
             self._direct = replace(self._direct, index=index)
 
@@ -78,12 +91,12 @@ class OffloadedSegment:
 
     def index(self, first_row: int, entries: int) -> EntryIndex:
         with self._explained():
-            return self._opened().index(first_row, entries)
+            return self._readable().index(first_row, entries)
 
     def read(self, first_entry: int, entries: int, *, alone: bool = False) -> pa.Buffer:
         """Return the frames (stored bytes) of consecutive entries. With `alone`, no later entries are prefetched."""
         with self._explained():
-            return self._opened().read(first_entry, entries, alone=alone)
+            return self._readable().read(first_entry, entries, alone=alone)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -122,6 +135,13 @@ class OffloadedSegment:
             handle, self._handle = self._handle, None
         if handle is not None:
             handle.close()
+
+    def _readable(self) -> OffloadedReader:
+        """Return the reader. Raises Unsupported if an earlier version transformed the segment for its upload."""
+        reader = self._opened()
+        if self._file_bytes is not None and reader.data_bytes != self._file_bytes:
+            raise transformed(f"the data object of segment {self.ledger_id}", reader.data_bytes, self._file_bytes)
+        return reader
 
     def _opened(self) -> OffloadedReader:
         offloader = self._offloader()

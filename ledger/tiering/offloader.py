@@ -80,6 +80,10 @@ class OffloadedReader(Protocol):
     @property
     def ledger_id(self) -> int: ...
 
+    @property
+    def data_bytes(self) -> int:
+        """The size of the data object, as its index states it."""
+
     def index(self, first_row: int, entries: int) -> EntryIndex:
         """Return the index of the entries. Raises Corrupt if the object has another number of entries."""
 
@@ -102,7 +106,7 @@ class LedgerOffloader(Protocol):
 
     @property
     def direct(self) -> DirectObjects | None:
-        """The data objects of direct segments. None if this offloader's copies have other bytes than the segments."""
+        """The data objects of direct segments. None if this offloader has no object storage."""
 
     def offload(
         self,

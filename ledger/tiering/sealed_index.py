@@ -42,7 +42,7 @@ class SealedIndex:
         self._offloaded = offloaded
         self._lock = threading.Lock()
         if offloaded is not None:
-            offloaded.uses_index(self)
+            offloaded.belongs_to(self, record.file_bytes)
 
     def offloaded_to(self, offloaded: OffloadedSegment) -> SealedIndex:
         """Return the index of the same segment after its offload."""

@@ -16,7 +16,6 @@ Rules
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -28,17 +27,17 @@ from pyspark_ledger.ledger import disk
 from pyspark_ledger.ledger.checksum import crc32c
 from pyspark_ledger.ledger.errors import AlreadyExists, Corrupt, NotFound
 from pyspark_ledger.ledger.json_errors import JSON_FAULTS
+from pyspark_ledger.ledger.objects.from_settings import home_bucket
+from pyspark_ledger.ledger.objects.object_store import ObjectStore
 from pyspark_ledger.ledger.ownership import require_trusted
 from pyspark_ledger.ledger.settings.broker import Settings
-from pyspark_ledger.ledger.wal.bucket import Bucket, secret_key
+from pyspark_ledger.ledger.wal.bucket import secret_key
 from pyspark_ledger.ledger.wal.manifest import StoreManifest
 from pyspark_ledger.ledger.wal.requests import RequestLimits, read_manifest, repeated
 
 TOKEN_FILE, AUTHORITY_FILE = "remote.token", "remote.ca.pem"
 OWN_CERTIFICATES = "tls"
 """Folder in a broker's local directory with the certificates, the key and the token that the broker made."""
-# A name and not an import, because this package must not depend on the modules of object storage.
-_BUCKET = ("pyspark_ledger.offload.home_bucket", "home_bucket")
 _SECRET_BYTES_MAX = 64 * 1024
 _READS = 3
 
@@ -81,7 +80,7 @@ def decode_secret(data: bytes, where: str) -> BrokerSecret:
     return secret
 
 
-def put_secret(bucket: Bucket, manifest: StoreManifest, secret: BrokerSecret, limits: RequestLimits) -> str:
+def put_secret(bucket: ObjectStore, manifest: StoreManifest, secret: BrokerSecret, limits: RequestLimits) -> str:
     """Put the secret of the broker that has this manifest. Return the key of the object."""
     key, data = secret_key(manifest.epoch, manifest.nonce), encode_secret(secret)
 
@@ -96,7 +95,7 @@ def put_secret(bucket: Bucket, manifest: StoreManifest, secret: BrokerSecret, li
     return key
 
 
-def named_broker(bucket: Bucket, limits: RequestLimits) -> NamedBroker | None:
+def named_broker(bucket: ObjectStore, limits: RequestLimits) -> NamedBroker | None:
     """Return the broker that the manifest names. Raises NotFound without a store, and Corrupt for a wrong object."""
     for attempt in range(_READS):
         manifest = read_manifest(bucket, limits).manifest
@@ -128,11 +127,10 @@ def keep_secret(directory: Path, secret: BrokerSecret) -> tuple[Path, Path]:
 
 
 @contextmanager
-def opened_bucket(address: str) -> Iterator[Bucket]:
+def opened_bucket(address: str) -> Iterator[ObjectStore]:
     """Open the bucket of a store with the credentials and the settings in this process's environment."""
-    module, function = _BUCKET
     settings = Settings(managedLedgerOffloadBucket=f"{address}/segments")
-    with closing(getattr(importlib.import_module(module), function)(settings)) as bucket:
+    with closing(home_bucket(settings)) as bucket:
         yield bucket
 
 

@@ -12,7 +12,7 @@ import msgspec
 import pyarrow as pa
 from pyarrow import flight
 
-from pyspark_ledger.ledger.errors import LedgerError, Unavailable, error_for
+from pyspark_ledger.ledger.errors import LedgerError, Unavailable
 from pyspark_ledger.ledger.json_errors import JSON_FAULTS
 from pyspark_ledger.ledger.protocol.actions import WireError
 
@@ -20,7 +20,7 @@ _ERROR = msgspec.json.Decoder(WireError)
 
 
 def to_flight(error: LedgerError) -> flight.FlightError:
-    body = msgspec.json.encode(WireError(error.code, error.message, error.hint))
+    body = msgspec.json.encode(WireError.of(error))
     return flight.FlightServerError(str(error), extra_info=body)
 
 
@@ -32,7 +32,7 @@ def from_flight(error: BaseException, address: str, store_id: str = "") -> Ledge
             wire = _ERROR.decode(extra)
         except JSON_FAULTS:
             return LedgerError(f"the broker at {address} answered with an error that this client cannot read: {error}")
-        return error_for(wire.code, wire.message, wire.hint)
+        return wire.error()
     first = str(error).splitlines()[0] if str(error) else type(error).__name__
     if isinstance(
         error,

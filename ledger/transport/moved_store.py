@@ -9,6 +9,8 @@ Rules
 - A rename of `metadata.sqlite` marks a directory. A program of an earlier version, without this module, finds no
   metadata and refuses the directory.
 - A rename back removes the mark. `moved.json` beside `metadata.sqlite` is no mark.
+- Earlier versions also moved a store from a bucket to a directory. `moving.json` without metadata is such a move that
+  is incomplete.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from pyspark_ledger.ledger import disk
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.json_errors import JSON_FAULTS
 
-METADATA, MOVED_METADATA, _NOTE = "metadata.sqlite", "metadata.moved.sqlite", "moved.json"
+METADATA, MOVED_METADATA, _NOTE, _ARRIVING = "metadata.sqlite", "metadata.moved.sqlite", "moved.json", "moving.json"
 
 
 class MovedStore(msgspec.Struct, frozen=True):
@@ -46,7 +48,12 @@ def moved_store(directory: Path) -> MovedStore | None:
 
 
 def require_not_moved(directory: Path) -> None:
-    """Raise Refused if the store of a directory has moved to a bucket."""
+    """Raise Refused if the store of a directory has moved to a bucket, or has not arrived from a bucket."""
+    if (directory / _ARRIVING).exists() and not (directory / METADATA).exists():
+        raise Refused(
+            f"an earlier version did not complete the move of a store from a bucket to {directory}",
+            hint="Delete the directory, and use the bucket: ledger serve --take-over broker --store s3://BUCKET/PREFIX",
+        )
     found = moved_store(directory)
     if found is None:
         return

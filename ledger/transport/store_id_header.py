@@ -38,7 +38,7 @@ class StoreIdHeaderFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc
 
 
 def call_options(
-    store_id: str, place: str = "", *, timeout: float | None = None, headers: Sequence[tuple[bytes, bytes]] = ()
+    store_id: str, place: str, *, timeout: float | None, headers: Sequence[tuple[bytes, bytes]]
 ) -> flight.FlightCallOptions:
     """Return the options of a call to a store; `timeout` in seconds."""
     given = [(name.encode(), value.encode()) for name, value in ((HEADER, store_id), (PLACE_HEADER, place)) if value]

@@ -20,7 +20,7 @@ _X509_EXPIRED = 10
 _HINT = "Compare the client's authority, certificate and key with the broker's"
 
 
-def handshake_failure(address: str, ca: str, certificate: str, key: str, authority: str = "") -> LedgerError | None:
+def handshake_failure(address: str, ca: str, certificate: str, key: str, authority: str) -> LedgerError | None:
     """Return the error of a TLS handshake with the broker at `address`, with a client's certificate files.
 
     `authority` has the authority's certificate as text, instead of the file `ca`.

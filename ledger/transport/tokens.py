@@ -22,7 +22,8 @@ Rules of bearer tokens
 
 Rules of task tokens
 - A driver derives a task token from its bearer token without a call. Nobody can derive the bearer token from it.
-- A task token states the store and the rights of the task. The broker checks them at every call. The error of a refused
+- A task token states the store and the rights of the task. The broker compares them at every call with what the class
+  of the request declares (`ledger.protocol.request`). The error of a refused
   call names the call and the rights.
 - With the right to read, a task reads the ledgers of its query, and appends to the ledger of its dead letters.
 - With the right to write, a task writes staged parts, and describes the target ledgers. With option `createLedgers`
@@ -41,9 +42,8 @@ import hashlib
 import hmac
 import os
 import stat
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
 
 import msgspec
 from pyarrow import flight
@@ -51,15 +51,8 @@ from pyarrow import flight
 from pyspark_ledger.ledger.clock import Clock
 from pyspark_ledger.ledger.errors import NotFound, Refused, Unauthenticated
 from pyspark_ledger.ledger.location import require_path
-from pyspark_ledger.ledger.protocol.actions import (
-    AppendCommand,
-    CreateLedger,
-    DescribeLedger,
-    GetSchema,
-    RegisterSchema,
-)
-from pyspark_ledger.ledger.protocol.commits import AskNewestBatch, OpenUpload
-from pyspark_ledger.ledger.protocol.reads import AskLogStatuses, LocateRanges, ReadRequest
+from pyspark_ledger.ledger.protocol.actions import AppendCommand, CreateLedger
+from pyspark_ledger.ledger.protocol.request import Call, May
 from pyspark_ledger.ledger.transport.errors import to_flight
 
 PREFIX = "ledger-task."
@@ -67,57 +60,6 @@ TASK_TOKEN_MS = 24 * 3600 * 1000
 # A token for more ledgers than this number names none, and allows all ledgers. Reason: every call sends the token, so
 # it must be short.
 LEDGERS_NAMED_MAX = 16
-May = Literal["read", "write"]
-Named = Callable[[Any], Iterable[str]]
-
-
-def _nothing(_: object) -> Iterable[str]:
-    return ()
-
-
-def _name(request: DescribeLedger | GetSchema | RegisterSchema | CreateLedger | ReadRequest) -> Iterable[str]:
-    return (request.name,)
-
-
-def _ledger(request: OpenUpload) -> Iterable[str]:
-    return (request.ledger,)
-
-
-def _names(request: AskLogStatuses) -> Iterable[str]:
-    return request.names
-
-
-def _ranges(request: LocateRanges) -> Iterable[str]:
-    return [read.name for read in request.requests]
-
-
-def _newest(request: AskNewestBatch) -> Iterable[str]:
-    return (request.name,) if request.name else ()  # without a name: a number of the query, and no ledger's data
-
-
-# The calls of each right, and the ledgers that each call names. A single call has the name of its action, a stream the
-# name of its command type or method. A call that is missing here is refused.
-TASK_CALLS: dict[May, dict[str, Named]] = {
-    "read": {
-        "hello": _nothing,
-        "locate": _name,
-        "locate.many": _ranges,
-        "locate.stored": _ranges,
-        "survey": _names,
-        "DoGet": _name,
-    },
-    "write": {
-        "hello": _nothing,
-        "stage.open": _nothing,
-        "stage.upload": _ledger,
-        "StageCommand": _nothing,
-        "run.newest": _newest,
-        "describe": _name,
-        "schema.get": _name,
-        "schema.register": _name,
-        "create": _name,
-    },
-}
 
 
 class TaskClaims(msgspec.Struct, frozen=True):
@@ -148,24 +90,25 @@ class TaskClaims(msgspec.Struct, frozen=True):
                 f"the task token is for store {self.store_id}, this broker serves store {store_id}", hint=hint
             )
 
-    def require_allows(self, call: str, request: object = None) -> None:
+    def require_allows(self, request: Call) -> None:
         """Raise Unauthenticated unless the claims allow the call and all ledgers that its request names."""
         if isinstance(request, AppendCommand) and self.dead_letters and request.ledger == self.dead_letters:
             return
-        calls = TASK_CALLS[self.may]
-        named = set(calls[call](request)) if call in calls else set()
-        if call in calls and (not self.ledgers or named.issubset(self.ledgers)) and self._may_create(request):
+        call, named = request.call, request.named_ledgers()
+        if (
+            self.may in call.right
+            and (not self.ledgers or named.issubset(self.ledgers))
+            and (not isinstance(request, CreateLedger) or self._may_create(request))
+        ):
             return
-        requested = f"{call} of {', '.join(sorted(named))}" if named else call
+        requested = f"{call.name} of {', '.join(sorted(named))}" if named else call.name
         raise Unauthenticated(
             f"a task token allows to {self.may} {', '.join(self.ledgers) or 'any ledger'}, the call was {requested}",
             hint="Make this call on the driver, with its own token",
         )
 
-    def _may_create(self, request: object) -> bool:
-        """Return whether a request creates no ledger, or only a ledger as the sink creates it."""
-        if not isinstance(request, CreateLedger):
-            return True
+    def _may_create(self, request: CreateLedger) -> bool:
+        """Return whether a task may create this ledger: only a ledger as the sink creates it."""
         return self.creates and request == CreateLedger(request.name, exist_ok=True, lists=False)
 
 
@@ -253,7 +196,7 @@ def read_tokens(reference: str, *, private: bool = False) -> list[str]:
     return tokens
 
 
-def token_header(reference: str, token: str = "") -> list[tuple[bytes, bytes]]:
+def token_header(reference: str, token: str) -> list[tuple[bytes, bytes]]:
     """Return the headers of a call: with the task token `token`, or with the token that `reference` names.
 
     Returns an empty list if both are empty.
@@ -321,11 +264,11 @@ def _unauthenticated(check: BearerToken) -> Unauthenticated:
     return Unauthenticated(f"the call {fault}", hint=hint)
 
 
-def require_allowed(context: flight.ServerCallContext, call: str, request: object) -> None:
+def require_allowed(context: flight.ServerCallContext, request: Call) -> None:
     """Raise Unauthenticated if the call has a task token that does not allow the call."""
     check = context.get_middleware(MIDDLEWARE)
     if check is not None and check.claims is not None:
-        check.claims.require_allows(call, request)
+        check.claims.require_allows(request)
 
 
 def _path(name: str) -> Path:

@@ -29,9 +29,9 @@ from enum import Enum, auto
 from msgspec import UNSET, UnsetType
 
 from pyspark_ledger.ledger.errors import Fenced, Refused
-from pyspark_ledger.ledger.ownership import owner_hint
+from pyspark_ledger.ledger.ownership import owner_hint, restored_hint
 from pyspark_ledger.ledger.wal.log_object import Header
-from pyspark_ledger.ledger.wal.manifest import Move, StoreManifest
+from pyspark_ledger.ledger.wal.manifest import StoreManifest
 
 
 class Slot(Enum):
@@ -111,16 +111,14 @@ def taken_over(
     before: StoreManifest,
     nonce: uuid.UUID,
     window: int,
-    move: Move | UnsetType = UNSET,
     *,
     home: str | UnsetType = UNSET,
     new_id: str = "",
 ) -> StoreManifest:
     """Return the manifest of a taker. `before` is the manifest of the earlier broker.
 
-    The window never becomes smaller, because the earlier broker may still have puts in flight for its whole window. A
-    command that moves the store to a directory also takes the store over, and sets `move`. `home` is the address of the
-    bucket. With `new_id`, the store is a copy, and gets this id.
+    The window never becomes smaller, because the earlier broker may still have puts in flight for its whole window.
+    `home` is the address of the bucket. With `new_id`, the store is a copy, and gets this id.
     """
     return StoreManifest(
         store_id=new_id or before.store_id,
@@ -130,7 +128,6 @@ def taken_over(
         first=before.first,
         window=max(before.window, window),
         snapshot=before.snapshot,
-        move=move,
         settings=before.settings,
         home=home or before.home,
         former=[*before.former_ids, before.store_id] if new_id else before.former,
@@ -144,12 +141,12 @@ def require_home(manifest: StoreManifest, address: str) -> None:
         raise Refused(
             f"the store {address} has the id {manifest.store_id} and the objects of {manifest.home}: it was moved, "
             "restored or copied from there",
-            hint=owner_hint(address),
+            hint=f"{owner_hint(address)}. {restored_hint(address)}",
         )
 
 
 def require_served(manifest: StoreManifest, where: str, *, take_over: bool = False) -> None:
-    """Raise Refused if the store is being moved between the bucket and a directory, or was moved to a directory.
+    """Raise Refused if the store is being moved into the bucket, or an earlier version moved it to a directory.
 
     With `take_over`, the caller ends the move and serves the store from the bucket. Then only an incomplete move into
     the bucket is refused.
@@ -167,8 +164,7 @@ def require_served(manifest: StoreManifest, where: str, *, take_over: bool = Fal
         return
     undo = f"To end the move and use the bucket: ledger serve --take-over broker --store {where}"
     if move.state == "leaving":
-        again = f"Run there again: ledger store move {where} {move.directory}"
-        raise Refused(f"the store {where} is being moved to {there}", hint=f"{again}. {undo}")
+        raise Refused(f"the store {where} is being moved to {there} by an earlier version", hint=undo)
     raise Refused(
         f"the store {where} was moved to {there}",
         hint=f"Use the store there. {undo}. Entries that were appended to the directory since then are lost",

@@ -62,8 +62,8 @@ class BrokerAddress(msgspec.Struct, frozen=True):
 class Move(msgspec.Struct, frozen=True):
     """Move of the store between this bucket and a directory of a host.
 
-    States: `arriving` is an incomplete move from the directory into the bucket. `leaving` is an incomplete move to the
-    directory. `left` means that the store is in the directory.
+    States: `arriving` is an incomplete move from the directory into the bucket. Earlier versions also moved a store to
+    a directory. `leaving` is such a move that is incomplete. `left` means that the store is in the directory.
     """
 
     state: Literal["arriving", "leaving", "left"]

@@ -25,7 +25,8 @@ from typing import NamedTuple
 
 from pyspark_ledger.ledger.checksum import crc32c
 from pyspark_ledger.ledger.errors import Corrupt, NotFound
-from pyspark_ledger.ledger.wal.bucket import LOG_PREFIX, MANIFEST, Bucket, log_key, number_of
+from pyspark_ledger.ledger.objects.object_store import ObjectStore
+from pyspark_ledger.ledger.wal.bucket import LOG_PREFIX, MANIFEST, log_key, number_of
 from pyspark_ledger.ledger.wal.log_object import LogObject, WalPart, WalRange, decode_object
 from pyspark_ledger.ledger.wal.manifest import StoreManifest
 from pyspark_ledger.ledger.wal.requests import RequestLimits, repeated
@@ -50,7 +51,7 @@ class WalReader:
     """Reader of the log, for one pass. `scan` contains the number of the next object, and the highest epoch so far."""
 
     def __init__(
-        self, bucket: Bucket, store_id: str, scan: LogScan, limits: RequestLimits, former: Collection[str] = ()
+        self, bucket: ObjectStore, store_id: str, scan: LogScan, limits: RequestLimits, former: Collection[str] = ()
     ) -> None:
         self.scan = scan
         self._bucket = bucket

@@ -3,6 +3,7 @@
 Rules
 - A put with a condition is repeated with the same bytes. If the server responds with 412 (the condition is not met),
   the broker reads the header of the object. The header shows whose put succeeded.
+- 409 means that another put was running and nothing was stored. It is a temporary error at every request.
 - A read is repeated after a temporary error.
 - A request is also repeated if S3 refuses the credentials, because another program may renew expired credentials.
 - Each request has a deadline, a shorter one for refused credentials. After the deadline, the last error is raised.
@@ -17,8 +18,9 @@ from typing import NamedTuple, TypeVar
 
 from pyspark_ledger.ledger.checksum import Buffer
 from pyspark_ledger.ledger.clock import monotonic_ms, pause
-from pyspark_ledger.ledger.errors import AlreadyExists, LedgerError, NotFound, Unauthenticated, Unavailable
-from pyspark_ledger.ledger.wal.bucket import MANIFEST, Bucket, log_key
+from pyspark_ledger.ledger.errors import AlreadyExists, Archived, LedgerError, NotFound, Unauthenticated, Unavailable
+from pyspark_ledger.ledger.objects.object_store import ObjectStore
+from pyspark_ledger.ledger.wal.bucket import MANIFEST, log_key
 from pyspark_ledger.ledger.wal.fence import Slot, is_own_replacement, require_home, slot_content
 from pyspark_ledger.ledger.wal.log_object import HEADER_BYTES, Header, decode_header
 from pyspark_ledger.ledger.wal.manifest import (
@@ -68,7 +70,7 @@ READER_LIMITS = RequestLimits(deadline_ms=60_000, refused_ms=1_000)
 
 
 def store_object(
-    bucket: Bucket,
+    bucket: ObjectStore,
     header: Header,
     data: Sequence[Buffer],
     limits: RequestLimits,
@@ -79,7 +81,7 @@ def store_object(
     Raises the last error after the deadline or if `is_over` returns True.
     """
     key = log_key(header.number)
-    retry = _Retry(limits, is_over)
+    retry = Retry(limits, is_over)
     while True:
         try:
             bucket.put(key, data, only_new=True)
@@ -95,7 +97,7 @@ def store_object(
 
 
 def read_manifest(
-    bucket: Bucket,
+    bucket: ObjectStore,
     limits: RequestLimits,
     is_over: Callable[[], bool] = lambda: False,
     *,
@@ -113,15 +115,24 @@ def read_manifest(
     return FoundManifest(manifest, fetched.head.etag)
 
 
+def put_first_manifest(bucket: ObjectStore, manifest: StoreManifest, limits: RequestLimits) -> FoundManifest:
+    """Put the manifest that makes a prefix a store. Raises AlreadyExists if the bucket has a manifest.
+
+    The manifest there is this one if the answer to an earlier attempt was lost.
+    """
+    data = encode_manifest(manifest)
+    return FoundManifest(manifest, repeated(lambda: bucket.put(MANIFEST, data, only_new=True), limits))
+
+
 def replace_manifest(
-    bucket: Bucket, before: FoundManifest, after: StoreManifest, limits: RequestLimits
+    bucket: ObjectStore, before: FoundManifest, after: StoreManifest, limits: RequestLimits
 ) -> FoundManifest:
     """Replace the manifest, and repeat the put until its result is known.
 
     Raises AlreadyExists, and changes nothing, if the bucket has another manifest than `before`.
     """
     require_successor(before.manifest, after, f"{MANIFEST} of {bucket.address}")
-    retry = _Retry(limits, lambda: False)
+    retry = Retry(limits, lambda: False)
     while True:
         try:
             return FoundManifest(after, bucket.put(MANIFEST, encode_manifest(after), if_match=before.etag))
@@ -136,7 +147,7 @@ def replace_manifest(
 
 def repeated(call: Callable[[], T], limits: RequestLimits, is_over: Callable[[], bool] = lambda: False) -> T:
     """Return the result of a request that may be repeated after any temporary error."""
-    retry = _Retry(limits, is_over)
+    retry = Retry(limits, is_over)
     while True:
         try:
             return call()
@@ -144,14 +155,14 @@ def repeated(call: Callable[[], T], limits: RequestLimits, is_over: Callable[[],
             retry.pause(error)
 
 
-def _header(bucket: Bucket, key: str) -> Header | None:
+def _header(bucket: ObjectStore, key: str) -> Header | None:
     try:
         return decode_header(bucket.get_range(key, 0, HEADER_BYTES), f"{key} of {bucket.address}")[0]
     except NotFound:
         return None
 
 
-class _Retry:
+class Retry:
     """Growing pauses between the attempts of one request, up to the deadline."""
 
     def __init__(self, limits: RequestLimits, is_over: Callable[[], bool]) -> None:
@@ -161,10 +172,10 @@ class _Retry:
         self._attempts = 0
 
     def pause(self, error: LedgerError) -> None:
-        """Pause before the next attempt. Raise `error` after the deadline."""
+        """Pause before the next attempt. Raise `error` after the deadline, or if a repetition cannot help."""
         limits = self._limits
         most = limits.refused_ms if isinstance(error, Unauthenticated) else limits.deadline_ms
-        if self._is_over() or monotonic_ms() - self._started_ms >= most:
+        if isinstance(error, Archived) or self._is_over() or monotonic_ms() - self._started_ms >= most:
             raise error
         if not self._attempts:
             _log.warning("a request is repeated: %s", error)

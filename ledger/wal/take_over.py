@@ -28,14 +28,12 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 
-from msgspec import UNSET, UnsetType
-
 from pyspark_ledger.ledger.clock import Clock
 from pyspark_ledger.ledger.errors import Corrupt, Unavailable
-from pyspark_ledger.ledger.wal.bucket import MANIFEST, Bucket, log_key
+from pyspark_ledger.ledger.objects.object_store import ObjectStore
+from pyspark_ledger.ledger.wal.bucket import MANIFEST, log_key
 from pyspark_ledger.ledger.wal.fence import Slot, claimed_slots, require_epoch, taken_over
 from pyspark_ledger.ledger.wal.log_object import Header, encode_object
-from pyspark_ledger.ledger.wal.manifest import Move
 from pyspark_ledger.ledger.wal.reader import Batch, WalReader
 from pyspark_ledger.ledger.wal.requests import (
     FoundManifest,
@@ -50,7 +48,7 @@ from pyspark_ledger.ledger.wal.scan import LogScan
 class TakeOver:
     """Take-over by one broker. Call `raise_epoch`, then read all of `batches`, then use `first_number`, each once."""
 
-    def __init__(self, bucket: Bucket, nonce: uuid.UUID, limits: RequestLimits, clock: Clock) -> None:
+    def __init__(self, bucket: ObjectStore, nonce: uuid.UUID, limits: RequestLimits, clock: Clock) -> None:
         self._bucket = bucket
         self._nonce = nonce
         self._limits = limits
@@ -71,15 +69,13 @@ class TakeOver:
         assert self._first_number is not None, "batches come first"  # noqa: S101 — order of calls
         return self._first_number
 
-    def raise_epoch(
-        self, before: FoundManifest, window: int, move: Move | UnsetType = UNSET, *, new_id: str = ""
-    ) -> FoundManifest:
+    def raise_epoch(self, before: FoundManifest, window: int, *, new_id: str = "") -> FoundManifest:
         """Put the manifest of the next epoch. Raises AlreadyExists if another process has replaced `before`.
 
         The manifest names the bucket. With `new_id`, the store is a copy, and gets this id.
         """
         home = self._bucket.address
-        after = taken_over(before.manifest, self._nonce, window, move, home=home, new_id=new_id)
+        after = taken_over(before.manifest, self._nonce, window, home=home, new_id=new_id)
         self._found = replace_manifest(self._bucket, before, after, self._limits)
         return self._found
 

@@ -28,7 +28,8 @@ from pyspark_ledger.ledger.checksum import Buffer
 from pyspark_ledger.ledger.clock import Clock, monotonic_ms
 from pyspark_ledger.ledger.errors import LedgerError, Unavailable
 from pyspark_ledger.ledger.metrics.latencies import Latencies
-from pyspark_ledger.ledger.wal.bucket import Bucket, log_key
+from pyspark_ledger.ledger.objects.object_store import ObjectStore
+from pyspark_ledger.ledger.wal.bucket import log_key
 from pyspark_ledger.ledger.wal.fence import require_own
 from pyspark_ledger.ledger.wal.flush import FlushSchedule
 from pyspark_ledger.ledger.wal.log_object import Header, WalRange, encode_object
@@ -56,12 +57,12 @@ class WalWriter:
 
     def __init__(
         self,
-        bucket: Bucket,
+        bucket: ObjectStore,
         identity: Header,
         window: int,
         limits: RequestLimits,
         clock: Clock,
-        on_failure: Callable[[LedgerError], None] = lambda _: None,
+        on_failure: Callable[[LedgerError], None],
     ) -> None:
         self.failed: LedgerError | None = None
         """The error that ended this writer."""

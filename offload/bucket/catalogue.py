@@ -28,10 +28,10 @@ from typing import NamedTuple
 
 from pyspark_ledger.ledger.errors import Corrupt, NotFound, Refused
 from pyspark_ledger.ledger.names import nearest, partition_of, pulsar_path
+from pyspark_ledger.ledger.segment.object_names import ObjectKey
 from pyspark_ledger.offload.bucket.topic_metadata import KnownSegment, PulsarRecord
 from pyspark_ledger.offload.bucket.topic_name import spelled, spellings
 from pyspark_ledger.offload.format.block_index import BlockIndex
-from pyspark_ledger.offload.format.object_names import ObjectKey
 
 _UNSTATED = ("", "")  # cluster and incarnation of objects that state neither
 

@@ -71,7 +71,7 @@ class EntryHeads:
 
 
 def gather_heads(
-    frames: Iterable[StreamedFrame], ledger_id: int, data_name: str, where: str, time_ms: int | None = None
+    frames: Iterable[StreamedFrame], ledger_id: int, data_name: str, where: str, time_ms: int | None
 ) -> EntryHeads:
     """Return the heads of a segment's entries. Raises Corrupt if an entry is unreadable.
 

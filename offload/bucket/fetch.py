@@ -27,6 +27,8 @@ from pyspark_ledger.ledger.checksum import Buffer
 from pyspark_ledger.ledger.errors import Corrupt, DataLoss, NotFound, Refused
 from pyspark_ledger.ledger.message.batch_decoder import ChunkAssembler
 from pyspark_ledger.ledger.message.entry import BrokerStamp, ParsedEntry, is_arrow, is_marker, parse_entry
+from pyspark_ledger.ledger.objects.object_store import ObjectStore
+from pyspark_ledger.ledger.objects.prefetch import ObjectRange, RangePrefetcher
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.segment.format import FRAME, FRAME_BYTES
 from pyspark_ledger.ledger.segment.provisional_stamps import require_provisional, rows_of
@@ -34,8 +36,6 @@ from pyspark_ledger.offload.bucket.catalogue import Segment
 from pyspark_ledger.offload.bucket.entry_heads import Chunk, EntryHeads, gather_heads
 from pyspark_ledger.offload.bucket.frames import ByteRange, StreamedFrame, stream_frames
 from pyspark_ledger.offload.bucket.topic_log import Part, segment_ranges
-from pyspark_ledger.offload.storage.object_store import ObjectStore
-from pyspark_ledger.offload.storage.prefetch import ObjectRange, RangePrefetcher
 
 _log = logging.getLogger(__name__)
 

@@ -25,14 +25,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from pyspark_ledger.ledger.errors import Corrupt, LedgerError, NotFound, Refused, Unsupported
+from pyspark_ledger.ledger.objects.object_store import ListedObject, ObjectStore
+from pyspark_ledger.ledger.segment.object_names import VERSION, VERSION_KEY, ObjectKey
+from pyspark_ledger.ledger.tiering.direct_objects import DIRECT_EPOCH
 from pyspark_ledger.offload.bucket.catalogue import Attempt, Catalogue, without_index
 from pyspark_ledger.offload.format.block_index import BlockIndex, parse_index
-from pyspark_ledger.offload.format.object_names import ObjectKey
 from pyspark_ledger.offload.format.streaming_index import parse_streaming_index
-from pyspark_ledger.offload.index_objects import DIRECT_EPOCH
-from pyspark_ledger.offload.storage.object_store import ListedObject, ObjectStore
 
-VERSION, VERSION_NAME = "1", "s3managedledgeroffloaderformatversion"
 TOPIC_NAME, CLUSTER_NAME = "managedledgername", "pulsarclustername"
 INCARNATION_NAME = "ledgerincarnation"
 _INDEX_BYTES_MAX = 64 * 1024 * 1024
@@ -140,7 +139,7 @@ def _read_attempt(store: ObjectStore, listed: _Listed) -> Attempt | None:
         return without_index(attempt)
     except (Corrupt, Refused) as wrong:
         return _with_fault(_with_names(attempt, _metadata_of(store, attempt.data_name)), wrong.message, damaged=True)
-    return _with_index(store, _with_names(attempt, head.metadata), name, data, head.metadata.get(VERSION_NAME, VERSION))
+    return _with_index(store, _with_names(attempt, head.metadata), name, data, head.metadata.get(VERSION_KEY, VERSION))
 
 
 def _with_index(store: ObjectStore, attempt: Attempt, name: str, data: bytes, version: str) -> Attempt:

@@ -242,7 +242,8 @@ class BucketLog:
                 begin, stop = max(first, byte_range.at_entry), min(end, byte_range.end)
                 is_one = _pieces(byte_range.size_bytes, target_bytes) == 1
                 if heads is None:
-                    yield _narrow(byte_range, begin, stop)
+                    # The bytes of a block without heads begin at the block's start.
+                    yield replace(byte_range, first=begin, end=stop, whole=stop == byte_range.end)
                 elif (begin, stop) == (byte_range.at_entry, byte_range.end) and is_one:
                     yield byte_range
                 else:
@@ -269,11 +270,6 @@ def segment_ranges(segment: Segment) -> list[ByteRange]:
         for number, block in enumerate(segment.index.blocks)
         if block.first_entry < segment.stored_entries
     ]
-
-
-def _narrow(byte_range: ByteRange, first: int, end: int) -> ByteRange:
-    """Return the range of the entries `[first, end)` of a block without heads. Its bytes begin at the block's start."""
-    return replace(byte_range, first=first, end=end, whole=end == byte_range.end)
 
 
 def _split_block(

@@ -22,8 +22,9 @@ import msgspec
 
 from pyspark_ledger.ledger.errors import Corrupt
 from pyspark_ledger.ledger.json_errors import JSON_FAULTS, json_fault
+from pyspark_ledger.ledger.metadata.offload_records import of_halves
 from pyspark_ledger.ledger.metadata.pulsar_value import parse_ledger_info
-from pyspark_ledger.offload.format.object_names import ObjectKey
+from pyspark_ledger.ledger.segment.object_names import ObjectKey
 
 _JSON = b"{"
 
@@ -92,6 +93,6 @@ def _of_value(data: bytes, where: str) -> PulsarRecord:
     for info in parse_ledger_info(data, where).ledgerInfo:
         context = info.offloadContext
         done = info.HasField("offloadContext") and context.complete
-        attempt = ObjectKey.of_halves(context.uidMsb, context.uidLsb, info.ledgerId) if done else None
+        attempt = ObjectKey(of_halves(context.uidMsb, context.uidLsb), info.ledgerId) if done else None
         segments.append(KnownSegment(info.ledgerId, info.entries, done, attempt))
     return PulsarRecord("", tuple(sorted(segments, key=lambda segment: segment.ledger_id)))

@@ -2,5 +2,5 @@
 
 A *stamp* is the time and the row number that the broker gives an entry at the commit. So the stamps in such an object
 are provisional. `reader` writes the real stamps into the copies that it returns. `data_object` reads a whole object
-without an index. `upload` writes an object, for a task or for the broker. `store_objects` makes the broker's requests.
+without an index. `ledger.transport.direct_upload` writes an object, for a task or for the broker.
 """

@@ -21,14 +21,14 @@ import numpy as np
 from pyspark_ledger.ledger import disk
 from pyspark_ledger.ledger.errors import Corrupt
 from pyspark_ledger.ledger.message.entry import WIDE_STAMP_BYTES, entry_rows, parse_entry
+from pyspark_ledger.ledger.objects.object_store import ObjectStore
+from pyspark_ledger.ledger.objects.prefetch import ObjectRange, RangePrefetcher
 from pyspark_ledger.ledger.segment.format import FRAME_BYTES, HEADER_BYTES, parse_header
 from pyspark_ledger.ledger.segment.index import EntryIndex
+from pyspark_ledger.ledger.segment.object_names import ObjectKey
 from pyspark_ledger.ledger.segment.provisional_stamps import direct_index, put_stamps, require_provisional
 from pyspark_ledger.ledger.segment.reader import WalkedFrame, walk_block
 from pyspark_ledger.ledger.tiering.direct_segment import DirectSegment
-from pyspark_ledger.offload.format.object_names import ObjectKey
-from pyspark_ledger.offload.storage.object_store import ObjectStore
-from pyspark_ledger.offload.storage.prefetch import ObjectRange, RangePrefetcher
 
 
 def scan_object(store: ObjectStore, key: ObjectKey, segment: DirectSegment) -> EntryIndex:

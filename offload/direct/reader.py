@@ -20,14 +20,14 @@ from pathlib import Path
 import pyarrow as pa
 
 from pyspark_ledger.ledger.errors import Corrupt, DataLoss, NotFound, Refused, Unsupported
+from pyspark_ledger.ledger.objects.object_store import ObjectStore
 from pyspark_ledger.ledger.segment.format import FRAME_BYTES, HEADER_BYTES
 from pyspark_ledger.ledger.segment.index import EntryIndex, parse_sealed
+from pyspark_ledger.ledger.segment.object_names import VERSION, VERSION_KEY, ObjectKey
 from pyspark_ledger.ledger.segment.provisional_stamps import with_index
 from pyspark_ledger.ledger.tiering.direct_segment import DirectSegment
 from pyspark_ledger.offload.direct.data_object import scan_object
-from pyspark_ledger.offload.format.object_names import ObjectKey
-from pyspark_ledger.offload.reader import VERSION, VERSION_KEY, contiguous, entry_index_bytes
-from pyspark_ledger.offload.storage.object_store import ObjectStore
+from pyspark_ledger.offload.reader import contiguous, entry_index_bytes
 from pyspark_ledger.offload.window_cache import WindowCache, WindowedObject
 
 
@@ -47,6 +47,10 @@ class DirectSegmentReader:
     @property
     def ledger_id(self) -> int:
         return self._key.ledger_id
+
+    @property
+    def data_bytes(self) -> int:
+        return self._segment.file_bytes
 
     def index(self, first_row: int, entries: int) -> EntryIndex:
         """Return the index of the entries, from the entry index object or from the data object.

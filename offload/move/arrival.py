@@ -28,15 +28,18 @@ from pyspark_ledger.ledger.bucket_store.snapshots import put_snapshot
 from pyspark_ledger.ledger.checksum import Buffer
 from pyspark_ledger.ledger.clock import Clock, new_id
 from pyspark_ledger.ledger.errors import AlreadyExists, NotFound, Refused, Unavailable
-from pyspark_ledger.ledger.wal.bucket import LOG_PREFIX, MANIFEST, Bucket, log_key, number_of
+from pyspark_ledger.ledger.objects.object_store import ObjectStore
+from pyspark_ledger.ledger.wal.bucket import LOG_PREFIX, log_key, number_of
 from pyspark_ledger.ledger.wal.fence import Slot
 from pyspark_ledger.ledger.wal.log_object import Header, encode_object
-from pyspark_ledger.ledger.wal.manifest import Move, StoreManifest, encode_manifest
+from pyspark_ledger.ledger.wal.manifest import Move, StoreManifest
 from pyspark_ledger.ledger.wal.packing import FileBytes, Packer
 from pyspark_ledger.ledger.wal.requests import (
     FoundManifest,
     RequestLimits,
+    put_first_manifest,
     read_manifest,
+    repeated,
     replace_manifest,
     store_object,
 )
@@ -57,7 +60,7 @@ class ArrivingFile(NamedTuple):
             return disk.read_exact(fd, length, offset)
 
 
-def require_free(bucket: Bucket, store_id: str, limits: RequestLimits) -> FoundManifest | None:
+def require_free(bucket: ObjectStore, store_id: str, limits: RequestLimits) -> FoundManifest | None:
     """Return the manifest of an unfinished move of this store, or None if the prefix is empty.
 
     Raises Refused if the prefix has another store.
@@ -65,7 +68,7 @@ def require_free(bucket: Bucket, store_id: str, limits: RequestLimits) -> FoundM
     try:
         found = read_manifest(bucket, limits)
     except NotFound:
-        require_unused(bucket)
+        require_unused(bucket, limits)
         return None
     other, move = found.manifest.store_id, found.manifest.move
     if other == store_id and not isinstance(move, UnsetType) and move.state == "arriving":
@@ -75,12 +78,12 @@ def require_free(bucket: Bucket, store_id: str, limits: RequestLimits) -> FoundM
 
 
 def reserve(
-    bucket: Bucket,
+    bucket: ObjectStore,
     store_id: str,
     move: Move,
     limits: RequestLimits,
     window: int,
-    probe: Callable[[Bucket], None] = probe_bucket,
+    probe: Callable[[ObjectStore], None] = probe_bucket,
 ) -> FoundManifest:
     """Reserve the prefix for a store, or find the reservation of an earlier run. Raises Refused if it is in use."""
     found = require_free(bucket, store_id, limits)
@@ -89,7 +92,7 @@ def reserve(
     probe(bucket)
     manifest = StoreManifest(store_id, str(uuid.uuid4()), window=window, move=move, home=bucket.address)
     try:
-        return FoundManifest(manifest, bucket.put(MANIFEST, encode_manifest(manifest), only_new=True))
+        return put_first_manifest(bucket, manifest, limits)
     except AlreadyExists:
         found = require_free(bucket, store_id, limits)
         if found is None:
@@ -98,7 +101,7 @@ def reserve(
 
 
 def plan(
-    bucket: Bucket,
+    bucket: ObjectStore,
     reserved: StoreManifest,
     files: Iterable[ArrivingFile],
     records: bytes,
@@ -113,22 +116,24 @@ def plan(
     return replace(reserved, revision=reserved.revision + 1, first=first, snapshot=snapshot)
 
 
-def complete(bucket: Bucket, reserved: FoundManifest, planned: StoreManifest, limits: RequestLimits) -> FoundManifest:
+def complete(
+    bucket: ObjectStore, reserved: FoundManifest, planned: StoreManifest, limits: RequestLimits
+) -> FoundManifest:
     """Put the planned manifest. The store is then complete, but no broker may serve it yet."""
     return replace_manifest(bucket, reserved, planned, limits)
 
 
-def end(bucket: Bucket, completed: FoundManifest, limits: RequestLimits) -> FoundManifest:
+def end(bucket: ObjectStore, completed: FoundManifest, limits: RequestLimits) -> FoundManifest:
     """End the move: from now on the store is in the bucket."""
     manifest = completed.manifest
     return replace_manifest(bucket, completed, replace(manifest, revision=manifest.revision + 1, move=UNSET), limits)
 
 
 def _put_files(
-    bucket: Bucket, reserved: StoreManifest, files: Iterable[ArrivingFile], limits: RequestLimits, clock: Clock
+    bucket: ObjectStore, reserved: StoreManifest, files: Iterable[ArrivingFile], limits: RequestLimits, clock: Clock
 ) -> tuple[int, int]:
     """Put the bytes of files. Return the number of the first object, and the number after the last."""
-    numbers = [number_of(found.key) for found in bucket.objects(LOG_PREFIX)]
+    numbers = repeated(lambda: [number_of(found.key) for found in bucket.objects(LOG_PREFIX)], limits)
     first = number = max(numbers) + 2 if numbers else 0
     packer, nonce = Packer(), uuid.uuid4()
     for file in files:

@@ -1,4 +1,4 @@
-"""Settings that a client changed at run time. A move copies them between the file of a directory and a manifest.
+"""Settings that a client changed at run time. A move copies them from the file of a directory into the manifest.
 
 Settings of offloads are not copied. Reason: they name the target of offloads. For a store in a bucket, the target is
 always its own bucket.
@@ -6,13 +6,12 @@ always its own bucket.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 
 from msgspec import UNSET, UnsetType
 
-from pyspark_ledger.ledger.broker.live_settings import store_changes, stored_changes
+from pyspark_ledger.ledger.broker.live_settings import stored_changes
 from pyspark_ledger.ledger.settings.offload import OffloadSettings
 
 Changed = dict[str, int | str]
@@ -24,13 +23,5 @@ def changed_settings(directory: Path) -> Changed | UnsetType:
 
     Raises Refused if the file is invalid.
     """
-    return _moving(stored_changes(directory)) or UNSET
-
-
-def write_changed_settings(directory: Path, changed: Changed | UnsetType) -> None:
-    """Write the changed settings of a manifest to a directory."""
-    store_changes(directory, _moving({} if isinstance(changed, UnsetType) else changed))
-
-
-def _moving(changed: Mapping[str, int | str]) -> Changed:
-    return {name: value for name, value in changed.items() if name not in _OF_OFFLOADS}
+    changed = {name: value for name, value in stored_changes(directory).items() if name not in _OF_OFFLOADS}
+    return changed or UNSET

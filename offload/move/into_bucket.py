@@ -30,6 +30,8 @@ from pyspark_ledger.ledger.cursor.cursor_log import BLOCK_BYTES, recover_cursor_
 from pyspark_ledger.ledger.errors import Corrupt, NotFound, Refused
 from pyspark_ledger.ledger.metadata.records import Metadata
 from pyspark_ledger.ledger.names import short_name, without_partitions
+from pyspark_ledger.ledger.objects.from_settings import home_bucket
+from pyspark_ledger.ledger.objects.object_store import ObjectStore
 from pyspark_ledger.ledger.ownership import StoreLock, machine_id
 from pyspark_ledger.ledger.segment.recovery import recover_segment
 from pyspark_ledger.ledger.segment.writer import data_path
@@ -37,11 +39,9 @@ from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.store.store import Store
 from pyspark_ledger.ledger.tiering.sealed_index import entry_traits
 from pyspark_ledger.ledger.transport.moved_store import METADATA, MovedStore, mark_moved, moved_store, require_not_moved
-from pyspark_ledger.ledger.wal.bucket import Bucket
 from pyspark_ledger.ledger.wal.fence import require_served
 from pyspark_ledger.ledger.wal.manifest import Move
 from pyspark_ledger.ledger.wal.requests import FoundManifest, read_manifest
-from pyspark_ledger.offload.home_bucket import home_bucket
 from pyspark_ledger.offload.home_verification import verify_home
 from pyspark_ledger.offload.move.arrival import ArrivingFile, complete, end, plan, require_free, reserve
 from pyspark_ledger.offload.move.changed_settings import changed_settings
@@ -54,11 +54,10 @@ from pyspark_ledger.offload.move.records import (
 from pyspark_ledger.offload.move.segments import Progress, upload_segments
 from pyspark_ledger.offload.move.summary import MoveSummary
 from pyspark_ledger.offload.offloader import ObjectStoreOffloader, offloader_of
-from pyspark_ledger.offload.storage.object_store import ObjectStore
 
 
 def move_into_bucket(
-    source: Path, address: str, settings: Settings, *, convert: bool = False, progress: Progress = lambda *_: None
+    source: Path, address: str, settings: Settings, *, convert: bool, progress: Progress
 ) -> MoveSummary:
     """Move the store of a directory into an empty prefix of a bucket, or continue an earlier run. No broker may run.
 
@@ -103,7 +102,7 @@ class IntoBucket:
     offloader: ObjectStoreOffloader
     limits: BucketLimits
     progress: Progress = lambda *_: None
-    probe: Callable[[Bucket], None] = probe_bucket
+    probe: Callable[[ObjectStore], None] = probe_bucket
 
     def run(self, *, convert: bool = False) -> MoveSummary:
         """Do all steps of the move that no earlier run of the command has done."""

@@ -1,7 +1,6 @@
 """Records (rows of the metadata) of a store that moves. Only a copy is changed. The source keeps its records.
 
-into a bucket       metadata.sqlite ─▶ copy: segments are uploaded, no durability `os` ─▶ snapshot
-into a directory    file that was built from the log: segments are local
+metadata.sqlite ─▶ copy: segments are uploaded, no durability `os` ─▶ snapshot
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from pyspark_ledger.ledger.metadata.read_only import MetadataView
 from pyspark_ledger.ledger.metadata.records import TABLES, Metadata
 from pyspark_ledger.ledger.metadata.segment_records import LedgerInfo
 from pyspark_ledger.ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
-from pyspark_ledger.ledger.segment.writer import data_path
 from pyspark_ledger.ledger.transport.moved_store import METADATA
 
 
@@ -65,31 +63,6 @@ def arriving_snapshot(connection: CheckedConnection, attempts: Mapping[int, Offl
             connection.execute("UPDATE ledger_row SET info = ? WHERE name = ?", (record.SerializeToString(), name))
     connection.execute("COMMIT")
     return snapshot_of(connection)
-
-
-def leaving_records(connection: CheckedConnection, directory: Path, *, keep: bool) -> set[int]:
-    """Change the built records for the store in the directory. Return the ids of segments whose files it needs.
-
-    With `keep`, uploaded segments stay offloaded. The record of an open segment without entries is removed, because the
-    segment has no file.
-    """
-    needed: set[int] = set()
-    connection.execute("BEGIN")
-    for ledger_id, info in connection.execute("SELECT ledger_id, info FROM segment").fetchall():
-        listed = LedgerInfo.FromString(info)
-        attempt = OffloadAttempt.of(listed)
-        if keep and attempt is not None and attempt.complete:
-            continue
-        if not listed.timestamp and not data_path(directory / "ledgers", ledger_id).exists():
-            connection.execute("DELETE FROM segment_row WHERE ledger_id = ?", (ledger_id,))
-            continue
-        needed.add(ledger_id)
-        if attempt is not None:
-            listed.ClearField("offloadContext")
-            values = (listed.SerializeToString(), ledger_id)
-            connection.execute("UPDATE segment_row SET info = ? WHERE ledger_id = ?", values)
-    connection.execute("COMMIT")
-    return needed
 
 
 def _durability(info: ManagedLedgerInfo) -> str:

@@ -24,18 +24,19 @@ from pyspark_ledger.ledger.metadata.offload_records import OffloadAttempt
 from pyspark_ledger.ledger.metadata.records import Metadata
 from pyspark_ledger.ledger.metadata.segment_records import SegmentRecord
 from pyspark_ledger.ledger.names import short_name
+from pyspark_ledger.ledger.objects.object_store import ObjectStore
+from pyspark_ledger.ledger.objects.retry import retry
+from pyspark_ledger.ledger.segment.object_names import ObjectKey
 from pyspark_ledger.ledger.segment.verification import load_or_rebuild_index
 from pyspark_ledger.ledger.segment.writer import data_path
 from pyspark_ledger.ledger.tiering.offloader import NO_CALLBACKS, OffloadCallbacks
 from pyspark_ledger.ledger.tiering.recorded_segment import extra_metadata, recorded_segment
 from pyspark_ledger.ledger.tiering.sealed_index import entry_traits
 from pyspark_ledger.offload.format.block_index import parse_index
-from pyspark_ledger.offload.format.object_names import ObjectKey
 from pyspark_ledger.offload.index_objects import split_into_parts
 from pyspark_ledger.offload.offloader import ObjectStoreOffloader
 from pyspark_ledger.offload.reader import INDEX_BYTES_MAX
-from pyspark_ledger.offload.storage.object_store import ObjectStore
-from pyspark_ledger.offload.upload import retry, upload_file
+from pyspark_ledger.offload.upload import upload_file
 from pyspark_ledger.offload.verification import download_object
 
 Progress = Callable[[float | None, str], object]

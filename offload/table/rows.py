@@ -28,8 +28,8 @@ import pyarrow.parquet as pq
 
 from pyspark_ledger.ledger.errors import Corrupt, DataLoss, NotFound
 from pyspark_ledger.ledger.message.columns import ColumnFit, cast_column
+from pyspark_ledger.ledger.objects.factory import open_object_store
 from pyspark_ledger.ledger.position import PositionRange
-from pyspark_ledger.offload.storage.factory import open_object_store
 from pyspark_ledger.offload.table.data_file import INCARNATION, POSITION, TableFile
 from pyspark_ledger.offload.table.table_address import TableAddress
 
@@ -83,10 +83,7 @@ def read_table_part(part: TablePart, target: pa.Schema) -> Iterator[pa.RecordBat
 def _share_rows(part: TablePart, share: FileShare, target: pa.Schema) -> Iterator[pa.RecordBatch]:
     where = f"{share.file.path} of table {part.address.location}"
     fit = ColumnFit(target)
-    typed = [
-        field.name for field in target if not pa.types.is_null(field.type)
-    ]  # Delta stores no column without a type
-    for batch in read_rows(part, share, typed):
+    for batch in read_rows(part, share, target.names):
         yield fit.fit(_add_partition_columns(batch, share.file, target, where), where)
 
 

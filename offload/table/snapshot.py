@@ -160,7 +160,7 @@ class _Statistics:
         return _Bound(*(value(column) for column in columns))
 
 
-def open_table(address: TableAddress, version: int | None = None) -> TableSnapshot:
+def open_table(address: TableAddress, version: int | None) -> TableSnapshot:
     """Open a version of a table, by default the newest.
 
     Raises NotFound if there is no table, and DataLoss if the version does not exist any more. Raises Unavailable,

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark_ledger.ledger.errors import NotFound, Refused, Unsupported
-from pyspark_ledger.offload.storage.address import ObjectAddress
-from pyspark_ledger.offload.storage.factory import open_object_store
-from pyspark_ledger.offload.storage.s3_options import S3Options
+from pyspark_ledger.ledger.objects.address import ObjectAddress
+from pyspark_ledger.ledger.objects.factory import open_object_store
+from pyspark_ledger.ledger.objects.s3_options import S3Options
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 from pyspark_ledger import LedgerError
 from pyspark_ledger.ledger.client.client import Client
 from pyspark_ledger.ledger.client.connect import connect_store
-from pyspark_ledger.ledger.protocol.actions import Empty
+from pyspark_ledger.ledger.protocol.actions import StopBroker
 from streaming_examples.acts.app_process import session_members
 
 _LEAVE_SECONDS = 10.0
@@ -34,7 +34,7 @@ def stop_broker(client: Client) -> None:
     """Ask the broker to exit. Kill it and its supervisor if they still run after ten seconds."""
     session = os.getsid(client.hello().pid)
     with contextlib.suppress(LedgerError):  # it may exit before its answer is sent
-        client.call("shutdown", Empty(), deadline_ms=0)
+        client.ask(StopBroker(), deadline_ms=0)
     until = time.monotonic() + _LEAVE_SECONDS
     while members := session_members(session):
         if time.monotonic() > until:

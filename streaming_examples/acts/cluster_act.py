@@ -26,8 +26,8 @@ from pyspark_ledger.ledger.bucket_store.creation import found_or_created
 from pyspark_ledger.ledger.client.connect import stop_broker
 from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.location import bucket_directory
+from pyspark_ledger.ledger.objects.factory import open_object_store
 from pyspark_ledger.ledger.wal.requests import RequestLimits
-from pyspark_ledger.offload.storage.factory import open_object_store
 from streaming_examples.acts.app_process import session_members
 from streaming_examples.acts.audit import Check, exactly_once
 from streaming_examples.acts.flight_feed import FlightFeed, start_sink

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from pyspark_ledger import LedgerError, NotFound
 from pyspark_ledger.ledger.client.client import Client
-from pyspark_ledger.ledger.protocol.cursors import NameCursor
+from pyspark_ledger.ledger.protocol.actions import DescribeLedger
+from pyspark_ledger.ledger.protocol.cursors import DescribeCursor
 
 _LOOK_SECONDS = 0.1
 
@@ -80,11 +81,11 @@ class Meter:
 
     def _look(self) -> tuple[int, int | None]:
         try:
-            rows = self._client.describe(self._ledger).rows
+            rows = self._client.ask(DescribeLedger(self._ledger)).rows
         except NotFound:
             return 0, None
         try:
-            cursor = NameCursor(self._ledger, self._subscription)
-            return rows, self._client.call("cursor.describe", cursor).backlog_rows
+            cursor = DescribeCursor(self._ledger, self._subscription)
+            return rows, self._client.ask(cursor).backlog_rows
         except NotFound:
             return rows, None

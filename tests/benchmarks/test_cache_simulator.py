@@ -19,7 +19,7 @@ from benchmarks.cache_traces import (
     rolling_restart,
     tail_with_pauses,
 )
-from benchmarks.cache_yardsticks import S3Fifo, Sieve, optimum, reads_of
+from benchmarks.cache_yardsticks import LruPolicy, S3Fifo, Sieve, optimum, reads_of
 from pyspark_ledger.ledger.cache.eviction.registry import POLICIES
 
 SHORT = [
@@ -49,7 +49,7 @@ def test_what_is_cleared_is_read_again_and_what_was_appended_is_not_read() -> No
     steps = [Step(0, "append", 0, 0), Step(1, "read", 0, 0, "r"), Step(2, "clear", 0, 0), Step(3, "read", 0, 0, "r")]
     trace = Trace("cleared", 4, 1 << 20, steps)
     assert optimum(trace) == reads_of(Sieve(4), trace) == reads_of(S3Fifo(4), trace) == 1
-    assert Simulation(trace, POLICIES["lru"]).run("lru").reads == 1
+    assert Simulation(trace, LruPolicy).run("lru").reads == 1
 
 
 @pytest.mark.parametrize("trace", SHORT, ids=lambda trace: trace.name)

@@ -13,7 +13,7 @@ from pyspark_ledger.ledger.protocol.actions import CreateLedger
 def test_each_sync_of_an_append_is_recorded(tmp_path: Path) -> None:
     with recording_broker(tmp_path / "store", tmp_path / "record") as (client, record):
         ledger = canonical_name("log")
-        client.create(CreateLedger(ledger))
+        client.ask(CreateLedger(ledger))
         record.new()
         with client.producer(ledger) as producer:
             for number in range(3):

@@ -28,7 +28,7 @@ from pyspark_ledger.connector.write.commit import commit_parts, stage_rows
 from pyspark_ledger.connector.write.target import prepare_target
 from pyspark_ledger.ledger.client.client import client_for
 from pyspark_ledger.ledger.errors import NotFound, Refused, Unauthenticated
-from pyspark_ledger.ledger.protocol.actions import NameLedger
+from pyspark_ledger.ledger.protocol.actions import DeleteLedger, DescribeLedger
 from pyspark_ledger.ledger.protocol.commits import OpenStaging
 from pyspark_ledger.ledger.protocol.reads import ReadRequest
 from pyspark_ledger.ledger.transport.discovery import BrokerRecord
@@ -85,6 +85,7 @@ def options(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
         assert broker.wait(30) == 0
 
 
+@pytest.mark.thorough
 def test_tasks_read_and_write_with_what_the_options_name(options: dict[str, str]) -> None:
     sink = prepare_target(read_options({**options, "ledger": "orders"}), COLUMNS)
     pickled = pickle.dumps(sink)
@@ -115,15 +116,15 @@ def test_a_task_has_a_token_of_its_own_and_needs_no_other(options: dict[str, str
         with pytest.raises(NotFound, match="token file"):
             read.schema()
         (reading,) = {part.source for part in parts}
-        for credentials, action, request in (
-            (reading.credentials, "locate", ReadRequest("orders", wanted)),
-            (reading.credentials, "stage.open", OpenStaging("q", 2, "")),
-            (sink.task_credentials, "delete", NameLedger(parcels)),
-            (sink.task_credentials, "locate", ReadRequest(parcels, wanted)),
-            (sink.task_credentials, "describe", NameLedger("public/default/persistent/orders")),
+        for credentials, request in (
+            (reading.credentials, ReadRequest("orders", wanted)),
+            (reading.credentials, OpenStaging("q", 2, "")),
+            (sink.task_credentials, DeleteLedger(parcels)),
+            (sink.task_credentials, ReadRequest(parcels, wanted)),
+            (sink.task_credentials, DescribeLedger("public/default/persistent/orders")),
         ):
             with pytest.raises(Unauthenticated, match=r"a task token allows to (read|write) .*parcels, the call was"):
-                client_for(reading.address, reading.store_id, credentials).call(action, request)
+                client_for(reading.address, reading.store_id, credentials).ask(request)
         late = replace(reading.credentials, task_token=task_token(TOKEN, TaskClaims("read", [parcels], 1)))
         with pytest.raises(Unauthenticated, match="expired"):
             list(replace(parts[0], source=replace(reading, credentials=late)).read())
@@ -164,6 +165,7 @@ def test_a_query_without_them_is_refused_before_it_begins(options: dict[str, str
         LedgerRead(read_options({**without, "ledger": "orders"})).schema()
 
 
+@pytest.mark.thorough
 def test_a_token_in_place_of_its_reference_is_not_repeated() -> None:
     with pytest.raises(Refused, match=r"authParams.*expected file:/path/of/token or env:NAME") as refused:
         read_options({"ledger": "orders", "authParams": TOKEN})

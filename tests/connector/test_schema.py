@@ -41,7 +41,7 @@ from pyspark_ledger.connector.schema import (
     spark_schema,
 )
 from pyspark_ledger.ledger.errors import Refused, Unsupported
-from pyspark_ledger.ledger.message.columns import schema_bytes, schema_from_bytes
+from pyspark_ledger.ledger.message.columns import schema_bytes, schema_from_bytes, typed_columns
 from pyspark_ledger.ledger.rows.metadata_columns import METADATA
 
 STRICT = StructType(
@@ -170,19 +170,19 @@ def test_a_schema_given_by_the_user_must_be_the_ledgers() -> None:
     )
     narrow = StructType().add("id", IntegerType())
     require_same_schema(StructType().add("id", LongType()), narrow, "orders", 1)
-    with pytest.raises(Refused, match="says column 'id' is bigint, the ledger says int"):
+    with pytest.raises(Refused, match="is int, the read was planned with bigint"):
         require_same_schema(StructType().add("id", LongType()), narrow, "orders", 0)
     for given, words in (
-        (StructType().add("id", LongType()), "nothing where the ledger has column 'tags'"),
+        (StructType().add("id", LongType()), "nothing where ledger 'orders' has column 'tags'"),
         (
             StructType().add("ID", LongType()).add("tags", ArrayType(StringType())),
-            "'ID' where the ledger has column 'id'",
+            "'ID' where ledger 'orders' has column 'id'",
         ),
         (
             StructType().add("id", IntegerType()).add("tags", ArrayType(StringType())),
-            "says column 'id' is int, the ledger says bigint",
+            "column 'id' of ledger 'orders' is bigint, the read was planned with int",
         ),
-        (own.add("more", LongType()), "column 'more', which the ledger does not have"),
+        (own.add("more", LongType()), "column 'more', which ledger 'orders' does not have"),
     ):
         with pytest.raises(Refused, match=words):
             require_same_schema(given, StructType(list(own)[:2]), "orders", 2)
@@ -236,32 +236,52 @@ def test_fields_of_structs_are_matched_by_name_and_keep_the_ledgers_order() -> N
             require_writable(wide, registered, "orders")
         both = wrap(StructType().add("x", LongType()).add("y", LongType()))
         assert spark_schema(merged_columns(wide, registered, "orders"), "orders")["c"].dataType == both
-        with pytest.raises(Refused, match="Cast it: col"):
-            merged_columns(StructType().add("c", wrap(swapped)), registered, "orders")
+        both = wrap(StructType().add("x", LongType()).add("y", LongType()))
+        found = merged_columns(StructType().add("c", wrap(swapped)), registered, "orders")
+        assert spark_schema(found, "orders")["c"].dataType == both
     keyed = columns_to_write(StructType().add("c", MapType(pair, pair)), "orders")
     same = StructType().add("y", LongType()).add("x", IntegerType())
     require_writable(StructType().add("c", MapType(same, same)), keyed, "orders")
 
 
-def test_fields_that_the_ledger_lacks_are_refused_with_and_without_merge() -> None:
-    registered = columns_to_write(StructType().add("c", StructType().add("x", LongType())), "orders")
-    more = StructType().add("c", StructType().add("x", LongType()).add("y", LongType()))
-    for check in (require_writable, merged_columns):
-        with pytest.raises(
-            Refused, match=r"column 'c\.y' \(int64\) not in the ledger.*rename the column and set mergeS"
-        ):
-            check(more, registered, "orders")
+def test_fields_of_structs_are_added_with_merge_only() -> None:
+    less = StructType().add("x", LongType())
+    more = StructType().add("y", LongType()).add("x", IntegerType())
+    for wrap in (lambda kind: kind, ArrayType, lambda kind: MapType(StringType(), kind)):
+        registered = columns_to_write(StructType().add("c", wrap(less)), "orders")
+        given = StructType().add("c", wrap(more))
+        with pytest.raises(Refused, match=r"\.y' \(int64\) not in the ledger.*To keep all fields, set mergeSchema"):
+            require_writable(given, registered, "orders")
+        merged = merged_columns(given, registered, "orders")
+        expected = wrap(StructType().add("x", LongType()).add("y", LongType()))
+        assert spark_schema(merged, "orders")["c"].dataType == expected
+        assert merged_columns(StructType().add("c", wrap(less)), merged, "orders") == merged, "a lacking field is null"
+        with pytest.raises(Refused, match=r"\.y' \(int64\) missing"):
+            require_writable(StructType().add("c", wrap(less)), merged, "orders")
+        with pytest.raises(Refused, match=r"field 'c.*X' cannot be added to ledger 'orders', which has 'c.*x'"):
+            merged_columns(StructType().add("c", wrap(StructType().add("X", LongType()))), registered, "orders")
+        other = StructType().add("x", StringType()).add("y", LongType())
+        with pytest.raises(Refused, match="To keep all fields, rename the column and set mergeSchema"):
+            merged_columns(StructType().add("c", wrap(other)), registered, "orders")
+    with pytest.raises(Refused, match="is struct<x:bigint>, the read"):
+        require_same_schema(StructType().add("c", more), StructType().add("c", less), "orders", 1)
     twice = StructType().add("x", LongType()).add("x", LongType())
     with pytest.raises(Refused, match=r"column 'c\.s' is struct<x:bigint,x:bigint>.*a name of its own"):
         columns_to_write(StructType().add("c", ArrayType(StructType().add("s", twice)).elementType), "orders")
 
 
-def test_void_gets_a_type_with_merge_and_is_written_to_any_type() -> None:
-    void, text = StructType().add("c", NullType()), StructType().add("c", StringType())
-    registered = columns_to_write(void, "orders")
-    with pytest.raises(Refused, match=r"is void, but string in the rows to write\. Set mergeSchema to widen"):
+def test_void_gets_a_type_without_an_option_and_is_written_to_any_type() -> None:
+    pair = StructType().add("x", LongType())
+    for wrap in (
+        lambda kind: kind,
+        ArrayType,
+        lambda kind: MapType(StringType(), kind),
+        lambda kind: StructType([*pair, StructField("y", kind)]),
+    ):
+        void, text = (StructType().add("c", wrap(kind)) for kind in (NullType(), StringType()))
+        registered = columns_to_write(void, "orders")
         require_writable(text, registered, "orders")
-    typed = merged_columns(text, registered, "orders")
-    assert typed == columns_to_write(text, "orders")
-    require_writable(void, typed, "orders")
-    assert merged_columns(void, typed, "orders") == typed
+        typed = typed_columns(registered, columns_to_write(text, "orders"))
+        assert merged_columns(text, registered, "orders") == typed == columns_to_write(text, "orders")
+        require_writable(void, typed, "orders")
+        assert merged_columns(void, typed, "orders") == typed

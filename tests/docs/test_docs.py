@@ -21,7 +21,7 @@ from pyspark_ledger.offload.format.block_index import INDEX_MAGIC
 
 ROOT = Path(__file__).resolve().parents[2]
 GENERATED = {"metrics.md", "options.md", "settings.md"}
-PERFORMANCE_LINES_MAX = 150
+PERFORMANCE_LINES_MAX = 160
 
 
 def pages() -> list[Path]:

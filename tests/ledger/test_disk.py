@@ -11,6 +11,7 @@ import pytest
 
 from pyspark_ledger.ledger import disk
 from pyspark_ledger.ledger.errors import AlreadyExists, NotFound, Refused, Unavailable
+from pyspark_ledger.ledger.location import bucket_directory
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.store.store import Store
 
@@ -73,6 +74,9 @@ def test_a_full_disk_is_unavailable_and_names_the_path(tmp_path: Path) -> None:
     fd = os.open(FULL, os.O_WRONLY)
     with pytest.raises(Unavailable, match=r"a-path cannot be written at 5.*Free space"):
         disk.write_all(fd, [b"x"], 5, Path("a-path"))
+    segment = bucket_directory("s3://bucket/store") / "ledgers" / "5.ledger"
+    with pytest.raises(Unavailable, match=r"5\.ledger cannot be written at 5.*Retry: .* a smaller bucketCacheBytes"):
+        disk.write_all(fd, [b"x"], 5, segment)
     os.close(fd)
 
 

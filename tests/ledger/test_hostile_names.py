@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_ledger.ledger.api.store import LedgerStore, connect, open_read_only
+from pyspark_ledger.ledger.api.store import LedgerStore, connect
 from pyspark_ledger.ledger.client.connect import connect_store
 from pyspark_ledger.ledger.client.credentials import Credentials
 from pyspark_ledger.ledger.clock import system_clock_ms
@@ -18,10 +18,11 @@ from pyspark_ledger.ledger.cursor import cursors
 from pyspark_ledger.ledger.errors import LedgerError, NotFound, Refused
 from pyspark_ledger.ledger.metadata import partition_records
 from pyspark_ledger.ledger.position import EARLIEST
-from pyspark_ledger.ledger.protocol.actions import CreateLedger, Empty
-from pyspark_ledger.ledger.protocol.cursors import NameCursor, OpenCursor
+from pyspark_ledger.ledger.protocol.actions import CreateLedger, StopBroker
+from pyspark_ledger.ledger.protocol.cursors import DeleteCursor, OpenCursor
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.store.store import Store
+from pyspark_ledger.offload.home_view import open_read_only
 from tests.rigs.broker_thread import served
 
 HUGE = "x" * 10_000_000
@@ -86,11 +87,11 @@ def test_a_null_is_no_part_of_a_path(store: LedgerStore) -> None:
 
 def test_the_broker_refuses_what_a_client_did_not(store: LedgerStore) -> None:
     with pytest.raises(Refused, match=r"U\+202E"):
-        store.client.call("create", CreateLedger("a\u202eb"))
+        store.client.ask(CreateLedger("a\u202eb"))
     with pytest.raises(Refused, match="length <= 4096"):
-        store.client.call("create", CreateLedger(HUGE))
+        store.client.ask(CreateLedger(HUGE))
     with pytest.raises(Refused, match="is reserved for the broker"):
-        store.client.call("create", CreateLedger("parts", partitions=2, properties={"ledger.own": "true"}))
+        store.client.ask(CreateLedger("parts", partitions=2, properties={"ledger.own": "true"}))
     assert store.names() == ["public/default/persistent/orders"]
 
 
@@ -113,7 +114,7 @@ def test_a_name_that_a_store_has_already_is_opened_read_and_deleted(
     store.delete(odd)
     with pytest.raises(NotFound, match=r"a\\u202eb"):
         store.delete(odd)
-    client.call("shutdown", Empty())
+    client.ask(StopBroker())
 
 
 def test_a_cursor_that_a_ledger_has_already_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +125,7 @@ def test_a_cursor_that_a_ledger_has_already_is_opened(tmp_path: Path, monkeypatc
         earlier.setattr(cursors, "require_new_cursor_name", lambda *_: None)
         store.cursors.open(odd)
     assert not store.cursors.open(odd).created
-    store.cursors.delete(NameCursor("orders", odd.cursor))
+    store.cursors.delete(DeleteCursor("orders", odd.cursor))
     with pytest.raises(Refused, match=r"U\+202E"):
         store.cursors.open(odd)
     store.close()

@@ -48,7 +48,7 @@ def changed_settings(folder: Path) -> None:
 
 
 def settings_file(folder: Path) -> None:
-    (folder / "broker.toml").write_text("maxWaitMillis = " + DEEP)
+    (folder / "broker.toml").write_text("metricsLedgersMax = " + DEEP)
     Settings.load(folder / "broker.toml")
 
 

@@ -51,9 +51,9 @@ def test_spellings_of_one_ledger(text: str, canonical: str) -> None:
         ("", "''"),
         ("..", "'..'"),
         ("t/../x", "'..'"),
-        ("./n/x", "'.'"),
+        ("./n/x", "path or the address of a folder"),
         ("t//x", "''"),
-        ("/n/x", "''"),
+        ("/n/x", "path or the address of a folder"),
         ("t/n/x/", "''"),
         ("a\0b", r"'a\\x00b'"),
         ("a\nb", "control"),
@@ -70,7 +70,7 @@ def test_spellings_of_one_ledger(text: str, canonical: str) -> None:
         ("persistent://x", "1 parts after"),
         ("persistent://t/n/persistent/x", "4 parts after"),
         ("non-persistent://t/n/x", "another domain"),
-        ("s3://bucket/x", "another domain"),
+        ("s3://bucket/x", "in option .store."),
         ("persistent://persistent://x", "another domain"),
     ],
 )
@@ -136,3 +136,9 @@ def test_the_nearest_name() -> None:
 def test_the_nearest_ledger_is_not_one_of_the_same_namespace_alone(typed: str, meant: str | None) -> None:
     names = [canonical_name(name) for name in ("a", "orders", "acme/shop/orders", "acme/shop/payments")]
     assert nearest_ledger(canonical_name(typed), names) == meant
+
+
+@pytest.mark.parametrize("text", ["/mnt/x", "./orders", "s3://lake/orders", "S3A://lake", "file:///mnt/x"])
+def test_the_path_of_a_folder_is_no_name_and_belongs_into_store(text: str) -> None:
+    with pytest.raises(Refused, match=r"is the path or the address of a folder\. Give the folder .* in option 'store'"):
+        canonical_name(text)

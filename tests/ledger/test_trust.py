@@ -18,14 +18,16 @@ import msgspec
 import pytest
 
 from pyspark_ledger.ledger import disk
-from pyspark_ledger.ledger.api.store import connect, open_read_only
+from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.client.client import Client
 from pyspark_ledger.ledger.client.connect import connect_store, stop_broker
 from pyspark_ledger.ledger.errors import LedgerError, Refused
 from pyspark_ledger.ledger.ownership import SHARED, own_token, require_trusted, run_directory
 from pyspark_ledger.ledger.protocol.commits import StagingPlace
+from pyspark_ledger.ledger.protocol.request import Request
 from pyspark_ledger.ledger.transport.discovery import BrokerRecord, address_token_path
-from pyspark_ledger.ledger.transport.part_file import PartFile
+from pyspark_ledger.ledger.transport.part_writer import PartWriter
+from pyspark_ledger.offload.home_view import open_read_only
 from tests.rigs.broker import BrokerRig, rig, session_run_directory
 from tests.rigs.broker import run_directory as run_directory_of_test
 
@@ -50,6 +52,7 @@ def run_command(error: LedgerError) -> None:
 
 @pytest.mark.usefixtures("masked")
 @pytest.mark.parametrize("mask", [0o000, 0o002, 0o022, 0o027, 0o077])
+@pytest.mark.thorough
 def test_a_first_start_works_under_every_umask(tmp_path: Path, mask: int) -> None:
     os.umask(mask)
     made = tmp_path / "made"
@@ -125,6 +128,7 @@ def test_a_link_of_the_user_to_a_store_is_followed(tmp_path: Path) -> None:
         require_trusted(tmp_path / "link")
 
 
+@pytest.mark.thorough
 def test_a_directory_that_is_named_as_shared_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A volume of Kubernetes with fsGroup: the directory and its files are writable by the group."""
     volume = tmp_path / "volume"
@@ -200,36 +204,37 @@ def test_a_part_is_written_only_into_an_empty_file_and_through_no_link(tmp_path:
     path.parent.mkdir(parents=True)
     path.write_text("rows")
     with pytest.raises(Refused, match="is not empty"):
-        PartFile(StagingPlace(part, str(path)))
+        PartWriter.to_file(StagingPlace(part, str(path)))
     path.unlink()
     mine.touch()
     path.symlink_to(mine)
     with pytest.raises(Refused, match="leads through a link"):
-        PartFile(StagingPlace(part, str(path)))
+        PartWriter.to_file(StagingPlace(part, str(path)))
     path.unlink()
     disk.make_directory(mine.parent / "other" / part.rpartition("/")[0])
     (mine.parent / "other" / part).touch()
     shutil.rmtree(staging)
     staging.symlink_to(mine.parent / "other")
     with pytest.raises(Refused, match="leads through a link"):
-        PartFile(StagingPlace(part, str(path)))
+        PartWriter.to_file(StagingPlace(part, str(path)))
 
 
 def test_a_broker_cannot_name_another_file_as_part(rig: BrokerRig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.start("--create")
     client = rig.client()
-    ask, mine = client.call, rig.store.parent / "mine"
+    ask, mine = client.ask, rig.store.parent / "mine"
     mine.touch()
 
-    def lying(action: str, request: msgspec.Struct, **how: int) -> object:
-        answer = ask(action, request, **how)
+    def lying(request: Request[object], **how: int) -> object:
+        answer = ask(request, **how)
         return msgspec.structs.replace(answer, path=str(mine)) if isinstance(answer, StagingPlace) else answer
 
-    monkeypatch.setattr(client, "call", lying)
+    monkeypatch.setattr(client, "ask", lying)
     with pytest.raises(Refused, match="is no staged part of store"):
         client.stage_part("query", 0)
 
 
+@pytest.mark.thorough
 def test_a_loopback_port_serves_its_own_user_only(rig: BrokerRig) -> None:
     broker = rig.start("--create", "--address", "grpc://127.0.0.1:0")
     address = rig.record().remote
@@ -254,6 +259,7 @@ def test_a_loopback_port_serves_its_own_user_only(rig: BrokerRig) -> None:
     assert not token_file.exists()
 
 
+@pytest.mark.thorough
 def test_a_token_is_sent_only_while_its_broker_runs(rig: BrokerRig) -> None:
     """Another user's process can take the port of a killed broker."""
     broker = rig.start("--create", "--address", "grpc://127.0.0.1:0")

@@ -8,10 +8,10 @@ import pytest
 
 from pyspark_ledger.ledger.api.store import LedgerStore, connect
 from pyspark_ledger.ledger.errors import LedgerError, Refused, Unauthenticated
-from pyspark_ledger.ledger.protocol.actions import ChangeSetting, Empty
-from pyspark_ledger.offload import trial
-from pyspark_ledger.offload.storage.factory import open_object_store
-from pyspark_ledger.offload.storage.object_store import FetchedObject, ObjectHead
+from pyspark_ledger.ledger.objects import trial
+from pyspark_ledger.ledger.objects.factory import open_object_store
+from pyspark_ledger.ledger.objects.object_store import FetchedObject, ObjectHead
+from pyspark_ledger.ledger.protocol.actions import AskSettings, ChangeSetting
 from streaming_examples.s3_server import S3Server
 from tests.rigs.broker_thread import store
 
@@ -21,7 +21,7 @@ SECRET = "hunter2"
 
 
 def offloading(api: LedgerStore) -> dict[str, object]:
-    states = api.client.call("settings", Empty()).settings
+    states = api.client.ask(AskSettings()).settings
     return {state.name: state.value for state in states if "ffload" in state.name and state.changed}
 
 
@@ -40,7 +40,7 @@ def test_a_wrong_address_changes_nothing_and_is_not_kept(store: Path, address: s
     before = offloading(api)
     assert before == {ADDRESS: "s3://right", "managedLedgerOffloadRegion": "eu-west-1"}
     for change in (
-        lambda: api.client.call("settings.change", ChangeSetting(ADDRESS, address)),
+        lambda: api.client.ask(ChangeSetting(ADDRESS, address)),
         lambda: api.offload_to(address, region="us-east-1", profile="other"),
     ):
         with pytest.raises(Refused, match=said) as refused:
@@ -52,8 +52,8 @@ def test_a_wrong_address_changes_nothing_and_is_not_kept(store: Path, address: s
 
 def test_a_target_is_set_and_reset_in_one_call(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     api = connect(store)
-    call, asked = api.client.call, []
-    monkeypatch.setattr(api.client, "call", lambda action, *given: asked.append(action) or call(action, *given))
+    ask, asked = api.client.ask, []
+    monkeypatch.setattr(api.client, "ask", lambda request: asked.append(request.call.name) or ask(request))
     api.offload_to("s3://bucket", region="eu-west-1", check=False)
     api.offload_to(store.parent / "objects")
     assert asked == ["settings.change"] * 2
@@ -64,9 +64,9 @@ def test_no_call_names_a_credential_provider(store: Path) -> None:
     api = connect(store)
     with pytest.raises(Refused, match=r"Set managedLedgerOffloadCredentialProvider in a file, .*ledger serve --config"):
         api.offload_to("s3://bucket", credential_provider="os:system")
-    for name in ("managedLedgerOffloadCredentialProvider", "managedLedgerOffloadTransform"):
-        with pytest.raises(Refused, match=rf"'{name}' cannot be changed .*Set it in a file.*ledger serve --config"):
-            api.client.call("settings.change", ChangeSetting(name, "os:system", {ADDRESS: "s3://b/x;id"}, trial=True))
+    name = "managedLedgerOffloadCredentialProvider"
+    with pytest.raises(Refused, match=rf"'{name}' cannot be changed .*Set it in a file.*ledger serve --config"):
+        api.client.ask(ChangeSetting(name, "os:system", {ADDRESS: "s3://b/x;id"}, trial=True))
     assert offloading(api) == {}
 
 

@@ -20,8 +20,8 @@ from pyspark_ledger.connector.cli.app import app
 from pyspark_ledger.ledger.api.store import LedgerStore, connect
 from pyspark_ledger.ledger.client.connect import stop_broker
 from pyspark_ledger.ledger.errors import LedgerError, Unauthenticated
+from pyspark_ledger.ledger.objects.factory import open_object_store
 from pyspark_ledger.ledger.transport.discovery import BrokerRecord
-from pyspark_ledger.offload.storage.factory import open_object_store
 from streaming_examples.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
 from tests.rigs.credentials import ROLE, Container, Issuer, answering
 from tests.rigs.processes import parent_of, process_file

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from pyspark_ledger.connector.cli import dump
+from pyspark_ledger.connector.cli import verify
 from pyspark_ledger.connector.cli.app import app
 from pyspark_ledger.ledger.api.store import LedgerStore
 from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.objects.factory import open_object_store
 from pyspark_ledger.ledger.position import Position
-from pyspark_ledger.offload.storage.factory import open_object_store
 from streaming_examples.s3_server import S3Server
 from tests.rigs.broker_thread import served
 from tests.rigs.command import run
@@ -74,14 +74,14 @@ def test_what_is_trimmed_while_it_is_verified_is_no_loss(store: LedgerStore, mon
         clicks.seal()
     clicks.append(b"three")
     clicks.set_policy(retentionTimeInMinutes=0, retentionSizeInMB=0)
-    index = dump._index
+    index = verify._index
 
     def trimmed_first(*asked: Any) -> Any:
-        monkeypatch.setattr(dump, "_index", index)
+        monkeypatch.setattr(verify, "_index", index)
         assert clicks.trim().ledgers
         return index(*asked)
 
-    monkeypatch.setattr(dump, "_index", trimmed_first)
+    monkeypatch.setattr(verify, "_index", trimmed_first)
     assert json.loads(CliRunner().invoke(app, ["verify", "--output", "json"]).stdout) == {clicks.name: 1}
 
 
@@ -106,5 +106,5 @@ def test_the_command_offloads_tells_and_sweeps(store: LedgerStore, tmp_path: Pat
     assert "exclude each other" in run("offload", "clicks", "--cancel", "--sweep", status=1)
     assert clicks.offload(Position(0, 1)).done == []
     run("settings", "set", "managedLedgerOffloadDeletionLagMs", "1", status=1)
-    assert "expected a whole number" in run("settings", "set", "maxWaitMillis", "x", status=1)
+    assert "expected a whole number" in run("settings", "set", "metricsLedgersMax", "x", status=1)
     assert clicks.read().num_rows == 1

@@ -13,14 +13,17 @@ import pytest
 
 from pyspark_ledger.ledger.bucket_store.home import BucketLimits
 from pyspark_ledger.ledger.errors import DataLoss, Refused
+from pyspark_ledger.ledger.metadata.owner import SKIPPED_IDS
 from pyspark_ledger.ledger.metadata.segment_records import attempts_of
+from pyspark_ledger.ledger.objects.factory import open_object_store
+from pyspark_ledger.ledger.objects.s3_options import S3Options
 from pyspark_ledger.ledger.ownership import OwnerChange
 from pyspark_ledger.ledger.protocol.ledgers import OffloadPrefix
+from pyspark_ledger.offload.bucket.catalogue import TopicSegments
+from pyspark_ledger.offload.bucket.histories import require_one_history
 from pyspark_ledger.offload.bucket.listing import read_catalogue
 from pyspark_ledger.offload.move.into_bucket import IntoBucket
 from pyspark_ledger.offload.offloader import ObjectStoreOffloader
-from pyspark_ledger.offload.storage.factory import open_object_store
-from pyspark_ledger.offload.storage.s3_options import S3Options
 from tests.rigs.bucket_store import REQUESTS, BucketRig, payloads
 from tests.rigs.log import contents
 from tests.rigs.offload import HOUR, OffloadRig
@@ -33,7 +36,7 @@ class CopiedRig(OffloadRig):
 
     change = OwnerChange.COPIED
 
-    def _open(self, *, take_over: OwnerChange | bool = False) -> object:
+    def _open(self, *, take_over: OwnerChange | None = None) -> object:
         return super()._open(take_over=take_over or self.change)
 
 
@@ -91,9 +94,9 @@ def test_no_deletion_in_a_copy_reaches_its_original(pair: Pair, how: str) -> Non
         copy.now += 9 * HOUR
         copy.log().trim()
     elif how == "crash":
-        copy.store.offloads.sweep_left()
+        copy.store.offloads.cleaner.sweep_left()
     copy.upkeep()
-    copy.store.offloads.sweep()
+    copy.store.offloads.cleaner.sweep()
     if how == "sweep":
         copy.store.offloads.offload(OffloadPrefix("log", sweep=True))
     assert before <= names(rig)
@@ -107,7 +110,7 @@ def test_a_copy_deletes_what_it_wrote_itself(pair: Pair) -> None:
     copy.offload()
     assert len(names(rig)) > len(before)
     copy.store.delete_ledger("log")
-    copy.store.offloads.sweep()
+    copy.store.offloads.cleaner.sweep()
     assert names(rig) == before
 
 
@@ -117,7 +120,7 @@ def test_adopted_objects_are_deleted_with_their_ledger(pair: Pair) -> None:
     assert copy.store.offloads.offload(OffloadPrefix("log", adopt=True)).foreign == 0
     assert contents(copy.log()) == contents(rig.log())
     copy.store.delete_ledger("log")
-    copy.store.offloads.sweep()
+    copy.store.offloads.cleaner.sweep()
     assert names(rig) < before
 
 
@@ -131,7 +134,7 @@ def test_the_offloader_refuses_to_delete_the_objects_of_an_original(pair: Pair) 
 def test_an_object_that_the_original_deleted_is_an_error_with_its_owner(pair: Pair) -> None:
     rig, copy = pair
     rig.store.delete_ledger("log")
-    rig.store.offloads.sweep()
+    rig.store.offloads.cleaner.sweep()
     with pytest.raises(DataLoss, match=f"store {rig.store.store_id}, the original of this copy, .*--adopt"):
         contents(copy.log())
 
@@ -163,10 +166,20 @@ def test_a_restored_store_names_the_command_for_its_lost_history(tmp_path: Path)
     rig.store = rig._open(take_over=OwnerChange.MOVED)
     rig.append(*(b"a longer payload %d" % number for number in range(7)))
     rig.offload()
-    with pytest.raises(Refused, match=r"offloaded 2 times.*ledger offload NAME --sweep"):
-        read_catalogue(rig.objects).find("log")
+
+    joined = set[tuple[str, str]]()
+
+    def found() -> TopicSegments:
+        (topic,) = read_catalogue(rig.objects).find("log")
+        require_one_history(rig.objects, topic, joined)
+        return topic
+
+    with pytest.raises(Refused, match=r"ends at row .* begins at row 1: .*ledger offload NAME --sweep"):
+        found()
     rig.store.offloads.offload(OffloadPrefix("log", sweep=True))
-    assert read_catalogue(rig.objects).find("log")
+    ids = [segment.ledger_id for segment in found().segments]
+    assert (ids[0] < SKIPPED_IDS < ids[1]) is True
+    assert len(joined) == 1, "the next listing does not read these two again"
     assert contents(rig.log())[:1] == [b"a"]
 
 
@@ -185,6 +198,6 @@ def test_a_copy_that_moves_into_a_bucket_owns_the_copied_objects(pair: Pair, tmp
         opened = home.host()
         assert (payloads(opened), opened.store.metadata.store_record().former) == (rows, former)
         opened.store.delete_ledger("log")
-        opened.store.offloads.sweep()
+        opened.store.offloads.cleaner.sweep()
         assert [key for key in home.keys("segments/") if "-ledger-" in key] == []
     assert names(rig) == before

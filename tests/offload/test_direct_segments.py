@@ -18,7 +18,7 @@ from pyspark_ledger.ledger.message.entry import BrokerStamp, is_marker, parse_en
 from pyspark_ledger.ledger.position import Position, PositionRange
 from pyspark_ledger.ledger.segment.reader import iter_frames
 from pyspark_ledger.ledger.settings.broker import Settings
-from pyspark_ledger.ledger.transport.part_file import PartFile
+from pyspark_ledger.ledger.transport.part_writer import PartWriter
 from pyspark_ledger.offload.bucket.fetch import read_heads, read_part
 from pyspark_ledger.offload.bucket.listing import read_catalogue
 from pyspark_ledger.offload.bucket.topic_log import BucketLog
@@ -62,11 +62,11 @@ class Histories:
             self.direct.store.offloads.put_indexes("log")
         staged, store = [], self.appended.store
         for group in groups:
-            with PartFile(store.open_part("q", self.batch), part_run(self.batch)) as part:
+            with PartWriter.to_file(store.commits.open_part("q", self.batch), part_run(self.batch)) as part:
                 for value in group:
                     part.write([arrow_entry(value, rows, self.batch)], rows)
                 staged.append(part.close())
-        store.commit(request(self.batch, staged))
+        store.commits.commit(request(self.batch, staged))
 
     def step(self) -> None:
         kind = self.dice.choice(["append", "append", "commit", "commit", "seal", "offload", "upkeep", "crash", "clock"])
@@ -117,6 +117,7 @@ def by_objects(rig: OffloadRig, target_bytes: int, *, scan: bool) -> list[Found]
     return [(each.stamp, bytes(each.payload)) for part in parts for _, each in read_part(rig.objects, part)]
 
 
+@pytest.mark.thorough
 def test_a_random_history_of_direct_segments_reads_as_appended(histories: Histories) -> None:
     for number in range(STEPS):
         histories.step()
@@ -175,6 +176,7 @@ def refuse(*_: object) -> object:
     raise AssertionError("an object was requested")
 
 
+@pytest.mark.thorough
 def test_a_time_finds_the_same_entry_in_direct_segments(histories: Histories) -> None:
     for _ in range(STEPS):
         histories.step()

@@ -6,7 +6,6 @@ Method: direct segments made by hand, a take-over at each moment of the index ob
 from __future__ import annotations
 
 import random
-import shutil
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,31 +14,25 @@ from typing import Any
 import pytest
 
 from pyspark_ledger.ledger.bucket_store.home import BucketStore
-from pyspark_ledger.ledger.clock import system_clock_ms
-from pyspark_ledger.ledger.errors import Corrupt, DataLoss, Refused, Unavailable, Unsupported
+from pyspark_ledger.ledger.errors import Corrupt, DataLoss, Unavailable, Unsupported
 from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
 from pyspark_ledger.ledger.message.entry import BrokerStamp, is_marker
+from pyspark_ledger.ledger.objects.factory import open_object_store
+from pyspark_ledger.ledger.objects.s3_options import S3Options
 from pyspark_ledger.ledger.position import PositionRange
 from pyspark_ledger.ledger.protocol.reads import ReadRequest
 from pyspark_ledger.ledger.segment.format import FRAME_BYTES
+from pyspark_ledger.ledger.segment.object_names import ObjectKey
 from pyspark_ledger.ledger.segment.reader import walk_segment
-from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.store.store import Store
-from pyspark_ledger.ledger.tiering.loader import OffloaderChoice
+from pyspark_ledger.ledger.tiering.direct_objects import direct_metadata
 from pyspark_ledger.ledger.tiering.recorded_segment import extra_metadata
 from pyspark_ledger.offload.bucket.fetch import read_heads, read_part
 from pyspark_ledger.offload.bucket.listing import read_catalogue
 from pyspark_ledger.offload.bucket.topic_log import BucketLog
-from pyspark_ledger.offload.format.object_names import ObjectKey
 from pyspark_ledger.offload.home_verification import VerifiedHome, verify_home
 from pyspark_ledger.offload.home_view import open_home_view
-from pyspark_ledger.offload.index_objects import direct_metadata
-from pyspark_ledger.offload.offloader import ObjectStoreOffloader
-from pyspark_ledger.offload.storage.factory import open_object_store
-from pyspark_ledger.offload.storage.s3_options import S3Options
 from pyspark_ledger.offload.stored_blocks import BlockFetcher
-from tests.offload.move.test_into_bucket import move
-from tests.offload.move.test_into_directory import back
 from tests.rigs.bucket_store import BLOCK, BucketRig, append, log, numbered, offload
 from tests.rigs.direct import commit_direct, direct_part
 from tests.rigs.entry import parsed
@@ -151,6 +144,7 @@ def test_another_broker_reads_direct_segments_and_puts_their_indexes(rig: Bucket
     assert entries(later.store) == expected
 
 
+@pytest.mark.thorough
 def test_indexes_are_put_in_order_and_before_a_later_upload(rig: BucketRig) -> None:
     broker = filled(rig)
     direct = [int(key.rpartition("-")[2]) for key in data_keys(rig)]
@@ -306,39 +300,3 @@ def test_a_missing_or_wrong_data_object_is_an_error_that_names_it(rig: BucketRig
         entries(taken.store)
     rig.bucket.put(f"segments/{key}", found.data, found.head.metadata)
     assert entries(taken.store) == expected
-
-
-@pytest.mark.parametrize("keep", [True, False])
-@pytest.mark.parametrize("indexed", [True, False])
-def test_a_move_to_a_directory_keeps_the_stamps(rig: BucketRig, tmp_path: Path, keep: bool, indexed: bool) -> None:
-    broker = filled(rig)
-    if indexed:
-        broker.store.offloads.direct.put("log")
-    expected = entries(broker.store)
-    broker.close()
-    rig.opened.clear()
-    back(rig.address, tmp_path / "target", keep=keep)
-    if not keep:
-        shutil.rmtree(tmp_path / "bucket")
-    offloader = OffloaderChoice(lambda _: ObjectStoreOffloader("", S3Options()), Settings())
-    store = Store.open(tmp_path / "target", settings=Settings(), clock=system_clock_ms, offloader=offloader)
-    assert entries(store) == expected
-    store.offloads.direct.add_marked()
-    store.offloads.round()
-    assert not store.ledger("log").lacks_indexes
-    store.close()
-    if keep:
-        move(tmp_path / "target", f"{rig.address}-again")
-        again = BucketRig(tmp_path / "again", f"{rig.address}-again", rig.options)
-        shutil.rmtree(tmp_path / "bucket")
-        assert entries(again.host("a").store) == expected
-        assert viewed(again) == expected
-        again.close()
-
-
-def test_a_move_into_a_bucket_waits_for_index_objects(rig: BucketRig, tmp_path: Path) -> None:
-    filled(rig).close()
-    rig.opened.clear()
-    back(rig.address, tmp_path / "target", keep=True)
-    with pytest.raises(Refused, match="segment 1 of 'log' has no index objects"):
-        move(tmp_path / "target", f"{rig.address}-again")

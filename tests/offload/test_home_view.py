@@ -13,15 +13,15 @@ import pytest
 from pyspark_ledger.ledger.bucket_store.home import BucketStore
 from pyspark_ledger.ledger.errors import Corrupt, DataLoss, LedgerError, NotFound, Refused
 from pyspark_ledger.ledger.message.entry import is_marker, parse_entry
+from pyspark_ledger.ledger.objects.s3_options import S3Options
 from pyspark_ledger.ledger.position import Position, PositionRange
-from pyspark_ledger.ledger.protocol.actions import Empty, NameLedger
+from pyspark_ledger.ledger.protocol.actions import DeleteLedger, ListLedgers
 from pyspark_ledger.ledger.protocol.ledgers import ChangePolicy
 from pyspark_ledger.ledger.protocol.reads import AskLogStatuses, ReadRequest
 from pyspark_ledger.ledger.segment.reader import iter_frames
 from pyspark_ledger.ledger.wal.bucket import log_key
 from pyspark_ledger.ledger.wal.reader import WalReader
 from pyspark_ledger.offload.home_view import HomeView, is_present, open_home_view
-from pyspark_ledger.offload.storage.s3_options import S3Options
 from pyspark_ledger.offload.stored_blocks import BlockFetcher
 from streaming_examples.s3_server import S3Server
 from tests.rigs.bucket_store import SMALL, BucketRig, append, cursor, log, numbered, offload, payloads
@@ -69,7 +69,7 @@ def require_same(rig: BucketRig, broker: BucketStore) -> None:
     """Compare a new view with the broker's store."""
     view = view_of(rig)
     names = broker.store.metadata.names()
-    assert view.call("list", Empty()).names == names
+    assert view.ask(ListLedgers()).names == names
     for name in names:
         assert values(view.read_blocks(whole(view, name))) == payloads(broker, name)
         assert fetched(rig, view, name) == payloads(broker, name)
@@ -105,6 +105,7 @@ def step(rig: BucketRig, broker: BucketStore, dice: random.Random, number: int) 
 
 
 @pytest.mark.parametrize("seed", range(6))
+@pytest.mark.thorough
 def test_view_of_a_random_history_equals_the_brokers_store(rig: BucketRig, seed: int) -> None:
     dice = random.Random(seed)
     broker = rig.host("first", limits=CARRYING)
@@ -129,7 +130,7 @@ def test_view_covers_uploaded_sealed_open_and_empty_segments(rig: BucketRig) -> 
     assert kinds == {"segments", "wal"}
     append(broker, [b"later"])
     assert b"later" not in values(view.read_blocks(whole(view))), "a view has one state"
-    assert view.call("survey", AskLogStatuses(["nothing", "log"])).missing == ["public/default/persistent/nothing"]
+    assert view.ask(AskLogStatuses(["nothing", "log"])).missing == ["public/default/persistent/nothing"]
 
 
 def test_view_of_a_lost_race_with_the_collector_is_built_again(rig: BucketRig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,7 +222,7 @@ def test_what_a_view_refuses(rig: BucketRig) -> None:
     append(broker, numbered(1))
     view = view_of(rig)
     with pytest.raises(Refused, match="opened for reading only, 'delete' was called"):
-        view.call("delete", NameLedger("log"))
+        view.ask(DeleteLedger("log"))
     with pytest.raises(NotFound, match="there is no ledger 'lgo'"):
         view.ledger("lgo")
     with pytest.raises(LedgerError, match="ends at"):

@@ -15,12 +15,12 @@ import pytest
 
 from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.errors import Fenced
+from pyspark_ledger.ledger.objects.object_store import ListedObject
 from pyspark_ledger.ledger.position import EARLIEST
 from pyspark_ledger.ledger.protocol.cursors import OpenCursor
 from pyspark_ledger.ledger.protocol.ledgers import ChangePolicy, OffloadPrefix
-from pyspark_ledger.offload.index_objects import direct_metadata
+from pyspark_ledger.ledger.tiering.direct_objects import direct_metadata
 from pyspark_ledger.offload.offloader import ObjectStoreOffloader
-from pyspark_ledger.offload.storage.object_store import ListedObject
 from tests.rigs.offload import HOUR, OffloadRig
 
 STORE_CALLS = ("put", "begin_upload", "put_part", "complete", "delete", "abort", "get", "get_range", "head")
@@ -70,8 +70,8 @@ def heal(rig: OffloadRig) -> None:
 def whole(rig: OffloadRig, payloads: list[bytes]) -> None:
     """Require that nothing is lost and that the bucket has exactly the objects of the records."""
     assert rig.contents() == payloads
-    rig.store.offloads.sweep()
-    rig.store.offloads.sweep_left()
+    rig.store.offloads.cleaner.sweep()
+    rig.store.offloads.cleaner.sweep_left()
     stated = {str(attempt.attempt) for attempt in rig.attempts().values() if attempt.complete}
     assert {key.partition("-ledger-")[0] for key in rig.stored()} == stated
     assert list(rig.objects.uploads()) == []
@@ -140,9 +140,9 @@ def test_the_broker_dies_while_it_deletes_what_retention_let_go(rig: OffloadRig,
     rig.store.ledger("log").trim()
     wound(rig, at, after=False)
     with pytest.raises(Died):
-        rig.store.offloads.sweep()
+        rig.store.offloads.cleaner.sweep()
     heal(rig)
-    rig.store.offloads.sweep()
+    rig.store.offloads.cleaner.sweep()
     assert rig.stored() == []
     assert rig.store.metadata.unwanted.all() == []
 

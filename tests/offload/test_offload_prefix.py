@@ -14,9 +14,9 @@ from pyspark_ledger.ledger.errors import NotFound, Refused, Unavailable
 from pyspark_ledger.ledger.metadata.offload_records import Driver, OffloadAttempt
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position
 from pyspark_ledger.ledger.protocol.ledgers import OffloadPrefix
+from pyspark_ledger.ledger.segment.object_names import ObjectKey
 from pyspark_ledger.ledger.tiering.offloaded_segment import OffloadedSegment
 from pyspark_ledger.ledger.tiering.offloader import NoOffloader
-from pyspark_ledger.offload.format.object_names import ObjectKey
 from tests.rigs.offload import HOUR, Failing, OffloadRig, offload_prefix
 
 
@@ -87,7 +87,7 @@ def test_a_trim_while_another_ledger_is_offloaded_changes_nothing_for_it(rig: Of
     assert rig.offload().state == "done"
     assert rig.ids() == [second, third, last]
     assert rig.complete() == [second, third]
-    rig.store.offloads.sweep()
+    rig.store.offloads.cleaner.sweep()
     assert not [key for key in rig.stored() if ObjectKey.parse(key) and f"ledger-{first}" in key]
 
 
@@ -101,7 +101,7 @@ def test_a_ledger_that_was_trimmed_before_its_turn_is_no_failure(rig: OffloadRig
     status = rig.offload()
     assert (status.state, status.failure) == ("done", "")
     assert rig.ids() == [last]
-    rig.store.offloads.sweep()
+    rig.store.offloads.cleaner.sweep()
     assert rig.stored() == []
 
 
@@ -194,7 +194,7 @@ def test_retention_deletes_offloaded_objects_with_their_ledgers(rig: OffloadRig)
     first, second, last = rig.ids()
     assert rig.store.ledger("log").trim().ledgers == [first, second]
     assert len(rig.store.metadata.unwanted.all()) == 2
-    assert rig.store.offloads.sweep() == 2
+    assert rig.store.offloads.cleaner.sweep() == 2
     assert rig.stored() == []
     assert rig.ids() == [last]
 
@@ -204,7 +204,7 @@ def test_deleting_a_log_deletes_its_objects(rig: OffloadRig) -> None:
     rig.offload()
     rig.store.delete_ledger("log")
     rig.crash()
-    rig.store.offloads.sweep()
+    rig.store.offloads.cleaner.sweep()
     assert rig.stored() == []
     assert rig.store.metadata.unwanted.all() == []
 
@@ -219,7 +219,7 @@ def test_what_an_incomplete_attempt_left_goes_with_the_ledger(rig: OffloadRig) -
     rig.objects.put(left.data_name, b"left by a crash")
     rig.policy(retentionTimeInMinutes=0, retentionSizeInMB=0)
     rig.store.ledger("log").trim()
-    rig.store.offloads.sweep()
+    rig.store.offloads.cleaner.sweep()
     assert rig.stored() == []
     assert left.attempt in failing.deleted
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from pyspark_ledger.ledger.api.store import connect
-from pyspark_ledger.ledger.protocol.actions import Empty
+from pyspark_ledger.ledger.objects.factory import open_object_store
+from pyspark_ledger.ledger.protocol.actions import StopBroker
 from pyspark_ledger.offload.bucket.listing import read_catalogue
-from pyspark_ledger.offload.storage.factory import open_object_store
 from tests.rigs.scan import read_bucket as rows
 
 FIRST = {"type": "record", "name": "Click", "fields": [{"name": "user", "type": "string"}]}
@@ -22,6 +22,7 @@ def schemas(*versions: dict[str, object]) -> str:
 
 
 @pytest.mark.parametrize("partitions", [0, 2])
+@pytest.mark.thorough
 def test_registered_schemas_go_with_a_ledger_and_make_its_columns(
     store_path: Path, tmp_path: Path, partitions: int
 ) -> None:
@@ -40,7 +41,7 @@ def test_registered_schemas_go_with_a_ledger_and_make_its_columns(
             for part in parts:
                 part.offload(seal=True)
     finally:
-        store.client.call("shutdown", Empty())
+        store.client.ask(StopBroker())
     bucket = tmp_path / "bucket"
     found = rows(bucket, "clicks")
     assert len(found) == 12

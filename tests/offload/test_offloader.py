@@ -20,12 +20,14 @@ import pytest
 from pyspark_ledger.ledger.errors import Corrupt, DataLoss, LedgerError, NotFound, Refused, Unavailable, Unsupported
 from pyspark_ledger.ledger.message.entry import parse_entry
 from pyspark_ledger.ledger.metadata.offload_records import OffloadAttempt
+from pyspark_ledger.ledger.segment.object_names import ObjectKey
 from pyspark_ledger.ledger.segment.reader import iter_frames, walk_segment
+from pyspark_ledger.ledger.tiering.offloaded_segment import OffloadedSegment
 from pyspark_ledger.ledger.tiering.offloader import LocalSegment, OffloadCallbacks
 from pyspark_ledger.offload.format.block_index import parse_index
-from pyspark_ledger.offload.format.object_names import ObjectKey
 from pyspark_ledger.offload.offloader import ObjectStoreOffloader
 from pyspark_ledger.offload.reader import OffloadedSegmentReader
+from pyspark_ledger.offload.verification import verify_objects
 from streaming_examples.s3_server import S3Server
 from tests.rigs.entry import entry
 from tests.rigs.offload import BLOCK, HOUR, OffloadRig
@@ -68,6 +70,7 @@ def spoil(rig: OffloadRig, key: str, at: int, value: bytes, metadata: dict[str, 
 
 # testHappyCase, testOffloadAndRead (several blocks, byte-equal)
 @pytest.mark.parametrize("where", ["directory", "s3"])
+@pytest.mark.thorough
 def test_what_was_offloaded_is_the_file_and_comes_back(
     request: pytest.FixtureRequest, make_rig: Callable[..., OffloadRig], where: str
 ) -> None:
@@ -331,36 +334,21 @@ def test_an_index_that_is_too_large_to_be_one_is_never_fetched(
         handle(rig, key).read(0, 1)
 
 
-def longer(frame: memoryview) -> bytes:
-    """Append a byte to an entry and keep its envelope. Pulsar could not read the result, but it is easy to detect."""
-    return bytes(frame) + b"!"
-
-
-def test_a_transformation_changes_what_leaves_and_nothing_here(make_rig: Callable[..., OffloadRig]) -> None:
-    rig = make_rig(transform=longer)
+def test_a_segment_that_was_transformed_for_its_upload_is_unsupported(rig: OffloadRig, tmp_path: Path) -> None:
     local, _ = sealed(rig)
-    before = local.path.read_bytes()
-    key = ObjectKey(uuid.uuid4(), local.ledger_id)
-    rig.copies.offload(local, key.attempt, EXTRA)
-    assert local.path.read_bytes() == before
-    assert not list(local.path.parent.glob("*.transformed"))
-    ledger = handle(rig, key)
-    frames = list(iter_frames(ledger.read(0, 20), local.ledger_id, 0, 20))
-    assert [len(frame) for _, frame in frames] == [int(length) + 1 for length in local.index().lengths]
-    assert all(bytes(frame[-1:]) == b"!" for _, frame in frames)
-    data = rig.objects.get(key.data_name, 1 << 20).data
-    assert len(list(walk_segment(data, 0, where="changed", entries=20))) == 20
-
-
-@pytest.mark.parametrize(("result", "message"), [(b"", "has 0 bytes"), (bytes(BLOCK), f"has {BLOCK} bytes")])
-def test_a_transformation_that_makes_no_entry_is_refused(
-    make_rig: Callable[..., OffloadRig], result: bytes, message: str
-) -> None:
-    rig = make_rig(transform=lambda _: result)
-    local, _ = sealed(rig)
-    with pytest.raises(Refused, match=message):
-        rig.copies.offload(local, uuid.uuid4(), EXTRA)
-    assert rig.stored() == []
+    attempt = OffloadAttempt(uuid.uuid4(), rig.copies.driver)
+    rig.copies.offload(local, attempt.attempt, EXTRA)
+    segment = OffloadedSegment(local.ledger_id, attempt, lambda: rig.copies, lambda: True)
+    segment.belongs_to(local.index, local.file_bytes)
+    assert segment.read(0, 20)
+    segment.belongs_to(local.index, local.file_bytes - 20)
+    told = "an earlier version transformed it for its upload. Read it with that version"
+    for read in (lambda: segment.read(0, 20), lambda: segment.index(0, 20)):
+        with pytest.raises(Unsupported, match=told):
+            read()
+    other = replace(local, path=tmp_path / "copy", file_bytes=local.file_bytes - 20)
+    with pytest.raises(Unsupported, match=told):
+        verify_objects(rig.copies.store, ObjectKey(attempt.attempt, local.ledger_id), other, 0, EXTRA)
 
 
 def test_an_attempt_goes_on_with_the_parts_that_are_there(rig: OffloadRig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pyspark_ledger.ledger.message.entry import is_marker
+from pyspark_ledger.ledger.objects.factory import open_object_store
 from pyspark_ledger.ledger.position import PositionRange
 from pyspark_ledger.ledger.protocol.actions import CreateLedger
 from pyspark_ledger.offload.bucket.fetch import read_heads, read_part
 from pyspark_ledger.offload.bucket.listing import read_catalogue
 from pyspark_ledger.offload.bucket.topic_log import BucketLog
-from pyspark_ledger.offload.storage.factory import open_object_store
 from tests.rigs.offload import HOUR, NOW, OffloadRig
 from tests.rigs.promotion import BLOCK_BYTES, LARGE, payload, request, stage
 
@@ -24,7 +24,7 @@ def test_promoted_segments_are_read_from_object_storage(make_rig: Callable[..., 
     rig.store.create_ledger(CreateLedger("log", block_bytes=BLOCK_BYTES))
     groups = [[payload(f"{part}.{number}") for number in range(5)] for part in range(3)]
     rows = [row for group in groups for row in group]
-    rig.store.commit(request(1, [stage(rig.store, 1, group) for group in groups]))
+    rig.store.commits.commit(request(1, [stage(rig.store, 1, group) for group in groups]))
     rig.offload()
     assert rig.complete() == rig.ids()
     assert len(rig.ids()) == 3

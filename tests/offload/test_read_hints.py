@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
+from pyspark_ledger.ledger.broker.reads import prefetch_planner
 from pyspark_ledger.ledger.broker.reads.cached_reads import CachedReads
 from pyspark_ledger.ledger.broker.reads.offloaded_reads import ReaderId
 from pyspark_ledger.ledger.errors import Unavailable
@@ -147,7 +148,8 @@ def test_what_is_ahead_is_bounded_and_goes_on_when_it_is_read(
     make: Callable[..., HintedLog], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pyspark_ledger.ledger.cache.eviction.registry.MIB", 4000)
-    log = make(managedLedgerCacheSizeMB=1, managedLedgerOffloadReadThreads=1)
+    monkeypatch.setattr(prefetch_planner, "_THREADS_MAX", 1)
+    log = make(managedLedgerCacheSizeMB=1)
     log.follow("a")
     log.hint("a", 0, 32)
     log.settled()

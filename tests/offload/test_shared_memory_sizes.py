@@ -20,14 +20,15 @@ from pathlib import Path
 from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.message.entry import encode_entry
 from pyspark_ledger.ledger.proto.pulsar_messages_pb2 import MessageMetadata
-from pyspark_ledger.ledger.protocol.actions import ChangeSetting, CreateLedger, Empty
+from pyspark_ledger.ledger.protocol.actions import ChangeSetting, CreateLedger, StopBroker
+from pyspark_ledger.ledger.protocol.cache import AskCache
 
 base = Path(sys.argv[1])
 store = connect(base / "store", create=True)
 client = store.client
 try:
     store.offload_to(base / "objects")
-    client.create(CreateLedger("big"))
+    client.ask(CreateLedger("big"))
     with client.producer("big") as producer:
         for number in range(96):
             body = os.urandom(2**20 - 200)
@@ -38,18 +39,18 @@ try:
     ledger.set_policy(managedLedgerOffloadDeletionLagInMillis=0)
     ledger.offload(seal=True)
     ledger.trim()
-    client.call("settings.change", ChangeSetting("managedLedgerCacheSizeMB", 256))
+    client.ask(ChangeSetting("managedLedgerCacheSizeMB", 256))
     reading = [sys.executable, "-c", Path(sys.argv[2]).read_text(), str(base / "store")]
     readers = [subprocess.Popen([*reading, str(seed)], stdout=subprocess.PIPE, text=True) for seed in range(2)]
     mapped = [int(reader.communicate(timeout=100)[0] or -1) for reader in readers]
-    counted = client.call("cache", Empty())
+    counted = client.ask(AskCache())
     taken = sum(path.stat().st_blocks * 512 for path in Path("/dev/shm").rglob("*.block"))
     print(json.dumps({
         "statuses": [reader.returncode for reader in readers], "mapped": sum(mapped), "size": counted.size_bytes,
         "taken": taken, "misses": counted.misses, "hits": counted.hits,
     }))
 finally:
-    client.call("shutdown", Empty())
+    client.ask(StopBroker())
 """
 READING = r"""
 import sys, zlib
@@ -60,8 +61,8 @@ from pyspark_ledger.ledger.protocol.reads import ReadRequest
 from pyspark_ledger.ledger.segment.reader import iter_frames
 
 client, name, mapped = connect(sys.argv[1]).client, "r" + sys.argv[2], 0
-client.open_cursor(OpenCursor("big", name, EARLIEST))
-client.call("lease.acquire", AcquireLease("big", name, "elsewhere/1/" + name, 60_000))
+client.ask(OpenCursor("big", name, EARLIEST))
+client.ask(AcquireLease("big", name, "elsewhere/1/" + name, 60_000))
 for turn in range(2):
     at = 0
     for block in client.read_blocks(ReadRequest("big", PositionRange(EARLIEST, LATEST), subscription=name)):

@@ -31,7 +31,8 @@ from pyspark_ledger.ledger.errors import NotFound
 from pyspark_ledger.ledger.message.entry import encode_entry, parse_entry
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionRange
 from pyspark_ledger.ledger.proto.pulsar_messages_pb2 import MessageMetadata
-from pyspark_ledger.ledger.protocol.actions import ChangeSetting, CreateLedger, Empty
+from pyspark_ledger.ledger.protocol.actions import ChangeSetting, CreateLedger, StopBroker
+from pyspark_ledger.ledger.protocol.cache import AskCache
 from pyspark_ledger.ledger.protocol.reads import BlockPlace, ReadRequest
 from pyspark_ledger.ledger.segment.reader import iter_frames
 from pyspark_ledger.ledger.settings.broker import Settings
@@ -210,7 +211,7 @@ def store(store_path: Path) -> Iterator[LedgerStore]:
     ours = f"ledger-{os.getuid()}-{opened.client.store_id}-*"
     yield opened
     assert len(list(SHM.glob(ours))) == 1
-    opened.client.call("shutdown", Empty())
+    opened.client.ask(StopBroker())
     until = time.monotonic() + 60
     while list(SHM.glob(ours)):  # a reader that ends releases its blocks
         assert time.monotonic() < until
@@ -235,7 +236,7 @@ def test_evicted_blocks_are_free_once_their_last_reader_is_gone(
     offloaded_notes(store, tmp_path / "objects")
     client = store.client
     blocks = list(client.read_blocks(ReadRequest("notes", PositionRange(EARLIEST, LATEST))))
-    client.call("settings.change", ChangeSetting("managedLedgerCacheSizeMB", 0))
+    client.ask(ChangeSetting("managedLedgerCacheSizeMB", 0))
     pid = msgspec.json.decode((store_path / "broker.json").read_bytes())["pid"]
 
     def held() -> list[str]:
@@ -251,6 +252,7 @@ def test_evicted_blocks_are_free_once_their_last_reader_is_gone(
     wait_until(lambda: not held())
 
 
+@pytest.mark.thorough
 def test_mapped_blocks_of_readers_count_at_the_broker_after_a_killed_one(
     store: LedgerStore, store_path: Path, tmp_path: Path
 ) -> None:
@@ -259,7 +261,7 @@ def test_mapped_blocks_of_readers_count_at_the_broker_after_a_killed_one(
     blocks = list(client.read_blocks(ReadRequest("notes", PositionRange(EARLIEST, LATEST))))
     assert all(block.mapped for block in blocks)
     os.kill(msgspec.json.decode((store_path / "broker.json").read_bytes())["pid"], signal.SIGKILL)
-    counted = client.call("cache", Empty())
+    counted = client.ask(AskCache())
     assert counted.size_bytes == counted.lingering_bytes == sum(block.frames.size for block in blocks)
     assert len(list(SHM.glob(f"ledger-{os.getuid()}-{client.store_id}-*/*.block"))) == 0
     entries = [
@@ -270,16 +272,17 @@ def test_mapped_blocks_of_readers_count_at_the_broker_after_a_killed_one(
     assert entries == list(range(300))
     del blocks
     gc.collect()
-    wait_until(lambda: client.call("cache", Empty()).lingering_bytes == 0)
+    wait_until(lambda: client.ask(AskCache()).lingering_bytes == 0)
 
 
+@pytest.mark.thorough
 def test_rows_that_are_kept_hold_no_block(store: LedgerStore, tmp_path: Path) -> None:
     """Test also rows whose payload happens to be aligned as Arrow requires."""
     notes, client = offloaded_notes(store, tmp_path / "objects"), store.client
     rows = notes.read()
-    assert client.call("cache", Empty()).mapped_entries == 300
-    client.call("settings.change", ChangeSetting("managedLedgerCacheSizeMB", 0))
-    wait_until(lambda: client.call("cache", Empty()).lingering_bytes == 0)  # located blocks are pinned for two seconds
+    assert client.ask(AskCache()).mapped_entries == 300
+    client.ask(ChangeSetting("managedLedgerCacheSizeMB", 0))
+    wait_until(lambda: client.ask(AskCache()).lingering_bytes == 0)  # located blocks are pinned for two seconds
     assert [len(row["note"]) for row in rows.to_pylist()] == list(range(300))
 
 
@@ -287,10 +290,11 @@ HAMMER = """
 import random, sys, zlib
 from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.position import Position, PositionRange
+from pyspark_ledger.ledger.protocol.actions import DescribeLedger
 from pyspark_ledger.ledger.protocol.reads import ReadRequest
 from pyspark_ledger.ledger.segment.reader import iter_frames
 client, dice = connect(sys.argv[1]).client, random.Random(int(sys.argv[2]))
-segment = client.describe("big").segments[0]
+segment = client.ask(DescribeLedger("big")).segments[0]
 mapped = 0
 for _ in range(12):
     first = dice.randrange(segment.entries - 1)
@@ -336,7 +340,7 @@ def big(store: LedgerStore, store_path: Path, tmp_path: Path) -> LedgerStore:
     """A ledger of 48 MB in object storage, with a cache of 16 MiB."""
     store.offload_to(tmp_path / "objects")
     client = store.client
-    client.create(CreateLedger("big"))
+    client.ask(CreateLedger("big"))
     with client.producer("big") as producer:
         for number in range(120):
             body = os.urandom(399_992)
@@ -349,7 +353,7 @@ def big(store: LedgerStore, store_path: Path, tmp_path: Path) -> LedgerStore:
     ledger.offload(seal=True)
     ledger.trim()
     assert not list((store_path / "ledgers").glob("*.ledger"))
-    client.call("settings.change", ChangeSetting("managedLedgerCacheSizeMB", 16))
+    client.ask(ChangeSetting("managedLedgerCacheSizeMB", 16))
     return store
 
 
@@ -367,14 +371,15 @@ def test_processes_hammer_a_small_cache_and_compare_every_byte(big: LedgerStore,
     mapped = [reader.communicate(timeout=100)[0] for reader in readers]
     assert [reader.returncode for reader in readers] == [0, 0, 0]
     assert sum(map(int, mapped)) > 0
-    counted = client.call("cache", Empty())
+    counted = client.ask(AskCache())
     assert counted.size_bytes - counted.lingering_bytes <= 16 * _MB
-    wait_until(lambda: client.call("cache", Empty()).lingering_bytes == 0)
+    wait_until(lambda: client.ask(AskCache()).lingering_bytes == 0)
     assert (
         sum(block.entries for block in client.read_blocks(ReadRequest("big", PositionRange(EARLIEST, LATEST)))) == 120
     )
 
 
+@pytest.mark.thorough
 def test_stopped_reader_keeps_its_bytes_and_leaves_others_the_rest(big: LedgerStore, store_path: Path) -> None:
     client = big.client
     command = [sys.executable, "-c", STOPPING, str(store_path)]
@@ -384,12 +389,12 @@ def test_stopped_reader_keeps_its_bytes_and_leaves_others_the_rest(big: LedgerSt
     readers = hammering(store_path, 2)
     largest = 0
     while any(reader.poll() is None for reader in readers):
-        largest = max(largest, client.call("cache", Empty()).size_bytes)
+        largest = max(largest, client.ask(AskCache()).size_bytes)
         time.sleep(0.05)
     assert [reader.returncode for reader in readers] == [0, 0]
     for reader in readers:
         reader.communicate()
-    counted = client.call("cache", Empty())
+    counted = client.ask(AskCache())
     assert counted.hits > 0
     assert counted.lingering_bytes < 10 * _MB < counted.size_bytes
     # The limit, and for each of the two readers a block that is fetched and a block that is sent.
@@ -398,6 +403,6 @@ def test_stopped_reader_keeps_its_bytes_and_leaves_others_the_rest(big: LedgerSt
     entries, mapped = map(int, stopped.communicate(timeout=60)[0].split())
     assert entries == 120
     assert 4 * _MB < mapped <= 10 * _MB  # half of the limit, and the answer that exceeded it
-    wait_until(lambda: client.call("cache", Empty()).lingering_bytes == 0)
+    wait_until(lambda: client.ask(AskCache()).lingering_bytes == 0)
     blocks = client.read_blocks(ReadRequest("big", PositionRange(EARLIEST, LATEST)))
     assert all([block.mapped for block in blocks])  # noqa: C419 — one at a time, so no block is held

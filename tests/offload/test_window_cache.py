@@ -14,7 +14,7 @@ import pytest
 
 from pyspark_ledger.ledger.checksum import Buffer
 from pyspark_ledger.ledger.errors import Unavailable
-from pyspark_ledger.offload.storage.directory import DirectoryStore
+from pyspark_ledger.ledger.objects.directory import DirectoryStore
 from pyspark_ledger.offload.window_cache import WindowCache, WindowedObject
 
 DATA = bytes(range(250))

@@ -25,18 +25,20 @@ from pyspark_ledger.ledger.client.connect import stop_broker
 from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.message.entry import is_marker, parse_entry
 from pyspark_ledger.ledger.names import canonical_name
+from pyspark_ledger.ledger.objects.factory import open_object_store
+from pyspark_ledger.ledger.objects.object_store import ObjectStore
 from pyspark_ledger.ledger.position import EARLIEST, PositionRange
+from pyspark_ledger.ledger.protocol.actions import AskEnd
 from pyspark_ledger.ledger.protocol.reads import ReadRequest
 from pyspark_ledger.ledger.segment.reader import iter_frames
 from pyspark_ledger.offload.bucket.catalogue import Catalogue
 from pyspark_ledger.offload.bucket.frames import stream_frames
 from pyspark_ledger.offload.bucket.listing import read_catalogue
 from pyspark_ledger.offload.bucket.topic_log import segment_ranges
-from pyspark_ledger.offload.storage.factory import open_object_store
-from pyspark_ledger.offload.storage.object_store import ObjectStore
 from streaming_examples.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
 from tests.ledger.message.test_fixtures_pulsar import ROOT as FIXTURES
 from tests.rigs.bucket_clients import be_client, serve_direct_store
+from tests.rigs.command import run
 from tests.rigs.deadline import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -173,7 +175,7 @@ def test_pulsar_reads_the_objects_of_a_direct_sink(
 def as_the_broker_reads(client: Client, name: str) -> list[list[str]]:
     """Place, messages, publish time, producer, sequence, properties and sha256 of the payload of each entry."""
     found = []
-    request = ReadRequest(canonical_name(name), PositionRange(EARLIEST, client.end(name).end))
+    request = ReadRequest(canonical_name(name), PositionRange(EARLIEST, client.ask(AskEnd(name)).end))
     for block in client.read_blocks(request, mapping=False):
         for entry_id, frame in iter_frames(block.frames, block.ledger_id, block.first_entry, block.entries):
             _, metadata, payload = parse_entry(frame, f"entry {block.ledger_id}:{entry_id}")
@@ -196,3 +198,25 @@ def test_pulsars_reader_agrees_with_ours_on_what_pulsar_wrote(classpath: str, s3
     keys, lines = as_read_here(objects, read_catalogue(objects))
     assert len(lines) > 1000
     assert as_pulsar_reads(classpath, s3_server, "theirs", keys) == lines
+
+
+def test_pulsar_parses_the_state_of_a_cursor(
+    classpath: str, store: LedgerStore, store_path: Path, tmp_path: Path
+) -> None:
+    orders, out = store.ledger("orders"), tmp_path / "exported"
+    for number in range(3000):
+        orders.append([{"id": number}])
+    first = orders.describe().start.ledger_id
+    cursor = orders.cursor("billing", orders.describe().start)
+    # Runs of 200 entries, far apart: as pairs they are smaller than as a bitmap.
+    runs = [(400, 600), (1400, 1600), (2400, 2600)]
+    cursor.acknowledge_rows([(first, entry) for run in runs for entry in range(*run)])
+    run("cursor", "export", "orders", "billing", str(out), "--store", str(store_path))
+    (file,) = out.iterdir()
+    java = shutil.which("java")
+    assert java is not None
+    ran = subprocess.run(
+        [java, "-cp", classpath, "ReadPositionInfo", str(file)], check=True, capture_output=True, text=True, timeout=60
+    )
+    ranges = [f"({first}:{start - 1}..{first}:{end - 1}]" for start, end in runs]
+    assert ran.stdout.split("\n")[0] == " ".join([f"{first}:-1", *ranges])

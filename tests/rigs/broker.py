@@ -56,7 +56,7 @@ class BrokerRig:
     def spawn(self, *arguments: str) -> subprocess.Popen[bytes]:
         """Start a broker process, which may fail. `log` returns its output."""
         self.store.parent.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "pyspark_ledger.ledger.broker.main", "--store", str(self.store), *arguments]
+        command = [sys.executable, "-m", "pyspark_ledger.offload.broker", "--store", str(self.store), *arguments]
         with (self.store.parent / "broker-said").open("ab") as said:
             child = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
         self.pids.add(child.pid)

@@ -16,7 +16,7 @@ import pytest
 from pyspark_ledger.ledger.api.store import LedgerStore, connect
 from pyspark_ledger.ledger.client.connect import connect_store
 from pyspark_ledger.ledger.errors import LedgerError
-from pyspark_ledger.ledger.protocol.actions import Empty
+from pyspark_ledger.ledger.protocol.actions import StopBroker
 from tests.rigs.processes import serving
 
 
@@ -37,7 +37,7 @@ def served(path: Path) -> Iterator[LedgerStore]:
     """Yield a store with a broker of its own, which is shut down when the block ends."""
     opened = connect(path)
     yield opened
-    opened.client.call("shutdown", Empty())
+    opened.client.ask(StopBroker())
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def end_all(store_path: Path) -> None:
     """
     if serving(store_path):
         with suppress(LedgerError):
-            connect_store(store_path, start=False, deadline_ms=1_000).call("shutdown", Empty(), deadline_ms=0)
+            connect_store(store_path, start=False, deadline_ms=1_000).ask(StopBroker(), deadline_ms=0)
     with suppress(FileNotFoundError):
         store_path.rename(tempfile.mkdtemp(prefix="ended-", dir=store_path.parent))
     kill_all(store_path)  # A broker waits for open streams when it shuts down, so they are closed first.

@@ -8,20 +8,20 @@ at its socket, as any broker. A test that kills a broker, reads its log, or want
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import pytest
 
 from pyspark_ledger.ledger.api.store import LedgerStore, connect
-from pyspark_ledger.ledger.broker import main
+from pyspark_ledger.ledger.broker import main, process
 from pyspark_ledger.ledger.broker.append_socket import AppendSocketListener, Serve
-from pyspark_ledger.ledger.broker.limits import Activity
-from pyspark_ledger.ledger.clock import monotonic_ms
 from pyspark_ledger.ledger.errors import LedgerError
+from pyspark_ledger.offload.broker import make_offloader
 from tests.rigs.broker_process import end_all, kill_all
 
 _SHUTDOWN_SECONDS = 0.2  # Flight waits for the streams of clients, and a test may leave one open
@@ -46,19 +46,17 @@ class _Door(AppendSocketListener):
 
 
 class BrokerThread:
-    """Broker of `python -m pyspark_ledger.ledger.broker.main --create`, without signal handlers and main loop."""
+    """Broker of `python -m pyspark_ledger.offload.broker --create`, without signal handlers and main loop."""
 
     def __init__(self, path: Path, *arguments: str) -> None:
         self._doors = list[_Door]()
         self._handlers = logging.getLogger().handlers.copy()
         options = main._parser().parse_args(["--store", str(path), "--create", *arguments])
-        store, self._cache, live, listening, *_ = main._opened(options)
-        self._store = store
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(main, "AppendSocketListener", self._door)
-            self._servers, record = main._bound(store, self._cache, live, listening, Activity(monotonic_ms))
-        record.write(path)
-        for work in (store.upkeep, store.acknowledgements, store.offloads):
+            patch.setattr(process, "AppendSocketListener", self._door)
+            self._broker = process.BrokerProcess.open(options, make_offloader)
+        self._broker.record.write(path)
+        for work in (self._broker.store.upkeep, self._broker.store.acknowledgements, self._broker.store.offloads):
             work.start()
         self._leaving = threading.Thread(target=self._leave, name="broker", daemon=True)
         self._leaving.start()
@@ -69,22 +67,24 @@ class BrokerThread:
 
     def _leave(self) -> None:
         """Wait for the call `shutdown`, and leave the store as the program does."""
-        self._servers[0].stopping.wait()
-        self._store.settle()
-        self._servers[0].stop_cache()
-        Path(self._servers[0].token_path).unlink(missing_ok=True)
+        broker = self._broker
+        broker.context.stopping.wait()
+        broker.store.settle()
+        broker.context.cache.stop()
+        broker.context.token_path.unlink(missing_ok=True)
         for door in self._doors:
             door.close()
-        shutdowns = [threading.Thread(target=server.shutdown, daemon=True) for server in self._servers]
+        shutdowns = [threading.Thread(target=server.shutdown, daemon=True) for server in broker.servers]
         for shutdown in shutdowns:
             shutdown.start()
         for shutdown in shutdowns:
             shutdown.join(_SHUTDOWN_SECONDS)
         with suppress(LedgerError):  # a test may have given the store to another broker
-            self._store.close()
+            broker.store.close()
+        os.close(broker.directory)
 
     def close(self) -> None:
-        self._servers[0].stopping.set()
+        self._broker.context.stopping.set()
         self._leaving.join()
         logging.getLogger().handlers[:] = self._handlers
 
@@ -103,7 +103,7 @@ def served(path: Path) -> Iterator[LedgerStore]:
 @contextmanager
 def _begun(request: pytest.FixtureRequest, path: Path) -> Iterator[None]:
     """Run the broker of a test's store. The mark `broker_process` leaves it to the first client to start a process."""
-    with nullcontext() if request.node.get_closest_marker("broker_process") else served(path):
+    with nullcontext() if request.node.get_closest_marker("broker_process") else closing(BrokerThread(path)):
         yield
     end_all(path)
 

@@ -11,9 +11,10 @@ from pyspark_ledger.ledger.message.entry import encode_entry
 from pyspark_ledger.ledger.proto.managed_ledger_pb2 import LedgerMetadataFormat
 from pyspark_ledger.ledger.proto.pulsar_messages_pb2 import KeyValue, MessageMetadata
 from pyspark_ledger.ledger.segment.format import FRAME, FRAME_BYTES, HEADER_BYTES, PADDING, BlockHeader, pack_header
+from pyspark_ledger.ledger.segment.object_names import ObjectKey
 from pyspark_ledger.offload.format.block_index import MANAGED_LEDGER, BlockIndex, IndexedBlock
-from pyspark_ledger.offload.format.object_names import ObjectKey
 
+_CHECKSUM_BYTES = 6
 TOPIC = "public/default/persistent/t"
 
 
@@ -26,6 +27,12 @@ def message(number: int, payload: bytes = b"", **fields: object) -> bytes:
         else:
             setattr(metadata, name, value)
     return b"".join(bytes(part) for part in encode_entry(metadata, payload or f"value-{number}".encode()))
+
+
+def kafka_batch(number: int, *, checksum: bool = True, **fields: object) -> bytes:
+    """Return an entry that KoP stores: a record batch of Kafka. KoP writes no checksum."""
+    entry = message(number, bytes(61), properties=[("entry.format", "kafka")], **fields)
+    return entry if checksum else entry[_CHECKSUM_BYTES:]
 
 
 def marker(number: int, run: int, *, commit: bool) -> bytes:

@@ -13,18 +13,17 @@ from pyspark_ledger.ledger.bucket_store.home import BucketLimits, BucketStore
 from pyspark_ledger.ledger.bucket_store.probe import probe_bucket
 from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
+from pyspark_ledger.ledger.objects.factory import open_object_store
+from pyspark_ledger.ledger.objects.object_store import ObjectStore
+from pyspark_ledger.ledger.objects.s3_options import S3Options
 from pyspark_ledger.ledger.position import EARLIEST, Position
 from pyspark_ledger.ledger.protocol.actions import CreateLedger
 from pyspark_ledger.ledger.protocol.cursors import CursorState, OpenCursor
 from pyspark_ledger.ledger.protocol.ledgers import OffloadPrefix, OffloadStatus
 from pyspark_ledger.ledger.settings.broker import Settings
-from pyspark_ledger.ledger.tiering.loader import OffloaderChoice
-from pyspark_ledger.ledger.wal.bucket import Bucket
+from pyspark_ledger.ledger.tiering.offloader_choice import OffloaderChoice
 from pyspark_ledger.ledger.wal.requests import RequestLimits, read_manifest
 from pyspark_ledger.offload.offloader import ObjectStoreOffloader
-from pyspark_ledger.offload.storage.factory import open_object_store
-from pyspark_ledger.offload.storage.object_store import ObjectStore
-from pyspark_ledger.offload.storage.s3_options import S3Options
 from tests.rigs.entry import entry
 from tests.rigs.log import contents
 
@@ -52,7 +51,7 @@ class BucketRig:
         address: str,
         options: S3Options,
         through: S3Options | None = None,
-        wrap: Callable[[ObjectStore], Bucket] = lambda place: place,
+        wrap: Callable[[ObjectStore], ObjectStore] = lambda place: place,
     ) -> None:
         """`wrap` returns the bucket of the brokers, for example with faults at given keys."""
         self.wrap = wrap
@@ -66,7 +65,14 @@ class BucketRig:
         self.offloaders: list[ObjectStoreOffloader] = []
 
     def host(
-        self, name: str = "a", *, limits: CollectorLimits = SMALL, window: int = 4, **settings: Any
+        self,
+        name: str = "a",
+        *,
+        limits: CollectorLimits = SMALL,
+        window: int = 4,
+        clock: Callable[[], int] = system_clock_ms,
+        cache_bytes: int = 0,
+        **settings: Any,
     ) -> BucketStore:
         bucket = self.wrap(open_object_store(self.address, self.through))
         found = found_or_created(bucket, system_clock_ms, REQUESTS, create=True, window=window, probe=_probe)
@@ -76,8 +82,8 @@ class BucketRig:
             bucket,
             self.directory / name,
             found,
-            system_clock_ms,
-            BucketLimits(REQUESTS, limits, window),
+            clock,
+            BucketLimits(REQUESTS, limits, window, cache_bytes),
             self.lost.append,
             settings=values,
             offloader=_Target(offloader, values),
@@ -106,8 +112,8 @@ class BucketRig:
         self.bucket.close()
 
 
-def _probe(bucket: Bucket) -> None:
-    probe_bucket(bucket, create_rounds=1, replace_rounds=1)
+def _probe(bucket: ObjectStore) -> None:
+    probe_bucket(bucket, create_rounds=1, replace_rounds=1, limits=REQUESTS)
 
 
 def log(opened: BucketStore, name: str = "log", entries: int = 1_000, **fields: Any) -> ManagedLedger:

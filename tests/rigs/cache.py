@@ -32,9 +32,8 @@ class HandClock:
 
 
 def cache_limits(size: int, local_file_size: int | None = None, **settings: int) -> CacheLimits:
-    """Return limits at which eviction starts and stops as in Pulsar. Local files have the same limit by default."""
-    marks = {"managedLedgerCacheEvictionWatermark": 90, "managedLedgerCacheEvictionTriggerThresholdPercent": 98}
-    eviction = EvictionSettings(**{**marks, **settings})  # type: ignore[arg-type]  # all values are numbers
+    """Return limits at which eviction stops as in Pulsar. Local files have the same limit by default."""
+    eviction = EvictionSettings(**{"managedLedgerCacheEvictionWatermark": 90, **settings})  # type: ignore[arg-type]  # all values are numbers
     return CacheLimits(size, size if local_file_size is None else local_file_size, eviction)
 
 

@@ -14,10 +14,13 @@ from pyspark_ledger.ledger.positions.entry_ranges import EntryRanges
 def check_cache(cache: EntryCache) -> None:
     with cache.still():
         for pool in cache.pools:
-            blocks = [block for block in cache._blocks() if cache._pool(block) is pool]
+            spans = [span for ledger in cache.ledgers() for span in ledger.cache]
+            blocks = {span.block for span in spans if cache._pool(span.block) is pool}
+            assert set(pool.blocks) == blocks
             assert pool.held == sum(block.size for block in blocks)
             assert pool.held <= pool.limits.size
             check_lingering(pool.pinned)
+        assert set(cache.ledgers_with_ranges()) == {ledger for ledger in cache.ledgers() if len(ledger.cache)}
         for ledger in cache.ledgers():
             check_range_cache(ledger.cache)
             check_readers(ledger.readers)

@@ -11,7 +11,7 @@ import pytest
 
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.positions.acknowledge_request import acknowledge_batch
-from pyspark_ledger.ledger.protocol.cursors import CursorState, NameCursor, SkipEntries
+from pyspark_ledger.ledger.protocol.cursors import CursorState, DescribeCursor, SkipEntries
 from tests.rigs.entry import entry
 from tests.rigs.log import LogRig
 
@@ -38,7 +38,7 @@ class CursorRig(LogRig):
         return self.store.cursors.acknowledge("log", "c", given(*places))
 
     def state(self) -> CursorState:
-        return self.store.cursors.describe(NameCursor("log", "c"))
+        return self.store.cursors.describe(DescribeCursor("log", "c"))
 
     def skip(self, entries: int) -> CursorState:
         seen = self.state().next_position, self.store.ledger("log").snapshot.end

@@ -18,13 +18,13 @@ from pyspark_ledger.ledger.proto.pulsar_messages_pb2 import KeyValue
 from pyspark_ledger.ledger.protocol.commits import StagingPlace
 from pyspark_ledger.ledger.segment.format import FRAME_BYTES
 from pyspark_ledger.ledger.segment.index import Integers
+from pyspark_ledger.ledger.segment.object_names import ObjectKey
 from pyspark_ledger.ledger.segment.provisional_stamps import RealStamps, direct_index
 from pyspark_ledger.ledger.segment.reader import walk_segment
 from pyspark_ledger.ledger.store.store import Store
+from pyspark_ledger.ledger.tiering.direct_objects import direct_metadata
 from pyspark_ledger.ledger.tiering.recorded_segment import extra_metadata
-from pyspark_ledger.ledger.transport.part_file import PartFile
-from pyspark_ledger.offload.format.object_names import ObjectKey
-from pyspark_ledger.offload.index_objects import direct_metadata
+from pyspark_ledger.ledger.transport.part_writer import PartWriter
 from pyspark_ledger.offload.offloader import ObjectStoreOffloader
 from tests.rigs.entry import entry
 from tests.rigs.promotion import part_run
@@ -52,7 +52,7 @@ def direct_part(
     """Return the part of a task whose entries have these payloads, and `rows` rows each."""
     path = scratch / f"{query}-{batch}-{len(list(scratch.glob('*.made')))}.made"
     path.touch()
-    with PartFile(StagingPlace("part", str(path), 0), part_run(batch, query, block_bytes)) as part:
+    with PartWriter.to_file(StagingPlace("part", str(path), 0), part_run(batch, query, block_bytes)) as part:
         for value in payloads:
             part.write([arrow_entry(value, rows, batch)], rows)
         part.close()
@@ -97,7 +97,7 @@ def commit_direct(
             segments, CommittedBatch("q", batch, *places, entries, row_end - first_row, time_ms, once=False)
         )
         writer._stamp = BrokerStamp(time_ms, row_end)
-        writer.publish()
+        writer.publish(writer.opened)
         return [segment.index.ledger_id for segment in segments]
 
     return log._change(change)

@@ -9,11 +9,11 @@ import pytest
 
 from pyspark_ledger.connector.write.direct_part import bucket_of
 from pyspark_ledger.ledger.bucket_store.home import BucketStore
+from pyspark_ledger.ledger.objects.s3_options import S3Options
 from pyspark_ledger.ledger.protocol.commits import CommitRun, LedgerParts, OpenUpload, PartRun, StagedPart
-from pyspark_ledger.ledger.transport.part_file import PartFile
-from pyspark_ledger.offload.direct.upload import DirectPlace, DirectUpload
-from pyspark_ledger.offload.format.object_names import ObjectKey
-from pyspark_ledger.offload.storage.s3_options import S3Options
+from pyspark_ledger.ledger.segment.object_names import ObjectKey
+from pyspark_ledger.ledger.transport.direct_upload import DirectPlace, direct_writer
+from pyspark_ledger.ledger.transport.part_writer import PartWriter
 from tests.rigs.entry import entry
 from tests.rigs.promotion import equal_offsets
 
@@ -49,19 +49,18 @@ def begin(
     query: str = "q",
     ledger: str = "log",
     options: S3Options | None = None,
-) -> DirectUpload:
+) -> PartWriter:
     """Begin the upload of a task's part."""
-    target = opened.store.open_upload(OpenUpload(query, batch, ledger, task))
+    target = opened.store.commits.open_upload(OpenUpload(query, batch, ledger, task))
     assert target.access is not None
-    upload = DirectUpload(part_run(batch, query), 0)
     store = bucket_of(target.access, options)
-    upload.begin(DirectPlace(store, ObjectKey(uuid.UUID(target.attempt), target.ledger_id), target.metadata))
-    return upload
+    place = DirectPlace(store, ObjectKey(uuid.UUID(target.attempt), target.ledger_id), target.metadata)
+    return direct_writer(place, part_run(batch, query))
 
 
 def stage(opened: BucketStore, batch: int, payloads: Sequence[bytes], *, query: str = "q") -> StagedPart:
     """Stage a small part through the broker, as frames of a segment."""
-    with PartFile(opened.store.open_part(query, batch)) as part:
+    with PartWriter.to_file(opened.store.commits.open_part(query, batch)) as part:
         for value in payloads:
             part.write([entry(value, run=batch)], 1)
         return part.close()

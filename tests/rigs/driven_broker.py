@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,14 +17,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from pyspark_ledger.ledger.broker import main
-from pyspark_ledger.ledger.broker.limits import Activity
+from pyspark_ledger.ledger.broker import main, process
+from pyspark_ledger.ledger.broker.append_socket import AppendSocketListener, Serve
 from pyspark_ledger.ledger.client.client import Client
 from pyspark_ledger.ledger.clock import monotonic_ms, system_clock_ms
 from pyspark_ledger.ledger.errors import LedgerError
 from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
 from pyspark_ledger.ledger.protocol.actions import ChangeSetting, CreateLedger
 from pyspark_ledger.ledger.protocol.ledgers import OffloadPrefix
+from pyspark_ledger.offload.broker import make_offloader
 from tests.rigs.entry import entry
 from tests.rigs.recording_s3 import RecordingS3
 
@@ -49,7 +51,7 @@ Drives = dict[str, Sequence[Drive]]
 
 
 class DrivenBroker:
-    """Broker of `python -m pyspark_ledger.ledger.broker.main --config FILE`, without signal handlers and main loop."""
+    """Broker of `python -m pyspark_ledger.offload.broker --config FILE`, without signal handlers and main loop."""
 
     def __init__(
         self, folder: Path, settings: Mapping[str, Value], patch: pytest.MonkeyPatch, wall_ms: int | None = None
@@ -58,12 +60,10 @@ class DrivenBroker:
         self.s3: RecordingS3
         self._given = settings
         self.wall_ms, self.now_ms = wall_ms or system_clock_ms(), monotonic_ms()
-        patch.setattr(main, "system_clock_ms", lambda: self.wall_ms)
-        patch.setattr(main, "monotonic_ms", lambda: self.now_ms)
-        self._listeners = list[Any]()
-        patch.setattr(
-            main, "AppendSocketListener", lambda serve: self._listeners.append(_LISTENER(serve)) or self._listeners[-1]
-        )
+        patch.setattr(process, "system_clock_ms", lambda: self.wall_ms)
+        patch.setattr(process, "monotonic_ms", lambda: self.now_ms)
+        self._listeners = list[AppendSocketListener]()
+        patch.setattr(process, "AppendSocketListener", self._listener)
         self._clients, self._handlers = list[Client](), logging.getLogger().handlers.copy()
         folder.mkdir(parents=True, exist_ok=True)
         config = folder / "broker.toml"
@@ -71,17 +71,17 @@ class DrivenBroker:
             "".join(f"{name} = {msgspec.json.encode(value).decode()}\n" for name, value in settings.items())
         )
         self.arguments = ["--store", str(folder / "store"), "--create", "--config", str(config)]
-        self.opened = main._opened(main._parser().parse_args(self.arguments))
-        self.store = self.opened[0]
-        try:
-            self.activity = Activity(main.monotonic_ms)
-            self.servers, self.record = main._bound(*self.opened[:4], self.activity)
-            self.record.write(self.store.path)
-        except BaseException:
-            self.store.close()
-            raise
-        self.source = self.servers[-1]._source
+        self.process = process.BrokerProcess.open(main._parser().parse_args(self.arguments), make_offloader)
+        self._opened = ExitStack()  # a test may close the broker twice
+        self._opened.callback(os.close, self.process.directory)
+        self.store, self.servers, self.record = self.process.store, self.process.servers, self.process.record
+        self.record.write(self.store.path)
+        self.live, self.source = self.process.live, self.process.context.cache
         self.cache = self.source.cache
+
+    def _listener(self, serve: Serve) -> AppendSocketListener:
+        self._listeners.append(AppendSocketListener(serve))
+        return self._listeners[-1]
 
     @property
     def client(self) -> Client:
@@ -90,10 +90,10 @@ class DrivenBroker:
 
     @property
     def admission(self) -> Any:
-        return self.servers[-1]._admission
+        return self.process.context.admission
 
     def set(self, name: str, value: Value | None) -> None:
-        self.client.call("settings.change", ChangeSetting(name, value))
+        self.client.ask(ChangeSetting(name, value))
 
     def pass_ms(self, milliseconds: int) -> None:
         self.wall_ms += milliseconds
@@ -111,9 +111,12 @@ class DrivenBroker:
             door.close()
         for server in self.servers:
             server.shutdown()
-        self.servers[0].stop_cache()
+        self.source.stop()
+        if self.process.web is not None:
+            self.process.web.stop()
         with suppress(LedgerError):
             self.store.close()
+        self._opened.close()
         logging.getLogger().handlers[:] = self._handlers
 
     # Ledgers that show the effects of settings.
@@ -142,9 +145,6 @@ class DrivenBroker:
             self.pass_ms(5 * 3_600_000)
             log.trim()
         return log
-
-
-_LISTENER = main.AppendSocketListener
 
 
 class WaitRecorder:

@@ -4,6 +4,8 @@
 
 Faults
 - `error`: 503, the request does not arrive. `forbidden`: 403. `internal`: 500. `throttle`: 503 with S3's code SlowDown.
+- a status and a code, such as `409 OperationAborted`: the request does not arrive, and this is the answer. A third word
+  is the storage class in the answer.
 - `refused`: the request arrives, and the answer is 412.
 - `twice`: the request arrives twice, and the answer is that of the first.
 - `stop`: this request and all later ones wait until the test sets `released`. `reached` is set.
@@ -27,8 +29,7 @@ from typing import NamedTuple, Self
 from urllib.parse import urlsplit
 
 _HANG_SECONDS = 1.5
-_REFUSALS = {"error": 503, "forbidden": 403, "internal": 500, "throttle": 503}
-_SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
+_REFUSALS = {"error": "503", "forbidden": "403", "internal": "500", "throttle": "503 SlowDown"}
 _PRECONDITION = b"<Error><Code>PreconditionFailed</Code></Error>"
 _HELD_SECONDS = 60.0
 _wait = threading.Event().wait  # tests remove the pauses between retries
@@ -59,7 +60,8 @@ class FaultProxy:
         parts = urlsplit(target)
         self.target = (parts.hostname or "", parts.port or 0)
         self.faults: list[Fault] = []
-        self.met = self.requests = 0
+        self.met = self.requests = self.got_bytes = 0
+        """`got_bytes` are the bytes of objects that the server has sent: the bodies of its answers to GET."""
         self.handled: list[Handled] = []
         """The requests that have no answer yet."""
         self.reached, self.released = threading.Event(), threading.Event()
@@ -70,7 +72,10 @@ class FaultProxy:
         class Handler(_Handler):
             owner = proxy
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        class Server(ThreadingHTTPServer):
+            request_queue_size = 128  # racers connect at once, and a full queue costs a second
+
+        self._server = Server(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self.endpoint = f"http://127.0.0.1:{self._server.server_address[1]}"
 
@@ -92,6 +97,10 @@ class FaultProxy:
                     return fault.kind
         return ""
 
+    def sent(self, method: str, size: int) -> None:
+        with self._lock:
+            self.got_bytes += size if method == "GET" else 0
+
     @contextmanager
     def handling(self, request: Handled) -> Iterator[None]:
         """Count a request as unanswered."""
@@ -112,6 +121,13 @@ class FaultProxy:
         self._server.server_close()
 
 
+def _stated(fault: str) -> tuple[int, list[tuple[str, str]], bytes]:
+    status, code, tier = [*fault.split(), "", ""][:3]
+    tier = f"<StorageClass>{tier}</StorageClass>" if tier else ""
+    body = f"<Error><Code>{code}</Code><Message>Text of S3.</Message>{tier}</Error>".encode() if code else b""
+    return int(status), [("Content-Type", "application/xml")], body
+
+
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     owner: FaultProxy
@@ -130,8 +146,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def respond(self, body: bytes) -> None:
         fault = self.owner.fault_of(self.command, self.path)
-        if fault in _REFUSALS:
-            self.answer(_REFUSALS[fault], [], _SLOW_DOWN if fault == "throttle" else b"")
+        fault = _REFUSALS.get(fault, fault)
+        if fault[:1].isdigit():
+            self.answer(*_stated(fault))
             return
         if fault == "stop":
             self.owner.stopped.set()
@@ -166,6 +183,7 @@ class _Handler(BaseHTTPRequestHandler):
         answer = connection.getresponse()
         data = answer.read()
         connection.close()
+        self.owner.sent(self.command, len(data))
         return answer, data
 
     def held(self) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspark_ledger.ledger.errors import Unauthenticated, Unavailable
-from pyspark_ledger.offload.storage.object_store import ObjectStore
+from pyspark_ledger.ledger.objects.object_store import ObjectStore
 
 Call = Callable[[], Any]
 

@@ -24,20 +24,21 @@ from pyspark_ledger.connector.data_source import LedgerSource
 from pyspark_ledger.ledger.api.cursor import Cursor
 from pyspark_ledger.ledger.api.ledger import Ledger
 from pyspark_ledger.ledger.api.partitioned_ledger import PartitionedLedger
-from pyspark_ledger.ledger.api.store import LedgerStore, open_read_only
+from pyspark_ledger.ledger.api.store import LedgerStore
 from pyspark_ledger.ledger.client.client import Client
 from pyspark_ledger.ledger.errors import LedgerError, Unavailable
 from pyspark_ledger.ledger.message.entry import is_marker, parse_entry
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, PositionRange
 from pyspark_ledger.ledger.positions.position_info import decode_info
 from pyspark_ledger.ledger.positions.position_set import PositionSet
-from pyspark_ledger.ledger.protocol.actions import Empty, GetSchema
+from pyspark_ledger.ledger.protocol.actions import AskSettings, GetSchema, StopBroker
 from pyspark_ledger.ledger.protocol.cursors import AskAckedRanges, AskDelivery
 from pyspark_ledger.ledger.protocol.ledgers import AskSequence
 from pyspark_ledger.ledger.protocol.reads import ReadRequest
 from pyspark_ledger.ledger.rows.metadata_columns import METADATA
 from pyspark_ledger.ledger.segment.reader import iter_frames
 from pyspark_ledger.ledger.transport.discovery import BrokerRecord
+from pyspark_ledger.offload.home_view import open_read_only
 
 ROOT = Path(__file__).resolve().parents[2]
 FIXTURE = ROOT / "tests" / "fixtures" / "store"
@@ -79,7 +80,7 @@ def served(folder: Path, name: str, *arguments: str) -> Iterator[tuple[LedgerSto
     command = [
         sys.executable,
         "-m",
-        "pyspark_ledger.ledger.broker.main",
+        "pyspark_ledger.offload.broker",
         "--store",
         str(path),
         "--idle",
@@ -100,7 +101,7 @@ def served(folder: Path, name: str, *arguments: str) -> Iterator[tuple[LedgerSto
 def leave(api: LedgerStore, broker: subprocess.Popen[bytes]) -> None:
     """Shut the broker down. The broker may end before its answer arrives."""
     with suppress(Unavailable):
-        api.client.call("shutdown", Empty())
+        api.client.ask(StopBroker())
     assert broker.wait(60) == 0
 
 
@@ -142,8 +143,7 @@ def described_logs(api: LedgerStore, *, stamped: bool = False) -> dict[str, Any]
 def _described_log(api: LedgerStore, ledger: Ledger, *, stamped: bool) -> dict[str, Any]:
     described = ledger.describe()
     schemas = [
-        api.client.call("schema.get", GetSchema(ledger.name, version)).arrow_schema
-        for version in range(described.schema_version + 1)
+        api.client.ask(GetSchema(ledger.name, version)).arrow_schema for version in range(described.schema_version + 1)
     ]
     return _plain(
         {
@@ -176,9 +176,7 @@ def _digests(api: LedgerStore, name: str, *, stamped: bool) -> dict[str, str]:
 def _described_cursor(ledger: Ledger, name: str) -> dict[str, Any]:
     cursor = Cursor(ledger, name)
     state = cursor.state()
-    holes = ledger.client.call(
-        "cursor.holes", AskAckedRanges(ledger.name, name, PositionRange(EARLIEST, LATEST), whole=True)
-    ).info
+    holes = ledger.client.ask(AskAckedRanges(ledger.name, name, PositionRange(EARLIEST, LATEST), whole=True)).info
     info = decode_info(holes, f"cursor {name}")
     return {
         **{field: getattr(state, field) for field in _COUNTED},
@@ -205,7 +203,7 @@ def described_set(positions: PositionSet) -> list[list[int]]:
 
 def described_deliveries(api: LedgerStore, ledger: str, cursor: str) -> dict[str, Any]:
     """Return the newest record of a cursor's batches, and its record of dead letters."""
-    newest = api.client.call("delivery.get", AskDelivery(ledger, cursor, 0)).record
+    newest = api.client.ask(AskDelivery(ledger, cursor, 0)).record
     ask = {"newest": newest, "dead letters": -1}
     return {
         name: _answered(lambda number=number: _described_delivery(api, ledger, cursor, number))
@@ -214,7 +212,7 @@ def described_deliveries(api: LedgerStore, ledger: str, cursor: str) -> dict[str
 
 
 def _described_delivery(api: LedgerStore, ledger: str, cursor: str, number: int) -> dict[str, Any]:
-    found = api.client.call("delivery.get", AskDelivery(ledger, cursor, number))
+    found = api.client.ask(AskDelivery(ledger, cursor, number))
     shares = [[share.count, share.range, share.at_ms, _described_skip(share.skip)] for share in found.shares]
     return {"record": found.record, "position": found.position, "shares": shares}
 
@@ -227,9 +225,7 @@ def _described_skip(skip: bytes) -> Any:
 
 def described_sequences(api: LedgerStore, ledger: str, producers: Iterable[str]) -> dict[str, int]:
     """Return the last sequence id of each producer."""
-    return {
-        producer: api.client.call("producer.last", AskSequence(ledger, producer)).sequence_id for producer in producers
-    }
+    return {producer: api.client.ask(AskSequence(ledger, producer)).sequence_id for producer in producers}
 
 
 def described_rows(**options: str) -> Any:
@@ -276,9 +272,7 @@ def described_live(api: LedgerStore, folder: Path) -> dict[str, Any]:
     path = api.client.hello().store_path
     names = list(ledgers(api))
     policies = {name: api.ledger(name).policy() for name in api.names()}
-    changed = {
-        setting.name: setting.value for setting in api.client.call("settings", Empty()).settings if setting.changed
-    }
+    changed = {setting.name: setting.value for setting in api.client.ask(AskSettings()).settings if setting.changed}
     return _plain(
         {
             "names": api.names(),

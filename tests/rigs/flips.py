@@ -15,19 +15,20 @@ import msgspec
 import numpy as np
 
 from pyspark_ledger.ledger.message.entry import is_marker
+from pyspark_ledger.ledger.objects.s3_options import S3Options
+from pyspark_ledger.ledger.ownership import OwnerChange
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionRange
 from pyspark_ledger.ledger.positions.acknowledge_request import acknowledge_batch
 from pyspark_ledger.ledger.protocol.actions import CreateLedger, GetSchema, RegisterSchema
 from pyspark_ledger.ledger.protocol.commits import CommitRun, StagedPart
-from pyspark_ledger.ledger.protocol.cursors import AskAckedRanges, NameCursor, NextDelivery, OpenCursor
+from pyspark_ledger.ledger.protocol.cursors import AskAckedRanges, DescribeCursor, NextDelivery, OpenCursor
 from pyspark_ledger.ledger.protocol.ledgers import ChangePolicy, OffloadPrefix
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.store.store import Store
-from pyspark_ledger.ledger.tiering.loader import OffloaderChoice
+from pyspark_ledger.ledger.tiering.offloader_choice import OffloaderChoice
 from pyspark_ledger.ledger.transport.discovery import BrokerRecord
-from pyspark_ledger.ledger.transport.part_file import PartFile
+from pyspark_ledger.ledger.transport.part_writer import PartWriter
 from pyspark_ledger.offload.offloader import ObjectStoreOffloader
-from pyspark_ledger.offload.storage.s3_options import S3Options
 from tests.rigs.entry import entry, parsed
 
 NOW = 1_700_000_000_000
@@ -53,7 +54,7 @@ def opened(home: Path, now: int = NOW, *, create: bool = False) -> Iterator[Stor
             settings=SETTINGS,
             clock=lambda: now,
             create=create,
-            take_over=not create,
+            take_over=None if create else OwnerChange.BROKER,
             offloader=_Choice(copies),
         )
         try:
@@ -100,15 +101,15 @@ def _use(store: Store) -> StagedPart:
     first, last = snapshot.segments[0].ledger_id, snapshot.segments[-1].ledger_id
     store.cursors.acknowledge("log", "own", [acknowledge_batch(*np.array([[first, last], [1, 0], [-1, -1]]))])
     store.deliveries.next(NextDelivery("log", "own", 0, Position(first, 0), snapshot.end, explicit=False))
-    store.commit(CommitRun("once", "query", 1, 7, 1, [_staged(store, 1)]))
+    store.commits.commit(CommitRun("once", "query", 1, 7, 1, [_staged(store, 1)]))
     part = _staged(store, 2)
     _append(store, "once", 8)
     return part
 
 
 def _staged(store: Store, batch: int) -> StagedPart:
-    place = store.open_part("query", batch)
-    with PartFile(place) as part:
+    place = store.commits.open_part("query", batch)
+    with PartWriter.to_file(place) as part:
         for number in range(2):
             part.write([entry(b"staged %d" % number, run=batch, producer_name="task", sequence_id=number)], 1)
         return part.close()
@@ -122,7 +123,7 @@ def answers(home: Path, staged: StagedPart) -> dict[str, object]:
     """Return all answers of the store after a commit of the staged part. Every byte of the entries is checked."""
     found: dict[str, object] = {}
     with opened(home, NOW + 4_000_000) as store:
-        store.commit(CommitRun("once", "query", 2, 7, 2, [staged]))
+        store.commits.commit(CommitRun("once", "query", 2, 7, 2, [staged]))
         for name in store.names():
             log = store.ledger(name)
             described = store.describe(name)
@@ -135,7 +136,7 @@ def answers(home: Path, staged: StagedPart) -> dict[str, object]:
             found[f"{name} policy"] = store.policies.change(ChangePolicy(name)).effective
             found[f"{name} committed"] = log.committed_batch("query")
             for cursor in described.cursors:
-                state = store.cursors.describe(NameCursor(name, cursor))
+                state = store.cursors.describe(DescribeCursor(name, cursor))
                 everything = PositionRange(described.start, described.end)
                 holes = store.cursors.acked_ranges(AskAckedRanges(name, cursor, everything, whole=True)).info
                 found[f"{name} {cursor}"] = (msgspec.structs.replace(state, cursor_ledger=0), holes)

@@ -9,9 +9,10 @@ import pytest
 
 from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
 from pyspark_ledger.ledger.message.entry import is_marker
+from pyspark_ledger.ledger.ownership import OwnerChange
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionRange
 from pyspark_ledger.ledger.protocol.actions import CreateLedger
-from pyspark_ledger.ledger.protocol.cursors import CursorState, MarkDelete, NameCursor, OpenCursor
+from pyspark_ledger.ledger.protocol.cursors import CursorState, DescribeCursor, MarkDelete, OpenCursor
 from pyspark_ledger.ledger.protocol.ledgers import ChangePolicy
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.store.store import Store
@@ -32,7 +33,13 @@ class LogRig:
         self.store = self._open()
 
     def _open(self, *, take_over: bool = False) -> Store:
-        return Store.open(self.path, settings=self.settings, clock=lambda: self.now, create=True, take_over=take_over)
+        return Store.open(
+            self.path,
+            settings=self.settings,
+            clock=lambda: self.now,
+            create=True,
+            take_over=OwnerChange.BROKER if take_over else None,
+        )
 
     def reopen(self) -> None:
         self.store.close()
@@ -65,7 +72,7 @@ class LogRig:
         self.store.cursors.mark_delete(MarkDelete(log, name, to, floor))
 
     def left_of(self, name: str, log: str = "log") -> CursorState:
-        return self.store.cursors.describe(NameCursor(log, name))
+        return self.store.cursors.describe(DescribeCursor(log, name))
 
     def ids(self, name: str = "log") -> list[int]:
         return [part.ledger_id for part in self.store.ledger(name).snapshot.segments]

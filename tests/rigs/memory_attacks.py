@@ -36,6 +36,7 @@ from pyspark_ledger.ledger.protocol.actions import (
     AcknowledgeCommand,
     AppendCommand,
     CreateLedger,
+    DescribeLedger,
     StageCommand,
 )
 from pyspark_ledger.ledger.protocol.cursors import OpenCursor
@@ -159,8 +160,8 @@ def _bomb(at: AttackedPort) -> None:
 
 def _acknowledgement(at: AttackedPort) -> None:
     client = at.client()
-    client.open_cursor(OpenCursor("orders", "c", EARLIEST))
-    (segment,) = {found.ledger_id for found in client.describe("orders").segments}
+    client.ask(OpenCursor("orders", "c", EARLIEST))
+    (segment,) = {found.ledger_id for found in client.ask(DescribeLedger("orders")).segments}
     lines = 65_536
     columns = [np.full(lines, segment), np.zeros(lines, dtype=np.int64)]  # the same position again and again
     batch = pa.RecordBatch.from_arrays(
@@ -220,9 +221,9 @@ def _honest(at: AttackedPort) -> None:
     appends, health, lock = list[float](), list[float](), threading.Lock()
     client = at.client()
     try:
-        client.describe("orders")
+        client.ask(DescribeLedger("orders"))
     except NotFound:
-        client.create(CreateLedger("orders"))
+        client.ask(CreateLedger("orders"))
 
     def append() -> None:
         with client.producer("orders") as producer:

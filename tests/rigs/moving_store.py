@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from pyspark_ledger.ledger.clock import system_clock_ms
+from pyspark_ledger.ledger.objects.factory import open_object_store
+from pyspark_ledger.ledger.objects.s3_options import S3Options
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, PositionRange
 from pyspark_ledger.ledger.protocol.actions import CreateLedger, GetSchema, RegisterSchema
-from pyspark_ledger.ledger.protocol.cursors import AskAckedRanges, NameCursor, OpenCursor
+from pyspark_ledger.ledger.protocol.cursors import AskAckedRanges, DescribeCursor, OpenCursor
 from pyspark_ledger.ledger.protocol.ledgers import ChangePolicy
 from pyspark_ledger.ledger.store.store import Store
 from pyspark_ledger.ledger.wal.manifest import Move
 from pyspark_ledger.offload.move.arrival import reserve
-from pyspark_ledger.offload.storage.factory import open_object_store
-from pyspark_ledger.offload.storage.s3_options import S3Options
 from tests.rigs.bucket_store import REQUESTS
 from tests.rigs.cursors import given
 from tests.rigs.entry import entry, parsed
@@ -76,7 +76,7 @@ def state(store: Store) -> dict[str, Any]:
         blocks = log.blocks(PositionRange(EARLIEST, LATEST), 300)
         cursors = {}
         for cursor in store.cursors.names(log.name):
-            described = store.cursors.describe(NameCursor(log.name, cursor))
+            described = store.cursors.describe(DescribeCursor(log.name, cursor))
             whole = PositionRange(EARLIEST, log.snapshot.end)
             info = store.cursors.acked_ranges(AskAckedRanges(log.name, cursor, whole, whole=True)).info
             cursors[cursor] = (described.next_position, described.backlog_entries, info)

@@ -11,6 +11,9 @@ from pyspark_ledger.ledger.errors import LedgerError, Unavailable
 from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
 from pyspark_ledger.ledger.metadata.offload_records import Driver, OffloadAttempt
 from pyspark_ledger.ledger.metadata.segment_records import attempts_of
+from pyspark_ledger.ledger.objects.object_store import ObjectStore
+from pyspark_ledger.ledger.objects.s3_options import S3Options
+from pyspark_ledger.ledger.ownership import OwnerChange
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position
 from pyspark_ledger.ledger.protocol.actions import CreateLedger
 from pyspark_ledger.ledger.protocol.cursors import OpenCursor
@@ -19,11 +22,9 @@ from pyspark_ledger.ledger.settings.broker import SETTINGS, Settings
 from pyspark_ledger.ledger.store.offload_scheduler import OffloadScheduler
 from pyspark_ledger.ledger.store.store import Store
 from pyspark_ledger.ledger.tiering.direct_segment import DirectSegment
-from pyspark_ledger.ledger.tiering.loader import OffloaderChoice
 from pyspark_ledger.ledger.tiering.offloader import NO_CALLBACKS, LocalSegment, OffloadCallbacks, OrphanedAttempt
+from pyspark_ledger.ledger.tiering.offloader_choice import OffloaderChoice
 from pyspark_ledger.offload.offloader import ObjectStoreOffloader
-from pyspark_ledger.offload.storage.object_store import ObjectStore
-from pyspark_ledger.offload.storage.s3_options import S3Options
 from tests.rigs.entry import entry
 from tests.rigs.log import contents
 
@@ -60,7 +61,7 @@ class OffloadRig:
         self.offloader: Any = self.copies
         self.store = self._open()
 
-    def _open(self, *, take_over: bool = False) -> Store:
+    def _open(self, *, take_over: OwnerChange | None = None) -> Store:
         return Store.open(
             self.path,
             settings=self.settings,
@@ -81,10 +82,11 @@ class OffloadRig:
         """Run one round of the broker's background tasks."""
         self.store.upkeep.round()
         self.store.offloads.round()
+        self.store.offloads.cleaner.sweep()
 
     def crash(self) -> None:
         """Open the store as another broker after a kill of this one."""
-        self.store = self._open(take_over=True)
+        self.store = self._open(take_over=OwnerChange.BROKER)
 
     def log(self, name: str = "log", entries: int = 3) -> ManagedLedger:
         request = CreateLedger(name, exist_ok=True, block_bytes=BLOCK, max_entries_per_ledger=entries)
@@ -105,6 +107,7 @@ class OffloadRig:
         """Offload in this thread. Return the status afterwards."""
         self.store.offloads.offload(OffloadPrefix(name, until))
         self.store.offloads.round()
+        self.store.offloads.cleaner.sweep(rested=False)
         return self.store.offloads.status(name)
 
     def attempts(self, name: str = "log") -> dict[int, OffloadAttempt]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pyspark_ledger.ledger.protocol.commits import BatchOrigin, CommitRun, PartRun, StagedPart
 from pyspark_ledger.ledger.store.store import Store
-from pyspark_ledger.ledger.transport.part_file import PartFile
+from pyspark_ledger.ledger.transport.part_writer import PartWriter
 from tests.rigs.entry import entry
 
 BLOCK_BYTES = 256 * 1024
@@ -24,7 +24,7 @@ def part_run(batch: int, query: str = "q", block_bytes: int = BLOCK_BYTES) -> Pa
 
 def stage(store: Store, batch: int, payloads: Sequence[bytes], query: str = "q") -> StagedPart:
     """Stage a part in segment layout. Its entries belong to run `batch`."""
-    with PartFile(store.open_part(query, batch), part_run(batch, query)) as part:
+    with PartWriter.to_file(store.commits.open_part(query, batch), part_run(batch, query)) as part:
         for value in payloads:
             part.write([entry(value, run=batch)], 1)
         return part.close()

@@ -15,8 +15,7 @@ from pyspark_ledger.connector.data_source import LedgerSource
 from pyspark_ledger.ledger.api.ledger import Ledger
 from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.position import Position
-from pyspark_ledger.ledger.protocol.actions import NameLedger
-from pyspark_ledger.ledger.protocol.ledgers import ChangePolicy
+from pyspark_ledger.ledger.protocol.ledgers import ChangePolicy, TrimLedger
 from tests.rigs.table import application, publish
 
 
@@ -70,9 +69,9 @@ def trim(store: Path, name: str = "orders") -> None:
     client = connect(store).client
     for keep in (0, -1):
         values = {"retentionTimeInMinutes": keep, "retentionSizeInMB": keep}
-        client.call("policy", ChangePolicy(name, values=values))
+        client.ask(ChangePolicy(name, values=values))
         if keep == 0:
-            client.call("trim", NameLedger(name))
+            client.ask(TrimLedger(name))
 
 
 def _segment_rows(store: Path, name: str, ledger_id: int, entries: int) -> pa.Table:

@@ -10,11 +10,12 @@ import pytest
 
 from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
 from pyspark_ledger.ledger.log.snapshot import LogWatch
+from pyspark_ledger.ledger.ownership import OwnerChange
 from pyspark_ledger.ledger.protocol.actions import CreateLedger
 from pyspark_ledger.ledger.protocol.commits import CommitRun, CommittedRun, StagedPart
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.store.store import Store
-from pyspark_ledger.ledger.transport.part_file import PartFile
+from pyspark_ledger.ledger.transport.part_writer import PartWriter
 from tests.rigs.entry import entry
 from tests.rigs.log import BLOCK, NOW
 
@@ -29,7 +30,12 @@ def open_store(
     watch: Callable[[Store], LogWatch | None] = lambda _: None,
 ) -> Store:
     return Store.open(
-        path, settings=settings or Settings(), clock=clock, create=create, take_over=take_over, watch=watch
+        path,
+        settings=settings or Settings(),
+        clock=clock,
+        create=create,
+        take_over=OwnerChange.BROKER if take_over else None,
+        watch=watch,
     )
 
 
@@ -68,7 +74,7 @@ def fill(store: Store, name: str, payloads: list[bytes], entries: int = 3) -> No
 
 
 def stage(store: Store, query: str, batch: int, payloads: list[bytes], run: int) -> StagedPart:
-    with PartFile(store.open_part(query, batch)) as part:
+    with PartWriter.to_file(store.commits.open_part(query, batch)) as part:
         for payload in payloads:
             part.write([entry(payload, run=run)], 1)
         return part.close()
@@ -76,4 +82,4 @@ def stage(store: Store, query: str, batch: int, payloads: list[bytes], run: int)
 
 def commit(store: Store, batch: int, payloads: list[bytes], run: int, query: str = "q") -> CommittedRun:
     parts = [stage(store, query, batch, payloads, run)]
-    return store.commit(CommitRun("log", query, batch, 7, run, parts))
+    return store.commits.commit(CommitRun("log", query, batch, 7, run, parts))

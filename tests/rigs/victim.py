@@ -17,6 +17,7 @@ from pyspark_ledger.ledger.client.client import Client
 from pyspark_ledger.ledger.client.connect import connect_store
 from pyspark_ledger.ledger.message.entry import is_marker
 from pyspark_ledger.ledger.position import EARLIEST, PositionRange
+from pyspark_ledger.ledger.protocol.actions import AskEnd
 from pyspark_ledger.ledger.protocol.reads import ReadRequest
 from pyspark_ledger.ledger.transport.discovery import BrokerRecord
 from tests.rigs.entry import entry, parsed
@@ -87,7 +88,7 @@ def read_log() -> Callable[[Client, str], list[bytes]]:
     """Return a function that reads the payloads of a ledger in order, without markers. Every byte is checked."""
 
     def read(client: Client, ledger: str) -> list[bytes]:
-        blocks = client.read_blocks(ReadRequest(ledger, PositionRange(EARLIEST, client.end(ledger).end)))
+        blocks = client.read_blocks(ReadRequest(ledger, PositionRange(EARLIEST, client.ask(AskEnd(ledger)).end)))
         entries = (entry for block in blocks for _, entry in parsed(block))
         return [bytes(entry.payload) for entry in entries if not is_marker(entry.metadata)]
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from pyspark_ledger.ledger.clock import system_clock_ms
+from pyspark_ledger.ledger.objects.object_store import ObjectStore
 from pyspark_ledger.ledger.wal.bucket import LOG_PREFIX, MANIFEST, number_of
 from pyspark_ledger.ledger.wal.manifest import StoreManifest, encode_manifest
 from pyspark_ledger.ledger.wal.packing import Item, MetadataRows
@@ -16,7 +17,6 @@ from pyspark_ledger.ledger.wal.requests import RequestLimits, read_manifest, rep
 from pyspark_ledger.ledger.wal.scan import LogScan
 from pyspark_ledger.ledger.wal.take_over import TakeOver, identity_of
 from pyspark_ledger.ledger.wal.writer import WalWriter
-from pyspark_ledger.offload.storage.object_store import ObjectStore
 
 LIMITS = RequestLimits(flush_interval_ms=20, object_bytes=64 * 1024, deadline_ms=20_000, refused_ms=1_000)
 

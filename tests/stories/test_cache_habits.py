@@ -25,8 +25,8 @@ from pyspark_ledger.connector.read.stream_reader import LedgerStreamReader
 from pyspark_ledger.ledger.api.ledger import Ledger
 from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.position import EARLIEST
-from pyspark_ledger.ledger.protocol.actions import ChangeSetting, Empty
-from pyspark_ledger.ledger.protocol.cache import CacheMetrics
+from pyspark_ledger.ledger.protocol.actions import ChangeSetting
+from pyspark_ledger.ledger.protocol.cache import AskCache, CacheMetrics
 from tests.rigs.broker_thread import store
 
 __all__ = ["store"]
@@ -71,7 +71,7 @@ def orders(store: Path) -> Ledger:
     for number in range(1, ROWS):
         ledger.append(pa.table({"n": pa.array([number], pa.int64())}))
     # Nothing expires during a test.
-    ledger.client.call("settings.change", ChangeSetting("managedLedgerCacheEvictionTimeThresholdMillis", 10_000_000))
+    ledger.client.ask(ChangeSetting("managedLedgerCacheEvictionTimeThresholdMillis", 10_000_000))
     return ledger
 
 
@@ -87,7 +87,7 @@ def other(store: Path, odd: Query) -> Query:
 
 @pytest.fixture
 def counted(orders: Ledger) -> Callable[[], CacheMetrics]:
-    return lambda: orders.client.call("cache", Empty())
+    return lambda: orders.client.ask(AskCache())
 
 
 Counted = Callable[[], CacheMetrics]
@@ -161,6 +161,7 @@ def test_a_cursor_that_is_reset(odd: Query, other: Query, counted: Counted, stor
     finish(again, other, counted, expected=ROWS)
 
 
+@pytest.mark.thorough
 def test_a_query_that_is_dead(other: Query, odd: Query, counted: Counted, store: Path) -> None:
     """An ended query is expected until its lease expires. A late read of its task does not register it again."""
     code = (

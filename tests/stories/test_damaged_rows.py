@@ -15,9 +15,10 @@ import pyarrow as pa
 import pytest
 
 from pyspark_ledger.connector.data_source import LedgerSource
-from pyspark_ledger.ledger.api.store import connect, open_read_only
+from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.errors import Corrupt
 from pyspark_ledger.ledger.segment.reader import walk_segment
+from pyspark_ledger.offload.home_view import open_read_only
 from streaming_examples.acts.broker_control import stop_broker_of
 from tests.rigs.broker_process import end_all
 

@@ -109,6 +109,7 @@ def run_without(forbidden: str, program: str, store: Path) -> tuple[str, str]:
         ("shared-memory", "blocks in shared memory are not available"),
     ],
 )
+@pytest.mark.thorough
 def test_a_store_works_without(forbidden: str, said: str, tmp_path: Path) -> None:
     printed, logs = run_without(forbidden, STORY, tmp_path / "store")
     assert "rows 1000" in printed

@@ -55,7 +55,7 @@ def test_each_segment_is_there_once_whenever_the_publisher_is_killed(store: Path
     name, table, script = "public/default/persistent/orders", tmp_path / "table", tmp_path / "publish.py"
     script.write_text(PUBLISH, encoding="utf-8")
     api = connect(store)
-    api.client.call("create", CreateLedger(name, max_entries_per_ledger=1))
+    api.client.ask(CreateLedger(name, max_entries_per_ledger=1))
     for number in range(SEGMENTS + 1):
         api.ledger("orders").append([{"id": number}])
     sealed = sum(1 for one in api.ledger("orders").describe().segments if one.close_ms)
@@ -124,7 +124,7 @@ def published(table: Path) -> Counter[int]:
 @pytest.mark.spark
 def test_commands_at_once_leave_each_segment_once_also_when_one_is_killed(store: Path, tmp_path: Path) -> None:
     api, table = connect(store), tmp_path / "table"
-    api.client.call("create", CreateLedger("orders", max_entries_per_ledger=1))
+    api.client.ask(CreateLedger("orders", max_entries_per_ledger=1))
     ledger = api.ledger("orders")
     assert isinstance(ledger, Ledger)
     for number in range(SEGMENTS_AT_ONCE):

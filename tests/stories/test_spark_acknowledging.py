@@ -74,7 +74,7 @@ def test_acknowledged_in_the_batch_trimmed_and_failed_it_comes_again(
     spark_session: SparkSession, store: Path, tmp_path: Path
 ) -> None:
     api = connect(store)
-    api.client.create(CreateLedger("orders", max_entries_per_ledger=2))
+    api.client.ask(CreateLedger("orders", max_entries_per_ledger=2))
     orders, seen = api.ledger("orders"), []
     append(orders, 0, 9)
     orders.set_policy(retentionTimeInMinutes=0, retentionSizeInMB=0)
@@ -122,7 +122,7 @@ RUN_ALL
 @pytest.mark.spark
 def test_killed_after_everything_was_acknowledged(store: Path, tmp_path: Path) -> None:
     api = connect(store)
-    api.client.create(CreateLedger("orders", max_entries_per_ledger=2))
+    api.client.ask(CreateLedger("orders", max_entries_per_ledger=2))
     orders = api.ledger("orders")
     append(orders, 0, 40)
     orders.set_policy(retentionTimeInMinutes=0, retentionSizeInMB=0)

@@ -148,7 +148,7 @@ def test_rows_without_a_subscription_survive_rollover_time_and_restart(
 ) -> None:
     """Pulsar would delete these entries: there is no cursor, and Pulsar's default retention is 0."""
     create = CreateLedger("public/default/persistent/kept", max_entries_per_ledger=3)
-    connect(store).client.call("create", create)
+    connect(store).client.ask(create)
     options = {"store": str(store), "entryBytes": "1k"}
     for first in range(0, 4000, 1000):
         rows = spark_session.range(first, first + 1000, numPartitions=1)

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from pyspark_ledger import register
-from pyspark_ledger.offload.storage.factory import open_object_store
+from pyspark_ledger.ledger.objects.factory import open_object_store
 from streaming_examples.s3_server import S3Server
 from tests.ledger.message.test_fixtures_pulsar import ROOT, expected
 from tests.rigs.available_now import run_all

@@ -17,7 +17,7 @@ from pyspark_ledger.connector.session.delta import PACKAGES, s3a_settings
 from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.client.connect import stop_broker
 from pyspark_ledger.ledger.location import bucket_directory
-from pyspark_ledger.offload.storage.factory import open_object_store
+from pyspark_ledger.ledger.objects.factory import open_object_store
 from streaming_examples.s3_server import S3Server
 from tests.rigs import broker_process
 from tests.rigs.bucket_clients import be_client, create_store

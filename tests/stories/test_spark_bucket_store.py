@@ -22,7 +22,7 @@ from pyspark_ledger import serve
 from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.client.connect import stop_broker
 from pyspark_ledger.ledger.errors import Refused
-from pyspark_ledger.ledger.protocol.actions import Empty
+from pyspark_ledger.ledger.protocol.cache import AskCache
 from streaming_examples.s3_server import S3Server
 from tests.rigs.deadline import wait_until
 from tests.rigs.fault_proxy import FaultProxy
@@ -94,7 +94,7 @@ def test_a_batch_read_without_a_broker_returns_segments_and_tail(
     wait_until(lambda: ledger.describe().segments[0].offloaded, "the upload")
     through = {**options, "offloadEndpoint": s3_server.endpoint, "credentialProvider": PROVIDER, "mapping": "off"}
     assert spark_session.read.format("ledger").options(**through).load("flights").count() == 1_000
-    assert connect(bucket).client.call("cache", Empty()).direct_entries, "the tasks have fetched them from the bucket"
+    assert connect(bucket).client.ask(AskCache()).direct_entries, "the tasks have fetched them from the bucket"
     write(1_000, 500)
     stop_broker(directory)
     shutil.rmtree(directory.parent)

@@ -14,12 +14,26 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from pyspark_ledger import register
 from pyspark_ledger.ledger.api.store import LedgerStore, connect
 from tests.rigs.available_now import run_all
+from tests.rigs.broker_thread import served
 from tests.stories.conftest import SPARKS_LIMIT
 
 pytestmark = [pytest.mark.thorough, pytest.mark.feature("the sink: routing, repeated batches, refusals")]
+
+
+def run_write(write: DataStreamWriter) -> None:
+    """Run a query until it has read everything."""
+    try:
+        run_all(lambda: write.trigger(availableNow=True).start("out"))
+    except StreamingQueryException as error:
+        if SPARKS_LIMIT not in str(error):
+            raise
+        # On a busy machine Spark's process may start too late. Only this run of the test is repeated.
+        run_all(lambda: write.trigger(availableNow=True).start("out"))
 
 
 class CopiedQuery:
@@ -38,13 +52,7 @@ class CopiedQuery:
         write = self.change(read.load("in")).writeStream.format("ledger").options(store=str(self.store), **options)
         place = str(checkpoint or self.checkpoint)
         write = write.queryName("copied") if named else write.option("checkpointLocation", place)
-        try:
-            run_all(lambda: write.trigger(availableNow=True).start("out"))
-        except StreamingQueryException as error:
-            if SPARKS_LIMIT not in str(error):
-                raise
-            # On a busy machine Spark's process may start too late. Only this run of the test is repeated.
-            run_all(lambda: write.trigger(availableNow=True).start("out"))
+        run_write(write)
 
     def refused(
         self, said: str, *numbers: int, checkpoint: Path | None = None, named: bool = False, **options: str
@@ -162,3 +170,29 @@ def test_a_target_that_was_created_again_gets_no_batch_of_its_query(query: Copie
     query.run(repeatedBatches="append")
     query.run(2)
     assert query.stored() == [1, 2]
+
+
+def test_a_checkpoint_that_meets_another_default_store_is_refused(query: CopiedQuery, tmp_path: Path) -> None:
+    """The query names no store, and `failOnDataLoss` is false: nothing else would end it."""
+    read = query.spark.readStream.format("ledger").options(startingPosition="earliest", failOnDataLoss="false")
+
+    def run(store: Path) -> None:
+        register(query.spark, store=store)
+        write = read.load("in").writeStream.format("ledger").option("checkpointLocation", str(query.checkpoint))
+        run_write(write.option("store", str(query.store)))
+
+    query.api.ledger("in").append(pa.table({"n": pa.array([0], pa.int64())}))
+    try:
+        run(query.store)
+        with served(tmp_path / "other") as other:
+            other.ledger("in").append(pa.table({"n": pa.array(range(100, 110), pa.int64())}))
+            theirs = f"store {other.client.store_id} at {other.location}"
+            ids = f"of store {query.api.client.store_id} at {query.store}, .* {theirs}"
+            with pytest.raises(StreamingQueryException, match=ids):
+                run(tmp_path / "other")
+        assert query.stored() == [0]
+        query.api.ledger("in").append(pa.table({"n": pa.array([1], pa.int64())}))
+        run(query.store)
+        assert query.stored() == [0, 1]
+    finally:
+        register(query.spark)

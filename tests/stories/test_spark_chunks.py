@@ -20,7 +20,7 @@ from pyspark.sql import functions as f
 from pyspark_ledger.ledger import disk
 from pyspark_ledger.ledger.api.cursor import Cursor
 from pyspark_ledger.ledger.api.read_only import ReadOnlyStore
-from pyspark_ledger.ledger.api.store import connect, open_read_only
+from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.client.connect import serve_store
 from pyspark_ledger.ledger.cursor.cursor_log import BLOCK_BYTES
 from pyspark_ledger.ledger.errors import Corrupt
@@ -30,6 +30,7 @@ from pyspark_ledger.ledger.segment.format import FRAME_BYTES
 from pyspark_ledger.ledger.segment.recovery import recover_segment
 from pyspark_ledger.ledger.segment.writer import data_path
 from pyspark_ledger.ledger.tiering.sealed_index import entry_traits
+from pyspark_ledger.offload.home_view import open_read_only
 from tests.rigs.explicit_app import LEDGER, SUBSCRIPTION, ExplicitApp, finish
 from tests.stories.test_spark_acknowledge import Story, fixtures
 

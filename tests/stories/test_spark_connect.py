@@ -17,6 +17,7 @@ pytest.importorskip("grpc", reason="Spark Connect's client is not installed: mak
 
 CLIENT = """
 import json, sys
+from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger import configure, connect, register, serve, settle, watch
@@ -42,7 +43,30 @@ try:
     serve(spark, store)
 except Refused as refused:
     found["refused"] = refused.message
-found["platform"] = [(one.check, one.state, one.found) for one in probe_platform(spark, store=store).findings]
+found["platform"] = [(one.check, one.state, one.found) for one in probe_platform(spark).findings]
+# A batch after which Spark died before its own commit is stored once. A checkpoint that went back is refused.
+other = Path(checkpoint + "-other")
+reader = spark.readStream.format("ledger").option("startingPosition", "earliest").load("orders")
+twice = reader.writeStream.format("ledger").option("checkpointLocation", str(other)).trigger(availableNow=True)
+def forget(batch, *logs):
+    for log in logs:
+        for name in (f"{batch}", f".{batch}.crc"):
+            (other / log / name).unlink(missing_ok=True)
+twice.start("twice").awaitTermination()
+connect(store).ledger("orders").append([{"n": 100}])
+twice.start("twice").awaitTermination()
+forget(1, "commits")
+twice.start("twice").awaitTermination()
+found["repeated"] = connect(store).ledger("twice").read().num_rows
+connect(store).ledger("orders").append([{"n": 101}])
+twice.start("twice").awaitTermination()
+forget(1, "offsets", "commits")
+forget(2, "offsets", "commits")
+try:
+    twice.start("twice").awaitTermination()
+except Exception as error:
+    found["went back"] = str(error)
+found["stored"] = connect(store).ledger("twice").read().num_rows
 # One more, and nobody waits for it: the process that ends does.
 connect(store).ledger("orders").append([{"n": 100}])
 again = write.trigger(availableNow=True).start("copied")
@@ -57,7 +81,7 @@ def test_a_story_over_connect(store: Path, tmp_path: Path) -> None:
     script.write_text(CLIENT, encoding="utf-8")
     done = subprocess.run(
         [sys.executable, str(script), str(store), str(tmp_path / "c")],
-        cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False,
+        cwd=tmp_path, capture_output=True, text=True, timeout=540, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads(done.stdout.partition("RESULT")[2])
@@ -66,6 +90,9 @@ def test_a_story_over_connect(store: Path, tmp_path: Path) -> None:
     assert (found["ended"], found["settled"], found["backlog"], found["copied"]) == (True, True, 0, True)
     assert found["lines"] == [0]
     assert "a client of Spark Connect does not run there" in found["refused"]
+    assert (found["repeated"], found["stored"]) == (101, 102)
+    assert "batch 1 of query" in found["went back"]
+    assert "is below batch 2" in found["went back"]
     platform = {check: (state, told) for check, state, told in found["platform"]}
     assert "Spark Connect" in platform["platform"][1]
     assert {platform[check][0] for check in ("task", "python", "package in a task", "driver's address")} == {"ok"}

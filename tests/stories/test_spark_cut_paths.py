@@ -84,7 +84,7 @@ def told(act):
 
 acts = (batch_read, stream_read, stream_write, without_broker)
 found = {act.__name__: told(act) for act in acts}
-metrics = served.connect().client.call("metrics", AskMetrics())
+metrics = served.connect().client.ask(AskMetrics())
 counts = {"direct": metrics.parts.direct, "staged": metrics.parts.staged, "read": metrics.cache.direct_entries}
 print("RESULT", json.dumps({"acts": found, "address": served.address, "counts": counts}))
 served.stop()

@@ -15,9 +15,9 @@ from pyspark.sql import functions as f
 
 from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.client.connect import stop_broker
-from pyspark_ledger.ledger.protocol.metrics import AskMetrics, BrokerMetrics, PartCounts
-from pyspark_ledger.offload.format.object_names import ObjectKey
-from pyspark_ledger.offload.storage.factory import open_object_store
+from pyspark_ledger.ledger.objects.factory import open_object_store
+from pyspark_ledger.ledger.protocol.metrics import AskMetrics, PartCounts
+from pyspark_ledger.ledger.segment.object_names import ObjectKey
 from streaming_examples.s3_server import S3Server
 from tests.rigs.deadline import wait_until
 from tests.rigs.fault_proxy import FaultProxy
@@ -48,7 +48,7 @@ def ids(spark: SparkSession, directory: Path) -> list[int]:
 
 
 def parts_of(bucket: str) -> PartCounts:
-    found: BrokerMetrics = connect(bucket).client.call("metrics", AskMetrics())
+    found = connect(bucket).client.ask(AskMetrics())
     return found.parts
 
 

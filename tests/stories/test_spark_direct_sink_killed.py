@@ -19,10 +19,10 @@ from pyspark_ledger.connector.cli.app import app
 from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.client.connect import stop_broker
 from pyspark_ledger.ledger.location import bucket_directory
-from pyspark_ledger.offload.format.object_names import ObjectKey
-from pyspark_ledger.offload.index_objects import DIRECT_EPOCH
-from pyspark_ledger.offload.storage.factory import open_object_store
-from pyspark_ledger.offload.storage.object_store import ObjectStore
+from pyspark_ledger.ledger.objects.factory import open_object_store
+from pyspark_ledger.ledger.objects.object_store import ObjectStore
+from pyspark_ledger.ledger.segment.object_names import ObjectKey
+from pyspark_ledger.ledger.tiering.direct_objects import DIRECT_EPOCH
 from streaming_examples.s3_server import S3Server
 from tests.rigs.bucket_clients import be_client, serve_direct_store
 from tests.rigs.deadline import wait_until

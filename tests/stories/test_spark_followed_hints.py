@@ -9,8 +9,10 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, DataFrameReader, Row, SparkSession
 from pyspark.sql import functions as f
 
 from pyspark_ledger.connector.schema import columns_to_write, merged_columns, require_writable
@@ -150,3 +152,31 @@ def test_values_of_another_kind_go_to_new_or_wider_columns(spark_session: SparkS
     for name, (_, _, expected) in KEPT.items():
         assert found[name] is None
         assert found[f"{name} new"] == expected, name
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("schema", "hint", "change"),
+    [
+        ("m long", "Leave .schema() out: the ledger knows its columns", "n"),
+        ("n long, m long", "Leave .schema() out: the ledger knows its columns", "n"),
+        (
+            "n smallint",
+            "the ledger knows its columns. Cast afterwards; a wider type is allowed",
+            "CAST(n AS smallint) AS n",
+        ),
+    ],
+)
+def test_hint_of_a_refused_schema_runs_and_keeps_the_values(
+    spark_session: SparkSession, store: Path, schema: str, hint: str, change: str
+) -> None:
+    connect(store).ledger("numbers").append(pa.table({"n": pa.array([1, 2], pa.int32())}))
+
+    def read() -> DataFrameReader:
+        return spark_session.read.format("ledger").option("store", str(store))
+
+    with pytest.raises(PySparkException, match=re.escape(hint)):
+        read().schema(schema).load("numbers").collect()
+    assert [row.n for row in read().load("numbers").selectExpr(change).collect()] == [1, 2]
+    if "wider" in hint:
+        assert [row.n for row in read().schema("n long").load("numbers").collect()] == [1, 2]

@@ -106,7 +106,7 @@ def streamed(spark: SparkSession, table: Path, place: Path) -> Callable[..., Str
 def test_table_and_log_are_the_log_row_by_row(spark_session: SparkSession, store: Path, tmp_path: Path) -> None:
     register(spark_session, store=str(store))
     api, table, dice = connect(store), tmp_path / "table", random.Random(11)
-    api.client.create(CreateLedger("orders", max_entries_per_ledger=2))
+    api.client.ask(CreateLedger("orders", max_entries_per_ledger=2))
     ledger = api.ledger("orders")
     append(ledger, 0, 3)
     publisher = Publisher(spark_session, "orders", str(table), {"store": str(store)}, Publishing.of([]))

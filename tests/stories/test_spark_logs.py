@@ -21,7 +21,7 @@ SCRIPT = textwrap.dedent(
     from pyspark_ledger.ledger.protocol.actions import ChangeSetting
 
     store = connect()
-    store.client.call("settings.change", ChangeSetting("logFormat", "json"))
+    store.client.ask(ChangeSetting("logFormat", "json"))
     store.ledger("orders").append([{"id": number} for number in range(10)])
     spark = session()
     orders = spark.readStream.format("ledger").option("subscription", "billing").option("startingPosition", "earliest")

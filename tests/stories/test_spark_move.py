@@ -1,4 +1,4 @@
-"""Goal: a query continues with its checkpoint after its store moved. Method: a directory, a real S3, a directory."""
+"""Goal: a query continues with its checkpoint after its store moved. Method: a directory, then a real S3."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def place(bucket: str, s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.sessions
-def test_a_query_continues_with_its_checkpoint_after_each_move(
+def test_a_query_continues_with_its_checkpoint_after_a_move(
     spark_session: SparkSession, store: Path, place: str, tmp_path: Path
 ) -> None:
     def write(where: str, first: int, count: int) -> None:
@@ -57,9 +57,5 @@ def test_a_query_continues_with_its_checkpoint_after_each_move(
     copy(there)
     assert ids(there) == list(range(1_000))
     write(there, 1_000, 500)
-    back = tmp_path / "back"
-    run("store", "move", place, str(back))
-    copy(str(back))
-    copy(str(back))
-    assert ids(str(back)) == list(range(1_500))
-    stop_broker(back)
+    copy(there)
+    assert ids(there) == list(range(1_500))

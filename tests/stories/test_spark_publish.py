@@ -7,7 +7,8 @@ are deleted and created again, and other writers change rows. After each case th
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.errors import DataLoss, NotFound, Refused
 from pyspark_ledger.ledger.protocol.actions import CreateLedger
 from pyspark_ledger.ledger.protocol.ledgers import PublishedNote
+from tests.rigs.bucket import kafka_batch, message, put_segment
 
 pytestmark = [pytest.mark.tables, pytest.mark.feature("tables of Delta: publish and history")]
 NAME = "public/default/persistent/orders"
@@ -38,7 +40,7 @@ class Published:
         self.make()
 
     def make(self) -> None:
-        self.api.client.call("create", CreateLedger(NAME, max_entries_per_ledger=1))
+        self.api.client.ask(CreateLedger(NAME, max_entries_per_ledger=1))
 
     @property
     def ledger(self) -> Ledger:
@@ -74,7 +76,18 @@ def orders(spark_session: SparkSession, store: Path, tmp_path: Path) -> Publishe
     return Published(spark_session, store, str(tmp_path / "table"))
 
 
-def test_segments_become_a_table(orders: Published) -> None:
+@pytest.fixture
+def set_zone(spark_session: SparkSession) -> Iterator[Callable[[str], None]]:
+    """Return a function that sets the session's time zone for this test."""
+    name = "spark.sql.session.timeZone"
+    kept = spark_session.conf.get(name)
+    yield lambda zone: spark_session.conf.set(name, zone)
+    spark_session.conf.set(name, kept)
+
+
+def test_segments_become_a_table(orders: Published, set_zone: Callable[[str], None]) -> None:
+    # A zone where the date is not the date in UTC.
+    set_zone("Etc/GMT+12" if datetime.now(UTC).hour < 11 else "Pacific/Kiritimati")
     orders.append(0, 1, 2)
     done = orders.publish()
     assert [one.segment for one in done] == orders.sealed()
@@ -85,12 +98,12 @@ def test_segments_become_a_table(orders: Published) -> None:
         "__publishDate", "id", "note",
     ]  # fmt: skip
     row = frame.where("id = 1").selectExpr(
-        "__position.*", "__topic", "__publishDate = date(__publishTime) as same", "__publishTime"
+        "__position.*", "__topic", "__publishDate", "unix_millis(__publishTime) as published_ms"
     )
     (found,) = row.collect()
     assert (found.ledgerId, found.entryId, found.batchIndex) == (done[1].segment, 0, 0)
     assert found["__topic"] == "persistent://public/default/orders"
-    assert found.same
+    assert found["__publishDate"] == datetime.fromtimestamp(found.published_ms / 1000, UTC).date()
     history = orders.table().history()
     assert len(history) == len(done)
     assert orders.publish() == []
@@ -338,7 +351,9 @@ def test_what_is_odd_is_noticed_before_anything_is_written(
     assert 100 in orders.ids()
 
 
-def test_a_table_is_partitioned_as_it_was_made_whoever_publishes(orders: Published, tmp_path: Path) -> None:
+def test_a_table_is_partitioned_as_it_was_made_whoever_publishes(
+    orders: Published, tmp_path: Path, set_zone: Callable[[str], None]
+) -> None:
     parity = {"partition_by": ["parity=id % 2"]}
     orders.append(0, 1)
     orders.publish(**parity)
@@ -354,6 +369,15 @@ def test_a_table_is_partitioned_as_it_was_made_whoever_publishes(orders: Publish
     orders.publish(**parity)
     assert orders.table().frame().where("parity = id % 2").count() == len(orders.sealed())
 
+    orders.target = str(tmp_path / "by_hour")
+    hour = {"partition_by": ["hour=date_trunc('hour', __publishTime)"]}
+    set_zone("America/New_York")
+    with pytest.raises(Refused, match=r"partition column .hour. has times, .* is America/New_York.* to UTC"):
+        orders.publish(**hour)
+    set_zone("UTC")
+    orders.publish(**hour)
+    assert orders.table().frame().where("hour = date_trunc('hour', __publishTime)").count() == len(orders.sealed())
+
 
 def test_segments_that_went_unpublished_are_a_loss(orders: Published) -> None:
     orders.append(0, 1)
@@ -365,6 +389,64 @@ def test_segments_that_went_unpublished_are_a_loss(orders: Published) -> None:
     orders.append(5, 6)
     with pytest.raises(DataLoss, match="retention deleted"):
         orders.publish()
+
+
+def test_a_column_without_a_type_is_published_with_its_first_value(orders: Published) -> None:
+    for number, gift in enumerate([None, None, 5, None]):
+        orders.append(number, gift=gift)
+        if number == 1:
+            orders.publish()
+            assert "gift" not in orders.table().frame().columns
+    orders.publish()
+    found = orders.table().frame().orderBy("id").select("id", "gift").collect()
+    assert [tuple(row) for row in found] == [(0, None), (1, None), (2, 5)]
+
+
+def test_added_fields_of_structs_are_added_to_table_and_view(orders: Published) -> None:
+    def write(number: int, pair: str, value: str) -> None:
+        rows = orders.spark.sql(f"SELECT {number}L AS id, 'n' AS note, {value} AS pair").selectExpr(
+            "id", "note", f"cast(pair AS {pair}) AS pair"
+        )
+        rows.write.format("ledger").option("store", str(orders.store)).option("mergeSchema", "true").mode(
+            "append"
+        ).save("orders")
+
+    def found() -> list[Any]:
+        view = DeltaTable(orders.spark, view_of)
+        tables = [table.frame().orderBy("id").select("id", "pair").collect() for table in (orders.table(), view)]
+        assert tables[0] == tables[1]
+        return [row.pair.asDict(recursive=True) for row in tables[0]]
+
+    view_of = f"{orders.target}-view"
+    write(
+        0, "struct<x: bigint, l: array<struct<a: bigint>>>", "named_struct('x', 1L, 'l', array(named_struct('a', 2L)))"
+    )
+    orders.ledger.seal()
+    orders.publish(latest=view_of, key="id")
+    assert found() == [{"x": 1, "l": [{"a": 2}]}]
+    more = "named_struct('x', 3L, 'l', array(named_struct('a', 4L, 'b', 5L)), 'y', {})"
+    wide = "struct<x: bigint, l: array<struct<a: bigint, b: bigint>>, y: {}>"
+    write(1, wide.format("void"), more.format("NULL"))
+    write(2, wide.format("string"), more.format("'six'"))
+    orders.ledger.seal()
+    orders.publish(latest=view_of, key="id")
+    first = {"x": 1, "l": [{"a": 2, "b": None}], "y": None}
+    assert found() == [first, *({"x": 3, "l": [{"a": 4, "b": 5}], "y": y} for y in (None, "six"))]
+    read = orders.spark.read.format("ledger").option("store", str(orders.store)).option("history", orders.target)
+    assert [row.pair.asDict(recursive=True) for row in read.load("orders").orderBy("id").collect()] == found()
+
+
+def test_record_batches_of_kafka_are_refused_or_dead_letters(spark_session: SparkSession, tmp_path: Path) -> None:
+    bucket, table, letters = (str(tmp_path / name) for name in ("bucket", "table", "letters"))
+    put_segment(tmp_path / "bucket", 3, [message(0, b"first"), kafka_batch(1, checksum=False)])
+    with pytest.raises(Exception, match=r"stored by KoP with entry.format=kafka"):
+        publish(spark_session, "t", table, options={"offload": bucket})
+    publish(spark_session, "t", table, options={"offload": bucket}, dead_letters=letters)
+    tables = [DeltaTable(spark_session, name).frame() for name in (table, letters)]
+    assert [bytes(row.value) for row in tables[0].collect()] == [b"first"]
+    (letter,) = tables[1].collect()
+    assert "entry.format=kafka" in letter.reason
+    assert letter["__position"].entryId == 1
 
 
 def test_names_and_other_partitions(spark_session: SparkSession, store: Path) -> None:

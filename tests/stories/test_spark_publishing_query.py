@@ -34,7 +34,7 @@ def append(store: Path, *numbers: int) -> None:
 
 
 def test_a_query_publishes_what_is_sealed(spark_session: SparkSession, store: Path, tmp_path: Path) -> None:
-    connect(store).client.call("create", CreateLedger(NAME, max_entries_per_ledger=1))
+    connect(store).client.ask(CreateLedger(NAME, max_entries_per_ledger=1))
     table, options = tmp_path / "table", {"store": str(store)}
 
     def run(checkpoint: str) -> None:

@@ -151,7 +151,7 @@ def test_trimmed_or_recreated_ledger_ends_the_query_or_is_skipped(
     spark_session: SparkSession, store: Path, tmp_path: Path
 ) -> None:
     api = connect(store)
-    api.client.create(CreateLedger("in-0", max_entries_per_ledger=1))
+    api.client.ask(CreateLedger("in-0", max_entries_per_ledger=1))
     fill(api, 0, 1000)
     story = Story(spark_session, store, tmp_path, ledgersPattern="in-.*", startingPosition="earliest")
     story.run()

@@ -15,6 +15,7 @@ from pyspark_ledger.ledger.transport.discovery import BrokerRecord
 
 
 @pytest.mark.parametrize("scheme", ["grpc+unix", "grpc"])
+@pytest.mark.thorough
 def test_a_store_is_written_and_read_at_its_address(spark_session: SparkSession, store: Path, scheme: str) -> None:
     address = connect(store, create=True).client.address
     if scheme == "grpc":

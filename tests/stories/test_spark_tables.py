@@ -25,8 +25,8 @@ from pyspark_ledger.ledger.api.ledger import Ledger
 from pyspark_ledger.ledger.api.partitioned_ledger import PartitionedLedger
 from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.objects.directory import DirectoryStore
 from pyspark_ledger.ledger.protocol.actions import CreateLedger
-from pyspark_ledger.offload.storage.directory import DirectoryStore
 from tests.ledger.message.test_fixtures_pulsar import ROOT, expected
 
 pytestmark = [pytest.mark.tables, pytest.mark.feature("tables of Delta: publish and history")]
@@ -69,7 +69,7 @@ def test_of_a_bucket_everything_is_looked_at_once(
 ) -> None:
     opened, bucket, table = connect(store), tmp_path / "bucket", str(tmp_path / "table")
     opened.offload_to(str(bucket))
-    opened.client.call("create", CreateLedger("orders", max_entries_per_ledger=1))
+    opened.client.ask(CreateLedger("orders", max_entries_per_ledger=1))
     orders = opened.ledger("orders")
     assert isinstance(orders, Ledger)
     asked: Counter[str] = Counter()
@@ -251,7 +251,7 @@ def test_view_keeps_its_partition_column_and_survives_a_lost_race(
 def test_a_column_that_the_view_needs_is_refused_before_anything_is_made(
     spark_session: SparkSession, store: Path, tmp_path: Path, partitions: int
 ) -> None:
-    connect(store).client.call("create", CreateLedger("orders", partitions=partitions))
+    connect(store).client.ask(CreateLedger("orders", partitions=partitions))
     rows = spark_session.createDataFrame([("tea", 1), ("salt", 2)], "item string, __rank int")
     rows.write.format("ledger").mode("append").option("store", str(store)).save("orders")
     orders = connect(store).ledger("orders")

@@ -67,7 +67,7 @@ def filled(rig: BrokerRig, bucket: Path) -> LedgerStore:
     holes.acknowledge_rows([(end.ledger_id, end.entry_id - 1)])
     ledger.cursor("audit")
     for number in range(120):
-        rig.client().create(CreateLedger(f"sensor-{number:03}"))
+        rig.client().ask(CreateLedger(f"sensor-{number:03}"))
     return store
 
 

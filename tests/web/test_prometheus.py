@@ -49,8 +49,8 @@ def test_prometheus_scrapes_a_broker(rig: Rig, make_entry: Callable[..., bytes],
     rig.start("--create", "--web", "http://127.0.0.1:0")
     (target,) = re.findall(r"served at http://(\S+)/", rig.log())
     client = rig.client()
-    client.create(CreateLedger("orders"))
-    client.open_cursor(OpenCursor("orders", "billing", EARLIEST))
+    client.ask(CreateLedger("orders"))
+    client.ask(OpenCursor("orders", "billing", EARLIEST))
     with client.producer("orders") as producer:
         for number in range(5):
             producer.append(make_entry(b"row", sequence_id=number)).result(30)
@@ -62,7 +62,7 @@ def test_prometheus_scrapes_a_broker(rig: Rig, make_entry: Callable[..., bytes],
         assert (scraped["health"], scraped["lastError"]) == ("up", "")
         wait_until(lambda: all(rule["health"] == "ok" for rule in rules(url)), "each rule was evaluated")
         assert len(rules(url)) == 13
-        client.call("cursor.skip", SkipEntries("orders", "billing", -1, EARLIEST, LATEST))
+        client.ask(SkipEntries("orders", "billing", -1, EARLIEST, LATEST))
         wait_until(lambda: value(url, 'ledger_subscription_back_log{subscription="billing"}') == 0, "the backlog falls")
 
 

@@ -1,7 +1,7 @@
 """Reference of the Python API, printed as `docs/api.md` from signatures and docstrings.
 
 - The page has the names in `pyspark_ledger.__all__`, the members of their classes, and the classes of returned values.
-- A member is public if its name has no leading underscore. For a class of results, the page has a table of the fields.
+- A member is public if its name has no leading underscore. For a class of results, the page has its fields.
 - A signature is copied from the source code, so a default is shown as the expression in the code.
 """
 
@@ -91,7 +91,7 @@ def python_api_reference() -> str:
     parts = [_HEAD, "\n## Spark\n", *map(_section, functions(spark_names())), _source()]
     parts += ["\n## Stores without Spark\n", *map(_section, functions(STORES))]
     for owner in CLASSES:
-        text = _text(owner) + (f" Otherwise like a `{owner.__base__.__name__}`." if _is_derived(owner) else "")
+        text = _text(owner) + (f" Otherwise like a `{owner.__base__.__name__}`." if owner.__base__ in CLASSES else "")
         parts += [f"\n## {owner.__name__}\n\n{text}\n", *map(_section, members(owner))]
     parts += ["\n## Constants\n", *map(_section, constants())]
     parts += ["\n## Values and results\n", *map(_result, RESULTS)]
@@ -152,23 +152,14 @@ def members(owner: type) -> Iterator[Member]:
             yield Member(f"{owner.__name__}.{name}", _signature(name, function), _text(function))
 
 
-def _is_derived(owner: type) -> bool:
-    return owner.__base__ in CLASSES
-
-
 def _section(member: Member) -> str:
     signature = textwrap.indent(member.signature, "    ") + "\n\n" if member.signature else ""
     return f"\n### `{member.name}`\n\n{signature}{member.text}\n"
 
 
 def _result(owner: type) -> str:
-    lines = [f"\n### `{owner.__name__}`\n\n{_text(owner)}\n\n| Field | Type |\n|---|---|"]
-    lines += [f"| `{name}` | `{_shown(kind)}` |" for name, kind in inspect.get_annotations(owner).items()]
-    return "\n".join(lines) + "\n"
-
-
-def _shown(kind: object) -> str:
-    return str(kind).replace("|", "\\|")
+    fields = "".join(f"    {name}: {kind}\n" for name, kind in inspect.get_annotations(owner).items())
+    return f"\n### `{owner.__name__}`\n\n{_text(owner)}\n\n{fields}"
 
 
 def _source() -> str:

@@ -63,7 +63,7 @@ def top(
 
 def _sample(client: Client, ledgers: int) -> BrokerMetrics:
     try:
-        metrics: BrokerMetrics = client.call("metrics", AskMetrics(ledgers), deadline_ms=_ANSWER_MS)
+        metrics = client.ask(AskMetrics(ledgers), deadline_ms=_ANSWER_MS)
     except Unsupported as old:
         hint = "Upgrade the broker, or use `ledger lag` and `ledger describe --cache`"
         raise Unsupported("the broker's release has no metrics", hint=hint) from old

@@ -33,10 +33,10 @@ from pyspark_ledger.connector.read.task_split import part_bytes
 from pyspark_ledger.connector.rows.shape import RowOptions, RowShape, row_shape
 from pyspark_ledger.ledger.errors import Corrupt, NotFound, Refused
 from pyspark_ledger.ledger.message.arrow_payload import decode_rows, leading_schema
-from pyspark_ledger.ledger.message.columns import widens
+from pyspark_ledger.ledger.message.columns import common_type
 from pyspark_ledger.ledger.message.entry import ParsedEntry, is_arrow, is_marker, parse_entry, parse_head
 from pyspark_ledger.ledger.message.schema.documents import TopicSchemas, parse_schemas
-from pyspark_ledger.ledger.message.struct_fields import ordered_type
+from pyspark_ledger.ledger.objects.prefetch import ObjectRange, RangePrefetcher
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionRange
 from pyspark_ledger.ledger.rows.metadata_columns import METADATA, PROVENANCE
 from pyspark_ledger.ledger.segment.format import FRAME_BYTES, HEADER_BYTES
@@ -45,14 +45,14 @@ from pyspark_ledger.offload.bucket.entry_heads import EntryHeads
 from pyspark_ledger.offload.bucket.fetch import read_heads
 from pyspark_ledger.offload.bucket.frames import ByteRange, stream_frames
 from pyspark_ledger.offload.bucket.heads_cache import HeadsCache
+from pyspark_ledger.offload.bucket.histories import require_one_history
 from pyspark_ledger.offload.bucket.listing import BucketListing
 from pyspark_ledger.offload.bucket.topic_log import BucketLog, segment_ranges
-from pyspark_ledger.offload.storage.prefetch import ObjectRange, RangePrefetcher
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from pyspark_ledger.offload.storage.object_store import ObjectStore
+    from pyspark_ledger.ledger.objects.object_store import ObjectStore
 
 _log = logging.getLogger(__name__)
 
@@ -122,6 +122,7 @@ class BucketRead:
         self._heads: dict[tuple[str, int], EntryHeads] = {}
         self._end_columns: dict[str, list[pa.Schema | None]] = {}
         self._topics: list[TopicSegments] | None = None
+        self._joined = set[tuple[str, str]]()
         if findings is not None:
             self._topics, self.columns = findings.topics, findings.columns
         self._logs: list[BucketLog] | None = None
@@ -155,6 +156,8 @@ class BucketRead:
             ) from nothing
         for fault in catalogue.topicless_faults:
             _log.warning("%s may be incomplete, because an object without a topic cannot be read: %s", self.name, fault)
+        for topic in topics:
+            require_one_history(self.store, topic, self._joined)
         return topics
 
     @property
@@ -326,10 +329,9 @@ def _join(fields: dict[str, pa.Field], columns: pa.Schema, topic: str) -> None:
     """Add new columns to `fields`, and widen them. Raises Corrupt if a column has two types."""
     for field in columns:
         existing = fields.setdefault(field.name, field)
-        kind = ordered_type(field.type, existing.type)
-        if widens(existing.type, kind):
-            fields[field.name] = field.with_type(kind)
-        elif existing.type != kind and not widens(kind, existing.type):
+        kind = common_type(existing.type, field.type)
+        if kind is None:
             raise Corrupt(
                 f"column {field.name!r} of {topic} is {existing.type} in one entry and {field.type} in another"
             )
+        fields[field.name] = existing.with_type(kind)

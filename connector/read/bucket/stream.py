@@ -50,6 +50,7 @@ class BucketStream(StreamPlanner):
         return self._initial
 
     def latest(self, start: StreamOffset, *, limited: bool) -> StreamOffset | None:
+        self._require_topics(start)
         unread = self._unread(start)
         if not unread and self.pinned_ends is None:
             self.read.refresh()
@@ -69,14 +70,9 @@ class BucketStream(StreamPlanner):
 
     def tasks(self, start: StreamOffset, end: StreamOffset) -> list[BucketTask]:
         tasks: list[BucketTask] = []
-        logs = {log.topic.path: log for log in self.read.logs}
+        logs = self._require_topics(end)
         for path in end.ledgers:
-            if path not in logs:
-                self.read.refresh()
-                logs = {log.topic.path: log for log in self.read.logs}
-            log = logs.get(path)
-            if log is None:
-                raise DataLoss(f"topic {path} of the checkpoint is not in {self.read.bucket.address} any more")
+            log = logs[path]
             log_start = (
                 start if path in start.ledgers else StreamOffset({path: LedgerOffset(log.start, log.incarnation)})
             )
@@ -88,6 +84,20 @@ class BucketStream(StreamPlanner):
 
     def pin_end(self) -> None:
         self.pinned_ends = {log.topic.path: log.end for log in self.read.logs}
+
+    def _require_topics(self, offset: StreamOffset) -> dict[str, BucketLog]:
+        """Return the logs by path. Raises DataLoss if the query does not read a topic of the checkpoint."""
+        logs = {log.topic.path: log for log in self.read.logs}
+        if not offset.ledgers.keys() <= logs.keys():
+            self.read.refresh()
+            logs = {log.topic.path: log for log in self.read.logs}
+        if others := sorted(offset.ledgers.keys() - logs.keys()):
+            raise DataLoss(
+                f"the checkpoint has read {', '.join(others[:5])}, which is not a topic of {self.read.name} in "
+                f"{self.read.bucket.address}",
+                hint="Use a separate checkpoint for each query. If objects were deleted, restore them",
+            )
+        return logs
 
     def _position(self, start: StreamOffset, log: BucketLog) -> Position:
         offset = start.ledgers.get(log.topic.path)

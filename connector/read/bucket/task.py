@@ -21,16 +21,16 @@ from pyspark_ledger.connector.rows.shape import RowShape
 from pyspark_ledger.ledger.errors import Refused, Unsupported
 from pyspark_ledger.ledger.message.encryption import PrivateKeys
 from pyspark_ledger.ledger.message.entry import ParsedEntry
+from pyspark_ledger.ledger.objects.factory import open_object_store
+from pyspark_ledger.ledger.objects.prefetch import IN_FLIGHT
+from pyspark_ledger.ledger.objects.recycled_memory import RecycledMemory
+from pyspark_ledger.ledger.objects.s3_options import S3Options
 from pyspark_ledger.ledger.rows.metadata_columns import Topic
 from pyspark_ledger.offload.bucket.fetch import Opener, read_part
 from pyspark_ledger.offload.bucket.topic_log import Part
-from pyspark_ledger.offload.storage.factory import open_object_store
-from pyspark_ledger.offload.storage.prefetch import IN_FLIGHT
-from pyspark_ledger.offload.storage.recycled_memory import RecycledMemory
-from pyspark_ledger.offload.storage.s3_options import S3Options
 
 if TYPE_CHECKING:
-    from pyspark_ledger.offload.storage.object_store import ObjectStore
+    from pyspark_ledger.ledger.objects.object_store import ObjectStore
 
 
 @dataclass(frozen=True, slots=True)

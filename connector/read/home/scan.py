@@ -17,9 +17,8 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from pyspark_ledger.connector.connection import DriverConnection
 from pyspark_ledger.connector.options.home import require_home
 from pyspark_ledger.connector.options.options import LedgerOptions
 from pyspark_ledger.connector.read.home.task import HomeTask
@@ -31,24 +30,23 @@ from pyspark_ledger.ledger.client.credentials import Credentials
 from pyspark_ledger.ledger.errors import LedgerError, Refused
 from pyspark_ledger.ledger.location import store_location
 from pyspark_ledger.ledger.protocol.reads import ReadRequest
+from pyspark_ledger.ledger.protocol.request import Reply, Request
 from pyspark_ledger.offload.home_view import HomeView, is_present, open_home_view
 from pyspark_ledger.offload.stored_blocks import BLOCK_BYTES, StoredBlock
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from pyspark_ledger.ledger.client.client import Client
-    from pyspark_ledger.offload.storage.s3_options import S3Options
+    from pyspark_ledger.ledger.objects.s3_options import S3Options
 
 
 _log = logging.getLogger(__name__)
 
 
-class HomeConnection(DriverConnection):
-    """View of a store, which the planner uses like a connection to a broker. The first call opens the view."""
+class HomeConnection:
+    """View of a store, which the planner asks like a broker. The first call opens the view."""
 
     def __init__(self, address: str, s3: S3Options) -> None:
-        super().__init__(address)
         self._address, self._s3 = address, s3
         self._view: HomeView | None = None
 
@@ -58,9 +56,8 @@ class HomeConnection(DriverConnection):
             self._view = open_home_view(self._address, self._s3)
         return self._view
 
-    @property
-    def client(self) -> Client:
-        return cast("Client", self.view)  # a view has all methods of a client that a batch read calls
+    def ask(self, request: Request[Reply]) -> Reply:
+        return self.view.ask(request)
 
     def close(self) -> None:
         """Close the view. The next call opens a new view."""
@@ -95,16 +92,16 @@ class HomeFindings:
 class HomeScan(BatchPlanner):
     """Planner of a batch read. `findings` are the results of the process that was asked for the columns."""
 
-    def __init__(
-        self, options: LedgerOptions, user_schema: StructType | None = None, findings: HomeFindings | None = None
-    ) -> None:
+    def __init__(self, options: LedgerOptions, user_schema: StructType | None, findings: HomeFindings | None) -> None:
         if options.home is None:
             raise Refused("option 'broker' is not 'none'", hint="Set it, or plan the read with a broker")
         self._s3 = options.home.s3()
         self._address = require_home(store_location(options.store))
         self._connection = HomeConnection(self._address, self._s3)
         self._plan = None if findings is None else findings.plan
-        self._read = LedgerRead(options, user_schema, self._connection, None if findings is None else findings.ledgers)
+        self._read = LedgerRead(
+            options, user_schema, None if findings is None else findings.ledgers, self._connection.ask
+        )
 
     def schema(self) -> StructType:
         return self._read.schema()

@@ -18,27 +18,26 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
 
-from pyspark_ledger.connector.read.ledger.task import LedgerTask, ReadSource, read_rows
+from pyspark_ledger.connector.read.ledger.task import LedgerTask, ReadSource, rows_of
 from pyspark_ledger.connector.read.offsets import LedgerRange
 from pyspark_ledger.connector.task_client import bucket_failure
-from pyspark_ledger.ledger.errors import Corrupt, NotFound, Refused, Unauthenticated, Unavailable
+from pyspark_ledger.ledger.errors import Archived, Corrupt, NotFound, Refused, Unauthenticated, Unavailable
+from pyspark_ledger.ledger.objects.factory import open_object_store
+from pyspark_ledger.ledger.objects.s3_options import S3Options
 from pyspark_ledger.ledger.position import PositionRange
-from pyspark_ledger.ledger.protocol.actions import LedgerDescription
 from pyspark_ledger.ledger.protocol.reads import ReadRequest
+from pyspark_ledger.ledger.protocol.request import Reply, Request
 from pyspark_ledger.offload.home_view import HomeView, open_home_view
-from pyspark_ledger.offload.storage.factory import open_object_store
-from pyspark_ledger.offload.storage.s3_options import S3Options
 from pyspark_ledger.offload.stored_blocks import BlockFetcher, StoredBlock
 
 if TYPE_CHECKING:
     from pyspark_ledger.ledger.client.block_reader import FrameBlock
-    from pyspark_ledger.ledger.client.client import Client
-    from pyspark_ledger.offload.storage.object_store import ObjectStore
+    from pyspark_ledger.ledger.objects.object_store import ObjectStore
 
 _log = logging.getLogger(__name__)
 
@@ -59,7 +58,9 @@ class HomeTask:
         """Yield the rows. Raises errors of the object store, and DataLoss for lost entries."""
         reader = _BlockReader(self)
         try:
-            yield from read_rows(cast("Client", reader), LedgerTask(self.source, self.ranges))
+            yield from rows_of(reader, LedgerTask(self.source, self.ranges))
+        except Archived:
+            raise
         except (Unavailable, Unauthenticated) as error:
             raise bucket_failure(error, self.source.address) from None
         finally:
@@ -67,7 +68,7 @@ class HomeTask:
 
 
 class _BlockReader:
-    """Reader of a task's blocks. It has the methods of a client that the task calls."""
+    """Reader of a task's blocks, a `ReadClient`."""
 
     def __init__(self, task: HomeTask) -> None:
         self._task = task
@@ -88,11 +89,8 @@ class _BlockReader:
         """Yield the blocks of a range for which the plan has no blocks."""
         return self._view.read_blocks(request)
 
-    def call(self, action: str, request: msgspec.Struct) -> Any:
-        return self._view.call(action, request)
-
-    def describe(self, name: str) -> LedgerDescription:
-        return self._view.describe(name)
+    def ask(self, request: Request[Reply]) -> Reply:
+        return self._view.ask(request)
 
     def close(self) -> None:
         if "_view" in vars(self):

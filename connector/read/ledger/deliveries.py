@@ -70,9 +70,7 @@ class Deliveries:
     Rows that were delivered at `before_ms` or later are not redelivered yet.
     """
 
-    def __init__(
-        self, read: LedgerRead, subscription: str, ledger: str, incarnation: str, before_ms: int = UNLIMITED
-    ) -> None:
+    def __init__(self, read: LedgerRead, subscription: str, ledger: str, incarnation: str, before_ms: int) -> None:
         self._read = read
         self._ledger = ledger
         self._incarnation = incarnation
@@ -86,10 +84,7 @@ class Deliveries:
 
     def due(self, delivery: int) -> Due:
         """Return the rows that are due for redelivery in the batch after a record, regardless of the batch limits."""
-        due: Due = self._ask(
-            "delivery.due", AskDue(self._ledger, self._subscription, delivery, *self._redelivery_policy())
-        )
-        return due
+        return self._read.connection.ask(AskDue(self._ledger, self._subscription, delivery, *self._redelivery_policy()))
 
     def next(self, offset: LedgerOffset, end: Position, limits: RedeliveryLimits = NO_LIMIT) -> DecidedDelivery:
         """Let the broker choose the rows of the batch from `offset` to `end`, with redelivered rows within `limits`.
@@ -111,7 +106,7 @@ class Deliveries:
             limits.first,
             before_ms,
         )
-        decided: DecidedDelivery = self._ask("delivery.next", request)
+        decided = self._read.connection.ask(request)
         if decided.dead:
             self._send_to_dead_letter(decided.dead)
         return decided
@@ -173,7 +168,7 @@ class Deliveries:
             target, version, query, number, dead_letter_rows(self._rows(delivery.shares, source), columns)
         )
         commit_parts(target, version, [staged], number, BatchEvidence(named=True))
-        self._ask("delivery.bury", AckDeadLetters(self._ledger, self._subscription, number))
+        self._read.connection.ask(AckDeadLetters(self._ledger, self._subscription, number))
 
     def _rows(self, ranges: list[DeliveredRange], source: ReadSource) -> Iterator[pa.RecordBatch]:
         for delivered in ranges:
@@ -185,11 +180,7 @@ class Deliveries:
         return LedgerRange(self._ledger, self._incarnation, range_)
 
     def _get(self, record: int) -> Delivery:
-        delivery: Delivery = self._ask("delivery.get", AskDelivery(self._ledger, self._subscription, record))
-        return delivery
-
-    def _ask(self, action: str, request: Any) -> Any:
-        return self._read.connection.call(lambda client: client.call(action, request))
+        return self._read.connection.ask(AskDelivery(self._ledger, self._subscription, record))
 
 
 def _is_skipped(part: LedgerRange, skipped: Any) -> bool:

@@ -2,7 +2,8 @@
 
 A *block* is a part of a segment with whole entries. The broker decides for each block whether the task may fetch it
 (`ledger.broker.reads.stored_reads`). If the broker's cache has a block, or another reader will need it, the task reads
-this block through the broker. In its metrics the broker counts the fetched blocks as read from object storage.
+this block through the broker. A stream on the broker's host also does so while the cache has unused memory. In its
+metrics the broker counts the fetched blocks as read from object storage.
 
 Rules
 - The task finds the credentials on its own host: the query's options name their place, else boto3 searches for them.
@@ -26,19 +27,20 @@ import msgspec
 from pyspark_ledger.connector.bucket_switch import CONNECT_MS, BucketSwitch
 from pyspark_ledger.ledger.errors import DataLoss, LedgerError, NotFound, Refused, Unsupported
 from pyspark_ledger.ledger.logs.steps import log_step
+from pyspark_ledger.ledger.objects.factory import open_object_store
+from pyspark_ledger.ledger.objects.prefetch import ObjectRange
+from pyspark_ledger.ledger.objects.s3_options import S3Options
 from pyspark_ledger.ledger.position import PositionRange
-from pyspark_ledger.ledger.protocol.reads import LocateRanges, ReadRequest, StoredPart, StoredPlace, StoredPlaces
+from pyspark_ledger.ledger.protocol.reads import LocateStored, ReadRequest, StoredPart, StoredPlace, StoredPlaces
+from pyspark_ledger.ledger.protocol.request import Reply, Request
 from pyspark_ledger.ledger.segment.format import FRAME_BYTES
 from pyspark_ledger.ledger.segment.provisional_stamps import RealStamps
-from pyspark_ledger.offload.storage.factory import open_object_store
-from pyspark_ledger.offload.storage.prefetch import ObjectRange
-from pyspark_ledger.offload.storage.s3_options import S3Options
 from pyspark_ledger.offload.stored_blocks import BLOCK_BYTES, BlockFetcher, StoredBlock
 
 if TYPE_CHECKING:
     from pyspark_ledger.ledger.client.block_reader import FrameBlock
     from pyspark_ledger.ledger.client.client import Client
-    from pyspark_ledger.offload.storage.object_store import ObjectStore
+    from pyspark_ledger.ledger.objects.object_store import ObjectStore
 
 _log = logging.getLogger(__name__)
 
@@ -58,6 +60,24 @@ def read_direct(
     if not switch.try_once(store, lambda: trial.get_range(first.key, first.offset, FRAME_BYTES)):
         return client.read_ranges(requests, mapping=mapping)
     return _DirectRead(client, switch, places, mapping=mapping).read(store, requests)
+
+
+class DirectReads:
+    """A `ReadClient` that reads through a broker, and fetches blocks from the bucket by itself."""
+
+    def __init__(self, client: Client, access: S3Options) -> None:
+        self._client, self._access = client, access
+
+    def ask(self, request: Request[Reply]) -> Reply:
+        return self._client.ask(request)
+
+    def read_blocks(self, request: ReadRequest, *, mapping: bool = True) -> Iterator[FrameBlock]:
+        return self._client.read_blocks(request, mapping=mapping)
+
+    def read_ranges(
+        self, requests: Sequence[ReadRequest], *, mapping: bool = True
+    ) -> Iterator[tuple[ReadRequest, Iterator[FrameBlock]]]:
+        return read_direct(self._client, self._access, requests, mapping=mapping)
 
 
 class _DirectRead:
@@ -121,7 +141,7 @@ def _locate(client: Client, requests: Sequence[ReadRequest], *, mapping: bool) -
     asked = [msgspec.structs.replace(request, max_block_bytes=BLOCK_BYTES) for request in requests]
     token = client.same_host_token() if mapping else ""
     try:
-        places: StoredPlaces = client.call("locate.stored", LocateRanges(asked, token))
+        places = client.ask(LocateStored(asked, token))
     except (DataLoss, NotFound, Refused, Unsupported) as error:
         _log.debug("the ranges are read through the broker: %s", error)  # that read raises the error of a lost range
         return None

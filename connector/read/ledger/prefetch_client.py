@@ -57,5 +57,4 @@ class PrefetchClient:
             _log.info("a prefetch request failed: %s", error)
 
     def _send(self, request: PrefetchRequest) -> PrefetchReply:
-        reply: PrefetchReply = self._connection.call(lambda client: client.call("cache.hint", request))
-        return reply
+        return self._connection.ask(request)

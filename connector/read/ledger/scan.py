@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +46,7 @@ from pyspark_ledger.ledger.message.columns import schema_from_bytes
 from pyspark_ledger.ledger.message.schema.documents import TopicSchemas, is_payload_schema
 from pyspark_ledger.ledger.names import partition_of
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, PositionRange
-from pyspark_ledger.ledger.protocol.actions import AskSchemas, Empty, GetSchema, LedgerSchemas, SchemaOfMany
+from pyspark_ledger.ledger.protocol.actions import AskSchemas, GetSchema, ListLedgers, SchemaOfMany
 from pyspark_ledger.ledger.protocol.reads import (
     AskLimitedRanges,
     AskLogStatuses,
@@ -56,6 +57,7 @@ from pyspark_ledger.ledger.protocol.reads import (
     SplitRanges,
     SplitRequest,
 )
+from pyspark_ledger.ledger.protocol.request import Ask
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -83,24 +85,27 @@ class LedgerRead:
         self,
         options: LedgerOptions,
         user_schema: StructType | None = None,
-        connection: DriverConnection | None = None,
         ledgers: FoundLedgers | None = None,
+        ask: Ask | None = None,
     ) -> None:
         """Create the read. If another process has already found the ledgers, `ledgers` has its result.
 
-        Without `connection`, the read connects to the broker of the store in the options.
+        Without `ask`, the read connects to the broker of the store in the options.
         """
         self.options = options
         self._user_schema = user_schema
         self.addressing: Addressing = options.addressing()
-        self.connection = connection or DriverConnection(
-            store_location(options.store), credentials=options.credentials()
-        )
+        self.ask: Ask = ask or self.connection.ask
         self.reader = options.subscription or ""
         """Subscription or reader name that tasks pass to the broker; may be empty."""
         self._ledgers = ledgers
         self._offloaded: dict[str, int] = {}
         self._shape: RowShape | None = None
+
+    @cached_property
+    def connection(self) -> DriverConnection:
+        """The connection to the broker of the store in the options."""
+        return DriverConnection(store_location(self.options.store), credentials=self.options.credentials())
 
     @property
     def name(self) -> str:
@@ -143,7 +148,7 @@ class LedgerRead:
         """
         if not self.addressing.pattern:
             return self._with_dead_letters(list(self.addressing.names))
-        names: list[str] = self.connection.call(lambda client: client.call("list", Empty())).names
+        names = self.ask(ListLedgers()).names
         matching = self.addressing.matching(names)
         if self.options.ack_mode != "explicit":
             return matching
@@ -168,7 +173,7 @@ class LedgerRead:
         `progress` has start and end of the read of some ledgers. `otherwise` has them for all other ledgers.
         """
         request = AskLogStatuses(self.names() if of is None else list(of), dict(progress), otherwise)
-        statuses: LogStatuses = self.connection.call(lambda client: client.call("survey", request))
+        statuses = self.ask(request)
         self._offloaded |= {log.name: log.offloaded_id for log in statuses.logs}
         return statuses
 
@@ -176,9 +181,7 @@ class LedgerRead:
         """Raise NotFound with the most similar name if a ledger is missing. Also raise it if no ledger matches."""
         if statuses.missing:
             name = statuses.missing[0]
-            self.connection.call(
-                lambda client: client.call("schema.get", GetSchema(name))
-            )  # this call raises NotFound with the most similar name
+            self.ask(GetSchema(name))  # this call raises NotFound with the most similar name
             raise NotFound(f"ledger {name} did not exist when the read was planned, and exists now", hint="Try again")
         if not statuses.logs:
             raise NotFound(
@@ -191,11 +194,10 @@ class LedgerRead:
         cursor = self.options.subscription
         if cursor:
             ranges = [msgspec.structs.replace(limited, cursor=cursor) for limited in ranges]
-        parts: list[SplitPart] = self.connection.call(lambda c: c.call("quotas", AskLimitedRanges(list(ranges)))).parts
-        return parts
+        return self.ask(AskLimitedRanges(list(ranges))).parts
 
     def split(self, requests: Sequence[SplitRequest]) -> list[list[SplitPart]]:
-        ranges = self.connection.call(lambda client: client.call("split.many", SplitRanges(list(requests)))).ranges
+        ranges = self.ask(SplitRanges(list(requests))).ranges
         return [split.parts for split in ranges]
 
     def tasks(self, ranges: Sequence[SizedRange]) -> list[LedgerTask]:
@@ -225,7 +227,7 @@ class LedgerRead:
         """Return the newest schemas of ledgers, in one call. For a partition, also its partitioned ledger's schema."""
         partitioned = {part[0] for log in logs if (part := partition_of(log)) is not None}
         request = AskSchemas([*logs, *sorted(partitioned)])
-        newest: LedgerSchemas = self.connection.call(lambda client: client.call("schema.many", request))
+        newest = self.ask(request)
         return newest.schemas
 
     def task_ranges(self, range_: LedgerRange) -> list[LedgerRange]:
@@ -258,7 +260,7 @@ class LedgerRead:
         columns, schemas = shared_columns(newest, written, any_schema=bool(self.options.payload_schema)), None
         if columns is None and (typed := [schema for schema in newest if schema.version >= 0]):
             name = typed[0].names[0]
-            schemas = self.connection.call(lambda client: registered_rows(client, name))[1]
+            schemas = registered_rows(self.ask, name)[1]
         incarnations = {log.name: log.incarnation for log in statuses.logs}
         return FoundLedgers(incarnations, columns, schemas), bool(written) or any(
             schema.version >= 0 for schema in newest

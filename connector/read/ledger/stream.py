@@ -21,10 +21,11 @@ Invariants
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pyspark_ledger.connector.connection import print_once
 from pyspark_ledger.connector.options.options import LedgerOptions
 from pyspark_ledger.connector.read.bounds import ReadBounds, subscription_warning
 from pyspark_ledger.connector.read.data_loss import DataLossRange, find_loss, loss_of
@@ -36,11 +37,13 @@ from pyspark_ledger.connector.read.limits import Delay, LedgerBacklog, Limits, R
 from pyspark_ledger.connector.read.offsets import (
     LedgerOffset,
     LedgerRange,
+    OffsetStore,
     StreamOffset,
     batch_ranges,
     delivered,
     require_addressed,
     require_no_table,
+    require_store,
     require_subscription,
 )
 from pyspark_ledger.connector.read.planner import StreamPlanner, Task
@@ -59,9 +62,9 @@ from pyspark_ledger.connector.read.redelivery import split_limits
 from pyspark_ledger.connector.read.task_split import SizedRange
 from pyspark_ledger.connector.rows.dead_letters import prepare_dead_letters
 from pyspark_ledger.ledger.errors import DataLoss
-from pyspark_ledger.ledger.position import LATEST, Position, PositionRange
-from pyspark_ledger.ledger.protocol.actions import Empty
-from pyspark_ledger.ledger.protocol.cache import CacheReads
+from pyspark_ledger.ledger.location import location_text
+from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionRange
+from pyspark_ledger.ledger.protocol.cache import AskCacheReads, CacheReads
 from pyspark_ledger.ledger.protocol.cursors import UNLIMITED, Due
 from pyspark_ledger.ledger.protocol.reads import LogStatus, LogStatuses, ReadProgress, SplitPart
 
@@ -73,19 +76,35 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LogStates:
-    """States of a query's ledgers at one trigger: unread entries, changed start positions and deleted ledgers."""
+    """States of a query's ledgers at one trigger: unread entries, changed start positions, deleted ledgers, losses."""
 
     statuses: LogStatuses
     backlogs: list[LedgerBacklog]
     logs: dict[str, LogStatus]
     start_positions: dict[str, Position] = field(default_factory=dict)
     deleted: Collection[str] = ()
+    losses: Sequence[DataLossRange] = ()
+
+
+class SizedRanges(NamedTuple):
+    """Remaining ranges of a batch with their sizes, the lost entries, and the leases that the batch needs."""
+
+    ranges: list[SizedRange]
+    losses: list[DataLossRange]
+    leases: dict[str, tuple[str, Position]]
 
 
 class LedgerStream(StreamPlanner):
-    """Plan of one execution of a query of ledgers."""
+    """Plan of one execution of a query of ledgers.
 
-    def __init__(self, options: LedgerOptions, schema: StructType | None = None) -> None:
+    `latest` and `tasks` use the parts `refresh`, `plan_batch`, `measure` and `require`. A stream that also reads a
+    table uses these parts in another order (`connector.read.table.stream`).
+    """
+
+    def __init__(
+        self, options: LedgerOptions, schema: StructType | None = None, bounds: ReadBounds | None = None
+    ) -> None:
+        """`bounds` replaces the bounds that the options set."""
         self.read = LedgerRead(options, schema)
         self.subscriptions = SubscribedLedgers(self.read.connection, options.subscription)
         if self.subscriptions.anonymous_reader is not None:
@@ -97,7 +116,7 @@ class LedgerStream(StreamPlanner):
         self.pinned_ends: dict[str, Position] | None = None
         self._pinned_ms: dict[str, int] = {}
         self.losses: dict[DataLossRange, None] = {}
-        self._bounds = ReadBounds(options, stream=True)
+        self._bounds = bounds or ReadBounds(options, stream=True)
         self._initial: StreamOffset | None = None
         self._log_states: LogStates | None = None
         self._parts: dict[str, SplitPart] = {}
@@ -116,23 +135,32 @@ class LedgerStream(StreamPlanner):
 
     def initial(self) -> StreamOffset:
         """Return the start of a query without a checkpoint. Every call returns the same offset."""
+        return self.initial_at(self._start_positions)
+
+    def initial_at(self, start_positions: Callable[[LogStatuses], dict[str, Position]]) -> StreamOffset:
+        """Return the start of a query without a checkpoint. `start_positions` returns the start of each ledger."""
         if self._initial is None:
             names = self.read.names()
             statuses = self.read.statuses(self._bounds.initial_progress(names), of=names)
             self.read.require_found(statuses)
-            starts = self._start_positions(statuses)
+            starts = start_positions(statuses)
             offsets = {log.name: LedgerOffset(starts[log.name], log.incarnation) for log in statuses.logs}
             if self._explicit:
                 offsets = {name: self._resume_offset(name, at) for name, at in offsets.items()}
-            self._initial = StreamOffset(offsets, initial=True)
+            self._initial = self.accepted(StreamOffset(offsets, initial=True))
         return self._initial
 
     def latest(self, start: StreamOffset, *, limited: bool) -> StreamOffset | None:
         """Return the end of the next batch from `start`; None if there are no rows, or too few rows yet."""
-        states = self._refresh(start)
+        start = self.accepted(start)
+        return self.plan_batch(start, self.refresh(start), limited=limited)
+
+    def plan_batch(self, start: StreamOffset, states: LogStates, *, limited: bool) -> StreamOffset | None:
+        """Return the end of the next batch. `states` are the states of the ledgers from `start` on."""
+        self.report_losses(states.losses)
         self.subscriptions.acquire({name: (log.incarnation, log.begin) for name, log in states.logs.items()})
         self.acknowledge(start)
-        self._log_states, self._parts, self._size_reason = states, {}, "waiting"
+        self.set_report(states, "waiting")
         must_wait = (
             limited and self.pinned_ends is None and self.delay.must_wait(states.backlogs, states.statuses.now_ms)
         )
@@ -161,12 +189,9 @@ class LedgerStream(StreamPlanner):
         return self._batch_end(start, states, ends)
 
     def tasks(self, start: StreamOffset, end: StreamOffset) -> Sequence[Task]:
-        self._require_addressed(end)
+        self.accepted(end)
         require_no_table(end)
-        ranges = batch_ranges(start, end)
-        sized = [self._sized_ranges[planned] for planned in ranges if planned in self._sized_ranges]
-        measured = sized if len(sized) == len(ranges) else self._measure(ranges)
-        tasks = self.read.tasks(measured)
+        tasks = self.read.tasks(self.require(self.measure(batch_ranges(start, end))))
         for name, at in self._existing(delivered(start, end)).items():
             self.subscriptions.acquire({name: (at.incarnation, at.position)})
             tasks += self._deliveries(name, at.incarnation).tasks(at.delivery)
@@ -181,6 +206,10 @@ class LedgerStream(StreamPlanner):
             self.subscriptions.require_leases()
         else:
             self.subscriptions.acknowledge(offset)
+
+    def set_report(self, states: LogStates, reason: Reason) -> None:
+        """Set the state for the progress report of a batch that reads no entry of a ledger, and why it ends there."""
+        self._log_states, self._parts, self._size_reason = states, {}, reason
 
     def report(self) -> dict[str, Any] | None:
         """Return the progress report of this trigger (`stream_report`); None before the first trigger."""
@@ -197,7 +226,7 @@ class LedgerStream(StreamPlanner):
         left = self.read.statuses(progress, of=list(progress)) if progress else self._log_states.statuses
         backlogs = {log.name: log for log in left.logs if log.name in progress}
         lags = [LedgerLag(log, backlogs.get(name), left.now_ms) for name, log in logs.items()]
-        cache_reads: CacheReads = connection.call(lambda client: client.call("cache.reads", Empty()))
+        cache_reads = connection.ask(AskCacheReads())
         reads, cache = (
             reads_between(self._last_cache_reads, cache_reads),
             cache_between(self._last_cache_reads, cache_reads),
@@ -243,33 +272,35 @@ class LedgerStream(StreamPlanner):
         self.start_warning = subscription_warning(self.subscriptions.name or "", existing, self._bounds)
         return starts
 
-    def _refresh(self, start: StreamOffset) -> LogStates:
-        """Return the states of the ledgers for a batch from `start`. Raises or records DataLoss for lost entries."""
-        self._require_addressed(start)
+    def refresh(self, start: StreamOffset) -> LogStates:
+        """Return the states of the ledgers for a batch from `start`, with the lost entries."""
         names = self.read.names()
-        progress = {name: self._read_progress(name, None) for name in names}
-        progress |= {name: self._read_progress(name, at) for name, at in start.ledgers.items()}
+        progress = {name: self.read_progress(name, None) for name in names}
+        progress |= {name: self.read_progress(name, at) for name, at in start.ledgers.items()}
         statuses = self.read.statuses(progress, ReadProgress(), of=names)
         logs = {log.name: log for log in statuses.logs if self.pinned_ends is None or log.name in self.pinned_ends}
         start_positions: dict[str, Position] = {}
+        losses: list[DataLossRange] = []
         for name, log in logs.items():
             at = start.ledgers.get(name)
-            loss = None if at is None else loss_of(log, at.incarnation, PositionRange(at.position, LATEST))
+            incarnation, position = (log.incarnation, EARLIEST) if at is None else (at.incarnation, at.position)
+            loss = loss_of(log, incarnation, PositionRange(position, LATEST))
             if loss is not None:
-                self._report_loss(loss)
+                losses.append(loss)
             if at is None or loss is not None:
                 start_positions[name] = log.begin
         deleted = set(start.ledgers) - {log.name for log in statuses.logs}
-        for name in sorted(deleted):
-            self._report_loss(DataLossRange(name, "deleted", PositionRange(start.ledgers[name].position, LATEST)))
-        return LogStates(statuses, [LedgerBacklog.of(log) for log in logs.values()], logs, start_positions, deleted)
+        losses += deleted_losses(start, deleted)
+        backlogs = [LedgerBacklog.of(log) for log in logs.values()]
+        return LogStates(statuses, backlogs, logs, start_positions, deleted, losses)
 
-    def _read_progress(self, name: str, at: LedgerOffset | None) -> ReadProgress:
+    def read_progress(self, name: str, at: LedgerOffset | None) -> ReadProgress:
+        """Return start and end of the read of a ledger. A ledger without an offset is read from its beginning."""
         end = self._bounds.end(name)
         until = end.position
         if self.pinned_ends is not None and name in self.pinned_ends:
             until = min(until or LATEST, self.pinned_ends[name])
-        position, incarnation = (None, "") if at is None else (at.position, at.incarnation)
+        position, incarnation = (self._bounds.beginning, "") if at is None else (at.position, at.incarnation)
         return ReadProgress(
             position, incarnation, until=until, until_ms=end.timestamp_ms, cursor=self.subscriptions.name or ""
         )
@@ -341,15 +372,18 @@ class LedgerStream(StreamPlanner):
             if loss is None:
                 existing[name] = at
             else:
-                self._report_loss(loss)
+                self.report_losses([loss])
         return existing
 
-    def _measure(self, ranges: list[LedgerRange]) -> list[SizedRange]:
-        """Return the sizes of ranges that an earlier process planned. Entries lost since then are left out."""
+    def measure(self, ranges: list[LedgerRange]) -> SizedRanges:
+        """Return the sizes of planned ranges. Entries lost since an earlier process planned a range are left out."""
+        known = [self._sized_ranges[planned] for planned in ranges if planned in self._sized_ranges]
+        if len(known) == len(ranges):
+            return SizedRanges(known, [], {})
         progress = {log.ledger: ReadProgress(log.range.start, log.incarnation, until=log.range.end) for log in ranges}
         statuses = self.read.statuses(progress, of=list(progress))
         logs = {log.name: log for log in statuses.logs}
-        sized = []
+        measured = SizedRanges([], [], {})
         for planned in ranges:
             log = logs.get(planned.ledger)
             loss = (
@@ -358,27 +392,35 @@ class LedgerStream(StreamPlanner):
                 else loss_of(log, planned.incarnation, planned.range)
             )
             if loss is not None:
-                self._report_loss(loss)
+                measured.losses.append(loss)
             if log is None or log.incarnation != planned.incarnation:
                 continue
             _require_reached(log, planned)
-            self.subscriptions.acquire({planned.ledger: (planned.incarnation, log.begin)})
+            measured.leases[planned.ledger] = (planned.incarnation, log.begin)
             left = PositionRange(log.begin, planned.range.end)
-            sized.append(
+            measured.ranges.append(
                 SizedRange(LedgerRange(planned.ledger, planned.incarnation, left), log.entries, log.size_bytes)
             )
-        return sized
+        return measured
 
-    def _report_loss(self, loss: DataLossRange) -> None:
-        """Raise DataLoss if `failOnDataLoss` is set; else log the loss once.
+    def require(self, measured: SizedRanges) -> list[SizedRange]:
+        """Report the losses of measured ranges, acquire their leases, and return the ranges."""
+        self.report_losses(measured.losses)
+        if measured.leases:
+            self.subscriptions.acquire(measured.leases)
+        return measured.ranges
+
+    def report_losses(self, losses: Sequence[DataLossRange]) -> None:
+        """Raise DataLoss if `failOnDataLoss` is set; else log each loss once.
 
         The same loss is found at every trigger until a batch ends after it.
         """
-        if self.read.options.fail_on_data_loss:
-            raise loss.error()
-        if loss not in self.losses:
-            _log.warning("%s", loss)
-            self.losses[loss] = None
+        for loss in losses:
+            if self.read.options.fail_on_data_loss:
+                raise loss.error()
+            if loss not in self.losses:
+                _log.warning("%s", loss)
+                self.losses[loss] = None
 
     def _ended_by(self) -> str:
         """Return the reason of the batch's end, with the names of the options."""
@@ -393,9 +435,26 @@ class LedgerStream(StreamPlanner):
             return ALL_AVAILABLE
         return ENDING if self.pinned_ends is None else AVAILABLE_NOW
 
-    def _require_addressed(self, offset: StreamOffset) -> None:
+    def accepted(self, offset: StreamOffset) -> StreamOffset:
+        """Return the offset as one of this store. Raises Refused if it is of another store or another query."""
+        connection = self.read.connection
+        store = OffsetStore(connection.call(lambda client: client.store_id), location_text(connection.location))
+        require_store(offset.store, store, lambda: connection.call(lambda client: client.hello()).former)
+        if offset.store is not None and offset.store.store_id != store.store_id:
+            print_once(
+                f"the checkpoint of {self.read.name} is of store {offset.store.store_id} at {offset.store.place}. "
+                f"{store.place} is a copy of that store, and the next batch makes the checkpoint the copy's"
+            )
         addressed = [name for name in offset.ledgers if self.read.addressing.addresses(name)]
         require_addressed(offset, addressed, self.read.name)
+        return replace(offset, store=store)
+
+
+def deleted_losses(start: StreamOffset, deleted: Collection[str]) -> list[DataLossRange]:
+    """Return the losses of a query whose ledgers were deleted."""
+    return [
+        DataLossRange(name, "deleted", PositionRange(start.ledgers[name].position, LATEST)) for name in sorted(deleted)
+    ]
 
 
 def _delivered(start: StreamOffset, states: LogStates, name: str) -> int:

@@ -45,8 +45,8 @@ from pyspark_ledger.ledger.protocol.cache import RegisterReader, RegisterReaders
 from pyspark_ledger.ledger.protocol.cursors import (
     AcquireLease,
     CursorState,
+    DescribeCursor,
     MarkDelete,
-    NameCursor,
     OpenCursor,
     ReleaseLease,
 )
@@ -101,9 +101,7 @@ class Subscription:
     def state(self) -> CursorState | None:
         """Return the state of the cursor; None if there is no cursor."""
         try:
-            state: CursorState = self._connection.call(
-                lambda client: client.call("cursor.describe", NameCursor(self._ledger, self._name))
-            )
+            state = self._connection.ask(DescribeCursor(self._ledger, self._name))
         except NotFound:
             return None
         return state
@@ -115,12 +113,12 @@ class Subscription:
         batch itself moved the cursor.
         """
         request = OpenCursor(self._ledger, self._name, start)
-        state: CursorState = self._connection.call(lambda client: client.call("cursor.open", request))
+        state = self._connection.ask(request)
         if state.replay_floor is not None:
             return state
         floor = state.next_position if start == EARLIEST else min(start, state.next_position)
         mark = MarkDelete(self._ledger, self._name, EARLIEST, replay_floor=floor)
-        self._connection.call(lambda client: client.call("cursor.mark_delete", mark))
+        self._connection.ask(mark)
         return msgspec.structs.replace(state, replay_floor=floor)
 
     def acquire(self) -> None:
@@ -166,24 +164,24 @@ class Subscription:
         if self._acknowledged is not None and position <= self._acknowledged:
             return
         request = MarkDelete(self._ledger, self._name, position, replay_floor=position)
-        self._connection.call(lambda client: client.call("cursor.mark_delete", request))
+        self._connection.ask(request)
         self._acknowledged = position
 
     def release(self) -> None:
         """Release the lease."""
         request = ReleaseLease(self._ledger, self._name, self._holder)
-        self._connection.client.call("lease.release", request)
+        self._connection.client.ask(request)
 
     def _request_lease(self) -> LeaseReply:
         request = AcquireLease(self._ledger, self._name, self._holder, LEASE_MS)
-        reply: LeaseReply = self._connection.call(lambda client: client.call("lease.acquire", request))
-        return reply
+        return self._connection.ask(request)
 
     def _refusal(self, reply: LeaseReply) -> Refused:
         return Refused(
             f"subscription {self._name!r} of {self._ledger} is read by {reply.holder} until "
             f"{iso_text(reply.until_ms)}, this query is {self._holder}",
-            hint="Stop that query, or set another subscription for this query",
+            hint="Stop that query, or set another subscription for this query. If one query has several load(), each "
+            "needs a subscription of its own",
         )
 
 
@@ -204,17 +202,17 @@ class AnonymousReader:
         moved = {ledger: at for ledger, at in positions.items() if self._positions.get(ledger) != at}
         self._positions |= moved
         if moved:
-            self._connection.call(lambda client: client.call("cache.follow.many", self._request(moved, _ALIVE_MS)))
+            self._connection.ask(self._request(moved, _ALIVE_MS))
 
     def renew(self) -> None:
         """Register all positions again, so that the registration does not expire."""
         request = self._request(dict(self._positions), _ALIVE_MS)
-        self._connection.call(lambda client: client.call("cache.follow.many", request))
+        self._connection.ask(request)
 
     def unregister(self) -> None:
         """End the registrations at once. Otherwise they expire."""
         if self._positions:
-            self._connection.client.call("cache.follow.many", self._request(self._positions, 0))
+            self._connection.client.ask(self._request(self._positions, 0))
 
     def _request(self, positions: Mapping[str, Position], ttl_ms: int) -> RegisterReaders:
         return RegisterReaders([RegisterReader(ledger, self.reader, at, ttl_ms) for ledger, at in positions.items()])

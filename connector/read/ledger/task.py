@@ -25,29 +25,28 @@ import msgspec
 import pyarrow as pa
 
 from pyspark_ledger.connector.read.data_loss import DataLossRange, find_loss
-from pyspark_ledger.connector.read.ledger.direct import read_direct
+from pyspark_ledger.connector.read.ledger.direct import DirectReads
 from pyspark_ledger.connector.read.offsets import LedgerRange
 from pyspark_ledger.connector.rows.arrow_rows import ArrowRows, entry_rows, join_batches
 from pyspark_ledger.connector.rows.dead_letters import DeadLetters
 from pyspark_ledger.connector.rows.shape import RowShape
 from pyspark_ledger.connector.schema import REDELIVERY_COUNT
 from pyspark_ledger.connector.task_client import task_client
+from pyspark_ledger.ledger.client.read_client import ReadClient, block_entries, entries_before
 from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.errors import DataLoss, NotFound
-from pyspark_ledger.ledger.message.entry import parse_entry
-from pyspark_ledger.ledger.position import Position, PositionRange
+from pyspark_ledger.ledger.position import PositionRange
 from pyspark_ledger.ledger.positions.row_selection import RowSelection
 from pyspark_ledger.ledger.protocol.reads import AskLogStatuses, ReadProgress, ReadRequest
-from pyspark_ledger.ledger.rows.chunked_messages import WholeMessages, earlier_ranges
+from pyspark_ledger.ledger.rows.chunked_messages import WholeMessages
 from pyspark_ledger.ledger.rows.message_groups import Entry
 from pyspark_ledger.ledger.rows.metadata_columns import Topic
-from pyspark_ledger.ledger.segment.reader import iter_frames
 
 if TYPE_CHECKING:
     from pyspark_ledger.ledger.client.block_reader import FrameBlock
     from pyspark_ledger.ledger.client.client import Client
     from pyspark_ledger.ledger.client.credentials import Credentials
-    from pyspark_ledger.offload.storage.s3_options import S3Options
+    from pyspark_ledger.ledger.objects.s3_options import S3Options
 
 _BLOCK_BYTES = 4 * 1024 * 1024
 _log = logging.getLogger(__name__)
@@ -114,13 +113,20 @@ class LedgerTask:
 
 
 def read_rows(client: Client, task: LedgerTask) -> Iterator[pa.RecordBatch]:
-    """Return the rows of a task, read through `client`."""
+    """Return the rows of a task, read through `client`. Entries that cannot be decoded become dead letters."""
     source = task.source
     shape = source.shape
-    if source.dead_letters:
-        rescuing_task = replace(task, source=replace(source, shape=shape.with_rescue_column(), dead_letters=""))
-        part = msgspec.json.encode((shape, task.ranges, task.skip))
-        return DeadLetters(client, source.dead_letters, shape, part).divert(read_rows(client, rescuing_task))
+    reads = client if source.direct is None else DirectReads(client, source.direct)
+    if not source.dead_letters:
+        return rows_of(reads, task)
+    rescuing_task = replace(task, source=replace(source, shape=shape.with_rescue_column()))
+    part = msgspec.json.encode((shape, task.ranges, task.skip))
+    return DeadLetters(client, source.dead_letters, shape, part).divert(rows_of(reads, rescuing_task))
+
+
+def rows_of(client: ReadClient, task: LedgerTask) -> Iterator[pa.RecordBatch]:
+    """Return the rows of a task. With a rescue column in its shape, also the entries that cannot be decoded."""
+    shape = task.source.shape
     rows = join_batches((_messages if shape.raw else _rows)(client, task, RowSelection(task.skip)), shape.schema)
     if task.redelivered < 0:
         return rows
@@ -131,17 +137,19 @@ def read_rows(client: Client, task: LedgerTask) -> Iterator[pa.RecordBatch]:
     )
 
 
-def _rows(client: Client, task: LedgerTask, selection: RowSelection) -> Iterator[pa.RecordBatch]:
+def _rows(client: ReadClient, task: LedgerTask, selection: RowSelection) -> Iterator[pa.RecordBatch]:
     rows = ArrowRows(Topic.of(task.ranges[0].ledger), task.source.shape, selection)
     for request, entries in _entries_of_ranges(client, task, selection):
         yield from rows.of_topic(Topic.of(request.name)).each(entries)
 
 
-def _messages(client: Client, task: LedgerTask, selection: RowSelection) -> Iterator[pa.RecordBatch]:
+def _messages(client: ReadClient, task: LedgerTask, selection: RowSelection) -> Iterator[pa.RecordBatch]:
     source = task.source
     for request, entries in _entries_of_ranges(client, task, selection):
         topic = Topic.of(request.name)
-        whole = WholeMessages(topic.text, partial(_entries_before, client, source, request)).of(entries)
+        read = partial(_range_entries, client, source, request)
+        before = partial(entries_before, client, request.name, read=read)
+        whole = WholeMessages(topic.text, before).of(entries)
         if selection.by_row:
             # `__position` has the index of the message in its entry.
             placed = entry_rows(topic, source.shape.with_places()).batches(whole)
@@ -155,16 +163,12 @@ def _messages(client: Client, task: LedgerTask, selection: RowSelection) -> Iter
 
 
 def _entries_of_ranges(
-    client: Client, task: LedgerTask, selection: RowSelection
+    client: ReadClient, task: LedgerTask, selection: RowSelection
 ) -> Iterator[tuple[ReadRequest, Iterator[Entry]]]:
     """Yield each range of a task with its entries. The ranges are requested in one call."""
     source = task.source
     requests = [_request(source, planned) for planned in task.ranges]
-    if source.direct is None:
-        ranges = client.read_ranges(requests, mapping=source.mapping)
-    else:
-        ranges = read_direct(client, source.direct, requests, mapping=source.mapping)
-    for request, blocks in ranges:
+    for request, blocks in client.read_ranges(requests, mapping=source.mapping):
         yield request, _entries(client, source, request, blocks, selection)
 
 
@@ -179,7 +183,7 @@ def _request(source: ReadSource, planned: LedgerRange) -> ReadRequest:
 
 
 def _entries(
-    client: Client,
+    client: ReadClient,
     source: ReadSource,
     request: ReadRequest,
     blocks: Iterator[FrameBlock],
@@ -193,11 +197,7 @@ def _entries(
     while True:
         try:
             for block in blocks:
-                ledger_id = block.ledger_id
-                for entry_id, frame in iter_frames(block.frames, ledger_id, block.first_entry, block.entries):
-                    position = Position(ledger_id, entry_id)
-                    if not (selection and selection.skips(position)):
-                        yield position, parse_entry(frame, f"entry {position} of {request.name}")
+                yield from block_entries(block, request.name, selection)
                 next_position = block.end
         except (DataLoss, NotFound) as error:
             unread = PositionRange(next_position, request.range.end)
@@ -214,18 +214,20 @@ def _entries(
             return
 
 
-def _find_loss(client: Client, request: ReadRequest, left: PositionRange, error: DataLoss | NotFound) -> DataLossRange:
+def _find_loss(
+    client: ReadClient, request: ReadRequest, left: PositionRange, error: DataLoss | NotFound
+) -> DataLossRange:
     """Return the lost entries of `left`, from the current status of the ledger."""
     progress = ReadProgress(left.start, request.incarnation, until=left.end)
-    statuses = client.call("survey", AskLogStatuses([request.name], {request.name: progress}))
+    statuses = client.ask(AskLogStatuses([request.name], {request.name: progress}))
     return find_loss(request.name, request.incarnation, left, statuses) or DataLossRange.of_missing_file(
         request.name, left, error
     )
 
 
-def _entries_before(client: Client, source: ReadSource, request: ReadRequest, position: Position) -> Iterator[Entry]:
-    """Yield the entries before a position in reverse order."""
-    for range_ in earlier_ranges(client.describe(request.name).segments, position):
-        earlier = _request(source, LedgerRange(request.name, request.incarnation, range_))
-        blocks = client.read_blocks(earlier, mapping=source.mapping)
-        yield from reversed(list(_entries(client, source, earlier, blocks)))
+def _range_entries(
+    client: ReadClient, source: ReadSource, request: ReadRequest, range_: PositionRange
+) -> Iterator[Entry]:
+    """Return the entries of another range of the same ledger."""
+    other = _request(source, LedgerRange(request.name, request.incarnation, range_))
+    return _entries(client, source, other, client.read_blocks(other, mapping=source.mapping))

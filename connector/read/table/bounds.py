@@ -23,6 +23,8 @@ from pyspark_ledger.offload.table.rows import LogRows
 class TableBounds(ReadBounds):
     """Start and end bounds of a read of a table. The default start is the earliest position, also for a stream."""
 
+    beginning = BEGINNING  # may be in the table
+
     def __init__(self, options: LedgerOptions, *, stream: bool) -> None:
         super().__init__(options, stream=stream)
         self._default = Bound(EARLIEST)

@@ -28,7 +28,7 @@ from pyspark_ledger.connector.read.task_split import part_bytes
 from pyspark_ledger.connector.rows.shape import RowShape
 from pyspark_ledger.connector.schema import arrow_type, nullable_type
 from pyspark_ledger.ledger.errors import DataLoss, Refused
-from pyspark_ledger.ledger.message.columns import widens
+from pyspark_ledger.ledger.message.columns import is_older, widens
 from pyspark_ledger.ledger.position import Position, PositionRange
 from pyspark_ledger.ledger.protocol.reads import LogStatus, ReadProgress
 from pyspark_ledger.ledger.rows.metadata_columns import Topic
@@ -208,7 +208,9 @@ def require_columns(snapshot: TableSnapshot, shape: RowShape, ledger: str) -> No
         if column.name not in table_columns.names or isinstance(column.dataType, NullType):
             continue
         actual = ordered_like(nullable_type(table_columns[column.name].dataType), column.dataType)
-        if actual != column.dataType and not widens(arrow_type(actual), arrow_type(column.dataType)):
+        if actual == column.dataType or is_older(arrow_type(column.dataType), arrow_type(actual)):
+            continue  # rows with a value that an older plan has no place for raise Outdated
+        if not widens(arrow_type(actual), arrow_type(column.dataType)):
             raise Refused(
                 f"column {column.name!r} is {actual.simpleString()} in {snapshot} and {column.dataType.simpleString()} "
                 f"in ledger {ledger!r}",

@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 class TableScan(BatchPlanner):
     """Plan of a batch read of a table, and of the ledgers that are published to this table."""
 
-    def __init__(self, options: LedgerOptions, user_schema: StructType | None = None) -> None:
+    def __init__(self, options: LedgerOptions, user_schema: StructType | None) -> None:
         self._read = LedgerRead(options, user_schema)
         self._bounds = TableBounds(options, stream=False)
 

@@ -17,33 +17,25 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace as replaced
 
 from pyspark_ledger.connector.options.options import LedgerOptions
 from pyspark_ledger.connector.read.data_loss import DataLossRange, recreated_loss
-from pyspark_ledger.connector.read.ledger.stream import LedgerStream, LogStates
+from pyspark_ledger.connector.read.ledger.stream import LedgerStream, LogStates, SizedRanges, deleted_losses
 from pyspark_ledger.connector.read.limits import Limits, share_limits
 from pyspark_ledger.connector.read.offsets import HistoryPin, LedgerOffset, LedgerRange, StreamOffset, batch_ranges
-from pyspark_ledger.connector.read.planner import Task
+from pyspark_ledger.connector.read.planner import StreamPlanner, Task
 from pyspark_ledger.connector.read.table.bounds import TableBounds
 from pyspark_ledger.connector.read.table.published_table import BEGINNING, FROM_BEGINNING, HistoryRead, HistoryTable
 from pyspark_ledger.ledger.position import LATEST, Position, PositionRange
-from pyspark_ledger.ledger.protocol.reads import LogStatus, LogStatuses, ReadProgress
+from pyspark_ledger.ledger.protocol.reads import LogStatus, LogStatuses
 from pyspark_ledger.offload.table.limit_splitter import LimitSplit
 from pyspark_ledger.offload.table.rows import LogRows
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
-
-
-class _Trimmed(Exception):
-    """Entries are trimmed from the ledger. A newer version of the table may have them."""
-
-    def __init__(self, loss: DataLossRange) -> None:
-        super().__init__(str(loss))
-        self.loss = loss
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,60 +58,63 @@ class _LogPlan:
         return LedgerOffset(max(self.begin, min(self.table_end, self.stop)), self.log.incarnation)
 
 
-class TableStream(LedgerStream):
+class TableStream(StreamPlanner):
     """Plan of one execution of a query. The query reads a table, and the ledgers that are published to this table."""
 
     def __init__(self, options: LedgerOptions, schema: StructType | None = None) -> None:
-        super().__init__(options, schema)
-        self._bounds = self._table_bounds = TableBounds(options, stream=True)
-        self._history = HistoryRead(self.read)
+        self._bounds = TableBounds(options, stream=True)
+        self._log = LedgerStream(options, schema, self._bounds)
+        self._read = self._log.read
+        self._history = HistoryRead(self._read)
         self._table: HistoryTable | None = None
         self._has_started = False
-        self._retry_trimmed = False
+
+    def initial(self) -> StreamOffset:
+        return self._log.initial_at(self._start_positions)
 
     def latest(self, start: StreamOffset, *, limited: bool) -> StreamOffset | None:
         """Return the end of the next batch from `start`; None if there are no rows, or too few rows yet."""
-        self._require_addressed(start)
+        start = self._log.accepted(start)
         self._history.remember(start.history)
         if not self._has_started:
             self._table, self._has_started = self._first_table(start), True
-        while True:
-            self._retry_trimmed = True
-            try:
-                end = self._next(start, limited=limited)
-            except _Trimmed as trimmed:
-                newest = self._newest_table()
-                self._retry_trimmed = False
-                if _reaches_further(newest, self._table, trimmed.loss):
-                    self._table = newest
-                    continue
-                end = self._next(start, limited=limited)
-            if end is None or end.history is not None or not self._history.table_id:
-                return end
-            return replace(end, history=HistoryPin(self._history.table_id))
+        end = self._next(start, limited=limited)
+        if end is None or end.history is not None or not self._history.table_id:
+            return end
+        return replace(end, history=HistoryPin(self._history.table_id))
 
     def tasks(self, start: StreamOffset, end: StreamOffset) -> list[Task]:
-        self._require_addressed(end)
+        self._log.accepted(end)
         self._history.remember(end.history)
         ranges = batch_ranges(start, end)
         table = self._planned_table(end)
-        self._retry_trimmed = True
-        try:
-            return self._planned_tasks(ranges, table)
-        except _Trimmed as trimmed:
-            newest = self._newest_table()
-            self._retry_trimmed = False
-            return self._planned_tasks(ranges, newest if _reaches_further(newest, table, trimmed.loss) else table)
+        published, measured = self._measured(ranges, table)
+        newer = self._newer_table(table, measured.losses)
+        if newer is not None:
+            table = newer
+            published, measured = self._measured(ranges, table)
+        log_tasks = self._read.tasks(self._log.require(measured))
+        return [*([] if table is None else self._history.tasks(table, published)), *log_tasks]
+
+    def pin_end(self) -> None:
+        self._log.pin_end()
+
+    def acknowledge(self, end: StreamOffset) -> None:
+        self._log.acknowledge(end)
+
+    def report(self) -> dict[str, Any] | None:
+        return self._log.report()
+
+    def stop(self) -> None:
+        self._log.stop()
 
     def _start_positions(self, statuses: LogStatuses) -> dict[str, Position]:
         """Return the start of each ledger, in the table or in the ledger."""
         names = [log.name for log in statuses.logs]
-        table = self._history.newest_for_start(self.read.statuses({}, FROM_BEGINNING, of=names).logs)
-        table.require_reached(self.read.statuses({}, of=names).logs)
-        starts = {
-            log.name: self._table_bounds.read_range(log, len(statuses.logs), table).start for log in statuses.logs
-        }
-        self.subscriptions.acquire(
+        table = self._history.newest_for_start(self._read.statuses({}, FROM_BEGINNING, of=names).logs)
+        table.require_reached(self._read.statuses({}, of=names).logs)
+        starts = {log.name: self._bounds.read_range(log, len(statuses.logs), table).start for log in statuses.logs}
+        self._log.subscriptions.acquire(
             {log.name: (log.incarnation, max(starts[log.name], log.start)) for log in statuses.logs}
         )
         return starts
@@ -139,23 +134,48 @@ class TableStream(LedgerStream):
             return None
         if self._table is not None and self._table.snapshot.version == pin.version:
             return HistoryTable(self._table.snapshot, pin.up_to, incarnations)
-        if self.read.options.fail_on_data_loss:
+        if self._read.options.fail_on_data_loss:
             return self._history.pinned(pin, incarnations)
         return HistoryTable(self._history.newest([]).snapshot, pin.up_to, incarnations)
 
     def _newest_table(self) -> HistoryTable:
-        return self._history.newest(self.read.statuses({}, FROM_BEGINNING, of=self.read.names()).logs)
+        return self._history.newest(self._read.statuses({}, FROM_BEGINNING, of=self._read.names()).logs)
+
+    def _newer_table(self, current: HistoryTable | None, losses: Sequence[DataLossRange]) -> HistoryTable | None:
+        """Return the newest version of the table if it has the first trimmed entries, which `current` lacks."""
+        loss = next((loss for loss in losses if loss.cause == "trimmed"), None)
+        if loss is None:
+            return None
+        newest = self._newest_table()
+        return newest if _reaches_further(newest, current, loss) else None
+
+    def _moves_on(self, losses: Sequence[DataLossRange]) -> bool:
+        """Use the newest version of the table if it has trimmed entries. Then the batch is planned again."""
+        newer = self._newer_table(self._table, losses)
+        if newer is not None:
+            self._table = newer
+        return newer is not None
 
     def _next(self, start: StreamOffset, *, limited: bool) -> StreamOffset | None:
-        """Return the end of a batch that reads the current version. Raises _Trimmed if that version may be too old."""
+        """Return the end of a batch that reads the current version of the table, then the ledgers."""
         table = self._table
-        if table is None:
-            return super().latest(start, limited=limited)
-        plans, deleted = self._log_plans(start, table)
-        if all(plan.begin >= min(plan.table_end, plan.stop) for plan in plans.values()):
+        if table is not None:
+            plans, deleted, losses = self._log_plans(start, table)
+            if self._moves_on(losses):
+                return self._next(start, limited=limited)
+            self._log.report_losses(losses)
+            if any(plan.begin < min(plan.table_end, plan.stop) for plan in plans.values()):
+                return self._next_of_table(start, table, plans, deleted, limited=limited)
             self._table = None
-            return super().latest(start, limited=limited)
-        limits = self.limits if limited else Limits()
+        states = self._log.refresh(start)
+        if self._moves_on(states.losses):
+            return self._next(start, limited=limited)
+        return self._log.plan_batch(start, states, limited=limited)
+
+    def _next_of_table(
+        self, start: StreamOffset, table: HistoryTable, plans: dict[str, _LogPlan], deleted: set[str], *, limited: bool
+    ) -> StreamOffset | None:
+        limits = self._log.limits if limited else Limits()
         parts = _split_table(table, plans, limits)
         rows, whole = sum(part.rows for part in parts.values()), all(part.whole for part in parts.values())
         if rows and (limits or not whole):
@@ -166,49 +186,56 @@ class TableStream(LedgerStream):
             }
             return _pinned_end(start, StreamOffset(offsets), plans, table, deleted)
         after_table = StreamOffset({name: plan.after_table for name, plan in plans.items()})
-        end = super().latest(after_table, limited=limited)
+        states = self._log.refresh(after_table)
+        if self._moves_on(states.losses):
+            return self._next(start, limited=limited)
+        end = self._log.plan_batch(after_table, states, limited=limited)
         if end is None and not rows:
             return None
         deleted |= set() if end is None else set(after_table.ledgers) - set(end.ledgers)
         return _pinned_end(start, end or after_table, plans, table, deleted)
 
-    def _log_plans(self, start: StreamOffset, table: HistoryTable) -> tuple[dict[str, _LogPlan], set[str]]:
-        """Return the plans of a batch's ledgers, and the deleted ledgers.
+    def _log_plans(
+        self, start: StreamOffset, table: HistoryTable
+    ) -> tuple[dict[str, _LogPlan], set[str], list[DataLossRange]]:
+        """Return the plans of a batch's ledgers, the deleted ledgers, and the lost entries.
 
-        Reports entries as lost that are neither in the table nor in the ledger.
+        Lost entries are neither in the table nor in the ledger.
         """
-        names = self.read.names()
-        statuses = self.read.statuses(
-            {name: replaced(self._read_progress(name, None), count=False) for name in names}, of=names
+        names = self._read.names()
+        statuses = self._read.statuses(
+            {name: replaced(self._log.read_progress(name, None), count=False) for name in names}, of=names
         )
         table.require_reached(statuses.logs)
-        plans = {}
+        plans: dict[str, _LogPlan] = {}
+        losses, pinned_ends = list[DataLossRange](), self._log.pinned_ends
         for log in statuses.logs:
-            if self.pinned_ends is not None and log.name not in self.pinned_ends:
+            if pinned_ends is not None and log.name not in pinned_ends:
                 continue
             at = start.ledgers.get(log.name)
             begin, table_end = BEGINNING if at is None else at.position, table.after(log)
             if at is not None and at.incarnation != log.incarnation:
-                self._report_loss(recreated_loss(log, at.incarnation, PositionRange(begin, LATEST)))
+                losses.append(recreated_loss(log, at.incarnation, PositionRange(begin, LATEST)))
                 begin = table_end = BEGINNING
             elif begin < min(table_end, log.start) and not table.contains_from(log.name, begin):
-                self._report_loss(DataLossRange(log.name, "trimmed", PositionRange(begin, min(table_end, log.start))))
-            stop = self._table_bounds.end_position(log, table)
-            stop = stop if self.pinned_ends is None else min(stop, self.pinned_ends[log.name])
+                losses.append(DataLossRange(log.name, "trimmed", PositionRange(begin, min(table_end, log.start))))
+            stop = self._bounds.end_position(log, table)
+            stop = stop if pinned_ends is None else min(stop, pinned_ends[log.name])
             plans[log.name] = _LogPlan(log, begin, table_end, max(stop, begin))
         deleted = set(start.ledgers) - {log.name for log in statuses.logs}
-        for name in sorted(deleted):
-            self._report_loss(DataLossRange(name, "deleted", PositionRange(start.ledgers[name].position, LATEST)))
-        return plans, deleted
+        return plans, deleted, [*losses, *deleted_losses(start, deleted)]
 
     def _set_table_report(self, plans: Mapping[str, _LogPlan]) -> None:
         """Set the state for the progress report of a batch that reads only the table, and renew leases."""
         logs = {name: replaced(plan.log, begin=plan.after_table.position) for name, plan in plans.items()}
-        self.subscriptions.acquire({name: (log.incarnation, log.begin) for name, log in logs.items()})
-        self._log_states = LogStates(self.read.statuses({}, of=list(logs)), [], logs)
-        self._parts, self._size_reason = {}, "limits" if self.limits else "everything"
+        self._log.subscriptions.acquire({name: (log.incarnation, log.begin) for name, log in logs.items()})
+        states = LogStates(self._read.statuses({}, of=list(logs)), [], logs)
+        self._log.set_report(states, "limits" if self._log.limits else "everything")
 
-    def _planned_tasks(self, ranges: Sequence[LedgerRange], table: HistoryTable | None) -> list[Task]:
+    def _measured(
+        self, ranges: Sequence[LedgerRange], table: HistoryTable | None
+    ) -> tuple[dict[str, LogRows], SizedRanges]:
+        """Return the rows of planned ranges that are in the table, and the sizes of the other ranges."""
         published, unpublished = {}, []
         for planned in ranges:
             in_table, rest = (PositionRange(planned.range.start, planned.range.start), planned.range)
@@ -216,28 +243,7 @@ class TableStream(LedgerStream):
                 in_table, rest = table.split(planned.ledger, planned.range)
             published[planned.ledger] = LogRows(planned.incarnation, in_table)
             unpublished += [LedgerRange(planned.ledger, planned.incarnation, rest)] if rest else []
-        sized = [self._sized_ranges[planned] for planned in unpublished if planned in self._sized_ranges]
-        measured = sized if len(sized) == len(unpublished) else self._measure(unpublished)
-        table_tasks = [] if table is None else self._history.tasks(table, published)
-        return [*table_tasks, *self.read.tasks(measured)]
-
-    def _read_progress(self, name: str, at: LedgerOffset | None) -> ReadProgress:
-        """Return start and end of the read of a ledger. A new ledger starts at BEGINNING, which may be in the table."""
-        progress = super()._read_progress(name, at)
-        return replaced(progress, position=BEGINNING) if at is None else progress
-
-    def _refresh(self, start: StreamOffset) -> LogStates:
-        states = super()._refresh(start)
-        for name, log in states.logs.items():
-            if name not in start.ledgers and log.trimmed is not None:
-                self._report_loss(DataLossRange.of_trimmed(name, log.trimmed))
-        return states
-
-    def _report_loss(self, loss: DataLossRange) -> None:
-        """Raise _Trimmed if a newer version of the table may have the entries; else report the loss."""
-        if self._retry_trimmed and loss.cause == "trimmed":
-            raise _Trimmed(loss)
-        super()._report_loss(loss)
+        return published, self._log.measure(unpublished)
 
 
 def _split_table(table: HistoryTable, plans: Mapping[str, _LogPlan], limits: Limits) -> dict[str, LimitSplit]:

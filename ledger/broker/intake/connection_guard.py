@@ -11,7 +11,7 @@ limit every few milliseconds. It is no exact limit: a fast client sends more bet
 Rules
 - A connection is admitted by a call with a valid token, until it ends.
 - An unknown connection is closed after `_SECONDS`, or after it has received `_ABOVE` bytes more than a request may
-  have (`maxRequestBodyBytes`).
+  have.
 - All unknown connections together may receive `_SUM_MAX` bytes, or as much as one of them. There may be `_UNKNOWN_MAX`.
   Above these limits the guard closes those with the most bytes, and those that are the oldest.
 - A comparison takes at most a twentieth of the guard's time, however many files are open.
@@ -66,7 +66,7 @@ class ConnectionGuard:
     """Guard of one port. Thread-safe."""
 
     def __init__(
-        self, connections: Callable[[AbstractSet[int]], Sockets], request_max: Callable[[], int], monotonic_ms: Clock
+        self, connections: Callable[[AbstractSet[int]], Sockets], request_max: int, monotonic_ms: Clock
     ) -> None:
         self._connections = connections
         self._request_max = request_max
@@ -95,7 +95,7 @@ class ConnectionGuard:
     def sweep(self) -> int:
         """Compare all connections with the limits once. Return the number of connections that were closed."""
         unknown, now = self._noted(), self._clock()
-        most = self._request_max() + _ABOVE
+        most = self._request_max + _ABOVE
         small = [found for found in unknown if found.received <= most]
         large = [found for found in unknown if found.received > most]
         closing = {

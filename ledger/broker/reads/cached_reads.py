@@ -24,6 +24,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
+from itertools import compress
 
 import numpy as np
 import pyarrow as pa
@@ -52,8 +53,10 @@ from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.settings.setting import MIB
 from pyspark_ledger.ledger.transport.mapped_block import read_block
 
+_EVICTION_SECONDS = 0.1
 _APPENDED_BYTES = 4 * MIB
 _RANGES_MAX = 1024
+_LEFT_MS_MAX = 2_000  # appends stay cached for a reader that comes back within this time
 _log = logging.getLogger(__name__)
 
 
@@ -74,7 +77,7 @@ class CachedReads:
         self._clock = clock
         self._snapshot_of = snapshot_of
         self.cache = EntryCache(policy_of(settings), limits_of(settings), clock, self._readers_of)
-        self._limit_reads()
+        self.cache.permits.change(settings.managedLedgerMaxReadsInFlightSizeInMB * MIB)
         self.sums = CacheSums(self.cache, clock)
         if shared is not None:
             self.cache.inherit(CachedBlock(0, 0, 0, storage.size, _no_bounds, storage) for storage in shared.left)
@@ -100,17 +103,9 @@ class CachedReads:
 
     def change(self, settings: Settings) -> None:
         before, self._settings = self._settings, settings
-        self._limit_reads()
+        self.cache.permits.change(settings.managedLedgerMaxReadsInFlightSizeInMB * MIB)
         if limits_of(before) != limits_of(settings):
             self.cache.change(policy_of(settings), limits_of(settings))
-
-    def _limit_reads(self) -> None:
-        settings = self._settings
-        self.cache.permits.change(
-            settings.managedLedgerMaxReadsInFlightSizeInMB * MIB,
-            settings.managedLedgerMaxReadsInFlightPermitsAcquireTimeoutMillis,
-            settings.managedLedgerMaxReadsInFlightPermitsAcquireQueueSize,
-        )
 
     def count_local(self, blocks: Sequence[SegmentBlock], reading: ReaderId) -> None:
         """Count blocks of local files whose locations a reader on this host gets. The reader maps the files itself."""
@@ -144,21 +139,15 @@ class CachedReads:
             )
         return places
 
-    def direct(self, blocks: Sequence[SegmentBlock], reading: ReaderId) -> list[bool]:
+    def direct(self, blocks: Sequence[SegmentBlock], reading: ReaderId, *, maps: bool) -> list[bool]:
         """Return for each block whether its reader fetches it from object storage by itself. Count these reads."""
         self._refresh(reading.ledger)
         self._register_leased(reading.ledger)
-        found = []
-        for block in blocks:
-            found.append(self.bypasses(block, reading))
-            if found[-1]:
-                self.cache.bypassed(reading.ledger, block.entries, block.length)
-                self.served([block], reading)
+        found = self._offloaded.bypassing(blocks, reading, maps=maps)
+        for block in compress(blocks, found):
+            self.cache.bypassed(reading.ledger, block.entries, block.length)
+            self.served([block], reading)
         return found
-
-    def bypasses(self, block: SegmentBlock, reading: ReaderId) -> bool:
-        end = block.first_entry + block.entries
-        return self.cache.bypasses(reading.ledger, reading.reader, block.ledger_id, block.first_entry, end)
 
     @property
     def group_bytes(self) -> int:
@@ -325,11 +314,7 @@ class CachedReads:
         readers = self.cache.ledger(ledger).readers
         if len(readers):
             return True
-        left, grace = (
-            readers.left_ms,
-            self._settings.managedLedgerContinueCachingAddedEntriesAfterLastActiveCursorLeavesMillis,
-        )
-        return left is not None and self._clock() - left < grace
+        return readers.left_ms is not None and self._clock() - readers.left_ms < _LEFT_MS_MAX
 
     def _readers_of(self, ledger: str) -> LedgerReaders:
         def number(position: Position) -> int:
@@ -338,7 +323,7 @@ class CachedReads:
         return LedgerReaders(number, lambda: self._snapshots[ledger].end)
 
     def _run(self) -> None:
-        while not self._stopped.wait(self._settings.managedLedgerCacheEvictionIntervalMs / 1000):
+        while not self._stopped.wait(_EVICTION_SECONDS):
             try:
                 self._expire()
             except Exception:  # noqa: BLE001 — without this thread, expired blocks would stay

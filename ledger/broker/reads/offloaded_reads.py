@@ -9,7 +9,7 @@ other reader, the offloader (the code that reads object storage) prefetches the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,7 +60,7 @@ LOCAL_FILE = LocalFile()
 class OffloadedReads:
     """Reads of storage through the cache. Any thread may call any method."""
 
-    def __init__(self, cache: EntryCache, shared: SharedBlocks | None = None) -> None:
+    def __init__(self, cache: EntryCache, shared: SharedBlocks | None) -> None:
         self._cache = cache
         self._shared = shared
         self.mapped = False
@@ -84,6 +84,22 @@ class OffloadedReads:
     def is_known(self, reading: ReaderId) -> bool:
         """Return whether the reader is registered, so that the broker prefetches the ranges that it announces."""
         return bool(self.unit_bytes) and reading.reader in self._cache.ledger(reading.ledger).readers
+
+    def bypassing(self, blocks: Iterable[SegmentBlock], reading: ReaderId, *, maps: bool) -> list[bool]:
+        """Return for each block in object storage whether its reader fetches the block by itself.
+
+        `maps`: the reader maps blocks of this broker. Then the broker fills unused memory with blocks for this reader.
+        A query that starts later finds them there. To a reader on another host, the broker would have to send them.
+        """
+        unused = self._cache.unused(reading.ledger, reading.reader) if maps else 0
+        found = list[bool]()
+        for block in blocks:
+            end = block.first_entry + block.entries
+            own = self._cache.bypasses(reading.ledger, reading.reader, block.ledger_id, block.first_entry, end)
+            if own and block.length <= unused:
+                own, unused = False, unused - block.length
+            found.append(own)
+        return found
 
     def read(self, block: SegmentBlock, source: FrameSource, reading: ReaderId) -> pa.Buffer:
         fetched = self._fetched(block, source, alone=self.is_known(reading))

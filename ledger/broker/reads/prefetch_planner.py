@@ -28,6 +28,7 @@ from pyspark_ledger.ledger.protocol.reads import PrefetchRange, PrefetchReply, P
 from pyspark_ledger.ledger.segment.reader import SegmentBlock
 from pyspark_ledger.ledger.settings.broker import Settings
 
+_THREADS_MAX = 4
 _LOCAL_UNIT = 4 * 1024 * 1024
 _UNITS_MAX = 4096
 _NEW_MS = 4_000
@@ -54,7 +55,7 @@ class PrefetchPlanner:
         self.prefetcher = BrokerPrefetcher(
             reads,
             lambda: self._cache.limits.size * settings().managedLedgerCacheReadAheadPercent // 100,
-            lambda: settings().managedLedgerOffloadReadThreads,
+            _THREADS_MAX,
         )
 
     def plan(self, request: PrefetchRequest) -> PrefetchReply:
@@ -77,7 +78,7 @@ class PrefetchPlanner:
             if throttle is not None:
                 throttle.waits(self._clock(), wait)
             if not wait and self._settings().managedLedgerCacheReadAheadPercent:
-                self.prefetcher.plan(reading, self._served(blocks, reading) if request.direct else blocks)
+                self.prefetcher.plan(reading, self._served(blocks, reading, request) if request.direct else blocks)
         if wait:
             with self._cache.still():
                 self._cache.ledger(planned[0][0].ledger).counts.waited_ms += wait
@@ -99,27 +100,15 @@ class PrefetchPlanner:
 
     def expire(self) -> None:
         """Stop throttling and prefetching for readers that have left."""
-        known = {ledger.cache.name: ledger.readers for ledger in self._cache.ledgers()}
         for reading in {*list(self._throttles), *self.prefetcher.readings()}:
-            if reading.ledger not in known or reading.reader not in known[reading.ledger]:
+            if not self._cache.has_reader(reading.ledger, reading.reader):
                 self.forget(reading)
 
-    def _served(self, blocks: list[SegmentBlock], reading: ReaderId) -> list[SegmentBlock]:
+    def _served(self, blocks: list[SegmentBlock], reading: ReaderId, request: PrefetchRequest) -> list[SegmentBlock]:
         """Return the blocks that the reader does not fetch from object storage by itself."""
-        return [
-            block
-            for block in blocks
-            if block.source is None
-            or block.source.mappable
-            or block.source.stored is None
-            or not self._cache.bypasses(
-                reading.ledger,
-                reading.reader,
-                block.ledger_id,
-                block.first_entry,
-                block.first_entry + block.entries,
-            )
-        ]
+        stored = [block for block in blocks if _is_stored(block)]
+        own = iter(self._reads.bypassing(stored, reading, maps=request.mapping))
+        return [block for block in blocks if not (_is_stored(block) and next(own))]
 
     def _wait(self, reading: ReaderId, wanted: PrefetchRange, blocks: list[SegmentBlock], snapshot: LogSnapshot) -> int:
         remote = [block for block in blocks if block.source is not None and not block.source.mappable]
@@ -169,6 +158,11 @@ class PrefetchPlanner:
         ledgers = {reading.ledger for reading in list(self._throttles)}
         kept = 100 - settings.managedLedgerCacheReadAheadPercent
         return self._cache.limits.size * kept // 100 // max(len(ledgers), 1)
+
+
+def _is_stored(block: SegmentBlock) -> bool:
+    """Return whether a reader can fetch a block from object storage by itself."""
+    return block.source is not None and not block.source.mappable and block.source.stored is not None
 
 
 def _mean_bytes(snapshot: LogSnapshot) -> float:

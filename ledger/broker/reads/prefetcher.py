@@ -61,7 +61,7 @@ class _Plan:
 class BrokerPrefetcher:
     """Plans of all readers, and the threads that carry them out. Any thread may call any method."""
 
-    def __init__(self, reads: OffloadedReads, room: Callable[[], int], threads: Callable[[], int]) -> None:
+    def __init__(self, reads: OffloadedReads, room: Callable[[], int], threads: int) -> None:
         self._reads = reads
         self._room = room
         self._threads_max = threads
@@ -128,7 +128,7 @@ class BrokerPrefetcher:
     def _start(self) -> None:
         """Start one thread for each pending block, up to the maximum. Each thread ends when no block is pending."""
         with self._lock:
-            new = min(self._threads_max(), self._pending_count) - self._threads if self._has_room() else 0
+            new = min(self._threads_max, self._pending_count) - self._threads if self._has_room() else 0
             self._threads += max(new, 0)
         for started in range(new):
             try:

@@ -3,6 +3,8 @@
 Rules
 - The broker serves a block that its cache has, or that another reader still has to read (PIP-430). So the block is read
   from the bucket only once for all readers.
+- A stream on the broker's host also gets blocks from the broker while the cache has unused memory. Then a query that
+  starts later finds them there.
 - The reader fetches any other block from the bucket itself, because the broker would not cache such a block.
 - If the reader can map a block from a file of this host, the broker returns the file's location instead.
 - All places of a reply are in one bucket. The broker serves blocks of any other bucket.
@@ -36,7 +38,8 @@ class StoredReads:
     def parts(self, range_: PositionRange, blocks: Sequence[SegmentBlock], reading: ReaderId) -> list[StoredPart]:
         """Return the parts of a range, in order. Parts without blocks are read through the broker."""
         keys = [self._key(block) for block in blocks]
-        own = iter(self._source.direct([block for block, key in zip(blocks, keys, strict=True) if key], reading))
+        stored = [block for block, key in zip(blocks, keys, strict=True) if key]
+        own = iter(self._source.direct(stored, reading, maps=self._maps))
         keyed = [(block, key if key and next(own) else "") for block, key in zip(blocks, keys, strict=True)]
         parts, at = list[StoredPart](), range_.start
         for is_own, group in groupby(keyed, key=lambda pair: bool(pair[1])):

@@ -1,7 +1,7 @@
 """List of all metrics of a broker: name, meaning, labels and value of each, in one place.
 
-A *family* is one metric with its labels. `tables` joins the families with their values at one moment. Prometheus' text,
-the export to OpenTelemetry and `docs/metrics.md` are written from this list.
+A *family* is one metric with its labels. `tables` joins the families with their values at one moment. Prometheus' text
+and `docs/metrics.md` are written from this list.
 
 Rules
 - A name follows Pulsar's, with `ledger_` instead of `pulsar_`, if Pulsar has the metric: `ledger_in_bytes_total`.

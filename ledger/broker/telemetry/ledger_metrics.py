@@ -25,7 +25,7 @@ from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot
 from pyspark_ledger.ledger.position import Position, PositionRange
 from pyspark_ledger.ledger.protocol.cache import ReadSources
-from pyspark_ledger.ledger.protocol.cursors import CursorState, NameCursor
+from pyspark_ledger.ledger.protocol.cursors import CursorState, DescribeCursor
 from pyspark_ledger.ledger.protocol.ledgers import is_published, published_everywhere
 from pyspark_ledger.ledger.protocol.metrics import (
     OTHERS,
@@ -132,7 +132,7 @@ def _cursor_metrics(store: Store, ledger: ManagedLedger, name: str) -> CursorMet
     """Return the metrics of a cursor, None if it was deleted meanwhile."""
     snapshot = ledger.snapshot
     try:
-        state = store.cursors.describe(NameCursor(ledger.name, name, precise=False))
+        state = store.cursors.describe(DescribeCursor(ledger.name, name, precise=False))
     except NotFound:
         return None
     left = PositionRange(max(state.next_position, snapshot.start), snapshot.end)

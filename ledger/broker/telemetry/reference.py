@@ -23,7 +23,7 @@ from pyspark_ledger.ledger.broker.telemetry.families import (
     SUBSCRIPTION_FAMILIES,
     Family,
 )
-from pyspark_ledger.ledger.protocol.metrics import OTHERS
+from pyspark_ledger.ledger.protocol.metrics import LISTED_CURSORS, OTHERS
 
 _INTRODUCTION = f"""# Metrics
 
@@ -59,44 +59,24 @@ as a call, so a private broker still exits when it is idle.
 `conf/alerts.yml` has alert rules for backlogs, disconnected readers, slow syncs, damage, retention, offloads, tables
 that lack rows of their ledger, and requests to S3.
 
-## Push to OpenTelemetry
-
-Install the extra `otel`, and name your collector: the setting `openTelemetryEndpoint`, or the variables of
-OpenTelemetry in the environment of the broker.
-
-    pip install 'pyspark-ledger[otel]'
-    OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4318 ledger serve --store DIR
-
-- The broker sends OTLP over HTTP to `/v1/metrics`: the same metrics with the same labels. Counters have no `_total`.
-- `OTEL_METRIC_EXPORT_INTERVAL` is the interval in milliseconds, by default a minute. Set headers, certificates,
-  compression, time-outs, the service's name and attributes by OpenTelemetry's other `OTEL_…` variables.
-- Put credentials into `OTEL_EXPORTER_OTLP_HEADERS`. An address with a password is refused.
-- If the collector does not answer, the broker logs a warning in broker.log. The next push has all counts.
-- Without the setting and the variables nothing is imported or sent. A private broker inherits the
-  variables of the process that starts it. Set `OTEL_METRICS_EXPORTER=none` there if the broker must not push metrics.
-
 ## Ledgers and series
 
 - Each partition counts as a ledger. Label `ledger` is the canonical name, such as `public/default/persistent/orders`.
 - The setting `metricsLedgersMax` limits the ledgers that have their own series. The others are summed as `{OTHERS}`.
-- The setting `metricsCursorsMax` limits the subscriptions of one ledger that have their own series. The others are
+- At most {LISTED_CURSORS} subscriptions of one ledger have their own series. The others are
   summed as `{OTHERS}`. Exception: a time of `{OTHERS}` is the time of the slowest of these subscriptions.
-- A ledger or subscription that has series keeps them until it is deleted. Open ledgers get series first, then the
-  others by name.
+- A ledger or subscription that has series keeps them until it is deleted.
 - A ledger has latencies after the first append to it. The latencies of `{OTHERS}` include deleted ledgers.
 - Rows are called messages, as in Pulsar. Names follow Pulsar's, with `ledger_` instead of `pulsar_`.
 - Counters end in `_total` and start at 0 when the broker starts. So use `rate()` and `increase()`.
-- Backlogs are estimated from the segments' counts, as `ledger cursor describe` does. No file is read.
-- A *backlog* measures the rows that are not acknowledged. A *lag* measures all rows from the first unacknowledged
-  position to the end. So a lag includes acknowledged rows behind this position.
-- A *publisher* copies sealed segments to a Delta table. It runs outside of the broker, and reports to the broker each
-  published segment and each failure. A publisher that reads a bucket reports nothing. The broker itself computes
-  how far a table is behind its ledger.
+- Backlogs are estimated from the segments' counts.
+- A *lag* measures all rows from the first unacknowledged position to the end, also acknowledged ones.
+- A *publisher* reports to the broker each published segment and each failure. A publisher that reads a bucket reports
+  nothing.
 - A *part* is the output of one task of a sink for one ledger. The task puts a *direct* part into the bucket of the
   store by itself, and sends any other part to the broker: [bucket-store.md](bucket-store.md#large-batches-of-spark).
-- If a ledger gets another segment before a commit, the broker copies the direct part within the bucket.
-  `ledger_swept_parts_total` counts the deleted originals of these copies, and the deleted uploads of failed or
-  repeated tasks.
+- `ledger_swept_parts_total` counts the deleted originals of copied parts, and the deleted uploads of failed or repeated
+  tasks.
 
 ## Decisions of the cache
 
@@ -134,14 +114,14 @@ def metrics_reference() -> str:
 
 
 def _table(title: str, families: Sequence[Family[Any]]) -> str:
-    lines = ["", f"## {title}", "", "| Metric | Type | Labels | Meaning | Pulsar's |", "|---|---|---|---|---|"]
+    lines = ["", f"## {title}", "", "| Metric | Type | Labels | Meaning |", "|---|---|---|---|"]
     return "\n".join([*lines, *map(_row, families)]) + "\n"
 
 
 def _row(family: Family[Any]) -> str:
     name = family.name + {"counter": "_total", "info": "_info"}.get(family.kind, "")
-    pulsar = f"`{family.pulsar}`" if family.pulsar else "-"
-    return f"| `{name}` | {family.kind} | {', '.join(family.labels) or '-'} | {family.meaning} | {pulsar} |"
+    pulsar = f". Pulsar: `{family.pulsar}`" if family.pulsar else ""
+    return f"| `{name}` | {family.kind} | {', '.join(family.labels) or '-'} | {family.meaning}{pulsar} |"
 
 
 if __name__ == "__main__":

@@ -49,6 +49,11 @@ class WebAddress:
             )
         if encrypted and not settings.authenticationTokens:
             raise Refused(f"{address} requires setting 'authenticationTokens', it is empty", hint=_FORMS)
+        if settings.webAdmin and not settings.authenticationTokens:
+            raise Refused(
+                f"{address} with setting 'webAdmin' requires setting 'authenticationTokens', it is empty",
+                hint="Name a file with tokens, or set webAdmin to 0",
+            )
         tokens: tuple[bytes, ...] = ()
         if settings.authenticationTokens:
             reference = require_reference(settings.authenticationTokens, "setting 'authenticationTokens'")

@@ -20,7 +20,7 @@ import msgspec
 
 from pyspark_ledger.ledger.broker.web.history import SECONDS, History, Point
 from pyspark_ledger.ledger.broker.web.ledger_rows import SORTS, LedgerPage, ledger_page
-from pyspark_ledger.ledger.broker.web.server import Answer, Request, Route
+from pyspark_ledger.ledger.broker.web.server import Answer, HttpRequest, Route
 from pyspark_ledger.ledger.protocol.metrics import BrokerMetrics
 from pyspark_ledger.ledger.store.store import Store
 
@@ -47,7 +47,7 @@ def page_routes(store: Store, history: History) -> dict[str, Route]:
     """Return the routes of the page by path."""
     streams = threading.BoundedSemaphore(_STREAMS)
 
-    def events(request: Request) -> Answer:
+    def events(request: HttpRequest) -> Answer:
         def stream(write: Callable[[bytes], None]) -> None:
             if not streams.acquire(blocking=False):
                 write(b"retry: 10000\n\n: too many pages are open\n\n")
@@ -70,7 +70,7 @@ def page_routes(store: Store, history: History) -> dict[str, Route]:
     return {**assets, "/events": events}
 
 
-def status_of(store: Store, history: History, request: Request) -> Status:
+def status_of(store: Store, history: History, request: HttpRequest) -> Status:
     """Return the event for a request with its filter, order and page number. Defaults replace wrong values."""
     sample, query = history.newest(), request.query
     sort, number = query.get("sort", "name"), query.get("page", "0")

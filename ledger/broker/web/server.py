@@ -1,9 +1,10 @@
-"""HTTP server of a broker: one thread for each request, GET and HEAD only.
+"""HTTP server of a broker: one thread for each request. GET and HEAD, and PUT for the admin requests.
 
     /metrics     metrics of the broker for Prometheus: OpenMetrics if the client accepts it, else Prometheus' text
     /health      200 while the broker owns its store, else 503; JSON
     /ready       200 while the broker takes calls, else 503; JSON with the ledgers that take no appends
     /            the status page, see `ledger.broker.web.page`
+    /admin/v2/   Pulsar's admin requests for offloads, if switched on (`ledger.broker.web.admin`)
 
 Rules
 - A request does not count as a call of the broker. So a broker exits when it is idle, even if a monitor reads metrics.
@@ -42,16 +43,21 @@ _REQUESTS = 64
 _ALWAYS = frozenset({"/health", "/ready"})
 _CONNECTIONS = 256
 _FIELDS = 16
+ADMIN = "/admin/v2/"
+"""Prefix of the paths of one route, which also gets PUT requests."""
+_BODY_BYTES = 4096
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class HttpRequest:
     """Request for one path. `headers` have lower-case names. `query` has the first value of each name."""
 
     path: str
     headers: Mapping[str, str]
     query: Mapping[str, str] = dataclass_field(default_factory=dict)
+    method: str = "GET"
+    body: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +73,7 @@ class Answer:
     headers: Mapping[str, str] = dataclass_field(default_factory=dict)
 
 
-Route = Callable[[Request], Answer]
+Route = Callable[[HttpRequest], Answer]
 
 
 class WaitingConnections:
@@ -207,6 +213,10 @@ class _Handler(BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
         self._answer(with_body=False)
 
+    def do_PUT(self) -> None:
+        self.close_connection = True  # a refused request may leave its body unread
+        self._answer(with_body=True)
+
     def handle_one_request(self) -> None:
         """Read a request and answer it."""
         self.server.waiting.begin(self.connection)
@@ -246,8 +256,12 @@ class _Handler(BaseHTTPRequestHandler):
             return _text(HTTPStatus.UNAUTHORIZED, "a token of the broker is required", challenge)
         url = urlsplit(self.path)
         query = {name: values[0] for name, values in parse_qs(url.query, max_num_fields=_FIELDS).items()}
-        request = Request(url.path, {name.lower(): value for name, value in self.headers.items()}, query)
-        route = self.server.routes.get(request.path)
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        is_admin = url.path.startswith(ADMIN)
+        route = self.server.routes.get(ADMIN if is_admin else url.path)
+        if self.command == "PUT" and not (is_admin and route is not None):
+            return _text(HTTPStatus.METHOD_NOT_ALLOWED, "this path takes GET and HEAD", {"Allow": "GET, HEAD"})
+        request = HttpRequest(url.path, headers, query, self.command, self._body())
         if route is None:
             return _text(HTTPStatus.NOT_FOUND, f"paths: {' '.join(sorted(self.server.routes))}")
         try:
@@ -255,6 +269,15 @@ class _Handler(BaseHTTPRequestHandler):
         except Exception:  # noqa: BLE001 — answered, and logged with its cause
             _log.exception("the request for %s failed", request.path)
             return _text(HTTPStatus.INTERNAL_SERVER_ERROR, "the request failed: see broker.log in the store")
+
+    def _body(self) -> bytes:
+        """Return the body of a PUT request. Raises ValueError for a body without a length, or a large one."""
+        if self.command != "PUT":
+            return b""
+        size = int(self.headers.get("Content-Length", ""))
+        if not 0 <= size <= _BODY_BYTES:
+            raise ValueError(f"the body has {size} bytes, at most {_BODY_BYTES} are read")
+        return self.rfile.read(size)
 
     def _send(self, answer: Answer, *, with_body: bool) -> None:
         self.send_response(answer.status)

@@ -8,8 +8,12 @@ next reader of a range is the nearest reader behind it. The greater the distance
     2. Then the range with the greatest distance to its next reader is evicted, until enough memory is free. The
        distance is in bytes of the log. Of equal ranges, the range with fewer expected reads is evicted first.
 
-Of the ranges between two neighbouring readers, the last has the greatest distance. So a pass compares one range for
-each reader. It finds each of them by a binary search.
+Of the ranges between two neighbouring readers, the last has the greatest distance. So the ranking of a ledger compares
+one range for each reader. It finds each of them by a binary search (`ledger_ranking`).
+
+A sorted index has one item for each ledger: its first range. So a size pass does not look at all ledgers. If readers or
+ranges of a ledger have changed, the next pass ranks this ledger anew. A pass ranks at most `RANKED_MAX` changed
+ledgers, those that changed first. The other changed ledgers keep their old ranking until a later pass.
 
 Rule: Only ranges without expected reads are evicted because of their age. Ranges from object storage have a longer
 maximum age, because reading them again is expensive.
@@ -17,12 +21,14 @@ maximum age, because reading them again is expensive.
 
 from __future__ import annotations
 
-import heapq
 from collections import OrderedDict
-from collections.abc import Iterator
-from math import inf
+from itertools import count, islice
 
+from sortedcontainers import SortedDict
+
+from pyspark_ledger.ledger.cache.eviction.ledger_ranking import LedgerRanking, RankKey
 from pyspark_ledger.ledger.cache.eviction.policy import (
+    UNLIMITED,
     CacheLimits,
     EvictionPolicy,
     Remove,
@@ -31,18 +37,24 @@ from pyspark_ledger.ledger.cache.eviction.policy import (
     require_positive,
 )
 from pyspark_ledger.ledger.cache.range_cache import CachedRange, RangeCache
-from pyspark_ledger.ledger.position import Position
 
-_Candidate = tuple[float, int, int, CachedRange, RangeCache, Position]
+RANKED_MAX = 32
+_OFFLOADED_AGE_MS = 60_000  # so long, because a reader that comes a little later finds the block in the cache
 
 
 class CursorDistancePolicy(EvictionPolicy):
     """Policy that evicts the range with the greatest distance to the nearest reader behind it."""
 
+    keeps_read = True
+
     def __init__(self, limits: CacheLimits) -> None:
         super().__init__(limits)
         self._caches: dict[RangeCache, int] = {}
         self._order: OrderedDict[CachedRange, RangeCache] = OrderedDict()
+        self._changed: dict[RangeCache, None] = {}
+        self._rankings: dict[RangeCache, LedgerRanking] = {}
+        self._by_key: SortedDict[RankKey, LedgerRanking] = SortedDict()
+        self._numbers = count()
         self._requeues = 0
 
     @property
@@ -57,6 +69,7 @@ class CursorDistancePolicy(EvictionPolicy):
         if cache is not None:
             self._order[span] = cache
             self._caches[cache] = self._caches.get(cache, 0) + 1
+            self._changed[cache] = None
 
     def removed(self, span: CachedRange) -> None:
         cache = self._order.pop(span, None)
@@ -64,11 +77,17 @@ class CursorDistancePolicy(EvictionPolicy):
             self._caches[cache] -= 1
             if not self._caches[cache]:
                 del self._caches[cache]
+                self._changed.pop(cache, None)
+                self._unrank(cache)
 
-    def expire(self, now_ms: int, remove: Remove) -> int:
+    def changed(self, cache: RangeCache) -> None:
+        if cache in self._caches:
+            self._changed[cache] = None
+
+    def expire(self, now_ms: int, remove: Remove, most: int = UNLIMITED) -> bool:
         """Evict ranges without expected reads that are older than the threshold, the oldest first."""
-        cutoff, freed = now_ms - self.settings.managedLedgerCacheEvictionTimeThresholdMillis, 0
-        for span in self._older_than(cutoff):
+        old = self._older_than(now_ms - self.settings.managedLedgerCacheEvictionTimeThresholdMillis, most)
+        for span in old:
             if span.expected_reads() > 0 or self._kept_for_others(span, now_ms):
                 # The range counts as new, so that the next passes do not check it again until it is old.
                 span.timestamp_ms = now_ms
@@ -76,35 +95,63 @@ class CursorDistancePolicy(EvictionPolicy):
                 self._requeues += 1
                 self._order.move_to_end(span)
             else:
-                freed += remove(span)
-        return freed
+                remove(span)
+        return len(old) == most
 
-    def free(self, size: int, _now_ms: int, remove: Remove) -> int:
+    def free(self, size: int, _now_ms: int, remove: Remove, most: int = UNLIMITED, at_least: int = 0) -> int:
         """Evict ranges without expected reads, then the ranges with the greatest distance."""
         require_positive(size)
-        freed = self.free_unneeded(size, remove)
-        if freed >= size:
-            return freed
-        candidates = [found for cache in self._caches for found in self._farthest_of(cache)]
-        heapq.heapify(candidates)
-        while freed < size and candidates:
-            _, _, _, span, cache, behind = heapq.heappop(candidates)
+        self._rank_changed()
+        freed = evicted = 0
+        while freed < at_least or (freed < size and evicted < most):
+            ranking = self._first_ranking()
+            # Without a ranking, only ranges behind all readers are left.
+            span = next(iter(self._order), None) if ranking is None else ranking.first
+            if span is None:
+                break
             freed += remove(span)
-            earlier = self._candidate(cache, behind, (span.ledger_id, span.first))
-            if earlier is not None:
-                heapq.heappush(candidates, earlier)
-        while freed < size and self._order:  # only ranges behind all readers are left
-            freed += remove(next(iter(self._order)))
+            evicted += 1
         return freed
 
     def free_unneeded(self, size: int, remove: Remove) -> int:
         """Evict ranges without expected reads, the least recently read first."""
+        self._rank_changed()
         freed = 0
-        for span in sorted(self._unneeded(), key=lambda span: span.used_ms):
-            if freed >= size:
+        while freed < size:
+            ranking = self._first_ranking()
+            if ranking is None or not ranking.is_unneeded:
                 break
-            freed += remove(span)
+            freed += remove(ranking.first)
         return freed
+
+    def _first_ranking(self) -> LedgerRanking | None:
+        """Return the ranking with the range to evict first."""
+        while self._by_key or self._changed:
+            if not self._by_key:
+                self._rank_changed()
+                continue
+            ranking: LedgerRanking = self._by_key.peekitem(0)[1]
+            if ranking.first.cache is not None:
+                return ranking
+            self._unrank(ranking.cache)  # its first range was removed, and the next one gets another place
+            self._place(ranking)
+        return None
+
+    def _rank_changed(self) -> None:
+        """Rank the ledgers that have changed, at most `RANKED_MAX` of them."""
+        for cache in list(islice(self._changed, RANKED_MAX)):
+            del self._changed[cache]
+            self._unrank(cache)
+            self._place(LedgerRanking(cache, self._order, next(self._numbers)))
+
+    def _place(self, ranking: LedgerRanking) -> None:
+        if ranking.advance():
+            self._rankings[ranking.cache] = self._by_key[ranking.key] = ranking
+
+    def _unrank(self, cache: RangeCache) -> None:
+        ranking = self._rankings.pop(cache, None)
+        if ranking is not None:
+            del self._by_key[ranking.key]
 
     def _kept_for_others(self, span: CachedRange, now_ms: int) -> bool:
         """Return whether a range from object storage was read recently. Another query may soon start and read it."""
@@ -112,42 +159,14 @@ class CursorDistancePolicy(EvictionPolicy):
             return False
         if span.accessed:
             span.accessed, span.used_ms = False, now_ms
-        return now_ms - span.used_ms < self.settings.managedLedgerCacheEvictionTimeThresholdMillisOffloaded
+            self._changed[self._order[span]] = None
+        return now_ms - span.used_ms < _OFFLOADED_AGE_MS
 
-    def _older_than(self, cutoff_ms: int) -> list[CachedRange]:
+    def _older_than(self, cutoff_ms: int, most: int) -> list[CachedRange]:
+        """Return the ranges that are older, at most `most` of them."""
         old = []
-        for span in self._order:
+        for span in islice(self._order, most):
             if span.timestamp_ms >= cutoff_ms:
                 break
             old.append(span)
         return old
-
-    def _unneeded(self) -> Iterator[CachedRange]:
-        """Yield the ranges of each ledger that are behind all its readers and have no expected reads."""
-        for cache in self._caches:
-            slowest = cache.readers.next_places.slowest()
-            for span in cache.until(slowest):
-                if span in self._order and span.expected_reads() <= 0:
-                    yield span
-
-    def _farthest_of(self, cache: RangeCache) -> Iterator[_Candidate]:
-        """Yield for each reader the range that is farthest from it: the last range before the next reader."""
-        places = cache.readers.next_places.places()
-        befores = [(place.ledger_id, place.entry_id) for place in places[1:]]
-        for behind, before in zip(places, [*befores, (2**63, 0)], strict=True):
-            found = self._candidate(cache, behind, before)
-            if found is not None:
-                yield found
-
-    def _candidate(self, cache: RangeCache, behind: Position, before: tuple[int, int]) -> _Candidate | None:
-        """Return the last range that starts before `before`, if it is ahead of the reader at `behind`."""
-        span = cache.last_before(*before)
-        # A range that is not in `_order` belongs to the other pool: its block is of another kind.
-        while span is not None and span not in self._order:
-            span = cache.last_before(span.ledger_id, span.first)
-        if span is None or (span.ledger_id, span.end) <= (behind.ledger_id, behind.entry_id):
-            return None
-        first = cache.readers.number(Position(span.ledger_id, span.first))
-        entries, expected = max(first - cache.readers.number(behind), 0), span.expected_reads()
-        distance = entries * span.size / span.entries if expected > 0 else inf
-        return (-distance, expected, id(span), span, cache, behind)

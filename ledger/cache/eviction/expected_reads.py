@@ -9,7 +9,8 @@ queue.
     a range is postponed if  it was read since the last check, and the setting for recently read ranges is on, or
                              it has expected reads, and was postponed fewer times than the setting allows
     time pass                checks the ranges that are older than the threshold, and postpones or evicts each
-    size pass                checks ranges until enough memory is free; the postponed ranges come last
+    size pass                checks ranges until enough memory is free; it evicts old ranges, and postpones any other
+                             range at most once; the postponed ranges come last
 
 `expected-reads-stash` moves a range with expected reads from the queue to a list, the stash.
 
@@ -32,6 +33,8 @@ from __future__ import annotations
 from pyspark_ledger.ledger.cache.eviction.policy import EvictionDecision, QueuePolicy
 from pyspark_ledger.ledger.cache.range_cache import CachedRange
 
+_STASH_MS_MAX = 5_000
+
 
 class ExpectedReadsPolicy(QueuePolicy):
     """Policy of PIP-430 as in Pulsar: a range with expected reads is postponed."""
@@ -50,5 +53,5 @@ class StashPolicy(QueuePolicy):
     """Policy of PIP-430's draft: a range with expected reads goes to the stash, up to a longer threshold."""
 
     def verdict(self, span: CachedRange, now_ms: int) -> EvictionDecision:
-        old = span.timestamp_ms < now_ms - self.settings.managedLedgerCacheEvictionTimeThresholdMillisMax
+        old = span.timestamp_ms < now_ms - _STASH_MS_MAX
         return EvictionDecision.REMOVE if old or span.expected_reads() <= 0 else EvictionDecision.STASH

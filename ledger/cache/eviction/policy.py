@@ -19,10 +19,12 @@ Rules
 - The caller of every method holds the cache's lock. So only one pass runs at a time.
 - A requeued range is checked again in the same pass. A pass ends when the predicate returns STOP or the queue is empty.
   So a predicate must not requeue the same range for ever.
+- A size pass requeues a range at most once. It evicts a range that is older than the threshold, as PIP-430 states.
 """
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -30,10 +32,13 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from pyspark_ledger.ledger.cache.expected_reads import LedgerReaders
-from pyspark_ledger.ledger.cache.range_cache import CachedRange
+from pyspark_ledger.ledger.cache.range_cache import CachedRange, RangeCache
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.settings.cache import EvictionSettings
+
+UNLIMITED = sys.maxsize
+_TRIGGER_PERCENT = 99
 
 
 class EvictionDecision(Enum):
@@ -70,11 +75,19 @@ class RemovalQueue:
     def add(self, span: CachedRange) -> None:
         self._queue.append(span)
 
-    def evict(self, decide: Predicate, now_ms: int, remove: Remove) -> int:
-        """Run one pass. Return the bytes of memory that became free."""
+    def is_older(self, cutoff_ms: int) -> bool:
+        """Return whether the first range of the queue is older."""
+        return bool(self._queue) and self._queue[0].timestamp_ms < cutoff_ms
+
+    def evict(self, decide: Predicate, now_ms: int, remove: Remove, most: int = UNLIMITED, at_least: int = 0) -> int:
+        """Run one pass. Return the bytes of memory that became free.
+
+        The pass ends after `most` ranges of the queue, but not before `at_least` bytes are free.
+        """
         freed = self._walk_stash(decide, remove) if self._stash else 0
-        queue = self._queue
-        while queue:
+        queue, checked = self._queue, 0
+        while queue and (checked < most or freed < at_least):
+            checked += 1
             span = queue[0]
             verdict = EvictionDecision.MISSING if span.cache is None else decide(span, freed)
             if verdict is EvictionDecision.STOP:
@@ -120,7 +133,7 @@ class CacheLimits:
     @property
     def trigger(self) -> float:
         """The bytes in use above which the size pass starts."""
-        return self.size * self.settings.managedLedgerCacheEvictionTriggerThresholdPercent / 100
+        return self.size * _TRIGGER_PERCENT / 100
 
     @property
     def watermark(self) -> float:
@@ -148,6 +161,8 @@ class EvictionPolicy(ABC):
 
     grows = True
     """Whether a range may be extended by the entries appended after it."""
+    keeps_read = False
+    """Whether a range from object storage stays for a while after the last reader that needs it."""
 
     def __init__(self, limits: CacheLimits) -> None:
         self.limits = limits
@@ -164,8 +179,11 @@ class EvictionPolicy(ABC):
         """Record that a range was cached."""
 
     @abstractmethod
-    def free(self, size: int, now_ms: int, remove: Remove) -> int:
-        """Evict ranges until `size` bytes are free, or no range is left. Return the bytes that became free."""
+    def free(self, size: int, now_ms: int, remove: Remove, most: int = UNLIMITED, at_least: int = 0) -> int:
+        """Evict ranges until `size` bytes are free, or no range is left. Return the bytes that became free.
+
+        A step of a longer eviction ends after `most` ranges, but not before `at_least` bytes are free.
+        """
 
     def free_unneeded(self, _size: int, _remove: Remove) -> int:
         """Evict ranges that no reader needs, until `size` bytes are free. Return the bytes that became free.
@@ -179,15 +197,18 @@ class EvictionPolicy(ABC):
         """The number of requeued ranges since the start."""
         return 0
 
-    def expire(self, now_ms: int, remove: Remove) -> int:  # noqa: ARG002 — by default no range is evicted by age
-        """Evict old ranges. Return the bytes that became free."""
-        return 0
+    def expire(self, now_ms: int, remove: Remove, most: int = UNLIMITED) -> bool:  # noqa: ARG002 — nothing by default
+        """Evict old ranges. The step ends after `most` ranges. Return whether more ranges may be old."""
+        return False
 
     def read(self, span: CachedRange) -> None:  # noqa: B027 — see the class
         """Record that a part of a range was served from the cache."""
 
     def removed(self, span: CachedRange) -> None:  # noqa: B027 — see the class
         """Record that a range was removed, by the policy or another caller. `span.cache` is already None."""
+
+    def changed(self, cache: RangeCache) -> None:  # noqa: B027 — see the class
+        """Record that the readers of a ledger have moved, or that one of its ranges has grown."""
 
     def keeps_from(self, readers: LedgerReaders) -> Position | None:  # noqa: ARG002 — by default all ranges stay
         """Return the position before which entries are evicted after a reader has moved. None evicts no entries."""
@@ -211,23 +232,37 @@ class QueuePolicy(EvictionPolicy):
     def added(self, span: CachedRange) -> None:
         self.queue.add(span)
 
-    def expire(self, now_ms: int, remove: Remove) -> int:
+    def expire(self, now_ms: int, remove: Remove, most: int = UNLIMITED) -> bool:
         """Check the ranges that are older than the threshold, the oldest first."""
         cutoff = now_ms - self.settings.managedLedgerCacheEvictionTimeThresholdMillis
 
         def decide(span: CachedRange, _freed: int) -> EvictionDecision:
             return EvictionDecision.STOP if span.timestamp_ms >= cutoff else self.verdict(span, now_ms)
 
-        return self.queue.evict(decide, now_ms, remove)
+        self.queue.evict(decide, now_ms, remove, most)
+        return self.queue.is_older(cutoff)
 
-    def free(self, size: int, now_ms: int, remove: Remove) -> int:
-        """Check ranges, the oldest first, until enough is free."""
+    def free(self, size: int, now_ms: int, remove: Remove, most: int = UNLIMITED, at_least: int = 0) -> int:
+        """Check ranges, the oldest first, until enough is free.
+
+        A range is requeued at most once in a pass, and only if it is not older than the threshold.
+        """
         require_positive(size)
+        cutoff = now_ms - self.settings.managedLedgerCacheEvictionTimeThresholdMillis
+        spared = set[CachedRange]()
 
         def decide(span: CachedRange, freed: int) -> EvictionDecision:
-            return EvictionDecision.STOP if freed >= size else self.verdict(span, now_ms)
+            if freed >= size:
+                return EvictionDecision.STOP
+            verdict = self.verdict(span, now_ms)
+            if verdict is not EvictionDecision.REQUEUE:
+                return verdict
+            if span.timestamp_ms < cutoff or span in spared:
+                return EvictionDecision.REMOVE
+            spared.add(span)
+            return verdict
 
-        return self.queue.evict(decide, now_ms, remove)
+        return self.queue.evict(decide, now_ms, remove, most, at_least)
 
     @property
     def requeues(self) -> int:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pyspark_ledger.ledger.cache.eviction.cursor_distance import CursorDistancePolicy
 from pyspark_ledger.ledger.cache.eviction.expected_reads import ExpectedReadsPolicy, StashPolicy
 from pyspark_ledger.ledger.cache.eviction.policy import CacheLimits, EvictionPolicy
+from pyspark_ledger.ledger.cache.eviction.segmented import SegmentedPolicy
 from pyspark_ledger.ledger.cache.eviction.slowest_reader import SlowestReaderPolicy
-from pyspark_ledger.ledger.cache.eviction.yardsticks import LruPolicy, SegmentedPolicy
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.settings.cache import EvictionSettings
 from pyspark_ledger.ledger.settings.setting import MIB
@@ -20,7 +20,6 @@ POLICIES: dict[str, Callable[[CacheLimits], EvictionPolicy]] = {
     "expected-reads-stash": StashPolicy,
     "slowest-reader": SlowestReaderPolicy,
     "segmented": SegmentedPolicy,
-    "lru": LruPolicy,
 }
 
 

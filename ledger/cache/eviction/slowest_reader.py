@@ -4,14 +4,9 @@ Ranges are evicted by age and by size, the oldest first. In addition, after each
 entries that all active readers have passed. A reader passes an entry by reading it. With the setting
 `cacheEvictionByMarkDeletedPosition` a reader passes an entry by acknowledging it.
 
-A reader's backlog is the number of entries that it has not read. A reader with a backlog above
-`managedLedgerCursorBackloggedThreshold` is not active: entries do not stay cached for it. Entries that a reader reads
-from storage are cached only in unused memory. Exception: they are always cached if both of these conditions are true:
-
-- Its backlog is at least `managedLedgerMinimumBacklogEntriesForCaching`.
-- At least `managedLedgerMinimumBacklogCursorsForCaching` other readers are near it. Near means that the backlogs differ
-  by at most `managedLedgerMaxBacklogBetweenCursorsForCaching` entries. If the minimum of other readers is 0, this
-  condition is never true.
+A reader's backlog is the number of entries that it has not read. A reader with a backlog above 1,000 entries, which is
+Pulsar's default, is not active: entries do not stay cached for it. Entries that a reader reads from storage are cached
+only in unused memory.
 """
 
 from __future__ import annotations
@@ -21,29 +16,19 @@ from pyspark_ledger.ledger.cache.expected_reads import LedgerReaders
 from pyspark_ledger.ledger.cache.range_cache import CachedRange
 from pyspark_ledger.ledger.position import Position
 
+_BACKLOG_MAX = 1_000
+
 
 class SlowestReaderPolicy(QueuePolicy):
     """Policy of Pulsar before PIP-430, implemented with the queue of PIP-430."""
 
-    def admits(self, wanted: WantedRead) -> bool:
-        """Return whether the reader has a large backlog, and enough other readers are near it."""
-        least = self.settings.managedLedgerMinimumBacklogCursorsForCaching
-        if least < 1:
-            return False
-        behind = wanted.readers.backlogs()
-        own = behind.get(wanted.reader)
-        if own is None or own < self.settings.managedLedgerMinimumBacklogEntriesForCaching:
-            return False
-        near = self.settings.managedLedgerMaxBacklogBetweenCursorsForCaching
-        others = sum(abs(backlog - own) <= near for name, backlog in behind.items() if name != wanted.reader)
-        return others >= least
+    def admits(self, _wanted: WantedRead) -> bool:
+        return False
 
     def keeps_from(self, readers: LedgerReaders) -> Position | None:
         """Return the position of the slowest active reader, or None without active readers."""
         behind = readers.backlogs()
-        active = [
-            name for name, backlog in behind.items() if backlog <= self.settings.managedLedgerCursorBackloggedThreshold
-        ]
+        active = [name for name, backlog in behind.items() if backlog <= _BACKLOG_MAX]
         places = [
             readers.place(name, acknowledged=bool(self.settings.cacheEvictionByMarkDeletedPosition)) for name in active
         ]

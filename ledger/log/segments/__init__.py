@@ -1,4 +1,4 @@
-"""Segments of one managed ledger: the open segment, the sealed segments, and the list that the metadata has of them.
+"""Segments of one managed ledger: the sealed segments, and the list that the metadata has of all segments.
 
 `segment_list` opens, seals, offloads and trims. `committed_batches` knows the batches whose runs the segments contain.
 """

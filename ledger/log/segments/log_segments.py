@@ -97,7 +97,7 @@ def row_entries(index: EntryIndex, first: int, end: int, first_row: int) -> int:
 class _Sealed:
     """Shared lists of sealed segments, and their prefix sums. The sum at `i` covers the first `i` segments."""
 
-    def __init__(self, segments: Iterable[LogSegment] = ()) -> None:
+    def __init__(self, segments: Iterable[LogSegment]) -> None:
         self.segments: list[LogSegment] = []
         self.ids: list[int] = []
         self.entries, self.sizes, self.closed = [0], [0], [0]

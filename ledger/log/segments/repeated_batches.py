@@ -92,10 +92,16 @@ def _next(request: CommitRun | CommitRuns, newest: RecordedBatch, target: str) -
     return _new(request, target, recorded.numbering, _by_append(request, _gap(request, newest, target), APPEND))
 
 
-def judge_queued(request: CommitRun, decided: RunOrigin | None, newest: CommittedBatch | None, target: str) -> Verdict:
+def judge_queued(
+    request: CommitRun,
+    decided: RunOrigin | None,
+    newest: CommittedBatch | None,
+    target: str,
+    deleted: DeletedRun | None = None,
+) -> Verdict:
     """Decide about a batch in the write stage. `decided` is the origin of a batch that was judged before."""
     if decided is None:
-        return judge(request, newest, target)
+        return judge(request, newest, target, deleted)
     return Verdict() if is_written(request.batch, decided, newest) else Verdict(decided)
 
 

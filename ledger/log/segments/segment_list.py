@@ -32,7 +32,6 @@ from pyspark_ledger.ledger.log.policy import DURABILITY, LedgerPolicy
 from pyspark_ledger.ledger.log.retention import TrimMark
 from pyspark_ledger.ledger.log.segments.committed_batches import CommittedBatches, recovered_batches
 from pyspark_ledger.ledger.log.segments.log_segments import LogSegment, LogSegments
-from pyspark_ledger.ledger.log.segments.open_segment import OpenSegment
 from pyspark_ledger.ledger.log.segments.segment_rows import local_segment, promoted_record, sealed_record, with_attempt
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot
 from pyspark_ledger.ledger.log.staging.promotion import PromotedSegment
@@ -48,7 +47,7 @@ from pyspark_ledger.ledger.segment.continuation import continue_segment
 from pyspark_ledger.ledger.segment.format import HEADER_BYTES
 from pyspark_ledger.ledger.segment.index import EntryIndex
 from pyspark_ledger.ledger.segment.recovery import RecoveredSegment, recover_segment, seal_recovered
-from pyspark_ledger.ledger.segment.writer import SealedSegment, SegmentWriter, SyncThrough, data_path, index_path
+from pyspark_ledger.ledger.segment.writer import SealedSegment, SegmentWriter, data_path, index_path
 from pyspark_ledger.ledger.tiering.direct_segment import DirectSegment
 from pyspark_ledger.ledger.tiering.offloaded_segment import OffloadedSegment
 from pyspark_ledger.ledger.tiering.offloader import LocalSegment
@@ -88,7 +87,7 @@ class SegmentList:
     @property
     def _is_synced(self) -> bool:
         """Whether entries are synced before they are acknowledged. A sealed segment is always synced."""
-        return self.properties.get(DURABILITY) != "os" or self._context.sync_through is not None
+        return self.properties.get(DURABILITY) != "os" or self._context.durability.in_bucket
 
     @property
     def terminated(self) -> Position | None:
@@ -105,15 +104,15 @@ class SegmentList:
         self.policy = LedgerPolicy.of(self._record.info, *stated, context.settings)
 
     @classmethod
-    def open(cls, name: str, context: LogContext) -> tuple[SegmentList, OpenSegment | None]:
+    def open(cls, name: str, context: LogContext) -> tuple[SegmentList, SegmentWriter | None]:
         """Read the list from the metadata at the first use of a log.
 
         In a store in a bucket, also return the open segment, to which later appends are added. In a local store,
         recover and seal the open segment instead, and return None.
         """
         ledgers = cls(context.metadata.ledger(name), context)
-        if context.sync_through is not None:
-            return ledgers, ledgers._continue_left_open(context.sync_through)
+        if context.durability.in_bucket:
+            return ledgers, ledgers._continue_left_open()
         ledgers._seal_left_open()
         return ledgers, None
 
@@ -128,23 +127,23 @@ class SegmentList:
         ledgers._seal_left_open()
         return ledgers
 
-    def open_next(self, first_row: int) -> OpenSegment:
+    def open_next(self, first_row: int) -> SegmentWriter:
         """Create a segment at the end of the list. On return, the segment is durable and is in the metadata."""
         context, policy = self._context, self.policy
         new_id, self._record = self._record.new_id, replace(self._record, new_id=None)  # an id is used at most once
         ledger_id = self.highest_id = context.metadata.allocate_ledger_id() if new_id is None else new_id
-        writer = SegmentWriter.create(
+        log = SegmentWriter.create(
             context.directory,
             ledger_id,
             store_id=context.store_id,
             block_bytes=policy.block_bytes,
             first_row=first_row,
             sync=self._is_synced,
-            sync_through=context.sync_through,
+            durability=context.durability,
             owner=self.incarnation,
         )
         now = context.clock()
-        log = OpenSegment(writer, now)
+        log.set_created(now)
         listed = LedgerInfo(ledgerId=ledger_id).SerializeToString()
         try:
             self._save(put=[SegmentRecord(ledger_id, policy.block_bytes, first_row, 0, 0, now, info=listed)])
@@ -155,9 +154,11 @@ class SegmentList:
                 log.forget_unacknowledged()
             log.close()
             raise
+        for due_ms in policy.due_times(ledger_id, now):
+            context.due(self.name, due_ms)
         return log
 
-    def seal(self, log: OpenSegment, *, rolls_over: bool = False) -> None:
+    def seal(self, log: SegmentWriter, *, rolls_over: bool = False) -> None:
         """Seal the file. Then record its size and the committed batches. `rolls_over` also allocates the next id."""
         sealed = log.seal()
         self._close(log.ledger_id, sealed, log.index, log.created_ms, rolls_over=rolls_over)
@@ -188,10 +189,10 @@ class SegmentList:
         self.committed.add(batch)
         return CommittedRun(False, batch.first, batch.end, batch.entries, batch.rows)
 
-    def snapshot(self, log: OpenSegment | None) -> LogSnapshot:
+    def snapshot(self, log: SegmentWriter | None) -> LogSnapshot:
         """Return the snapshot that readers see."""
-        segments = self._sealed if log is None else self._sealed.with_open(log.segment())
-        return LogSnapshot(self.name, segments, self.trimmed, self.terminated is not None)
+        segments = self._sealed if log is None else self._sealed.with_open(_open_segment(log))
+        return LogSnapshot(self.name, segments, self.trimmed, self.terminated is not None, self.incarnation)
 
     def local_copies(self) -> list[LogSegment]:
         """Return the offloaded segments that still have a local copy, in order."""
@@ -335,7 +336,7 @@ class SegmentList:
         ledger_id = row.ledger_id
         context = self._context
         # Raises Fenced if another broker took the store over after the list was read. It may be writing to the segment.
-        context.metadata.require_epoch(context.epoch)
+        context.require_ours()
         path = data_path(context.directory, ledger_id)
         if path.exists() and disk.take_from_writer(path, index_path(context.directory, ledger_id)):
             _log.warning("%s is still open in a broker that was replaced: a copy of the file is recovered", path)
@@ -348,14 +349,14 @@ class SegmentList:
             describe=entry_traits,
             synced=self._is_synced,
         )
-        if context.sync_through is not None:
+        if context.durability.in_bucket:
             recovered = recovered.acknowledged_part()  # only acknowledged entries are certainly in the bucket
         self._learn(recovered)
         sealed, index = seal_recovered(recovered), recovered.index
         del recovered  # otherwise the traceback of an error would keep the index file mapped
         self._close(ledger_id, sealed, index, row.created_ms)
 
-    def _continue_left_open(self, sync_through: SyncThrough) -> OpenSegment | None:
+    def _continue_left_open(self) -> SegmentWriter | None:
         """Return the open segment of a store in a bucket. Its file was built from the log in the bucket.
 
         If the segment has no file, it never got an entry. Then it is removed from the list.
@@ -378,8 +379,9 @@ class SegmentList:
             built=True,
         )
         self._learn(recovered)
-        writer = continue_segment(recovered, owner=self.incarnation, sync_through=sync_through)
-        return OpenSegment.continued(writer, row.created_ms)
+        writer = continue_segment(recovered, owner=self.incarnation, durability=context.durability)
+        writer.set_created(row.created_ms)
+        return writer
 
     def _learn(self, recovered: RecoveredSegment) -> None:
         """Record the batches and the sequence ids of a recovered segment in memory."""
@@ -423,7 +425,6 @@ class SegmentList:
         settings = self._context.settings
         return self.deduplication.snapshot(
             inactive_ms=settings.brokerDeduplicationProducerInactivityTimeoutMinutes * 60_000,
-            producers_max=settings.brokerDeduplicationMaxNumberOfProducers,
         )
 
     def _save(
@@ -470,3 +471,10 @@ class SegmentList:
             record.file_bytes - HEADER_BYTES,
             record.row_entries,
         )
+
+
+def _open_segment(log: SegmentWriter) -> LogSegment:
+    """Return the acknowledged entries of the open segment, as readers see them."""
+    index, acknowledged = log.index, log.acknowledged_size
+    entries, first, row_end = index.count, index.first_row, index.row_end
+    return LogSegment(log.ledger_id, entries, first, row_end - first, acknowledged, 0, log.path, lambda: index)

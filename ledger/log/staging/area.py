@@ -9,7 +9,7 @@
 Rules
 - Each attempt of a Spark task writes its own part. The commit contains the number of entries, the length and the
   checksum (CRC32C) of each part. The broker refuses a part that differs in one of these values.
-- A part for a ledger of a local store has the layout of a segment instead (`ledger.transport.part_file`). If the part
+- A part for a ledger of a local store has the layout of a segment instead (`ledger.transport.part_writer`). If the part
   is large, it becomes a segment at the commit, without a copy of its bytes (`ledger.log.staging.promotion`). Then the
   other parts of its batch also become segments, in their order. Consecutive small parts are first joined into one part.
 - After a commit, its parts are deleted at once. Parts that were not committed are deleted when a later batch of the
@@ -33,7 +33,7 @@ from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.log.staging.opened_part import OpenedPart, open_part
 from pyspark_ledger.ledger.message.entry import entry_rows, parse_entry
 from pyspark_ledger.ledger.protocol.commits import CommitRun, PartRun, StagedPart, StagingPlace
-from pyspark_ledger.ledger.transport.part_file import PART_NAME, PartFile
+from pyspark_ledger.ledger.transport.part_writer import PART_NAME, PartWriter
 
 SyncParts = Callable[[Sequence[tuple[str, Path]]], None]
 """Function that makes files durable. Each file is a pair: its name in the store's directory, and its path."""
@@ -106,7 +106,7 @@ class StagingArea:
 
     def _joined(self, parts: Sequence[OpenedPart], run: PartRun) -> list[OpenedPart]:
         """Join small parts into one promotable part. Return an empty list if they have no entry."""
-        with PartFile(self.place(run.query, run.batch), run) as file:
+        with PartWriter.to_file(self.place(run.query, run.batch), run) as file:
             for part in parts:
                 for entry in part.entries:
                     file.write([entry], entry_rows(parse_entry(entry, f"an entry of {part.path}").metadata))

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from pyspark_ledger.ledger.errors import Unavailable
 from pyspark_ledger.ledger.metadata.offload_records import Driver
 from pyspark_ledger.ledger.segment.index import Integers
 
@@ -42,6 +43,10 @@ class StagedObject:
     def entries(self) -> int:
         """The number of entries without the marker."""
         return len(self.lengths) - 1
+
+
+class ObjectsBehind(Unavailable):
+    """The log has listed a higher segment id than a new batch. The objects must be copied, and committed again."""
 
 
 @dataclass(frozen=True, slots=True)

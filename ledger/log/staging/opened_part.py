@@ -1,8 +1,8 @@
 """Staged part, the file that one Spark task wrote for one ledger: its entries, after a check of the file.
 
 A *frame* is an entry with its length and number. A part consists of frames only, or has the layout of a segment file
-(`ledger.transport.part_file`). In segment layout each entry has space before it for its *stamp*: the time at which the
-broker stores the entry, and its row number. A *wide* stamp uses eight bytes for each of the two numbers. Before the
+(`ledger.transport.part_writer`). In segment layout each entry has space before it for its *stamp*: the time at which
+the broker stores the entry, and its row number. A *wide* stamp uses eight bytes for each of the two numbers. Before the
 commit, these numbers have no meaning and are not checked. The last entry is the *marker*, which ends the run of the
 batch.
 
@@ -29,7 +29,7 @@ from pyspark_ledger.ledger.message.entry import STAMP_MAGIC, WIDE_STAMP_BYTES
 from pyspark_ledger.ledger.protocol.commits import StagedPart
 from pyspark_ledger.ledger.segment.format import HEADER_BYTES, parse_header, require_block_bytes
 from pyspark_ledger.ledger.segment.reader import walk_segment
-from pyspark_ledger.ledger.transport.part_file import FRAME, NO_STAMP, entry_head
+from pyspark_ledger.ledger.transport.part_writer import FRAME, NO_STAMP, entry_head
 
 _STAMP_HEAD = len(STAMP_MAGIC) + 4
 

@@ -36,7 +36,7 @@ import numpy as np
 
 from pyspark_ledger.ledger import disk
 from pyspark_ledger.ledger.errors import Corrupt
-from pyspark_ledger.ledger.log.append_queue import CheckedEntry, PendingRun
+from pyspark_ledger.ledger.log.pending import CheckedEntry, PendingRun
 from pyspark_ledger.ledger.log.staging.direct_run import DirectRun
 from pyspark_ledger.ledger.log.staging.opened_part import OpenedPart
 from pyspark_ledger.ledger.message.entry import WIDE_STAMP_BYTES, BrokerStamp, wide_stamp

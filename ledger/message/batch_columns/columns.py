@@ -23,7 +23,7 @@ from pyspark_ledger.ledger.message.batch_columns.even_batches import EvenBatches
 from pyspark_ledger.ledger.message.batch_columns.scanner import ROOM, Integers, MessagePlaces, pairs, walk
 from pyspark_ledger.ledger.message.byte_ranges import Bytes, cut
 from pyspark_ledger.ledger.message.compression import NONE, UNCOMPRESSED_BYTES_MAX, decompress
-from pyspark_ledger.ledger.message.entry import ParsedEntry, is_arrow, is_marker
+from pyspark_ledger.ledger.message.entry import ParsedEntry, foreign_format, is_arrow, is_marker
 
 _NO_PAIRS = pa.array([], pa.string()), pa.array([], pa.string())
 
@@ -76,12 +76,9 @@ def may_be_columns(entry: ParsedEntry) -> bool:
         and metadata.num_chunks_from_msg <= 1
         and not is_marker(metadata)
         and not is_arrow(metadata)
-        and _is_text(metadata.producer_name)
+        and not foreign_format(metadata)
+        and isinstance(metadata.producer_name, str)  # Protobuf's runtime returns invalid UTF-8 as bytes
     )
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)  # Protobuf's runtime returns invalid UTF-8 as bytes
 
 
 def columns_of(entries: Sequence[ParsedEntry]) -> tuple[MessageColumns | None, list[bool]]:

@@ -75,14 +75,10 @@ def require_message(message: OutgoingMessage) -> int:
     require_sequence_id(message.sequence_id)
     most = entry_bytes_most(0 if value is None else len(value), 0 if key is None else len(key))
     if message.ordering_key is not None:
-        most += _require_ordering_key(message.ordering_key)
+        if not isinstance(message.ordering_key, bytes):
+            raise Refused(f"a message's ordering key is {type(message.ordering_key).__name__}, expected bytes or None")
+        most += len(message.ordering_key)
     return most + _require_properties(message.properties) if message.properties else most
-
-
-def _require_ordering_key(key: object) -> int:
-    if not isinstance(key, bytes):
-        raise Refused(f"a message's ordering key is {type(key).__name__}, expected bytes or None")
-    return len(key)
 
 
 def _require_properties(properties: object) -> int:

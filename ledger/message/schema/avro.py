@@ -314,7 +314,7 @@ class AvroCodec:
     because the schemas are not compared.
     """
 
-    def __init__(self, writer: AvroType, reader: AvroType, where: str, *, resolves: bool = True) -> None:
+    def __init__(self, writer: AvroType, reader: AvroType, where: str, *, resolves: bool) -> None:
         fastavro = require_fastavro(where)
         self.type = reader.column
         self._decoded = reader.decoded

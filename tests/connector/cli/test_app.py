@@ -22,7 +22,7 @@ from pyspark_ledger.ledger.protocol.cursors import AcquireLease, MarkDelete, Ope
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.store.store import Store
 from tests.rigs.broker_process import kill_broker
-from tests.rigs.command import run, run_json
+from tests.rigs.command import dumped, dumped_json, run, run_json
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "pulsar"
 
@@ -44,8 +44,8 @@ def test_what_the_cache_holds_is_shown(store: Path) -> None:
     run("create", "orders")
     run("append", "orders", "a", "b")
     with_reader = connect(store).client
-    with_reader.open_cursor(OpenCursor("orders", "billing", EARLIEST))
-    with_reader.call("lease.acquire", AcquireLease("orders", "billing", "elsewhere/1/1", 60_000))
+    with_reader.ask(OpenCursor("orders", "billing", EARLIEST))
+    with_reader.ask(AcquireLease("orders", "billing", "elsewhere/1/1", 60_000))
     assert run_json("describe", "orders", "--cache")["policy"] == "cursor-distance"
     shown = run("describe", "orders", "--cache")
     for source in (
@@ -105,7 +105,7 @@ def test_describe_says_why_a_last_batch_may_be_left(store: Path) -> None:
     ledger.cursor("mine")
     assert "not acknowledged" not in run("describe", "orders"), "no query of Spark's"
     cursor, start = ledger.cursor("billing"), ledger.end().start
-    ledger.client.mark_delete(MarkDelete(ledger.name, "billing", start, replay_floor=start))
+    ledger.client.ask(MarkDelete(ledger.name, "billing", start, replay_floor=start))
     assert "billing: 2 rows not acknowledged" in run("describe", "orders")
     cursor.acknowledge(ledger.end().end)
     assert "not acknowledged" not in run("describe", "orders")
@@ -194,28 +194,28 @@ def test_the_records_of_a_store_are_dumped_as_pulsar_holds_them(store: Path) -> 
     run("append", "orders", "a", "b", "c")
     run("cursor", "create", "orders", "billing", "--start", "latest")
     described = run_json("describe", "orders")
-    info = run_json("dump", "record", "orders")
+    info = dumped_json("record", "orders")
     assert [int(part["ledgerId"]) for part in info["ledgerInfo"]] == [p["ledger_id"] for p in described["segments"]]
     assert info["ledgerInfo"][0]["entries"] == "2"
-    cursor = run_json("dump", "record", "orders", "--cursor", "billing")
+    cursor = dumped_json("record", "orders", "--cursor", "billing")
     end = described["end"]
     found = [int(cursor["record"][name]) for name in ("markDeleteLedgerId", "markDeleteEntryId")]
     assert found == [end[0], end[1] - 1], "the last acknowledged entry, as Pulsar writes it"
-    assert "Did you mean 'billing'" in run("dump", "record", "orders", "--cursor", "biling", status=1)
-    assert "LEDGER_NOT_FOUND" in run("dump", "record", "nothing", status=1)
+    assert "Did you mean 'billing'" in dumped("record", "orders", "--cursor", "biling", status=1)
+    assert "LEDGER_NOT_FOUND" in dumped("record", "nothing", status=1)
 
 
 def test_settings_are_shown_changed_and_taken_back(store: Path) -> None:
     run("append", "orders", "a")
     listed = {state["name"]: state for state in run_json("settings", "list")}
-    assert listed["maxWaitMillis"]["value"] == 60_000
-    assert "maxWaitMillis" in run("settings", "list")
-    assert run_json("settings", "set", "maxWaitMillis", "5")["changed"]
-    assert "maxWaitMillis = 60000 milliseconds" in run("settings", "reset", "maxWaitMillis")
-    assert "Did you mean 'maxWaitMillis'?" in run("settings", "set", "maxWaitMilis", "5", status=1)
+    assert listed["metricsLedgersMax"]["value"] == 1_000
+    assert "logFormat" in run("settings", "list")
+    assert run_json("settings", "set", "metricsLedgersMax", "5")["changed"]
+    assert "metricsLedgersMax = 1000 ledgers" in run("settings", "reset", "metricsLedgersMax")
+    assert "Did you mean 'metricsLedgersMax'?" in run("settings", "set", "metricsLedgerMax", "5", status=1)
     assert "restart" in run("settings", "set", "ledgerBlockSizeBytes", "5242880", status=1)
-    assert "expected a whole number" in run("settings", "set", "maxWaitMillis", "9" * 5000, status=1)
-    assert "0 to 100000 milliseconds" in run("settings", "set", "maxWaitMillis", "9" * 20, status=1)
+    assert "expected a whole number" in run("settings", "set", "metricsLedgersMax", "9" * 5000, status=1)
+    assert "0 to 100000 ledgers" in run("settings", "set", "metricsLedgersMax", "9" * 20, status=1)
 
 
 @pytest.mark.broker_process
@@ -283,6 +283,7 @@ def test_what_is_appended_need_not_be_text(store: Path) -> None:
 
 
 @pytest.mark.broker_process
+@pytest.mark.thorough
 def test_a_damaged_ledger_hides_no_other_and_can_be_given_up(store: Path) -> None:
     run("append", "orders", "a")
     (segment,) = run_json("describe", "orders")["segments"]
@@ -315,24 +316,24 @@ def test_files_of_a_real_pulsar_are_dumped() -> None:
         path for path in (FIXTURES / "02-lz4" / "objects").iterdir() if "-ledger-" in path.name and path.suffix == ""
     )
     data = data.with_name(data.name.removesuffix("-index"))
-    rows = run_json("dump", "segment", str(data))
+    rows = dumped_json("segment", str(data))
     assert {row["kind"] for row in rows} == {"batch"}
-    first = run_json("dump", "entry", str(data), "0")
+    first = dumped_json("entry", str(data), "0")
     assert first["metadata"]["numMessagesInBatch"] == rows[0]["rows"]
-    index = run_json("dump", "index", f"{data}-index")
+    index = dumped_json("index", f"{data}-index")
     assert index["managedLedger"] == "public/fx/persistent/02-lz4"
     assert index["entries"] == len(rows)
-    ledgers = run_json("dump", "metadata", str(FIXTURES / "02-lz4" / "managed-ledger-info.bin"))["ledgerInfo"]
+    ledgers = dumped_json("metadata", str(FIXTURES / "02-lz4" / "managed-ledger-info.bin"))["ledgerInfo"]
     assert len(ledgers) > 1
     cursor = next((FIXTURES / "cur-holes-lz4").glob("*.cursor-info.live.bin"))
-    assert "cursorsLedgerId" in run_json("dump", "metadata", "--cursor", str(cursor))
+    assert "cursorsLedgerId" in dumped_json("metadata", "--cursor", str(cursor))
 
 
 def test_a_file_that_is_none_of_these_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"nonsense" * 100)
-    assert "LEDGER_CORRUPT" in run("dump", "segment", str(tmp_path / "x"), status=1)
-    assert "LEDGER_CORRUPT" in run("dump", "index", str(tmp_path / "x"), status=1)
-    assert "cannot be read" in run("dump", "segment", str(tmp_path / "y"), status=1)
+    assert "LEDGER_CORRUPT" in dumped("segment", str(tmp_path / "x"), status=1)
+    assert "LEDGER_CORRUPT" in dumped("index", str(tmp_path / "x"), status=1)
+    assert "cannot be read" in dumped("segment", str(tmp_path / "y"), status=1)
 
 
 def test_hostile_names_are_one_line_with_their_code_points(store: Path) -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.times import iso_text
-from tests.rigs.command import run, run_json
+from tests.rigs.bucket import kafka_batch
+from tests.rigs.command import dumped, dumped_json, run, run_json
 
 
 @pytest.fixture
@@ -37,9 +38,22 @@ def test_commands_take_and_print_times_that_a_person_reads(store: Path) -> None:
         assert f"last append: {shown(published)}" in said
         assert f"sealed {shown(sealed)}" in said
     segment = str(store / "ledgers" / f"{start[0]}.ledger")
-    assert f"brokerTime={at}" in run("dump", "segment", segment)
-    assert f"brokerTime={published}" in run("dump", "segment", segment, "--epoch-ms")
-    assert run_json("dump", "segment", segment)[0]["brokerTime"] == published
+    assert f"brokerTime={at}" in dumped("segment", segment)
+    assert f"brokerTime={published}" in dumped("segment", segment, "--epoch-ms")
+    assert dumped_json("segment", segment)[0]["brokerTime"] == published
+
+
+def test_record_batches_of_kafka_are_described_and_end_a_tail(store: Path) -> None:
+    topic = connect(store).ledger("topic")
+    with topic.producer() as producer:
+        producer.send(b"first").result()
+    with topic.client.producer(topic.name) as producer:
+        producer.append(kafka_batch(1, num_messages_in_batch=3)).result()
+    described = run_json("describe", "topic")
+    assert (described["entries"], described["rows"]) == (2, 4)
+    said = run("tail", "topic", "--start", "earliest", "--wait-ms", "0", status=1)
+    assert "stored by KoP with entry.format=kafka" in said
+    assert "Read the topic with a Kafka client" in said
 
 
 def test_a_ledger_is_described_with_the_types_of_its_columns(store: Path) -> None:

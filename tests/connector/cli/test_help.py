@@ -25,8 +25,8 @@ from tests.rigs.moving_store import reserved
 
 __all__ = ["store"]
 ROOT = Path(__file__).resolve().parents[3]
-# They serve, start a JVM, or read files of a Pulsar cluster.
-PARSED = ("serve", "publish", "doctor", "dump index", "dump metadata")
+# They serve, start a JVM, or read a checkpoint of Spark.
+PARSED = ("serve", "publish", "doctor", "cursor show")
 
 
 def commands() -> Iterator[tuple[str, typer.models.CommandInfo]]:
@@ -80,6 +80,7 @@ def _matching(word: str) -> list[str]:
     return sorted(str(path) for path in Path(word).parent.glob(Path(word).name))
 
 
+@pytest.mark.thorough
 def test_a_shell_completes_the_names_of_commands() -> None:
     command = [sys.executable, "-c", "from pyspark_ledger.connector.cli.app import app; app(prog_name='ledger')"]
     asked = {"_LEDGER_COMPLETE": "complete_bash", "COMP_WORDS": "ledger cursor de", "COMP_CWORD": "2"}
@@ -106,3 +107,12 @@ def test_an_exit_code_says_what_happened(
     assert CliRunner().invoke(app, words).exit_code == code
     page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
     assert re.search(rf"^\| {code} \|", page, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("word", "command"), [("ledgers", "list"), ("read", "tail"), ("write", "append"), ("rm", "delete")]
+)
+def test_words_of_other_programs_lead_to_the_command(word: str, command: str) -> None:
+    said = CliRunner().invoke(app, [word, "orders"])
+    assert said.exit_code == 2
+    assert re.search(rf"No such command '{word}'\. Did you mean\s+'{command}'\?", said.output)

@@ -12,6 +12,7 @@ from pyspark_ledger.connector.cli.app import app
 from pyspark_ledger.connector.cli.wording import age_words
 from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.client.client import Client
+from pyspark_ledger.ledger.protocol.request import Request
 from tests.rigs.broker_process import kill_broker
 from tests.rigs.command import run, run_json
 
@@ -40,14 +41,14 @@ def test_the_largest_backlog_is_first_over_all_ledgers(store: Path, monkeypatch:
     for partition in api.ledger("pages").partitions():  # type: ignore[attr-defined]  # it is partitioned
         partition.cursor("billing")
     calls: list[str] = []
-    real = Client.call
+    real = Client.ask
 
-    def counted(client: Client, action: str, *given: object, **named: object) -> object:
-        calls.append(action)
-        return real(client, action, *given, **named)  # type: ignore[arg-type]
+    def counted(client: Client, request: Request[object], **named: object) -> object:
+        calls.append(request.call.name)
+        return real(client, request, **named)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
-        patch.setattr(Client, "call", counted)
+        patch.setattr(Client, "ask", counted)
         found = run_json("lag")
     assert calls.count("survey") == 2, "one for each subscription of the ledger that has the most"
     assert "cursor.describe" not in calls

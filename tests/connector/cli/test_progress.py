@@ -59,12 +59,14 @@ def filled(store: LedgerStore, store_path: Path, tmp_path: Path) -> list[str]:
     return ["--store", str(store_path)]
 
 
+@pytest.mark.thorough
 def test_verify_counts_the_entries_of_all_ledgers_in_a_terminal(filled: list[str]) -> None:
     printed, shown = in_terminal("verify", *filled)
     assert printed == "6 entries verified\n"
     assert re.search(r"verify .*6 of 6 entries, orders", shown)
 
 
+@pytest.mark.thorough
 def test_offload_counts_bytes_in_a_terminal(filled: list[str]) -> None:
     printed, shown = in_terminal("offload", "orders", *filled)
     assert printed.startswith("public/default/persistent/orders: done; 3 segments in this run")
@@ -72,6 +74,7 @@ def test_offload_counts_bytes_in_a_terminal(filled: list[str]) -> None:
 
 
 @pytest.mark.parametrize("words", [["verify"], ["offload", "orders"]])
+@pytest.mark.thorough
 def test_a_pipe_and_json_get_no_bar(filled: list[str], words: list[str]) -> None:
     printed, shown = piped(*words, *filled)
     assert shown == ""

@@ -73,7 +73,7 @@ def test_packages_are_those_of_both() -> None:
     spark, delta = ".".join(version("pyspark").split(".")[:2]), version("delta-spark")
     assert both["spark.jars.packages"] == f"io.delta:delta-spark_{spark}_2.13:{delta},a:b:1"
     assert both["spark.master"] == "local[1]"
-    assert with_packages({}, {"x": 1}) == {"x": 1}
+    assert with_packages({}, {"x": "1"}) == {"x": "1"}
     assert s3a_settings()["spark.jars.packages"].startswith("org.apache.hadoop:hadoop-aws:3.")
 
 

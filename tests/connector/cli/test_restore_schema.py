@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_ledger.ledger.api.schemas import registered_rows
-from pyspark_ledger.ledger.api.store import LedgerStore, connect, open_read_only
+from pyspark_ledger.ledger.api.store import LedgerStore, connect
 from pyspark_ledger.ledger.client.connect import stop_broker
 from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.errors import Corrupt, Refused
@@ -19,6 +19,7 @@ from pyspark_ledger.ledger.names import canonical_name
 from pyspark_ledger.ledger.protocol.actions import RegisterSchema
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.store.store import Store
+from pyspark_ledger.offload.home_view import open_read_only
 from tests.rigs.broker_thread import store
 from tests.rigs.command import run
 
@@ -45,6 +46,7 @@ def damaged(store: Path, monkeypatch: pytest.MonkeyPatch) -> LedgerStore:
 
 
 @pytest.mark.broker_process
+@pytest.mark.thorough
 def test_readers_and_writers_go_on_after_the_hint(damaged: LedgerStore, store: Path) -> None:
     columns, first = damaged.ledger("columns"), damaged.ledger("first")
     for use in (
@@ -52,7 +54,7 @@ def test_readers_and_writers_go_on_after_the_hint(damaged: LedgerStore, store: P
         columns.schema,
         lambda: first.append(ROWS),
         lambda: open_read_only(store).ledger("columns").schema(),
-        lambda: registered_rows(damaged.client, canonical_name("values")),
+        lambda: registered_rows(damaged.client.ask, canonical_name("values")),
     ):
         with pytest.raises(Corrupt, match=r"the newest schema of ledger .* is unreadable") as failed:
             use()
@@ -69,7 +71,7 @@ def test_readers_and_writers_go_on_after_the_hint(damaged: LedgerStore, store: P
     first.append(ROWS)
     for ledger in (columns, first, damaged.ledger("mixed")):
         assert ledger.read().to_pylist() == ROWS
-    _, values = registered_rows(damaged.client, canonical_name("values"))
+    _, values = registered_rows(damaged.client.ask, canonical_name("values"))
     assert values is not None
     assert values.newest == 0
 
@@ -79,5 +81,5 @@ def test_a_client_registers_no_such_bytes(store: Path) -> None:
     ledger.append(ROWS)
     for body in BAD.values():
         with pytest.raises(Refused, match=r"schema|other kind"):
-            ledger.client.call("schema.register", RegisterSchema(ledger.name, body, 0))
+            ledger.client.ask(RegisterSchema(ledger.name, body, 0))
     assert ledger.read().to_pylist() == ROWS

@@ -35,8 +35,9 @@ def test_the_error_of_a_copy_names_three_commands_that_exist(store: Path) -> Non
 
 
 def test_take_over_without_a_word_names_the_three_words() -> None:
-    said = run("serve", "--take-over", "--store", "here", status=2)
-    assert all(f"'{word}'" in said for word in OwnerChange)
+    for words in (["--take-over", "--store", "here"], ["--store", "here", "--take-over"]):
+        said = run("serve", *words, status=2)
+        assert all(f"'{word}'" in said for word in OwnerChange)
 
 
 def test_adopt_asks_before_it_owns_the_objects(store: Path) -> None:

@@ -102,6 +102,7 @@ def ledger_command(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=100, check=False)
 
 
+@pytest.mark.thorough
 def test_one_view_without_a_terminal_is_plain(store: LedgerStore, store_path: Path) -> None:
     store.create("orders").append(rows(7))
     store.ledger("orders").cursor("billing")
@@ -116,6 +117,7 @@ def test_one_view_without_a_terminal_is_plain(store: LedgerStore, store_path: Pa
     assert msgspec.json.decode(once.stdout)["cursors"][0]["cursor"]["backlog_rows"] == 7
 
 
+@pytest.mark.thorough
 def test_json_of_a_live_view_is_refused(store: LedgerStore, store_path: Path) -> None:
     done = ledger_command("top", "--store", str(store_path), "--output", "json")
     assert (done.returncode, "--once" in done.stderr) == (1, True)
@@ -169,6 +171,7 @@ def terminal(*arguments: str) -> Iterator[Terminal]:
         opened.close()
 
 
+@pytest.mark.thorough
 def test_keys_change_the_view_and_the_terminal_is_restored(store: LedgerStore, store_path: Path) -> None:
     store.create("orders").append(rows(7))
     store.create("clicks").append(rows(2))
@@ -193,6 +196,7 @@ def test_keys_change_the_view_and_the_terminal_is_restored(store: LedgerStore, s
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.thorough
 def test_a_signal_restores_the_terminal(store: LedgerStore, store_path: Path, number: int) -> None:
     store.create("orders")
     with terminal("--store", str(store_path)) as shown:

@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pyspark_ledger.connector.cli.app import app
-from pyspark_ledger.connector.doctor import tested_versions
+from pyspark_ledger.connector.doctor import checks, tested_versions
 from pyspark_ledger.connector.doctor.checks import (
     SparkEnvironment,
     check_delta_version,
@@ -31,6 +31,26 @@ from pyspark_ledger.ledger.api.store import connect
 
 pytestmark = pytest.mark.thorough  # a check starts interpreters, and some start Spark
 ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(scope="module")
+def starts() -> dict[tuple, WorkerStart]:
+    return {}
+
+
+@pytest.fixture(autouse=True)
+def one_start_for_each_environment(starts: dict[tuple, WorkerStart], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start a worker, a second of CPU, once for each interpreter and its variables. Files in its folder may count."""
+
+    def started(python: str, directory: Path, environ: dict[str, str]) -> WorkerStart:
+        if any(directory.iterdir()):
+            return timed_start(python, directory, environ)
+        key = python, *sorted(item for item in environ.items() if item[0] != "PYTEST_CURRENT_TEST")
+        if key not in starts:
+            starts[key] = timed_start(python, directory, environ)
+        return starts[key]
+
+    monkeypatch.setattr(checks, "timed_start", started)
 
 
 def examined(directory: Path, store: str | None = None, conf: dict | None = None, **environ: str) -> list[Diagnosis]:

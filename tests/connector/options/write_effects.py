@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark_ledger.connector.schema import spark_schema
 from pyspark_ledger.connector.write import acknowledge, commit, writers
 from pyspark_ledger.ledger.position import EARLIEST
-from pyspark_ledger.ledger.protocol.cursors import NameCursor, OpenCursor
+from pyspark_ledger.ledger.protocol.cursors import DescribeCursor, OpenCursor
 from tests.rigs.data_source import Given, OptionDrive, OptionDrives, World, said
 
 ROWS = [{"n": number, "s": f"r{number}"} for number in range(100)]
@@ -82,7 +82,7 @@ def said_of_rows(world: World, given: Given) -> object:
     world.stream({"subscription": "billing", "ackMode": "explicit", "startingPosition": "earliest"})
     places = world.places_of_rows()
     result = said(lambda: world.write(places, given))
-    state = world.broker.store.cursors.describe(NameCursor(log.name, "billing"))
+    state = world.broker.store.cursors.describe(DescribeCursor(log.name, "billing"))
     return result, state.next_position.entry_id
 
 

@@ -9,7 +9,7 @@ import pytest
 from pyspark_ledger.connector.publish.reports import PublishReports
 from pyspark_ledger.connector.publish.segments import StoreSegments
 from pyspark_ledger.ledger.api.store import connect
-from pyspark_ledger.ledger.protocol.metrics import AskMetrics, BrokerMetrics, PublishCounts
+from pyspark_ledger.ledger.protocol.metrics import AskMetrics, PublishCounts
 from tests.rigs.broker_process import kill_all
 
 
@@ -24,7 +24,7 @@ def test_reports_reach_the_broker_and_their_loss_is_no_error(store: Path, caplog
     reports = PublishReports(source)
     reports.published(log.name, log.segments[0], 1500)
     reports.failed(log.name)
-    metrics: BrokerMetrics = api.client.call("metrics", AskMetrics())
+    metrics = api.client.ask(AskMetrics())
     (found,) = metrics.ledgers
     assert found.published == PublishCounts(1, 2, log.segments[0].size_bytes, 1)
     assert metrics.publish_latency.total == 1.5

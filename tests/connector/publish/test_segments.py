@@ -43,7 +43,8 @@ def test_what_is_gone_and_what_is_wrong(store: Path) -> None:
     (log,) = source.logs()
     first, second, third = (one.ledger_id for one in log.segments)
     orders.set_policy(retentionTimeInMinutes=0, retentionSizeInMB=0)
-    assert orders.trim().ledgers == [first, second, third]
+    orders.trim()  # the broker's own check of retention may be first
+    assert {segment.ledger_id for segment in orders.describe().segments}.isdisjoint({first, second, third})
     source.require_whole(log, NO_SEGMENT)
     with pytest.raises(DataLoss, match="retention deleted"):
         source.require_whole(log, first)

@@ -56,6 +56,7 @@ def free(place: Path) -> bool:
     return True
 
 
+@pytest.mark.thorough
 def test_processes_take_turns(table: Path, tmp_path: Path) -> None:
     count = tmp_path / "count"
     count.write_text("0")

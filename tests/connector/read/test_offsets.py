@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pyspark_ledger.connector.read.offsets import (
     HistoryPin,
     LedgerOffset,
+    OffsetStore,
     StreamOffset,
     batch_ranges,
     require_addressed,
@@ -44,6 +45,12 @@ def test_the_text_is_canonical_and_small() -> None:
     assert json.dumps(at(3, 18).to_json()) == (
         '{"ledgers": {"public/default/persistent/orders": {"entry": 18, "id": "i", "ledger": 3}}, "v": 1}'
     )
+    stored = replace(at(3, 18), store=OffsetStore("0f", "/data/store"))
+    assert json.dumps(stored.to_json()) == (
+        '{"ledgers": {"public/default/persistent/orders": {"entry": 18, "id": "i", "ledger": 3}}, '
+        '"store": {"at": "/data/store", "id": "0f"}, "v": 1}'
+    )
+    assert through_text(moved_to(stored, Position(4, 2))).store == stored.store
     moved = moved_to(at(3, 18, initial=True), Position(4, 2))
     assert list(moved.to_json()) == ["from", "ledgers", "v"]
 
@@ -91,6 +98,8 @@ def test_what_is_not_ours_is_refused_by_name() -> None:
         StreamOffset.from_json({"v": 2})
     with pytest.raises(Corrupt, match="cannot be read"):
         StreamOffset.from_json({"v": 1, "ledgers": {NAME: {"entry": 1}}})
+    with pytest.raises(Corrupt, match="cannot be read"):
+        StreamOffset.from_json({**at(3, 1).to_json(), "store": {"id": "0f"}})
     with pytest.raises(Refused, match=r"orders.*t/n/persistent/other"):
         require_addressed(at(3, 1), [], "t/n/persistent/other")
     with pytest.raises(Corrupt, match="incarnation i and ends in incarnation j"):

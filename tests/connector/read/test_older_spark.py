@@ -44,6 +44,7 @@ def test_limits_apply_to_every_batch(
 
 @pytest.mark.parametrize("subscription", SUBSCRIPTIONS)
 @pytest.mark.parametrize("batches", [0, 1])
+@pytest.mark.thorough
 def test_a_restart_after_any_call_reads_each_row_once(
     store: Path, orders: Ledger, subscription: dict[str, str], batches: int
 ) -> None:

@@ -25,8 +25,9 @@ from pyspark_ledger.ledger.client.client import Client
 from pyspark_ledger.ledger.errors import DataLoss, LedgerError, NotFound, Refused, Unavailable
 from pyspark_ledger.ledger.message.entry import encode_entry
 from pyspark_ledger.ledger.proto.pulsar_messages_pb2 import MessageMetadata
-from pyspark_ledger.ledger.protocol.actions import CreateLedger, Empty
-from pyspark_ledger.ledger.protocol.cursors import NameCursor
+from pyspark_ledger.ledger.protocol.actions import CreateLedger
+from pyspark_ledger.ledger.protocol.cache import AskCache
+from pyspark_ledger.ledger.protocol.cursors import DescribeCursor
 from tests.rigs.broker import halt
 from tests.rigs.stream import append, reader, rows, text
 
@@ -87,7 +88,7 @@ def test_a_subscription_keeps_its_place_without_a_checkpoint(store: Path, orders
     stream = reader(store, subscription="billing", startingPosition="earliest")
     start = text(stream.initialOffset())
     # Not `orders.cursor()`, which would create the cursor.
-    known = orders.client.call("cursor.describe", NameCursor(orders.name, "billing"))
+    known = orders.client.ask(DescribeCursor(orders.name, "billing"))
     assert known.next_position == orders.end().start
     end = text(stream.latestOffset(start, ALL))
     assert orders.cursor("billing").state().backlog_rows == 10
@@ -197,12 +198,12 @@ def test_what_is_planned_is_read_ahead_before_a_task_asks(
     start = text(stream.initialOffset())
     end = text(stream.latestOffset(start, ALL))
     client, until = connect(store).client, time.monotonic() + 60
-    while client.call("cache", Empty()).entries < 10:
+    while client.ask(AskCache()).entries < 10:
         assert time.monotonic() < until
         time.sleep(0.01)
-    assert client.call("cache", Empty()).misses == 0
+    assert client.ask(AskCache()).misses == 0
     assert rows(stream, start, end) == list(range(10))
-    counted = client.call("cache", Empty())
+    counted = client.ask(AskCache())
     assert (counted.misses, counted.hits, counted.mapped_entries) == (10, 0, 10)
     stream.stop()
 
@@ -239,7 +240,7 @@ def test_a_broker_that_hangs_ends_the_query_in_time(
     with monkeypatch.context() as short:
         # The defaults are two minutes for the call, half a minute to find another broker, and half a minute for
         # both.
-        short.setitem(Client.call.__kwdefaults__, "attempt_seconds", 0.3)
+        short.setitem(Client.ask.__kwdefaults__, "attempt_seconds", 0.3)
         short.setattr(connection.client, "revive", None)
         short.setattr(connection, "_deadline_ms", 300)
         halt(broker)
@@ -315,7 +316,7 @@ def test_a_missing_ledger_is_named_or_waited_for(store: Path, orders: Ledger) ->
 def test_a_ledger_that_is_waited_for_comes(store: Path, orders: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """The read waits for a ledger that exists without columns, until it has rows."""
     steps = [
-        lambda: orders.client.create(CreateLedger("new")),
+        lambda: orders.client.ask(CreateLedger("new")),
         lambda: append(connect(store).ledger("new"), 0, 3),
     ]
     monkeypatch.setattr("pyspark_ledger.connector.read.ledger.scan.pause", lambda _ms: steps.pop(0)())
@@ -334,9 +335,9 @@ def test_queries_without_a_subscription_share_what_they_read(store: Path, orders
         batches.append((start, text(stream.latestOffset(start, ALL))))
     for stream, (start, end) in zip(streams, batches, strict=True):
         assert rows(stream, start, end) == list(range(10))
-    counted = orders.client.call("cache", Empty())
+    counted = orders.client.ask(AskCache())
     assert (counted.misses, counted.hits) == (10, 10)
     assert len(counted.ledgers[0].readers) == 2
     streams[0].stop()
-    assert len(orders.client.call("cache", Empty()).ledgers[0].readers) == 1
+    assert len(orders.client.ask(AskCache()).ledgers[0].readers) == 1
     stopped(streams[1])

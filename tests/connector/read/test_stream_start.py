@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark_ledger.ledger.api.ledger import Ledger
 from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.position import Position
-from pyspark_ledger.ledger.protocol.cursors import CursorState, NameCursor
+from pyspark_ledger.ledger.protocol.cursors import DescribeCursor
 from tests.rigs.stream import append, reader, rows, text
 
 ALL = ReadAllAvailable()
@@ -22,7 +22,7 @@ FROM_CHECKPOINT = "the query continues from its checkpoint: option startingPosit
 
 def placed(ledger: Ledger, subscription: str) -> Position:
     """Return the state of a cursor. Raises NotFound, whereas `ledger.cursor()` would create the cursor."""
-    found: CursorState = ledger.client.call("cursor.describe", NameCursor(ledger.name, subscription))
+    found = ledger.client.ask(DescribeCursor(ledger.name, subscription))
     return found.next_position
 
 
@@ -79,7 +79,25 @@ def test_a_starting_option_that_a_checkpoint_overrules_is_said_once(
         assert rows(again, at, end) == [number]
         at = end
     again.stop()
-    assert ignored(caplog) == said
+    # The batch that is repeated begins at the start that the option gave.
+    assert ignored(caplog) == ([] if first_call == "partitions" else said)
+
+
+def test_a_starting_option_that_gives_the_checkpoints_position_is_no_news(
+    store: Path, orders: Ledger, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = reader(store, startingPosition="earliest")
+    start = text(stream.initialOffset())
+    at = text(stream.latestOffset(start, ALL))
+    stream.stop()
+    for options, offset in (
+        ({"startingPosition": "earliest"}, start),
+        ({"startingPosition": str(orders.end().end)}, at),
+    ):
+        again = reader(store, **options)
+        again.latestOffset(offset, ALL)
+        again.stop()
+    assert ignored(caplog) == []
 
 
 def test_a_starting_option_that_a_subscription_overrules_is_said_once(

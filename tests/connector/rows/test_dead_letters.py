@@ -86,6 +86,7 @@ def test_rows_go_on_and_the_rest_is_kept_with_reason_and_place(place: Path, api:
     assert "2 bytes" in said["ledger.reason"] or "8" in said["ledger.reason"]
 
 
+@pytest.mark.thorough
 def test_attempts_that_end_early_or_run_side_by_side_leave_each_once(place: Path, api: LedgerStore) -> None:
     reader = stream(place, "attempts")
     parts = planned(reader)

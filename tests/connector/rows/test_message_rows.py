@@ -197,6 +197,7 @@ def test_long_reads_come_in_parts() -> None:
     st.integers(0, 7),
     st.integers(0, 40),
 )
+@pytest.mark.thorough
 def test_messages_of_one_size_or_several_are_the_same_both_ways(
     sizes: list[list[int]], last: list[int], stated_more: int, flipped: int
 ) -> None:

@@ -13,14 +13,15 @@ from pyspark_ledger.connector.read.offsets import LedgerRange
 from pyspark_ledger.connector.rows.shape import RowOptions, row_shape
 from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.position import EARLIEST, PositionRange
-from pyspark_ledger.ledger.protocol.actions import CreateLedger
+from pyspark_ledger.ledger.protocol.actions import AskEnd, CreateLedger
+from pyspark_ledger.ledger.protocol.reads import SplitRequest
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 def test_large_messages_are_rows_wherever_the_log_is_cut(store: Path, compression: str) -> None:
     api = connect(store)
     name = "public/default/persistent/large"
-    api.client.call("create", CreateLedger(name, max_entries_per_ledger=3))
+    api.client.ask(CreateLedger(name, max_entries_per_ledger=3))
     sizes = [3000, 10, 999, 1001, 1000, 0, 4500]
     sent = [random.Random(size).randbytes(size) for size in sizes]
     with api.ledger("large").producer(
@@ -28,7 +29,7 @@ def test_large_messages_are_rows_wherever_the_log_is_cut(store: Path, compressio
     ) as producer:
         for value in sent:
             producer.send(value, key=f"k{len(value)}")
-    end = api.client.end(name)
+    end = api.client.ask(AskEnd(name))
     shape = row_shape(None, None, RowOptions(include_metadata=True), name)
     source = ReadSource.of(api.client, shape)
 
@@ -39,6 +40,6 @@ def test_large_messages_are_rows_wherever_the_log_is_cut(store: Path, compressio
 
     wanted = [(value, f"k{len(value)}") for value in sent]
     assert read(PositionRange(EARLIEST, end.end)) == wanted
-    cuts = [part.range for part in api.client.split(name, PositionRange(EARLIEST, end.end), 1, 1000)]
+    cuts = [part.range for part in api.client.ask(SplitRequest(name, PositionRange(EARLIEST, end.end), 1, 1000)).parts]
     assert len(cuts) > len(sizes)
     assert [row for cut in cuts for row in read(cut)] == wanted

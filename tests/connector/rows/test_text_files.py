@@ -5,6 +5,7 @@ broker.
 from __future__ import annotations
 
 import datetime as dt
+import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -52,6 +53,13 @@ def test_rows_have_the_types_of_the_ledger(text: RowText) -> None:
         {"id": 2, "item": None, **nothing},
         {"id": 3, "item": "", **nothing},
     ]
+
+
+@pytest.mark.parametrize(("data", "line"), [(b"null", 1), (b'\n null\n{"a": 1}\n', 2), (b'{"a": 1}\r\nnull\r\n', 2)])
+def test_a_line_of_null_is_refused_by_its_number(data: bytes, line: int) -> None:
+    with pytest.raises(Refused, match=rf"line {line} of a.jsonl is null, expected a JSON object"):
+        parse_rows(jsonl(data), None)
+    assert parse_rows(jsonl(b'{"a": null,"b":"null"}\n'), None).num_rows == 1
 
 
 def test_types_are_inferred_from_the_whole_text() -> None:
@@ -134,8 +142,6 @@ def test_texts_are_appended_all_or_none(store: Path) -> None:
     ):
         with pytest.raises(Refused, match=words):
             append_rows(orders, [first, wrong])
-    with pytest.raises(Refused, match=r"column 'item' of a.csv has no value, so its type is unknown"):
-        append_rows(orders, [csv(b"id,item\n1,\n")])
     assert connect(store).names() == []
     assert append_rows(orders, [first, csv(b"item,id\nsalt,2\n"), jsonl(b'{"id": 3}\n')]) == orders.end().end
     assert orders.read().to_pylist() == [{"id": n, "item": item} for n, item in ((1, "tea"), (2, "salt"), (3, None))]
@@ -146,3 +152,33 @@ def test_texts_are_appended_all_or_none(store: Path) -> None:
     assert append_messages(clicks, [csv(b"k,value\n1,2\n"), csv(b"k,value\n3,4\n")], KeyedColumns("k"))
     assert clicks.read()["value"].to_pylist() == [b"2", b"4"]
     assert append_messages(clicks, [csv(b"k,value\n")], KeyedColumns("k")) is None
+
+
+def test_a_column_without_a_value_gets_the_type_of_a_later_text(store: Path) -> None:
+    def read(name: str) -> list[object]:
+        return [tuple(row.values()) for row in connect(store).ledger(name).read().to_pylist()]
+
+    for name, texts in (
+        ("lines", [csv(b"id,note\n1,\n"), csv(b"note,id\ngift,2\n"), csv(b"id,note\n3,\n")]),
+        (
+            "events",
+            [
+                jsonl(f'{{"id": {n}, "note": {text}}}\n'.encode())
+                for n, text in ((1, "null"), (2, '"gift"'), (3, "null"))
+            ],
+        ),
+    ):
+        wanted = [(1, None), (2, "gift"), (3, None)]
+        append_rows(connect(store).ledger(f"{name}-at-once"), texts)
+        for text in texts:
+            append_rows(connect(store).ledger(name), [text])
+        assert read(f"{name}-at-once") == read(name) == wanted
+    deep = connect(store).ledger("deep")
+    values = [{"l": [], "s": {"n": 1, "x": None}}, {"l": ["a"], "s": {"n": 2, "x": {"y": [1]}}}, {"l": None, "s": None}]
+    empty = connect(store).ledger("empty")
+    for text in (b'{"m": {}}\n', b'{"m": {"k": 1}}\n'):
+        append_rows(empty, [jsonl(text)])
+    assert empty.read().to_pylist() == [{"m": {"k": None}}, {"m": {"k": 1}}]
+    for value in values:
+        append_rows(deep, [jsonl(json.dumps(value).encode() + b"\n")])
+    assert deep.read().to_pylist() == values

@@ -19,8 +19,8 @@ from pyspark_ledger.ledger.api.ledger import Ledger
 from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.clock import monotonic_ms
 from pyspark_ledger.ledger.position import Position
-from pyspark_ledger.ledger.protocol.actions import CreateLedger, Empty
-from pyspark_ledger.ledger.protocol.cache import CacheReads
+from pyspark_ledger.ledger.protocol.actions import CreateLedger
+from pyspark_ledger.ledger.protocol.cache import AskCacheReads, CacheReads
 from tests.rigs.stream import append, reader
 
 NAME = "public/default/persistent/orders"
@@ -83,7 +83,7 @@ def test_another_store_at_the_path_is_left_alone(store: Path, orders: Ledger, ca
 
 def test_a_batch_can_be_repeated_whatever_it_acknowledged_by_itself(store: Path, orders: Ledger) -> None:
     """Batch 0 acknowledges all, the log is trimmed as far as it may be, the process is gone: the same rows again."""
-    connect(store).client.create(CreateLedger("small", max_entries_per_ledger=2))
+    connect(store).client.ask(CreateLedger("small", max_entries_per_ledger=2))
     ledger = connect(store).ledger("small")
     append(ledger, 0, 9)
     source = LedgerSource(
@@ -163,7 +163,7 @@ def test_the_report_says_what_the_cache_did_and_is(store: Path, orders: Ledger) 
     for part in streams[0].partitions(start, source["endOffset"]):
         assert sum(rows.num_rows for rows in streams[0].read(part)) == 10
     until = monotonic_ms() + 20_000
-    while not orders.client.call("cache.reads", Empty()).expected_reads:  # which is looked for once a second
+    while not orders.client.ask(AskCacheReads()).expected_reads:  # which is looked for once a second
         assert monotonic_ms() < until
     cache = batch(streams[0], source["endOffset"])["latestOffset"]["cache"]
     assert (cache["hits"], cache["misses"], cache["inserted"], cache["expectedReads"]) == (0, 10, 10, 10)

@@ -32,12 +32,6 @@ class Builder:
     def __init__(self) -> None:
         self.settings: dict[str, str] = {}
 
-    def appName(self, _: str) -> Self:  # noqa: N802 — Spark's
-        return self
-
-    def master(self, _: str) -> Self:
-        return self
-
     def config(self, name: str, value: str) -> Self:
         self.settings[name] = value
         return self
@@ -46,7 +40,9 @@ class Builder:
         return self
 
 
-def made(monkeypatch: pytest.MonkeyPatch, *, running: bool, conf: dict[str, object]) -> dict[str, str]:
+def made(
+    monkeypatch: pytest.MonkeyPatch, *, running: bool, conf: dict[str, object], submitted: dict[str, str] | None = None
+) -> dict[str, str]:
     class Session:
         builder = Builder()
 
@@ -57,9 +53,10 @@ def made(monkeypatch: pytest.MonkeyPatch, *, running: bool, conf: dict[str, obje
     monkeypatch.setattr("pyspark.sql.SparkSession", Session)
     monkeypatch.setattr(session, "configure_session", configured)
     monkeypatch.setattr(session, "_is_running", lambda: running)
+    monkeypatch.setattr(session, "_submitted", lambda _: submitted or {})
     monkeypatch.setenv("PYSPARK_PYTHON", "python")
     monkeypatch.setenv("PYSPARK_DRIVER_PYTHON", "python")
-    session.local_session("app", conf)
+    session.local_session(None, conf)
     return Session.builder.settings
 
 
@@ -79,11 +76,38 @@ def test_a_session_that_runs_keeps_its_own(monkeypatch: pytest.MonkeyPatch) -> N
     }
 
 
+def test_settings_of_the_submit_stay_unless_the_caller_states_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    stated = {
+        "spark.master": "spark://host:7077",
+        "spark.app.name": "theirs",
+        "spark.sql.session.timeZone": "Asia/Tokyo",
+    }
+    assert made(monkeypatch, running=False, conf={}, submitted=stated) == {
+        setting.name: setting.value for setting in session.SETTINGS
+    }, "the settings of a local session are for one machine"
+    settings = made(monkeypatch, running=False, conf={"spark_master": "local[2]"}, submitted=stated)
+    assert settings.pop("spark.master") == "local[2]"
+    assert settings.keys() & stated.keys() == set()
+    assert settings["spark.sql.shuffle.partitions"] == "8"
+
+
+@pytest.mark.parametrize("variable", ["SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"])
+def test_session_of_a_connect_server_gets_only_the_callers_settings(
+    monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv(variable, "sc://host")
+    assert made(monkeypatch, running=False, conf={"spark_ui_enabled": "true"}) == {"spark.ui.enabled": "true"}
+
+
 def test_new_session_has_every_setting_and_workers_of_this_interpreter(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     settings = made(monkeypatch, running=False, conf={})
-    assert settings == {setting.name: setting.value for setting in (*session.SETTINGS, *session.LOCAL_SETTINGS)}
+    assert settings == {
+        "spark.master": "local[*]",
+        "spark.app.name": "pyspark-ledger",
+        **{setting.name: setting.value for setting in (*session.SETTINGS, *session.LOCAL_SETTINGS)},
+    }
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         assert os.environ[name] == "python", "what is set there stays"
         monkeypatch.delenv(name)
@@ -164,6 +188,7 @@ def test_running_session_gets_runtime_settings_and_prints_the_others(
 
 
 @pytest.mark.usefixtures("no_listener")
+@pytest.mark.thorough
 def test_a_default_of_spark_that_suits_is_not_asked_for(
     spark_session: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -172,6 +197,10 @@ def test_a_default_of_spark_that_suits_is_not_asked_for(
         bare._jsparkSession.sessionState().conf().unsetConf(name)
     assert lines_for(bare, capsys) == {"spark.python.unix.domain.socket.enabled": "true"}
     assert {name: bare.conf.get(name) for name in AT_RUN_TIME} == AT_RUN_TIME
+
+
+def test_sessions_of_the_tests_are_in_the_zone_of_the_suite(spark_session: SparkSession) -> None:
+    assert spark_session.newSession().conf.get("spark.sql.session.timeZone") == os.environ["TZ"]
 
 
 def test_a_running_session_keeps_zone_ansi_and_the_way_to_pandas(spark_session: SparkSession) -> None:
@@ -201,14 +230,37 @@ def test_spark_submit_file_has_the_settings_of_a_new_session() -> None:
 
 @pytest.mark.spark
 @pytest.mark.sessions
-def test_a_new_session_takes_its_default_store(store: Path, tmp_path: Path) -> None:
+def test_a_new_session_takes_its_default_store_and_its_submit(store: Path, tmp_path: Path) -> None:
     """In a process of its own: the session of the tests keeps its default store."""
-    program = (
-        "import sys; from pyspark_ledger import session; spark = session(store=sys.argv[1]); "
-        "spark.range(3).write.format('ledger').mode('append').save('orders'); "
-        "assert not [name for name, _ in spark.sparkContext.getConf().getAll() if 'store' in name]"
-    )
-    command = [sys.executable, "-c", program, str(store)]
-    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    program = """
+import sys
+from pyspark_ledger import session
+spark = session(store=sys.argv[1], spark_sql_ansi_enabled="false")
+spark.range(3).write.format("ledger").mode("append").save("orders")
+conf = dict(spark.sparkContext.getConf().getAll())
+assert not [name for name in conf if "store" in name]
+print(*(f"{name}={conf.get(name)}" for name in sys.argv[2:]), sep="\\n")
+spark.stop()
+again = session("mine")
+print(*(again.conf.get(name) for name in ("spark.app.name", "spark.sql.session.timeZone")))
+"""
+    defaults = tmp_path / "conf" / "spark-defaults.conf"
+    defaults.parent.mkdir()
+    defaults.write_text("spark.sql.shuffle.partitions 3\nspark.sql.ansi.enabled true\n", encoding="utf-8")
+    submit = "--master local[1] --name theirs --conf spark.sql.session.timeZone=Asia/Kolkata pyspark-shell"
+    environment = {**os.environ, "SPARK_CONF_DIR": str(defaults.parent), "PYSPARK_SUBMIT_ARGS": submit}
+    stated = {
+        "spark.master": "local[1]",
+        "spark.app.name": "theirs",
+        "spark.sql.session.timeZone": "Asia/Kolkata",
+        "spark.sql.shuffle.partitions": "3",
+        "spark.sql.ansi.enabled": "false",
+        "spark.ui.enabled": "false",
+    }
+    command = [sys.executable, "-c", program, str(store), *stated]
+    ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
+    printed = ran.stdout.splitlines()
+    assert [line for line in printed if "=" in line] == [f"{name}={value}" for name, value in stated.items()]
+    assert printed[-1].split() == ["mine", "Asia/Kolkata"]
     assert connect(store).ledger("orders").read().num_rows == 3

@@ -103,6 +103,16 @@ def test_rows_given_twice_and_whole_entries_are_acknowledged_once(orders: Ledger
     assert batch_left(cursor) == [0, 2, 3, 8, 9, 10, 11]
 
 
+def test_the_sink_acknowledges_a_message_with_its_last_chunk(empty: Ledger) -> None:
+    with empty.producer("camera", chunk_max_bytes=1024) as producer:
+        producer.send(bytes(3000))
+    work, end = empty.cursor("s"), empty.end().end
+    first, last = ({"ledgerId": end.ledger_id, "entryId": n, "batchIndex": -1} for n in (0, end.entry_id - 1))
+    for place, left in ((first, 1), (last, 0)):
+        say(empty, pa.Table.from_pylist([{"__position": place}], schema=pa.schema([METADATA.field("__position")])))
+        assert work.state().backlog_rows == left == work.read()[0].num_rows
+
+
 def batch_left(cursor: Any) -> list[int]:
     return cursor.read()[0].column("n").to_pylist()
 

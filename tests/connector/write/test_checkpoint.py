@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_ledger.connector.write.checkpoint import Checkpoint, digest_of
-from pyspark_ledger.offload.storage.factory import open_object_store
+from pyspark_ledger.ledger.objects.factory import open_object_store
 from streaming_examples.s3_server import S3Server
 
 OFFSETS = b'v1\n{"batchTimestampMs":1}\n{"ledgers":{"in":7}}\n-'
@@ -68,3 +68,18 @@ def test_a_digest_covers_the_sources_only() -> None:
     assert digest_of(later) == digest_of(OFFSETS) == digest_of(OFFSETS + b"\n")
     assert len({digest_of(OFFSETS), digest_of(moved), digest_of(named)}) == 3
     assert [digest_of(damaged) for damaged in (b"", b"v1", b"v1\n{}", b"v1\n{}\n", b"x\n{}\n7")] == [""] * 5
+
+
+def test_a_digest_leaves_out_the_place_of_the_store() -> None:
+    """Two copies of a checkpoint may reach their store by its directory and by its broker's address."""
+    text = b'v1\n{}\n{"ledgers":{"in":7},"store":{"at":"%s","id":"7"},"v":1}'
+    assert digest_of(text % b"/stores/a") == digest_of(text % b"grpc://host:1")
+    assert digest_of(text % b"/a") != digest_of((text % b"/a").replace(b":7}", b":8}"))
+
+
+def test_a_digest_leaves_out_the_reports_of_ledgers() -> None:
+    first, second = (b'v1\n{"batchTimestampMs":1}\n{"ledgers":{"in":7},"report":{"hits":%d}}' % hits for hits in (1, 2))
+    other = first.replace(b":7", b":8")
+    foreign = [text.replace(b"ledgers", b"topics") for text in (first, second)]
+    assert digest_of(first) == digest_of(second) != digest_of(other)
+    assert digest_of(foreign[0]) != digest_of(foreign[1]), "other sources may read by such a member"

@@ -29,6 +29,7 @@ from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.client.client import Client
 from pyspark_ledger.ledger.errors import LedgerError, Refused
 from pyspark_ledger.ledger.protocol.actions import ChangeSetting
+from pyspark_ledger.ledger.protocol.request import Request
 from tests.rigs import broker_process as fixtures
 
 SCHEMA = StructType().add("n", LongType()).add("s", StringType())
@@ -208,14 +209,14 @@ def test_tasks_of_a_batch_that_is_there_pull_nothing(
         monkeypatch.setattr("pyspark_ledger.connector.write.writers.running_batch", lambda: (QUERY, batch))
         return writer.write(rows)  # type: ignore[return-value]
 
-    call = Client.call
+    ask = Client.ask
 
-    def counting(self: Client, action: str, *given: object, **named: object) -> object:
-        asked.append(action)
-        return call(self, action, *given, **named)  # type: ignore[arg-type]
+    def counting(self: Client, request: Request[object], **named: object) -> object:
+        asked.append(request.call.name)
+        return ask(self, request, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(commit, "_staged", {})
-    monkeypatch.setattr(Client, "call", counting)
+    monkeypatch.setattr(Client, "ask", counting)
     commit_parts(sink, "1", [task(0, iter(batches(0, 4)))], 0, evidence)
     commit_parts(sink, "1", [task(1, iter(batches(4, 6)))], 1, evidence)
     assert asked.count("run.newest") == 1, "who goes on asks no more"
@@ -294,7 +295,7 @@ def test_the_log_of_the_broker_follows_a_batch_with_and_without_a_header(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = target(store)
-    connect(store).client.call("settings.change", ChangeSetting("logFormat", "json"))
+    connect(store).client.ask(ChangeSetting("logFormat", "json"))
     commit_parts(sink, "1", [stage(sink, 0, 0, 2), stage(sink, 0, 2, 5)], 0)
     commit_parts(sink, "1", [stage(sink, 0, 0, 5)], 0)
     monkeypatch.setattr("pyspark_ledger.ledger.client.broker_connection.batch_header", list)  # an earlier client

@@ -49,8 +49,7 @@ def stage(sink: SinkTarget, batch: int, task: int, rows: int) -> PartMessage:
 
 
 def metrics(store: str) -> BrokerMetrics:
-    found: BrokerMetrics = connect(store).client.call("metrics", AskMetrics())
-    return found
+    return connect(store).client.ask(AskMetrics())
 
 
 def steps(records: list[logging.LogRecord]) -> list[dict[str, Any]]:

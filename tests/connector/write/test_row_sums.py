@@ -72,3 +72,11 @@ def test_another_value_gives_other_sums(kind: pa.DataType) -> None:
 def test_a_text_of_sums_has_a_fixed_length() -> None:
     assert sums_text(()) == ""
     assert len(sums_text((1,))) == len(sums_text((2**64 - 1,) * 50)) == 32
+
+
+def test_the_order_of_columns_and_fields_does_not_matter() -> None:
+    rows = [{"id": n, "s": {"x": n, "y": f"t{n}"}, "l": [{"x": 1, "y": 2}]} for n in range(3)]
+    turned = [{"l": [{"y": 2, "x": 1}], "s": {"y": f"t{n}", "x": n}, "id": n} for n in range(3)]
+    one, other = (sums_of([pa.RecordBatch.from_pylist(given)]) for given in (rows, turned))
+    assert one == other
+    assert one != sums_of([pa.RecordBatch.from_pylist([row | {"s": {"x": row["id"], "y": "t"}} for row in rows])])

@@ -34,7 +34,7 @@ from pyspark_ledger.ledger.errors import LedgerError, NotFound, Refused
 from pyspark_ledger.ledger.names import partition_name
 from pyspark_ledger.ledger.partition_routing import partition_for_key
 from pyspark_ledger.ledger.position import PositionRange
-from pyspark_ledger.ledger.protocol.actions import Empty
+from pyspark_ledger.ledger.protocol.actions import AskEnd, StopBroker
 from pyspark_ledger.ledger.rows.metadata_columns import METADATA
 
 ROUTED = StructType().add("n", LongType()).add("__ledger", StringType())
@@ -125,7 +125,7 @@ def test_keys_choose_partitions_and_are_read_with_their_rows(api: LedgerStore, s
     assert whole.read().column_names == ["n"]
     for partition in range(3):
         name = partition_name("public/default/persistent/clicks", partition)
-        log = api.client.end(name)
+        log = api.client.ask(AskEnd(name))
         shape = row_shape(api.ledger(name).schema(), None, RowOptions(include_metadata=True), name)
         source = ReadSource.of(api.client, shape)
         all_of_it = LedgerRange(name, log.incarnation, PositionRange(log.start, log.end))
@@ -223,7 +223,7 @@ def test_a_commit_over_several_ledgers_survives_its_broker(api: LedgerStore, sto
     sink = target(store, ROUTED, createLedgers="true")
     message = stage(sink, "q", 0, *(routed((n, f"l{n % 20}")) for n in range(100)))
     commit_parts(sink, "1", [message], 0, once=True)
-    api.client.call("shutdown", Empty())
+    api.client.ask(StopBroker())
     assert commit_parts(sink, "1", [message], 0, once=True).repeated
     again = connect(store)
     assert [held(again, f"l{n}") for n in range(20)] == [list(range(n, 100, 20)) for n in range(20)]

@@ -9,12 +9,14 @@ from pyspark_ledger.connector.rows.message_rows import PulsarRows
 from pyspark_ledger.connector.rows.shape import RowOptions, row_shape
 from pyspark_ledger.ledger.api.ledger import Ledger
 from pyspark_ledger.ledger.api.store import LedgerStore
+from pyspark_ledger.ledger.errors import Unsupported
 from pyspark_ledger.ledger.message.entry import parse_entry
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.rows.message_groups import MESSAGES
 from pyspark_ledger.ledger.rows.metadata_columns import Topic
 from tests.ledger.message.test_fixtures_pulsar import walk
 from tests.rigs import entry as entries
+from tests.rigs.bucket import kafka_batch
 
 TOPICS = ("01-plain", "02-lz4", "10-tombstones-delayed", "14-java-mixed")
 
@@ -56,6 +58,19 @@ def test_a_message_has_what_its_producer_gave(store: LedgerStore) -> None:
     assert first["__position"] == {"ledgerId": 0, "entryId": 0, "batchIndex": -1}
 
 
+def test_entries_that_kop_stored_are_unsupported(store: LedgerStore) -> None:
+    kafka = kafka_batch(0, num_messages_in_batch=3)
+    ledger = filled(store, [kafka])
+    with pytest.raises(Unsupported, match=r"entry 0:0 .*stored by KoP with entry.format=kafka"):
+        ledger.read()
+    rows = store.ledger("rows")
+    rows.append([{"id": 1}])
+    with store.client.producer(rows.name) as producer:
+        producer.append(kafka)
+    with pytest.raises(Unsupported, match=r"stored by KoP with entry.format=kafka"):
+        rows.read()
+
+
 def test_acknowledged_messages_of_a_batch_are_left_out(store: LedgerStore) -> None:
     ledger = store.ledger("clicks")
     with ledger.producer("p", batching_max_publish_delay_ms=1000) as producer:
@@ -85,3 +100,14 @@ def test_a_chunked_message_is_one_row_at_its_last_chunk(store: LedgerStore) -> N
     late = ledger.read(Position(0, 10))
     assert late["value"][-1].as_py() == b"000000111111222222", "the first chunks are before the range"
     assert ledger.read(Position(0, 0), Position(0, 43))["value"].to_pylist() == [b"x", *[b"y"] * 40]
+
+
+def test_a_message_is_read_until_its_last_chunk_is_acknowledged(store: LedgerStore) -> None:
+    ledger = filled(store, [chunk(0), chunk(1), chunk(2), entries.entry(b"x")])
+    reader = ledger.cursor("reader")
+    assert reader.acknowledge_rows([(0, 0), (0, 1)]).backlog_rows == 2
+    rows, _ = reader.read()
+    assert rows["value"].to_pylist() == [b"000000111111222222", b"x"]
+    given = [(place["ledgerId"], place["entryId"]) for place in rows["__position"].to_pylist()]
+    assert reader.acknowledge_rows(given).backlog_rows == 0
+    assert reader.state().next_position == ledger.end().end

@@ -14,7 +14,7 @@ from pyspark_ledger.ledger.api.store import LedgerStore, connect
 from pyspark_ledger.ledger.errors import AlreadyExists, NotFound, Refused
 from pyspark_ledger.ledger.names import partition_of, without_partitions
 from pyspark_ledger.ledger.partition_routing import partition_for_key
-from pyspark_ledger.ledger.protocol.actions import CreateLedger, Empty
+from pyspark_ledger.ledger.protocol.actions import AskEnd, CreateLedger, StopBroker
 
 HOUR_MS = 3_600_000
 
@@ -61,7 +61,7 @@ def test_reading_the_whole_reads_all_partitions(store: LedgerStore) -> None:
     with pytest.raises(Refused, match="an end of 'clicks' was requested, but this ledger has partitions"):
         again.end()
     with pytest.raises(Refused, match="ledger 'clicks' has 3 partitions and no entries of its own"):
-        store.client.end("clicks")
+        store.client.ask(AskEnd("clicks"))
     with pytest.raises(Refused, match="has rows with columns"):
         again.producer()
 
@@ -121,7 +121,7 @@ def test_a_partition_is_not_made_by_itself(store: LedgerStore) -> None:
         store.ledger("clicks-partition-1").append(b"x")
     store.ledger("clicks-partition-0").append(b"x")
     with pytest.raises(Refused, match="10001 partitions were requested, a ledger has 1 to 10000"):
-        store.client.create(CreateLedger("many", partitions=10_001))
+        store.client.ask(CreateLedger("many", partitions=10_001))
     with pytest.raises(Refused, match="only in case"):
         store.create_partitioned("Clicks", 1)
 
@@ -129,7 +129,7 @@ def test_a_partition_is_not_made_by_itself(store: LedgerStore) -> None:
 @pytest.mark.thorough
 def test_its_partitions_survive_the_broker(store: LedgerStore, tmp_path: Path) -> None:
     store.create_partitioned("clicks", 2).append([{"n": 1}])
-    store.client.call("shutdown", Empty())
+    store.client.ask(StopBroker())
     again = connect(tmp_path / "store").ledger("clicks")
     assert isinstance(again, PartitionedLedger)
     assert again.read().to_pylist() == [{"n": 1}]

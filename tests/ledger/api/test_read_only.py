@@ -10,12 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyspark_ledger.ledger.api.store import connect, open_read_only
+from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.errors import DataLoss, NotFound, Refused
 from pyspark_ledger.ledger.position import EARLIEST, Position
 from pyspark_ledger.ledger.positions.acknowledge_request import acknowledge_batch
-from pyspark_ledger.ledger.protocol.actions import Empty
-from pyspark_ledger.ledger.protocol.cursors import NameCursor
+from pyspark_ledger.ledger.protocol.actions import StopBroker
+from pyspark_ledger.ledger.protocol.cursors import DescribeCursor
+from pyspark_ledger.offload.home_view import open_read_only
 from tests.rigs.log import LogRig
 
 
@@ -127,7 +128,7 @@ def test_columns_are_read_beside_a_running_broker(store_path: Path) -> None:
         assert found.read().to_pylist() == orders.read().to_pylist()
         assert found.schema() == orders.schema()
     finally:
-        store.client.call("shutdown", Empty())
+        store.client.ask(StopBroker())
 
 
 def test_what_a_cursor_acknowledged_is_seen_and_left_as_it_is(rig: LogRig) -> None:
@@ -138,9 +139,9 @@ def test_what_a_cursor_acknowledged_is_seen_and_left_as_it_is(rig: LogRig) -> No
     cursor = open_read_only(rig.path).ledger("log").cursor
     with pytest.raises(Refused):
         cursor("c")
-    seen = open_read_only(rig.path).client.call("cursor.describe", NameCursor("log", "c"))
+    seen = open_read_only(rig.path).client.ask(DescribeCursor("log", "c"))
     assert (seen.acknowledged_ranges, seen.backlog_rows) == (1, 3)
     assert state(rig.path) == before
     rig.reopen()
-    seen = open_read_only(rig.path).client.call("cursor.describe", NameCursor("log", "c"))
+    seen = open_read_only(rig.path).client.ask(DescribeCursor("log", "c"))
     assert (seen.acknowledged_ranges, seen.backlog_rows, seen.cursor_ledger) == (1, 3, -1)

@@ -17,7 +17,7 @@ import pytest
 
 from pyspark_ledger.ledger.api.store import LedgerStore, connect
 from pyspark_ledger.ledger.errors import NotFound, Refused
-from pyspark_ledger.ledger.protocol.actions import Empty
+from pyspark_ledger.ledger.protocol.actions import StopBroker
 
 
 def test_rows_are_appended_read_and_followed(store: LedgerStore) -> None:
@@ -227,7 +227,7 @@ def test_nothing_given_fixes_no_columns(store: LedgerStore) -> None:
 def test_a_handle_outlives_its_broker(store: LedgerStore) -> None:
     orders = store.ledger("orders")
     orders.append([{"id": 1}])
-    store.client.call("shutdown", Empty())
+    store.client.ask(StopBroker())
     assert orders.append([{"id": 2}]) == orders.end().end
     assert orders.read().column("id").to_pylist() == [1, 2]
 

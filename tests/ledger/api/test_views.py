@@ -11,10 +11,11 @@ import pytest
 
 from pyspark_ledger.ledger.api.cursor import Cursor
 from pyspark_ledger.ledger.api.ledger import Ledger
-from pyspark_ledger.ledger.api.store import LedgerStore, open_read_only
+from pyspark_ledger.ledger.api.store import LedgerStore
 from pyspark_ledger.ledger.api.views import ledger_view
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position
-from pyspark_ledger.ledger.protocol.actions import Empty
+from pyspark_ledger.ledger.protocol.actions import StopBroker
+from pyspark_ledger.offload.home_view import open_read_only
 from tests.rigs.broker import BrokerRig, run_directory, session_run_directory
 from tests.rigs.broker import rig as broker
 from tests.rigs.broker_process import serving
@@ -86,9 +87,10 @@ def test_a_store_without_a_broker_is_shown_from_its_files(store: LedgerStore, or
 
 
 @pytest.mark.broker_process
+@pytest.mark.thorough
 def test_a_private_broker_that_has_exited_is_started_for_a_display(store: LedgerStore, orders: Ledger) -> None:
     assert "12 rows" in repr(orders)
-    store.client.call("shutdown", Empty())
+    store.client.ask(StopBroker())
     broker_ends(store)
     assert "12 rows" in repr(orders)
 

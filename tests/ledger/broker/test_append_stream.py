@@ -32,7 +32,7 @@ def test_entries_that_share_a_batch_with_a_bad_one_do_not_fail_for_it(
 ) -> None:
     rig.start("--create")
     client = rig.client()
-    client.create(CreateLedger("orders"))
+    client.ask(CreateLedger("orders"))
     producer = client.producer("orders")
     entries = [make_entry(b"%d" % i) for i in range(6)]
     entries[3] = entries[3][:-1] + b"?"
@@ -84,7 +84,7 @@ class Replies:
 def test_an_append_that_failed_before_a_refused_one_is_the_error() -> None:
     """The refusal is known at once, the failing sync later: the client takes the error for its first open entry."""
     replies = Replies()
-    stream = AppendStream(FailingLog(), replies, 1000, InFlightBytes(lambda: 1000, lambda: 0))
+    stream = AppendStream(FailingLog(), replies, 1000, InFlightBytes(lambda: 1000, lambda: 0), lambda _: None)
     with pytest.raises(Unavailable, match="the disk is gone"):
         stream.serve(iter([[memoryview(b"good")], [memoryview(b"bad")]]))
     assert [(reply.entries, reply.error.message) for reply in replies.sent if reply.error] == [(0, "the disk is gone")]
@@ -106,7 +106,7 @@ def test_stream_of_a_vanished_client_ends_and_its_entries_are_written() -> None:
                     future.set_result(Position(0, 0))
 
     with pytest.raises(pa.ArrowInvalid, match="nobody reads this"):
-        AppendStream(log, Gone(), 1, InFlightBytes(lambda: 1000, lambda: 0)).serve(settled())
+        AppendStream(log, Gone(), 1, InFlightBytes(lambda: 1000, lambda: 0), lambda _: None).serve(settled())
 
 
 def test_stream_end_releases_bytes_once_after_the_last_answer(
@@ -131,7 +131,7 @@ def test_stream_end_releases_bytes_once_after_the_last_answer(
 
     monkeypatch.setattr(AppendStream, "_on_answered", slowly)
     with ThreadPoolExecutor(1) as pool:
-        served = pool.submit(AppendStream(log, Replies(), 1000, of_all).serve, sent())
+        served = pool.submit(AppendStream(log, Replies(), 1000, of_all, lambda _: None).serve, sent())
         log.pending.get(timeout=30).set_result(Position(0, 0))
         served.result(30)
     assert of_all._bytes == 0
@@ -161,7 +161,7 @@ def test_all_producers_together_are_held_back_and_each_has_one_entry_there() -> 
             yield [memoryview(b"x" * 8)]
 
     with ThreadPoolExecutor(2) as pool:
-        streams = [AppendStream(log, Replies(), 1000, of_all) for log in logs]
+        streams = [AppendStream(log, Replies(), 1000, of_all, lambda _: None) for log in logs]
         served = [pool.submit(stream.serve, batches(number)) for number, stream in enumerate(streams)]
         first = [log.pending.get(timeout=30) for log in logs]
         for log in logs:

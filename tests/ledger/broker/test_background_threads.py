@@ -16,7 +16,7 @@ import pytest
 from pyspark_ledger.connector.read.ledger.subscription import Heartbeat
 from pyspark_ledger.ledger.broker import append_socket
 from pyspark_ledger.ledger.broker.append_socket import AppendSocketListener
-from pyspark_ledger.ledger.broker.reads import prefetcher
+from pyspark_ledger.ledger.broker.reads import cached_reads, prefetcher
 from pyspark_ledger.ledger.broker.reads.cached_reads import CachedReads
 from pyspark_ledger.ledger.broker.reads.offloaded_reads import ReaderId
 from pyspark_ledger.ledger.broker.reads.prefetcher import BrokerPrefetcher
@@ -106,7 +106,8 @@ def test_a_log_is_appended_to_though_its_cache_fails(tmp_path: Path, caplog: pyt
 
 
 def test_the_caches_eviction_by_time_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    cache = CachedReads(Settings(managedLedgerCacheEvictionIntervalMs=1), monotonic_ms, lambda _: None)  # type: ignore[arg-type, return-value]
+    monkeypatch.setattr(cached_reads, "_EVICTION_SECONDS", 0.001)
+    cache = CachedReads(Settings(), monotonic_ms, lambda _: None)  # type: ignore[arg-type, return-value]
     expire = Once(cache._expire)
     monkeypatch.setattr(cache, "_expire", expire)
     cache.start()
@@ -139,7 +140,7 @@ def planned(ahead: BrokerPrefetcher, reader: str) -> None:
 def test_blocks_are_read_ahead_after_an_error(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     """With the only thread there may be."""
     reads = Reads()
-    ahead = BrokerPrefetcher(reads, lambda: 1000, lambda: 1)  # type: ignore[arg-type]
+    ahead = BrokerPrefetcher(reads, lambda: 1000, 1)  # type: ignore[arg-type]
     if step == "start":
         reads.prefetch.calls = 1
         with monkeypatch.context() as patch:
@@ -152,12 +153,12 @@ def test_blocks_are_read_ahead_after_an_error(monkeypatch: pytest.MonkeyPatch, s
     assert reads.prefetch.repeated.wait(SECONDS)
 
 
+@pytest.mark.thorough
 def test_cursors_are_flushed_after_an_error_and_beside_one_that_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    rig = CursorRig(
-        tmp_path / "s", managedLedgerDefaultMarkDeleteRateLimit=1, managedLedgerCursorPositionFlushSeconds=1
-    )
+    monkeypatch.setattr("pyspark_ledger.ledger.cursor.acknowledgements._FLUSH_SECONDS", 1)
+    rig = CursorRig(tmp_path / "s", managedLedgerDefaultMarkDeleteRateLimit=1)
     rig.now = NOW + 2000
     rig.ack((1, 0))
     rig.ack((2, 0))

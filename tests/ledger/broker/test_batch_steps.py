@@ -31,19 +31,19 @@ def steps(rig: Rig) -> list[dict[str, Any]]:
 def test_calls_of_a_batch_are_logged_with_its_id(rig: Rig, make_entry: Callable[..., bytes]) -> None:
     rig.start("--create")
     client = rig.client()
-    client.create(CreateLedger("orders"))
+    client.ask(CreateLedger("orders"))
     with in_batch(BATCH):
-        client.describe("orders")
+        client.ask(DescribeLedger("orders"))
     assert steps(rig) == [], "text is the default"
-    client.call("settings.change", ChangeSetting("logFormat", "json"))
-    client.describe("orders")
+    client.ask(ChangeSetting("logFormat", "json"))
+    client.ask(DescribeLedger("orders"))
     assert steps(rig) == [], "a call without a header belongs to no batch"
     with client.producer("orders") as producer:
         producer.append(make_entry(b"row")).result(30)
     with in_batch(BATCH):
-        client.describe("orders")
+        client.ask(DescribeLedger("orders"))
         with pytest.raises(NotFound):
-            client.call("describe", DescribeLedger("none"))
+            client.ask(DescribeLedger("none"))
         request = ReadRequest("public/default/persistent/orders", PositionRange(EARLIEST, LATEST))
         assert list(client.read_blocks(request, mapping=False))
     described, failed, *read = steps(rig)
@@ -51,10 +51,10 @@ def test_calls_of_a_batch_are_logged_with_its_id(rig: Rig, make_entry: Callable[
     assert (failed["error"], failed["trigger"]) == ("NotFound", "q:1")
     assert "send" in {line["step"] for line in read}
     assert {line["batch"] for line in read} == {BATCH.batch}
-    client.call("settings.change", ChangeSetting("logFormat", None))
+    client.ask(ChangeSetting("logFormat", None))
     before = len(steps(rig))
     with in_batch(BATCH):
-        client.describe("orders")
+        client.ask(DescribeLedger("orders"))
     assert len(steps(rig)) == before
 
 
@@ -78,11 +78,11 @@ def test_no_secret_is_in_a_line(rig: Rig, tmp_path: Path) -> None:
     keys = {"ca": files["ca"], "certificate": files["client"], "key": files["client_key"]}
     with in_batch(BATCH):
         right = Client(rig.record().remote, credentials=Credentials(**keys, token=files["token"]))
-        right.create(CreateLedger("orders"))
-        right.describe("orders")
+        right.ask(CreateLedger("orders"))
+        right.ask(DescribeLedger("orders"))
         wrong = Client(rig.record().remote, credentials=Credentials(**keys, token=f"file:{tmp_path / 'wrong'}"))
         with pytest.raises(LedgerError):
-            wrong.describe("orders")
+            wrong.ask(DescribeLedger("orders"))
         request = ReadRequest("public/default/persistent/orders", PositionRange(EARLIEST, LATEST))
         rig.client().locate(request)
         task = right.credentials.for_task("read", ["public/default/persistent/orders"], lambda: 0)

@@ -32,15 +32,15 @@ from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.errors import Refused, Unauthenticated, Unavailable
 from pyspark_ledger.ledger.location import bucket_directory
 from pyspark_ledger.ledger.names import canonical_name
+from pyspark_ledger.ledger.objects.factory import open_object_store
 from pyspark_ledger.ledger.ownership import process_identity
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, PositionRange
-from pyspark_ledger.ledger.protocol.actions import Empty, SettingStates
+from pyspark_ledger.ledger.protocol.actions import AskEnd, AskSettings, DeleteLedger
 from pyspark_ledger.ledger.protocol.reads import ReadRequest
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.transport.bucket_discovery import NamedBroker
 from pyspark_ledger.ledger.transport.discovery import BrokerRecord
 from pyspark_ledger.ledger.wal.requests import RequestLimits, read_manifest
-from pyspark_ledger.offload.storage.factory import open_object_store
 from streaming_examples.s3_server import S3Server
 from tests.rigs.bucket_clients import create_store
 from tests.rigs.command import run
@@ -144,7 +144,7 @@ def test_a_task_needs_neither_the_files_nor_the_token(host: Host, bucket: str) -
     request = ReadRequest(canonical_name("orders"), PositionRange(EARLIEST, LATEST))
     assert sum(block.entries for block in there.read_blocks(request)) == 1
     with pytest.raises(Unauthenticated, match=r"allows to read .*orders, the call was delete"):
-        there.delete("orders")
+        there.ask(DeleteLedger("orders"))
 
 
 @pytest.mark.thorough
@@ -174,7 +174,7 @@ def test_a_client_follows_a_broker_that_took_over(host: Host, bucket: str) -> No
     first = connect(bucket)
     first.ledger("orders").append(rows(0))
     two = host("two")
-    main = [sys.executable, "-m", "pyspark_ledger.ledger.broker.main", "--store", str(two), "--idle", "0"]
+    main = [sys.executable, "-m", "pyspark_ledger.offload.broker", "--store", str(two), "--idle", "0"]
     taker = subprocess.Popen([*main, "--take-over", "broker", "--address", "grpc+tls://localhost:0"])
     try:
         host("one")
@@ -190,7 +190,7 @@ def test_a_client_follows_a_broker_that_took_over(host: Host, bucket: str) -> No
 @pytest.mark.thorough
 def test_changed_settings_survive_the_loss_of_the_cache(host: Host, bucket: str) -> None:
     one = host("one")
-    run("settings", "set", "maxConcurrentReaders", "77", "--store", bucket)
+    run("settings", "set", "maxConcurrentRequests", "77", "--store", bucket)
     run("settings", "set", "logFormat", "json", "--store", bucket)
     run("settings", "reset", "logFormat", "--store", bucket)
     stop_broker(one)
@@ -198,8 +198,8 @@ def test_changed_settings_survive_the_loss_of_the_cache(host: Host, bucket: str)
     for name in ("one", "two"):
         stop_broker(host("one"))
         host(name)
-        states: SettingStates = connect(bucket).client.call("settings", Empty())
-        assert {state.name: state.value for state in states.settings if state.changed} == {"maxConcurrentReaders": 77}
+        states = connect(bucket).client.ask(AskSettings())
+        assert {state.name: state.value for state in states.settings if state.changed} == {"maxConcurrentRequests": 77}
 
 
 def test_a_broker_without_an_address_needs_no_certificates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,7 +265,7 @@ def test_a_task_follows_a_broker_that_moved_if_it_can_read_the_bucket(
             task_client(planned, client.store_id, credentials, bucket)
         return
     task = task_client(planned, client.store_id, credentials, bucket)
-    end = task.end("orders").end
+    end = task.ask(AskEnd("orders")).end
     blocks = list(task.read_blocks(ReadRequest(canonical_name("orders"), PositionRange(EARLIEST, end))))
     assert sum(block.entries for block in blocks) == 2
     assert task.address != planned

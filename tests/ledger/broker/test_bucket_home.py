@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from pyspark_ledger.ledger.api.cursor import Cursor
-from pyspark_ledger.ledger.api.store import LedgerStore, connect, open_read_only
+from pyspark_ledger.ledger.api.store import LedgerStore, connect
 from pyspark_ledger.ledger.broker.bucket_home import FoundStore, _leave
 from pyspark_ledger.ledger.bucket_store.creation import found_or_created
 from pyspark_ledger.ledger.bucket_store.home import BucketLimits, BucketStore
@@ -24,12 +24,14 @@ from pyspark_ledger.ledger.client.producer import Producer
 from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.errors import Fenced, LedgerError, NotFound, Refused, Unauthenticated
 from pyspark_ledger.ledger.location import bucket_directory, bucket_of, location_text, store_location
+from pyspark_ledger.ledger.objects.factory import open_object_store
 from pyspark_ledger.ledger.position import Position
+from pyspark_ledger.ledger.protocol.actions import DescribeLedger
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.transport.discovery import BrokerRecord
 from pyspark_ledger.ledger.wal.bucket import MANIFEST
 from pyspark_ledger.ledger.wal.requests import RequestLimits, read_manifest
-from pyspark_ledger.offload.storage.factory import open_object_store
+from pyspark_ledger.offload.home_view import open_read_only
 from streaming_examples.acts.app_process import session_members
 from streaming_examples.s3_server import S3Server
 from tests.rigs import entry as entries
@@ -90,7 +92,7 @@ def test_rows_survive_kills_and_the_disk(address: str, tmp_path: Path, monkeypat
     assert store.location == address
     orders = store.ledger("orders")
     orders.append(rows(100))
-    assert store.client.describe("orders").durability == "bucket"
+    assert store.client.ask(DescribeLedger("orders")).durability == "bucket"
     reader = orders.cursor("printer")
     seen, position = reader.read()
     reader.acknowledge(position)
@@ -200,6 +202,7 @@ def test_credentials_that_are_refused_at_the_start_are_not_tried_again(tmp_path:
         FoundStore.find(place, Settings(), create=False)
 
 
+@pytest.mark.thorough
 def test_a_writer_of_the_bucket_names_no_code_and_no_other_place(tmp_path: Path) -> None:
     place = open_object_store((tmp_path / "bucket").as_uri())
     bucket, found = FoundStore.find(place, Settings(), create=True)
@@ -212,7 +215,7 @@ def test_a_writer_of_the_bucket_names_no_code_and_no_other_place(tmp_path: Path)
         stored(managedLedgerOffloadCredentialProvider="os:system")
     moved = stored(managedLedgerOffloadServiceEndpoint="http://127.0.0.1:1", managedLedgerOffloadBucket="s3://x")
     assert moved == Settings()
-    assert stored(maxWaitMillis=7).maxWaitMillis == 7
+    assert stored(metricsLedgersMax=7).metricsLedgersMax == 7
 
 
 def test_what_a_store_in_a_bucket_refuses(address: str) -> None:

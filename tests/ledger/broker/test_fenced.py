@@ -13,40 +13,42 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
-import msgspec
 import pyarrow as pa
 import pytest
 
-from pyspark_ledger.ledger.broker import actions as broker_actions
-from pyspark_ledger.ledger.broker.error_log import ErrorLog
-from pyspark_ledger.ledger.broker.limits import Activity, BrokerLimits
+from pyspark_ledger.ledger.broker.context import BrokerContext
 from pyspark_ledger.ledger.broker.listening import Listening
 from pyspark_ledger.ledger.broker.live_settings import LiveSettings
-from pyspark_ledger.ledger.broker.metrics import MetricsCollector
 from pyspark_ledger.ledger.broker.reads.cached_reads import CachedReads
 from pyspark_ledger.ledger.broker.server import BrokerServer
 from pyspark_ledger.ledger.client.acknowledge import acknowledge
 from pyspark_ledger.ledger.client.client import Client
 from pyspark_ledger.ledger.clock import monotonic_ms, system_clock_ms
 from pyspark_ledger.ledger.errors import Fenced, LedgerError, Unavailable
-from pyspark_ledger.ledger.metrics.calls import CallMetrics
+from pyspark_ledger.ledger.ownership import OwnerChange
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position
 from pyspark_ledger.ledger.positions.acknowledge_request import ACKNOWLEDGE_SCHEMA
 from pyspark_ledger.ledger.protocol.actions import (
-    ACTIONS,
+    REQUESTS,
     AcknowledgeCommand,
+    ChangePartitions,
     ChangeSetting,
     CreateLedger,
-    NameLedger,
+    DeleteLedger,
+    DescribeLedger,
+    GetSchema,
+    ListLedgers,
     RegisterSchema,
+    RestoreSchema,
 )
 from pyspark_ledger.ledger.protocol.commits import AbortRun, CommitRun, CommitRuns, LedgerParts, OpenStaging, OpenUpload
 from pyspark_ledger.ledger.protocol.cursors import (
     AckDeadLetters,
     AcquireLease,
     CursorProperties,
+    DeleteCursor,
+    DescribeCursor,
     MarkDelete,
-    NameCursor,
     NextDelivery,
     OpenCursor,
     ReleaseLease,
@@ -55,35 +57,37 @@ from pyspark_ledger.ledger.protocol.cursors import (
 )
 from pyspark_ledger.ledger.protocol.ledgers import (
     AskSequence,
-    ChangePartitions,
     ChangePolicy,
     ChangeProperties,
     OffloadPrefix,
     SealLedger,
+    TerminateLedger,
+    TrimLedger,
 )
+from pyspark_ledger.ledger.protocol.request import Request
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.store.store import Store
 
 Rig = Any
 TOKEN = "a token of this host"
 ORDERS = "public/default/persistent/orders"
-# One request for each action that may change something. An action that is in neither table fails the test below.
-CHANGES: dict[str, Callable[[Any], msgspec.Struct]] = {
+# One request for each action that may change something.
+CHANGES: dict[str, Callable[[Any], Request[Any]]] = {
     "create": lambda _: CreateLedger("fresh"),
-    "delete": lambda _: NameLedger("orders"),
+    "delete": lambda _: DeleteLedger("orders"),
     "partitions.extend": lambda _: ChangePartitions("wide", 3),
-    "trim": lambda _: NameLedger("orders"),
+    "trim": lambda _: TrimLedger("orders"),
     "offload": lambda _: OffloadPrefix("orders", cancel=True),
-    "terminate": lambda _: NameLedger("orders"),
+    "terminate": lambda _: TerminateLedger("orders"),
     "seal": lambda _: SealLedger("orders"),
     "properties": lambda _: ChangeProperties("orders", {"a": "b"}),
     "policy": lambda _: ChangePolicy("orders"),
     "schema.register": lambda _: RegisterSchema("orders", b'{"type":"STRING"}'),
-    "schema.restore": lambda _: NameLedger("orders"),
+    "schema.restore": lambda _: RestoreSchema("orders"),
     "cursor.open": lambda _: OpenCursor("orders", "fresh", EARLIEST),
     "cursor.mark_delete": lambda _: MarkDelete("orders", "billing", Position(0, 1)),
     "cursor.reset": lambda _: ResetCursor("orders", "billing", Position(0, 1)),
-    "cursor.delete": lambda _: NameCursor("orders", "billing"),
+    "cursor.delete": lambda _: DeleteCursor("orders", "billing"),
     "cursor.skip": lambda _: SkipEntries("orders", "billing", 1, EARLIEST, LATEST),
     "cursor.properties": lambda _: CursorProperties("orders", "billing", {"a": "b"}),
     "delivery.next": lambda _: NextDelivery("orders", "billing", 0, EARLIEST, Position(0, 1), explicit=True),
@@ -97,7 +101,7 @@ CHANGES: dict[str, Callable[[Any], msgspec.Struct]] = {
     # Changes nothing, but what it tells decides what a producer sends again.
     "producer.last": lambda _: AskSequence("orders", "p"),
     "run.abort": lambda part: AbortRun("q", 0, [part.part]),
-    "settings.change": lambda _: ChangeSetting("maxWaitMillis", 1),
+    "settings.change": lambda _: ChangeSetting("metricsLedgersMax", 1),
 }
 
 
@@ -110,25 +114,13 @@ class ServedStore:
         live = LiveSettings.load(self.path, Settings())
         self.address = f"grpc+unix://{path}/s"
         cache = CachedReads(Settings(), monotonic_ms, lambda name: self.store.ledger(name).snapshot)
-        calls, errors, limits = CallMetrics(), ErrorLog(), BrokerLimits(live, monotonic_ms)
-        self.server = BrokerServer(
-            self.store,
-            cache,
-            Listening(self.address),
-            token=TOKEN,
-            token_path=str(path / "token"),
-            settings=live,
-            admission=limits,
-            activity=Activity(monotonic_ms),
-            errors=errors,
-            calls=calls,
-            metrics=MetricsCollector(self.store, cache, calls, errors, limits, system_clock_ms),
-            stopping=threading.Event(),
-        )
+        clocks = {"clock": system_clock_ms, "monotonic_ms": monotonic_ms}
+        broker = BrokerContext(self.store, cache, live, token=TOKEN, token_path=path / "token", **clocks)
+        self.server = BrokerServer(broker, Listening(self.address))
         self.client = Client(self.address, deadline_ms=0)
-        self.client.create(CreateLedger("orders"))
-        self.client.create(CreateLedger("wide", partitions=2))
-        self.client.open_cursor(OpenCursor("orders", "billing", EARLIEST))
+        self.client.ask(CreateLedger("orders"))
+        self.client.ask(CreateLedger("wide", partitions=2))
+        self.client.ask(OpenCursor("orders", "billing", EARLIEST))
         self.producer = self.client.producer("orders")
         self.producer.append(make_entry(b"mine")).result(30)
         writer = self.client.stage_part("q", 0)
@@ -162,8 +154,7 @@ def served(tmp_path: Path, make_entry: Callable[..., bytes]) -> Iterator[ServedS
 
 
 def test_every_action_either_reads_or_is_asked_here() -> None:
-    assert set(CHANGES) | broker_actions.READING == set(ACTIONS)
-    assert not set(CHANGES) & broker_actions.READING
+    assert set(CHANGES) == {action for action, kind in REQUESTS.items() if kind.call.changes}
 
 
 @pytest.mark.parametrize("taken_over", [False, True])
@@ -172,14 +163,15 @@ def test_no_action_is_acknowledged_that_could_change_something(
     served: ServedStore, action: str, taken_over: bool
 ) -> None:
     request = CHANGES[action](served.part)
+    assert request.call.name == action
     if not taken_over:
-        served.client.call(action, request)  # so that the refusal is for the taking over, and nothing else
+        served.client.ask(request)  # so that the refusal is for the taking over, and nothing else
         return
-    successor = Store.open(served.path, settings=Settings(), clock=system_clock_ms, take_over=True)
+    successor = Store.open(served.path, settings=Settings(), clock=system_clock_ms, take_over=OwnerChange.BROKER)
     try:
         files = served.staged()
         with pytest.raises(Fenced, match="has epoch 2, this broker has 1"):
-            served.client.call(action, request)
+            served.client.ask(request)
         assert served.staged() == files
         assert successor.names() == [ORDERS, "public/default/persistent/wide"]
     finally:
@@ -189,7 +181,7 @@ def test_no_action_is_acknowledged_that_could_change_something(
 def test_neither_an_append_nor_a_staged_part_is_acknowledged(
     served: ServedStore, make_entry: Callable[..., bytes]
 ) -> None:
-    successor = Store.open(served.path, settings=Settings(), clock=system_clock_ms, take_over=True)
+    successor = Store.open(served.path, settings=Settings(), clock=system_clock_ms, take_over=OwnerChange.BROKER)
     try:
         with pytest.raises(Fenced):
             served.producer.append(make_entry(b"lost")).result(30)
@@ -209,22 +201,23 @@ def test_rows_acknowledged_or_given_back_one_by_one_are_not_either(
         [pa.array([0]), pa.array([0]), pa.array([None], pa.large_binary())], schema=ACKNOWLEDGE_SCHEMA
     )
     command = AcknowledgeCommand("orders", "billing", action=action)
-    successor = Store.open(served.path, settings=Settings(), clock=system_clock_ms, take_over=True)
+    successor = Store.open(served.path, settings=Settings(), clock=system_clock_ms, take_over=OwnerChange.BROKER)
     try:
         with pytest.raises(Fenced):
             acknowledge(served.client, command, [one], deadline_ms=0)
-        assert successor.cursors.describe(NameCursor("orders", "billing")).acknowledged_entries == 0
+        assert successor.cursors.describe(DescribeCursor("orders", "billing")).acknowledged_entries == 0
     finally:
         successor.close()
 
 
+@pytest.mark.thorough
 def test_calls_in_flight_to_a_stopped_broker_are_not_acknowledged_later(
     rig: Rig, make_entry: Callable[..., bytes]
 ) -> None:
     first = rig.start("--create")
     old = rig.client(deadline_ms=0)
-    old.create(CreateLedger("orders"))
-    old.open_cursor(OpenCursor("orders", "billing", EARLIEST))
+    old.ask(CreateLedger("orders"))
+    old.ask(OpenCursor("orders", "billing", EARLIEST))
     producer = old.producer("orders")
     producer.append(make_entry(b"mine")).result(30)
     rig.halt(first.pid)
@@ -234,7 +227,7 @@ def test_calls_in_flight_to_a_stopped_broker_are_not_acknowledged_later(
 
     def ask(action: str) -> None:
         try:
-            became[action] = old.call(action, CHANGES[action](None))
+            became[action] = old.ask(CHANGES[action](None))
         except LedgerError as error:
             became[action] = error
 
@@ -250,8 +243,8 @@ def test_calls_in_flight_to_a_stopped_broker_are_not_acknowledged_later(
     with pytest.raises((Fenced, Unavailable)):
         late.result(30)
     fresh = rig.client()
-    assert fresh.names() == [ORDERS]
-    assert fresh.describe("orders").entries == 1
-    assert fresh.describe("orders").cursors == ["billing"]
-    assert fresh.call("cursor.describe", NameCursor("orders", "billing")).backlog_entries == 1
-    assert fresh.call("schema.get", NameLedger("orders")).version == -1
+    assert fresh.ask(ListLedgers()).names == [ORDERS]
+    assert fresh.ask(DescribeLedger("orders")).entries == 1
+    assert fresh.ask(DescribeLedger("orders")).cursors == ["billing"]
+    assert fresh.ask(DescribeCursor("orders", "billing")).backlog_entries == 1
+    assert fresh.ask(GetSchema("orders")).version == -1

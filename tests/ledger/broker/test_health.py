@@ -19,7 +19,7 @@ import pytest
 from pyspark_ledger.connector.doctor.store import check_store
 from pyspark_ledger.ledger.broker.error_log import ErrorLog
 from pyspark_ledger.ledger.errors import Unavailable
-from pyspark_ledger.ledger.protocol.actions import CreateLedger, Empty
+from pyspark_ledger.ledger.protocol.actions import AskHealth, CreateLedger
 
 Rig = Any
 # `settle` raises once the log holds two entries.
@@ -27,6 +27,7 @@ BROKEN = """
 import sys
 from pyspark_ledger.ledger.broker import main
 from pyspark_ledger.ledger.log.writer import LogWriter
+from pyspark_ledger.offload import broker
 
 settle = LogWriter.settle
 
@@ -36,10 +37,11 @@ def raises(self, written, failed):
     return settle(self, written, failed)
 
 LogWriter.settle = raises
-main._main()
+main.run(broker.main)
 """
 
 
+@pytest.mark.thorough
 def test_a_broker_tells_of_a_log_that_it_gave_up_and_the_next_one_goes_on(
     rig: Rig, make_entry: Callable[..., bytes], read_log: Callable[..., list[tuple[str, bytes]]]
 ) -> None:
@@ -57,8 +59,8 @@ def test_a_broker_tells_of_a_log_that_it_gave_up_and_the_next_one_goes_on(
     broker = rig.start("--create")
     client = rig.client(deadline_ms=0)
     for name in ("orders", "bills"):
-        client.create(CreateLedger(name))
-    assert client.call("health", Empty()).error_count == 0
+        client.ask(CreateLedger(name))
+    assert client.ask(AskHealth()).error_count == 0
     producer = client.producer("orders")
     for number in range(2):
         producer.append(make_entry(b"%d" % number)).result(30)
@@ -68,7 +70,7 @@ def test_a_broker_tells_of_a_log_that_it_gave_up_and_the_next_one_goes_on(
         client.producer("orders").append(make_entry(b"late")).result(30)
     client.producer("bills").append(make_entry(b"bill")).result(30)
 
-    health = client.call("health", Empty())
+    health = client.ask(AskHealth())
     assert [name.rpartition("/")[2] for name in health.given_up] == ["orders"]
     assert "bit flip" in health.errors[-1]
     findings = {finding.state: finding for finding in check_store(str(rig.store), {})}
@@ -83,7 +85,7 @@ def test_a_broker_tells_of_a_log_that_it_gave_up_and_the_next_one_goes_on(
     client = rig.client()
     assert [payload for _, payload in read_log(client, "orders")] == [b"0", b"1"]
     client.producer("orders").append(make_entry(b"after")).result(30)
-    assert client.call("health", Empty()).given_up == {}
+    assert client.ask(AskHealth()).given_up == {}
 
 
 def test_an_error_log_keeps_the_newest_errors_in_a_line_each() -> None:

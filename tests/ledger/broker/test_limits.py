@@ -6,8 +6,10 @@ Method: real brokers with tiny limits; every action is given every kind of nonse
 from __future__ import annotations
 
 import json
+import socket
 import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,25 +18,31 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
+from pyspark_ledger.ledger.broker.limits import Connections
 from pyspark_ledger.ledger.client.broker_environment import bounded_allocator
 from pyspark_ledger.ledger.client.client import Client
 from pyspark_ledger.ledger.errors import Refused, Unavailable
-from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionRange
+from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
+from pyspark_ledger.ledger.position import EARLIEST, LATEST, PositionRange
 from pyspark_ledger.ledger.protocol.actions import (
-    ACTIONS,
     ENTRY_SCHEMA,
+    REQUESTS,
     AppendCommand,
     AskEnd,
+    AskSettings,
     ChangeSetting,
     CreateLedger,
-    Empty,
+    DescribeLedger,
+    ListLedgers,
     SettingState,
 )
 from pyspark_ledger.ledger.protocol.cursors import OpenCursor
 from pyspark_ledger.ledger.protocol.names import request_body
 from pyspark_ledger.ledger.protocol.reads import ReadRequest, SplitRequest
+from pyspark_ledger.ledger.protocol.request import Request
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.transport.shared_ring import entry_batch
+from tests.rigs.driven_broker import DrivenBroker
 
 Rig = Any
 MIB = 1024 * 1024
@@ -42,7 +50,7 @@ EVERYTHING = PositionRange(EARLIEST, LATEST)
 
 
 def change(client: Client, name: str, value: int | None) -> SettingState:
-    found = client.call("settings.change", ChangeSetting(name, value))
+    found = client.ask(ChangeSetting(name, value))
     return next(state for state in found.settings if state.name == name)
 
 
@@ -52,7 +60,7 @@ def limited(shared_rig: Rig) -> Iterator[Client]:
     client = shared_rig.client(deadline_ms=0)
     yield client
     other = shared_rig.client()
-    for state in other.call("settings", Empty()).settings:
+    for state in other.ask(AskSettings()).settings:
         if state.changed:
             change(other, state.name, None)
     other.close()
@@ -106,12 +114,12 @@ def broken_bodies(kind: type[msgspec.Struct]) -> Iterator[bytes]:
             yield json.dumps({**sample(kind), field.encode_name: wrong}).encode()
 
 
-@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize("action", REQUESTS)
 def test_nonsense_is_refused_by_name_and_changes_nothing(shared_rig: Rig, limited: Client, action: str) -> None:
-    limited.create(CreateLedger("orders", exist_ok=True))
-    limited.open_cursor(OpenCursor("orders", "billing", EARLIEST))
+    limited.ask(CreateLedger("orders", exist_ok=True))
+    limited.ask(OpenCursor("orders", "billing", EARLIEST))
     before = records(shared_rig.store)
-    for body in broken_bodies(ACTIONS[action][0]):
+    for body in broken_bodies(REQUESTS[action]):
         with pytest.raises(flight.FlightServerError, match=rf"\[LEDGER_REFUSED\] (action '{action}'|.*'a')"):
             list(limited.connection().do_action(flight.Action(action, body), limited.options(30)))
     assert records(shared_rig.store) == before
@@ -119,46 +127,44 @@ def test_nonsense_is_refused_by_name_and_changes_nothing(shared_rig: Rig, limite
 
 
 def test_a_request_that_is_too_long_is_refused_before_it_is_read(shared_rig: Rig, limited: Client) -> None:
-    change(limited, "maxRequestBodyBytes", 64 * 1024)
-    before = records(shared_rig.store)
-    with pytest.raises(Refused, match=r"action 'create' has \d+ bytes, setting 'maxRequestBodyBytes' allows 65536"):
-        limited.create(CreateLedger("long", properties={"a": "b" * 70_000}))
-    ticket = flight.Ticket(b" " * 70_000)
-    with pytest.raises(flight.FlightServerError, match="a read has 70000 bytes"):
+    before, size = records(shared_rig.store), 16 * MIB + 1
+    with pytest.raises(Refused, match=r"action 'create' has \d+ bytes, at most 16777216 are allowed"):
+        limited.ask(CreateLedger("long", properties={"a": "b" * size}))
+    ticket = flight.Ticket(b" " * size)
+    with pytest.raises(flight.FlightServerError, match=f"a read has {size} bytes"):
         limited.connection().do_get(ticket, limited.options(30)).read_all()
     assert records(shared_rig.store) == before
 
 
 @pytest.mark.parametrize(
-    ("action", "request_", "field"),
+    ("request_", "field"),
     [
-        ("split", SplitRequest("orders", EVERYTHING, 1, max_parts=0), "max_parts"),
-        ("split", SplitRequest("orders", EVERYTHING, 1, max_parts=100_001), "max_parts"),
-        ("split", SplitRequest("orders", EVERYTHING, -1), "target_bytes"),
-        ("end", AskEnd("orders", EARLIEST, -1), "wait_ms"),
-        ("locate", ReadRequest("orders", EVERYTHING, max_block_bytes=0), "max_block_bytes"),
-        ("create", CreateLedger("fresh", max_entries_per_ledger=-1), "max_entries_per_ledger"),
+        (SplitRequest("orders", EVERYTHING, 1, max_parts=0), "max_parts"),
+        (SplitRequest("orders", EVERYTHING, 1, max_parts=100_001), "max_parts"),
+        (SplitRequest("orders", EVERYTHING, -1), "target_bytes"),
+        (AskEnd("orders", EARLIEST, -1), "wait_ms"),
+        (ReadRequest("orders", EVERYTHING, max_block_bytes=0), "max_block_bytes"),
+        (CreateLedger("fresh", max_entries_per_ledger=-1), "max_entries_per_ledger"),
     ],
 )
-def test_a_number_beyond_its_bounds_is_refused_by_name(
-    limited: Client, action: str, request_: msgspec.Struct, field: str
-) -> None:
+def test_a_number_beyond_its_bounds_is_refused_by_name(limited: Client, request_: Request[object], field: str) -> None:
     with pytest.raises(Refused, match=rf"`\$\.{field}`"):
-        limited.call(action, request_)
-    assert "fresh" not in str(limited.names())
+        limited.ask(request_)
+    assert "fresh" not in str(limited.ask(ListLedgers()).names)
 
 
-def test_no_reader_waits_longer_than_it_may(limited: Client) -> None:
-    limited.create(CreateLedger("quiet", exist_ok=True))
-    change(limited, "maxWaitMillis", 10)
-    log = limited.call("end", AskEnd("quiet", Position(2**40, 0), 2**62), attempt_seconds=60)
-    assert log.end <= log.start
+def test_no_reader_waits_longer_than_a_minute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited, broker = list[int](), DrivenBroker(tmp_path / "s", {}, monkeypatch)
+    monkeypatch.setattr(ManagedLedger, "wait_past", lambda _self, _since, wait_ms: waited.append(wait_ms))
+    broker.client.ask(AskEnd(broker.log().name, EARLIEST, 2**62))
+    broker.close()
+    assert waited == [60_000]
 
 
 def test_entry_too_large_for_a_request_is_refused_and_the_next_accepted(
     limited: Client, make_entry: Callable[..., bytes]
 ) -> None:
-    limited.create(CreateLedger("large", exist_ok=True))
+    limited.ask(CreateLedger("large", exist_ok=True))
     change(limited, "maxMessageSize", 5 * MIB)
     producer = limited.producer("large")
     with pytest.raises(Refused, match="setting 'maxMessageSize' allows 5242880"):
@@ -167,73 +173,68 @@ def test_entry_too_large_for_a_request_is_refused_and_the_next_accepted(
         producer.close()
     with limited.producer("large") as again:
         again.append(make_entry(b"x" * (4 * MIB))).result(30)
-    assert limited.describe("large").entries == 1
+    assert limited.ask(DescribeLedger("large")).entries == 1
 
 
 def test_calls_up_to_the_limit_are_served_and_the_limit_can_be_changed(
     limited: Client, make_entry: Callable[..., bytes]
 ) -> None:
-    limited.create(CreateLedger("orders", exist_ok=True))
+    limited.ask(CreateLedger("orders", exist_ok=True))
     change(limited, "maxConcurrentRequests", 1)
     with limited.producer("orders") as producer:
         producer.append(make_entry(b"x")).result(30)
         with pytest.raises(Unavailable, match=r"this broker has 1 calls, setting 'maxConcurrentRequests' allows 1"):
-            limited.names()
+            limited.ask(ListLedgers())
         assert limited.hello()
         change(limited, "maxConcurrentRequests", 2)
-        assert limited.names()
+        assert limited.ask(ListLedgers()).names
     change(limited, "maxConcurrentRequests", 1)
-    assert limited.call("list", Empty(), deadline_ms=30_000).names, "the stream that ended gave its place back"
+    assert limited.ask(ListLedgers(), deadline_ms=30_000).names, "the stream that ended gave its place back"
 
 
 def test_a_reader_too_many_waits_until_another_has_gone(
     shared_rig: Rig, limited: Client, make_entry: Callable[..., bytes]
 ) -> None:
-    limited.create(CreateLedger("wide", exist_ok=True))
+    limited.ask(CreateLedger("wide", exist_ok=True))
     with limited.producer("wide") as producer:
         for _ in range(16):
             producer.append(make_entry(b"x" * (4 * MIB)))
-    change(limited, "maxConcurrentReaders", 1)
+    change(limited, "maxConcurrentRequests", 1)
     request = ReadRequest("wide", EVERYTHING)
     slow = limited.connection().do_get(flight.Ticket(msgspec.json.encode(request)), limited.options())
     slow.read_chunk()
-    with pytest.raises(Unavailable, match=r"this broker has 1 readers, setting 'maxConcurrentReaders' allows 1"):
+    with pytest.raises(Unavailable, match=r"this broker has 1 calls, setting 'maxConcurrentRequests' allows 1"):
         next(limited.read_blocks(request, mapping=False))
-    assert next(limited.read_blocks(request, mapping=True)).entries, "who maps the files takes no place"
     slow.cancel()
     patient = shared_rig.client()
     assert sum(block.entries for block in patient.read_blocks(request, mapping=False)) == 16
 
 
-def test_a_connection_too_many_is_refused_and_taken_when_there_is_room(rig: Rig) -> None:
-    rig.start("--create")
-    client = rig.client(deadline_ms=0)
-    change(client, "brokerMaxConnections", 3)
-    others = [rig.client(deadline_ms=0) for _ in range(3)]
-
-    def greet() -> None:
-        for other in others:
-            other.hello()
-
-    with pytest.raises(Unavailable, match=r"this broker has . connections, setting 'brokerMaxConnections' allows 3"):
-        greet()
-    for other in others:
-        other.close()
-    assert client.hello(deadline_ms=30_000), "what was closed counts no more"
+def test_a_connection_too_many_is_refused_and_taken_when_there_is_room() -> None:
+    connections = Connections(lambda: 1_000, most=3)
+    connections.begin()
+    with ExitStack() as opened:
+        for _ in range(2):
+            for end in socket.socketpair():
+                opened.enter_context(end)
+        with pytest.raises(Unavailable, match="this broker has 4 connections, and allows 3"):
+            connections.require_room()
+    connections.require_room()
+    assert connections.count == 0, "what was closed counts no more"
 
 
 def test_a_change_outlives_the_broker_and_can_be_taken_back(rig: Rig) -> None:
     broker = rig.start("--create")
-    state = change(rig.client(), "maxWaitMillis", 7)
-    assert (state.value, state.default, state.changed, state.live) == (7, Settings().maxWaitMillis, True, True)
+    state = change(rig.client(), "metricsLedgersMax", 7)
+    assert (state.value, state.default, state.changed, state.live) == (7, Settings().metricsLedgersMax, True, True)
     broker.kill()
     broker.wait()
     rig.start()
     client = rig.client()
-    found = {state.name: state for state in client.call("settings", Empty()).settings}
-    assert found["maxWaitMillis"].value == 7
-    state = change(client, "maxWaitMillis", None)
-    assert (state.value, state.changed) == (Settings().maxWaitMillis, False)
+    found = {state.name: state for state in client.ask(AskSettings()).settings}
+    assert found["metricsLedgersMax"].value == 7
+    state = change(client, "metricsLedgersMax", None)
+    assert (state.value, state.changed) == (Settings().metricsLedgersMax, False)
 
 
 @pytest.mark.parametrize(
@@ -241,15 +242,15 @@ def test_a_change_outlives_the_broker_and_can_be_taken_back(rig: Rig) -> None:
     [
         ("ledgerBlockSizeBytes", 5 * MIB, "cannot be changed while the broker runs.*restart"),
         ("tlsKeyFilePath", 1, "cannot be changed while the broker runs.*restart"),
-        ("maxWaitMilis", 1, "no setting 'maxWaitMilis'. Did you mean 'maxWaitMillis'"),
-        ("maxWaitMillis", 100_001, "'maxWaitMillis' is 100001, expected an integer from 0 to 100000 milliseconds"),
+        ("metricsLedgerMax", 1, "no setting 'metricsLedgerMax'. Did you mean 'metricsLedgersMax'"),
+        ("metricsLedgersMax", 100_001, "'metricsLedgersMax' is 100001, expected an integer from 0 to 100000 ledgers"),
     ],
 )
 def test_what_cannot_be_changed_is_refused_by_name(limited: Client, name: str, value: int, said: str) -> None:
-    before = limited.call("settings", Empty())
+    before = limited.ask(AskSettings())
     with pytest.raises(Refused, match=said):
         change(limited, name, value)
-    assert limited.call("settings", Empty()) == before
+    assert limited.ask(AskSettings()) == before
 
 
 def peak_mib(pid: int) -> int:
@@ -263,7 +264,7 @@ def test_compressed_zeros_are_refused_before_they_take_memory(rig: Rig, monkeypa
         monkeypatch.setenv(name, value)
     broker = rig.start("--create")
     client = rig.client()
-    client.create(CreateLedger("orders"))
+    client.ask(CreateLedger("orders"))
     before = peak_mib(broker.pid)
     descriptor = flight.FlightDescriptor.for_command(request_body(AppendCommand("orders", "p")))
     options = flight.FlightCallOptions(write_options=pa.ipc.IpcWriteOptions(compression="zstd"))
@@ -272,19 +273,25 @@ def test_compressed_zeros_are_refused_before_they_take_memory(rig: Rig, monkeypa
     with pytest.raises(flight.FlightServerError, match=r"LEDGER_REFUSED.* too large for the memory of Arrow"):
         writer.close()
     assert peak_mib(broker.pid) < before + 100
-    assert client.describe("orders").entries == 0
+    assert client.ask(DescribeLedger("orders")).entries == 0
 
 
 @pytest.mark.thorough
 def test_a_file_of_changes_that_makes_no_sense_stops_the_start(rig: Rig) -> None:
     rig.start("--create").terminate()
-    for text in (b"nonsense", b'{"maxWaitMillis": -1}', b'{"ledgerBlockSizeBytes": 5242880}', b'{"maxWait\xff": 1}'):
+    for text in (
+        b"nonsense",
+        b'{"metricsLedgersMax": -1}',
+        b'{"ledgerBlockSizeBytes": 5242880}',
+        b'{"maxWait\xff": 1}',
+    ):
         (rig.store / "settings.json").write_bytes(text)
         broker = rig.spawn()
         assert broker.wait(30) == 2
         assert str(rig.store / "settings.json") in rig.log().splitlines()[-1]
 
 
+@pytest.mark.thorough
 def test_the_idle_limit_counts_when_it_is_changed(rig: Rig) -> None:
     broker = rig.start("--create")
     change(rig.client(), "brokerIdleTimeoutSeconds", 1)

@@ -28,10 +28,11 @@ from pyspark_ledger.ledger.client.credentials import Credentials
 from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.errors import LedgerError, NotFound, Refused, Unauthenticated, Unavailable
 from pyspark_ledger.ledger.protocol.actions import (
-    ACTIONS,
     ENTRY_SCHEMA,
+    REQUESTS,
     ChangeSetting,
     CreateLedger,
+    ListLedgers,
     RegisterSchema,
     StageCommand,
 )
@@ -97,11 +98,12 @@ def guarded(shared_rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         rig.close()
 
 
+@pytest.mark.thorough
 def test_who_shows_both_can_do_everything(
     guarded: Guarded, make_entry: Callable[..., bytes], read_log: Callable[..., list[tuple[str, bytes]]]
 ) -> None:
     client = connect_store(guarded.address, credentials=guarded.credentials)
-    client.create(CreateLedger("orders"))
+    client.ask(CreateLedger("orders"))
     with client.producer("orders") as producer:
         producer.append(make_entry(b"paid")).result(30)
     assert [payload for _, payload in read_log(client, "orders", mapping=False)] == [b"paid"]
@@ -159,7 +161,7 @@ def test_every_kind_of_call_asks_for_the_token(guarded: Guarded, tmp_path: Path)
     token = tmp_path / "token"
     token.write_text(OLD_TOKEN)
     client = connect_store(guarded.address, credentials=replace(guarded.credentials, token=f"file:{token}"))
-    client.create(CreateLedger("tokens", exist_ok=True))
+    client.ask(CreateLedger("tokens", exist_ok=True))
     token.write_text("f" * 32)
     connection, options = client.connection(), client.options(10)
     command = flight.FlightDescriptor.for_command(msgspec.json.encode(StageCommand("q", 1)))
@@ -181,12 +183,12 @@ def test_every_kind_of_call_asks_for_the_token(guarded: Guarded, tmp_path: Path)
         with pytest.raises(flight.FlightError, match="LEDGER_UNAUTHENTICATED"):
             attempt()
     token.write_text(TOKEN)
-    assert client.names(), "a token that was replaced counts at the next call"
+    assert client.ask(ListLedgers()).names, "a token that was replaced counts at the next call"
 
 
 def test_every_action_refuses_every_wrong_token(guarded: Guarded) -> None:
     client = connect_store(guarded.address, credentials=guarded.credentials)
-    name = client.create(CreateLedger("walked", exist_ok=True)).name
+    name = client.ask(CreateLedger("walked", exist_ok=True)).name
     later = system_clock_ms() + 60_000
     forged = task_token("f" * 32, TaskClaims("read", [], later))
     expired = task_token(TOKEN, TaskClaims("read", [], system_clock_ms() - 1000))
@@ -201,7 +203,7 @@ def test_every_action_refuses_every_wrong_token(guarded: Guarded) -> None:
             list(bare.do_action(flight.Action(action, body), flight.FlightCallOptions(headers=headers, timeout=30)))
         return str(refused.value)
 
-    for action in ACTIONS:
+    for action in REQUESTS:
         for kind, token in tokens.items():
             assert "LEDGER_UNAUTHENTICATED" in refusal(action, token), (action, kind)
         assert "this broker serves store" in refusal(action, TOKEN, store_id=b"another"), action
@@ -212,7 +214,7 @@ def test_every_action_refuses_every_wrong_token(guarded: Guarded) -> None:
         "create": CreateLedger("wide", partitions=1000),
         "run.commit": CommitRun(name, "q", 0, 1, 1, []),
         "schema.register": RegisterSchema("public/default/persistent/other", b""),
-        "settings.change": ChangeSetting("maxWaitMillis", 5),
+        "settings.change": ChangeSetting("metricsLedgersMax", 5),
     }.items():
         assert "a task token allows to write" in refusal(action, right, msgspec.json.encode(request))
 
@@ -220,14 +222,14 @@ def test_every_action_refuses_every_wrong_token(guarded: Guarded) -> None:
 def test_from_another_address_no_setting_leads_elsewhere(guarded: Guarded, tmp_path: Path) -> None:
     """An administrator changes limits. The bucket and the identity of the broker belong to its own user."""
     client = connect_store(guarded.address, credentials=guarded.credentials)
-    client.call("settings.change", ChangeSetting("maxWaitMillis", 59_000))
+    client.ask(ChangeSetting("metricsLedgersMax", 59_000))
     private = connect_store(guarded.rig.store)
     for name, setting in SETTINGS.items():
         if setting.by == "administrator":
             continue
         kind = Unauthenticated if setting.by == "owner" else Refused
         with pytest.raises(kind, match=name):
-            client.call("settings.change", ChangeSetting(name, "1" if setting.is_text else 1))
+            client.ask(ChangeSetting(name, "1" if setting.is_text else 1))
     with pytest.raises(Unauthenticated, match="managedLedgerOffload"):
         offload_to(client, tmp_path / "objects")
     offload_to(private, tmp_path / "objects")
@@ -248,7 +250,7 @@ def test_a_token_is_nowhere_to_be_seen(guarded: Guarded) -> None:
     client = client_for(guarded.address, guarded.rig.record().store_id, guarded.credentials)
     copy = pickle.loads(pickle.dumps(client))  # noqa: S301
     assert copy.credentials == guarded.credentials
-    copy.names()
+    copy.ask(ListLedgers())
     listening = Listening.of("grpc+tls://127.0.0.1:0", guarded.settings)
     shown = [repr(client), repr(guarded.credentials), repr(listening), pickle.dumps(client), guarded.rig.log()]
     with pytest.raises(TypeError):

@@ -42,7 +42,7 @@ def test_a_change_asks_who_may_before_anything_changes(name: str, owner: bool) -
     tried: list[object] = []
     live.on_trial(tried.append)
     value = (setting.choices or ("os:system",))[0] if setting.is_text else setting.least
-    request = ChangeSetting("maxWaitMillis", 1, {name: value}, trial=True)
+    request = ChangeSetting("metricsLedgersMax", 1, {name: value}, trial=True)
     if setting.by == "administrator" or (setting.by == "owner" and owner):
         live.change(request, owner=owner)
         return
@@ -55,23 +55,24 @@ def test_a_change_asks_who_may_before_anything_changes(name: str, owner: bool) -
 
 def test_a_stored_name_of_code_is_never_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """An earlier version stored such names. The broker's file decides, or else the broker does not start."""
-    (tmp_path / "settings.json").write_bytes(msgspec.json.encode({PROVIDER: "os:system", "maxWaitMillis": 7}))
+    (tmp_path / "settings.json").write_bytes(msgspec.json.encode({PROVIDER: "os:system", "metricsLedgersMax": 7}))
     with pytest.raises(Refused, match=rf"settings\.json: setting '{PROVIDER}' is stored here") as refused:
         LiveSettings.load(tmp_path, Settings())
     assert "os:system" not in str(refused.value)
     with caplog.at_level(logging.WARNING):
         live = LiveSettings.load(tmp_path, Settings.of({PROVIDER: "mine:keys"}))
-    assert (live.now.maxWaitMillis, live.now.managedLedgerOffloadCredentialProvider) == (7, "mine:keys")
+    assert (live.now.metricsLedgersMax, live.now.managedLedgerOffloadCredentialProvider) == (7, "mine:keys")
     assert [record.getMessage() for record in caplog.records] == [
         f"{tmp_path}/settings.json: ignored, because the broker's file sets them: {PROVIDER}"
     ]
-    live.change(ChangeSetting("maxWaitMillis", 8), owner=False)
-    assert msgspec.json.decode((tmp_path / "settings.json").read_bytes()) == {"maxWaitMillis": 8}
+    live.change(ChangeSetting("metricsLedgersMax", 8), owner=False)
+    assert msgspec.json.decode((tmp_path / "settings.json").read_bytes()) == {"metricsLedgersMax": 8}
 
 
 @pytest.mark.broker_process
+@pytest.mark.thorough
 def test_a_client_starts_no_broker_with_a_stored_name_of_code(store: Path) -> None:
-    connect(store).client.call("settings.change", ChangeSetting("maxWaitMillis", 7))
+    connect(store).client.ask(ChangeSetting("metricsLedgersMax", 7))
     stop_broker(store)
     ran = store.parent / "ran"
     stored = {PROVIDER: "os:system", "managedLedgerOffloadBucket": f"s3://abc/x;touch${{IFS}}{ran}"}

@@ -19,7 +19,7 @@ from pyarrow import flight
 
 from pyspark_ledger.ledger.client.client import Client
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, PositionRange
-from pyspark_ledger.ledger.protocol.actions import ChangeSetting, CreateLedger, Empty
+from pyspark_ledger.ledger.protocol.actions import ChangeSetting, CreateLedger, ListLedgers
 from pyspark_ledger.ledger.protocol.reads import ReadRequest
 from tests.rigs.entry import parsed
 
@@ -56,7 +56,7 @@ def wide(rig: Rig, make_entry: Callable[..., bytes]) -> Client:
     """A broker with a ledger of 64 MiB in sixteen blocks."""
     rig.start("--create")
     client: Client = rig.client()
-    client.create(CreateLedger("wide"))
+    client.ask(CreateLedger("wide"))
     with client.producer("wide") as producer:
         for _ in range(16):
             producer.append(make_entry(b"x" * (4 * MIB)))
@@ -79,7 +79,7 @@ def anonymous_bytes(pid: int) -> int:
 @pytest.mark.thorough
 def test_a_hundred_clients_write_and_read_at_once(rig: Rig, make_entry: Callable[..., bytes]) -> None:
     rig.start("--create")
-    rig.client().create(CreateLedger("orders"))
+    rig.client().ask(CreateLedger("orders"))
     clients = [rig.client() for _ in range(CLIENTS)]
 
     def work(number: int) -> int:
@@ -97,6 +97,7 @@ def test_a_hundred_clients_write_and_read_at_once(rig: Rig, make_entry: Callable
         assert [p for p in found if p.startswith(b"%d/" % number)] == [b"%d/%d" % (number, i) for i in range(5)]
 
 
+@pytest.mark.thorough
 def test_readers_that_stand_still_hold_no_memory_and_stop_nobody(
     rig: Rig, wide: Client, make_entry: Callable[..., bytes]
 ) -> None:
@@ -126,8 +127,9 @@ def drained(reader: flight.FlightStreamReader) -> int:
         count += 1
 
 
+@pytest.mark.thorough
 def test_a_reader_that_is_killed_gives_its_place_back(rig: Rig, wide: Client) -> None:
-    wide.call("settings.change", ChangeSetting("maxConcurrentReaders", 1))
+    wide.ask(ChangeSetting("maxConcurrentRequests", 1))
     request = msgspec.json.encode(ReadRequest("wide", EVERYTHING)).decode()
     reader = subprocess.Popen(
         [sys.executable, "-c", READER, wide.address, request], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -139,11 +141,12 @@ def test_a_reader_that_is_killed_gives_its_place_back(rig: Rig, wide: Client) ->
     assert sum(len(payload) for payload in payloads(wide, "wide")) == 64 * MIB
 
 
+@pytest.mark.thorough
 def test_killed_producer_keeps_acknowledged_entries_and_frees_its_slot(rig: Rig) -> None:
     rig.start("--create")
     client = rig.client()
-    client.create(CreateLedger("orders"))
-    client.call("settings.change", ChangeSetting("maxConcurrentRequests", 1))
+    client.ask(CreateLedger("orders"))
+    client.ask(ChangeSetting("maxConcurrentRequests", 1))
     writer = subprocess.Popen([sys.executable, "-c", WRITER, client.address], stdout=subprocess.PIPE)
     assert writer.stdout is not None
     for _ in range(20):
@@ -151,8 +154,8 @@ def test_killed_producer_keeps_acknowledged_entries_and_frees_its_slot(rig: Rig)
     writer.kill()
     rest, _ = writer.communicate()
     acknowledged = 20 + len([line for line in rest.splitlines(keepends=True) if line.endswith(b"\n")])
-    assert client.call("list", Empty()).names, "the only place is free again"
-    client.call("settings.change", ChangeSetting("maxConcurrentRequests", None))
+    assert client.ask(ListLedgers()).names, "the only place is free again"
+    client.ask(ChangeSetting("maxConcurrentRequests", None))
     found = list(payloads(client, "orders"))
     assert len(found) >= acknowledged
     assert found == [b"%d" % number for number in range(len(found))]

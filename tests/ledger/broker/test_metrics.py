@@ -26,8 +26,7 @@ __all__ = ["store"]
 
 
 def metrics_of(store: LedgerStore, ledgers: int = 1000, cursors: int = 100) -> BrokerMetrics:
-    found: BrokerMetrics = store.client.call("metrics", AskMetrics(ledgers, cursors))
-    return found
+    return store.client.ask(AskMetrics(ledgers, cursors))
 
 
 def rows(count: int) -> list[dict[str, int]]:
@@ -126,7 +125,7 @@ def test_publications_and_the_distance_of_the_table_are_counted(store: LedgerSto
 
     def note(segment: int) -> None:
         properties = PublishedNote("table-id", segment).properties("/tables/orders")
-        store.client.call("properties", ChangeProperties(orders.name, properties))
+        store.client.ask(ChangeProperties(orders.name, properties))
 
     note(first - 1)
     behind = of(metrics_of(store), "orders").unpublished
@@ -137,9 +136,9 @@ def test_publications_and_the_distance_of_the_table_are_counted(store: LedgerSto
     assert behind is not None
     assert (behind.rows, behind.segments, behind.age_ms) == (2, 0, 0)
     assert behind.size_bytes > 0
-    store.client.call("publish.report", ReportPublished(orders.name, 2, 100, 3000))
-    store.client.call("publish.report", ReportPublished(orders.name, -1, 50, 400_000))
-    store.client.call("publish.report", ReportPublished(orders.name, failed=True))
+    store.client.ask(ReportPublished(orders.name, 2, 100, 3000))
+    store.client.ask(ReportPublished(orders.name, -1, 50, 400_000))
+    store.client.ask(ReportPublished(orders.name, failed=True))
     metrics = metrics_of(store)
     assert of(metrics, "orders").published == PublishCounts(2, 2, 150, 1)
     assert (metrics.publish_latency.count, metrics.publish_latency.total) == (2, 403.0)
@@ -160,7 +159,7 @@ def test_retention_is_counted_with_its_time(store: LedgerStore) -> None:
 def test_requests_and_errors_are_counted_by_name(store: LedgerStore) -> None:
     for _ in range(3):
         with pytest.raises(NotFound):
-            store.client.call("describe", DescribeLedger("none"))
+            store.client.ask(DescribeLedger("none"))
     metrics = metrics_of(store)
     assert metrics.errors["LEDGER_NOT_FOUND"] == 3
     assert metrics.requests["describe"].count == 3

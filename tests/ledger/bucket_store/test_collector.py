@@ -9,7 +9,7 @@ import pytest
 from pyspark_ledger.ledger.bucket_store.live_files import LiveFile, LiveFiles, to_carry
 from pyspark_ledger.ledger.errors import Fenced
 from pyspark_ledger.ledger.position import Position
-from pyspark_ledger.ledger.protocol.cursors import NameCursor
+from pyspark_ledger.ledger.protocol.cursors import DescribeCursor
 from pyspark_ledger.ledger.transport.bucket_discovery import BrokerSecret
 from pyspark_ledger.ledger.wal.bucket import secret_key, snapshot_key
 from pyspark_ledger.ledger.wal.manifest import BrokerAddress
@@ -48,7 +48,7 @@ def test_segments_that_are_not_uploaded_stay_in_the_log(rig: BucketRig) -> None:
     first.collector.collect()
     second = rig.host("b")
     assert payloads(second) == numbered(15)
-    assert second.store.cursors.describe(NameCursor("log", "c")).next_position.entry_id == 1
+    assert second.store.cursors.describe(DescribeCursor("log", "c")).next_position.entry_id == 1
 
 
 @pytest.mark.thorough
@@ -70,7 +70,7 @@ def test_slow_segments_are_carried_forward(rig: BucketRig) -> None:
     assert payloads(second, "busy") == numbered(24)
     assert append(second, [b"3"], "slow")[0] == Position(slow, 3), "carried, and not sealed"
     second.store.cursors.acknowledge("slow", "c", given((slow, 0)))
-    assert second.store.cursors.describe(NameCursor("slow", "c")).next_position.entry_id == 2
+    assert second.store.cursors.describe(DescribeCursor("slow", "c")).next_position.entry_id == 2
 
 
 @pytest.mark.thorough

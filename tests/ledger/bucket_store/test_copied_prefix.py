@@ -20,16 +20,18 @@ from pyspark_ledger.ledger.bucket_store.builder import _driver_at
 from pyspark_ledger.ledger.bucket_store.home import BucketStore
 from pyspark_ledger.ledger.errors import Refused, Unsupported
 from pyspark_ledger.ledger.metadata.offload_records import Driver
+from pyspark_ledger.ledger.metadata.owner import SKIPPED_IDS
 from pyspark_ledger.ledger.metadata.segment_records import attempts_of
+from pyspark_ledger.ledger.objects.factory import open_object_store
+from pyspark_ledger.ledger.objects.s3_options import S3Options
 from pyspark_ledger.ledger.ownership import OwnerChange, process_identity
+from pyspark_ledger.ledger.protocol.ledgers import OffloadPrefix
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.transport.bucket_discovery import named_broker
 from pyspark_ledger.ledger.wal.bucket import MANIFEST
 from pyspark_ledger.ledger.wal.manifest import BrokerAddress, decode_manifest, encode_manifest
 from pyspark_ledger.ledger.wal.requests import read_manifest
 from pyspark_ledger.offload.home_verification import verify_home
-from pyspark_ledger.offload.storage.factory import open_object_store
-from pyspark_ledger.offload.storage.s3_options import S3Options
 from tests.rigs import bucket_store as rig_of
 from tests.rigs.bucket_store import REQUESTS, BucketRig, append, numbered, offload, payloads
 
@@ -76,6 +78,7 @@ def test_a_copied_prefix_needs_an_answer(
         taken(copy, None, monkeypatch)
     for word in OwnerChange:
         assert f"ledger serve --store {copy.address} --take-over {word}`" in str(refused.value)
+    assert f"`ledger offload LEDGER --sweep --store {copy.address}`" in refused.value.hint
     with pytest.raises(Refused, match=question):  # a client that looks for the broker, and a reader without a broker
         named_broker(copy.bucket, REQUESTS)
     with pytest.raises(Refused, match=question):
@@ -91,8 +94,10 @@ def test_a_copied_prefix_needs_an_answer(
         record = opened.store.metadata.store_record()
         assert (record.store_id, list(record.former)) == (manifest.store_id, manifest.former_ids)
         assert payloads(opened) == numbered(5)
-        append(opened, numbered(4, 5), entries=3)
+        positions = append(opened, numbered(4, 5), entries=3)
         offload(opened)
+        # The original may have used the next ids for other rows, which a checkpoint has read.
+        assert (positions[-1].ledger_id > SKIPPED_IDS) is (change is not OwnerChange.BROKER)
     assert payloads(original.opened[0]) == numbered(5)
     again = taken(copy, None, monkeypatch)
     assert copy.manifest().store_id == manifest.store_id
@@ -109,9 +114,26 @@ def test_a_deletion_in_a_copied_prefix_stays_there(
     attempts = [attempt for _, attempt in attempts_of(opened.store.metadata.segments.of(NAME))]
     assert {attempt.driver.properties["address"] for attempt in attempts} == {f"{copy.address}/segments"}
     opened.store.delete_ledger("log")
-    opened.store.offloads.sweep()
+    opened.store.offloads.cleaner.sweep()
     assert (before <= set(original.keys("segments/")), copy.keys("segments/")) == (True, [])
     assert payloads(original.opened[0]) == numbered(5)
+
+
+def test_objects_that_were_uploaded_after_a_backup_are_swept(
+    original: BucketRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    copy = copied(original, tmp_path)
+    backed_up = set(copy.keys("segments/"))
+    append(original.opened[0], numbered(4, 5), entries=3)
+    offload(original.opened[0])
+    shutil.copytree(tmp_path / "original/segments", tmp_path / "copy/segments", dirs_exist_ok=True)
+    assert set(copy.keys("segments/")) > backed_up
+    opened = taken(copy, OwnerChange.MOVED, monkeypatch)
+    assert f"`ledger offload LEDGER --sweep --store {copy.address}`" in caplog.text
+    opened.store.offloads.offload(OffloadPrefix("log", sweep=True))
+    opened.store.offloads.cleaner.sweep()
+    assert set(copy.keys("segments/")) == backed_up
+    assert payloads(opened) == numbered(5)
 
 
 def test_an_answer_that_is_given_again_gives_no_other_id(

@@ -14,10 +14,10 @@ from pyspark_ledger.ledger.bucket_store.creation import found_or_created
 from pyspark_ledger.ledger.bucket_store.probe import probe_bucket
 from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.errors import AlreadyExists, NotFound, Refused
-from pyspark_ledger.ledger.wal.bucket import MANIFEST, Bucket
+from pyspark_ledger.ledger.objects.factory import open_object_store
+from pyspark_ledger.ledger.objects.object_store import ObjectStore
+from pyspark_ledger.ledger.wal.bucket import MANIFEST
 from pyspark_ledger.ledger.wal.requests import FoundManifest
-from pyspark_ledger.offload.storage.factory import open_object_store
-from pyspark_ledger.offload.storage.object_store import ObjectStore
 from streaming_examples.s3_server import S3Server
 from tests.rigs.bucket_store import REQUESTS
 
@@ -27,7 +27,9 @@ def place(bucket: str, s3_server: S3Server) -> ObjectStore:
     return open_object_store(bucket, s3_server.options)
 
 
-def create(place: Bucket, probe: Callable[[Bucket], None] = lambda _: None, *, create: bool = True) -> FoundManifest:
+def create(
+    place: ObjectStore, probe: Callable[[ObjectStore], None] = lambda _: None, *, create: bool = True
+) -> FoundManifest:
     return found_or_created(place, system_clock_ms, REQUESTS, create=create, window=4, probe=probe)
 
 

@@ -13,9 +13,9 @@ import pytest
 
 from pyspark_ledger.ledger.bucket_store.home import BucketStore
 from pyspark_ledger.ledger.errors import Unavailable
-from pyspark_ledger.offload.format.object_names import ObjectKey
+from pyspark_ledger.ledger.objects.s3_options import S3Options
+from pyspark_ledger.ledger.segment.object_names import ObjectKey
 from pyspark_ledger.offload.offloader import ObjectStoreOffloader
-from pyspark_ledger.offload.storage.s3_options import S3Options
 from tests.rigs.bucket_store import BucketRig, append, log, numbered
 from tests.rigs.direct_sink import put, request, with_first
 
@@ -48,7 +48,7 @@ def test_index_objects_wait_for_the_offload_of_earlier_segments(rig: BucketRig) 
     """Otherwise a reader of the objects alone would pass the rows of the earlier segment."""
     opened = rig.host(stagedPartPromotionMinBytes=0, managedLedgerOffloadAutoTriggerSizeThresholdBytes=0)
     append(opened, [b"before"])
-    opened.store.commit(request(1, [put(opened, 1, 0, numbered(9))]))
+    opened.store.commits.commit(request(1, [put(opened, 1, 0, numbered(9))]))
     opened.store.offloads.round()
     assert indexed(rig) == set()
     with pytest.raises(Unavailable, match=f"segment {segments(opened)[1] + 1} .* waits"):
@@ -62,9 +62,9 @@ def test_index_objects_wait_for_the_offload_of_earlier_segments(rig: BucketRig) 
 def test_a_commit_while_index_objects_are_put_gets_its_own(
     rig: BucketRig, opened: BucketStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened.store.commit(request(1, [put(opened, 1, 0, numbered(9))]))
+    opened.store.commits.commit(request(1, [put(opened, 1, 0, numbered(9))]))
     second = request(2, [put(opened, 2, 0, numbered(9, 9))])
-    with_first(monkeypatch, ObjectStoreOffloader, "put_indexes", lambda: opened.store.commit(second))
+    with_first(monkeypatch, ObjectStoreOffloader, "put_indexes", lambda: opened.store.commits.commit(second))
     opened.store.offloads.round()
     opened.store.offloads.round()
     assert indexed(rig) == set(segments(opened))
@@ -74,12 +74,12 @@ def test_a_commit_while_index_objects_are_put_gets_its_own(
 def test_a_sweep_while_index_objects_are_put_leaves_none(
     rig: BucketRig, opened: BucketStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened.store.commit(request(1, [put(opened, 1, 0, numbered(9))]))
+    opened.store.commits.commit(request(1, [put(opened, 1, 0, numbered(9))]))
     sweeps: list[Thread] = []
 
     def delete() -> None:
         opened.store.delete_ledger("log")
-        sweeps.append(Thread(target=opened.store.offloads.sweep))
+        sweeps.append(Thread(target=opened.store.offloads.cleaner.sweep))
         sweeps[0].start()
         sweeps[0].join(0.5)
 

@@ -17,11 +17,11 @@ from pyspark_ledger.ledger.bucket_store.home import BucketStore
 from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.errors import NotFound, Refused
 from pyspark_ledger.ledger.metadata.manifest_records import Manifest, ManifestRun
+from pyspark_ledger.ledger.objects.s3_options import S3Options
 from pyspark_ledger.ledger.protocol.commits import CommitRuns, CommittedRun, StagedPart
 from pyspark_ledger.ledger.store import direct_ids
 from pyspark_ledger.ledger.store.direct_parts import DirectParts
-from pyspark_ledger.offload.direct.store_objects import StoreObjects
-from pyspark_ledger.offload.storage.s3_options import S3Options
+from pyspark_ledger.ledger.tiering.direct_objects import DirectObjects
 from tests.rigs.bucket_store import BucketRig, append, log, numbered, payloads
 from tests.rigs.direct_sink import of_ledger, put, request, stage, with_first
 from tests.rigs.entry import entry
@@ -69,10 +69,10 @@ def test_a_sweep_during_a_commit_takes_no_object(
 
     def sweep() -> None:
         at_day(opened, 8, lambda: record_unneeded(opened))
-        swept.append(opened.store.offloads.sweep())
+        swept.append(opened.store.offloads.cleaner.sweep())
 
-    with_first(monkeypatch, StoreObjects, request_of_the_commit, sweep, after=True)
-    assert not opened.store.commit(request(1, parts)).repeated
+    with_first(monkeypatch, DirectObjects, request_of_the_commit, sweep, after=True)
+    assert not opened.store.commits.commit(request(1, parts)).repeated
     assert swept == [0]
     assert payloads(opened)[-12:] == numbered(12)
 
@@ -81,9 +81,9 @@ def test_an_object_that_a_sweep_has_recorded_is_refused(opened: BucketStore) -> 
     part = put(opened, 1, 0, numbered(9))
     at_day(opened, 8, lambda: record_unneeded(opened))
     with pytest.raises(NotFound, match="Run the batch again"):
-        opened.store.commit(request(1, [part]))
-    assert opened.store.offloads.sweep() == 1
-    opened.store.commit(request(1, [put(opened, 1, 0, numbered(7))]))
+        opened.store.commits.commit(request(1, [part]))
+    assert opened.store.offloads.cleaner.sweep() == 1
+    opened.store.commits.commit(request(1, [put(opened, 1, 0, numbered(7))]))
     assert payloads(opened) == numbered(7)
 
 
@@ -93,7 +93,7 @@ def test_a_decided_batch_is_finished_at_any_age_of_its_objects(opened: BucketSto
     opened.store.metadata.manifests.put(Manifest("q", 1, 7, 1, [run]))
     opened.store.commits._unfinished.add("q")
     at_day(opened, 9, lambda: record_unneeded(opened))
-    assert opened.store.offloads.sweep() == 0
+    assert opened.store.offloads.cleaner.sweep() == 0
     at_day(opened, 9, lambda: opened.store.commits.finish("q"))
     assert payloads(opened) == numbered(9)
 
@@ -112,9 +112,9 @@ def test_joined_parts_take_no_id_of_another_ledger(
     others = put_others() if small_first else []
     large = put(opened, 1, 4 if small_first else 1, numbered(3, 3))
     others = others or put_others()
-    opened.store.commit(request(1, others, query="o", ledger="other"))
+    opened.store.commits.commit(request(1, others, query="o", ledger="other"))
     small = stage(opened, 1, numbered(3, 0 if small_first else 6))
-    opened.store.commit(request(1, [small, large] if small_first else [large, small]))
+    opened.store.commits.commit(request(1, [small, large] if small_first else [large, small]))
     next_broker = rig.host("b")
     assert payloads(next_broker, "other") == numbered(6)
     assert payloads(next_broker) == (numbered(6) if small_first else numbered(6, 3))
@@ -123,8 +123,8 @@ def test_joined_parts_take_no_id_of_another_ledger(
 def test_appends_go_on_while_objects_are_copied(opened: BucketStore, monkeypatch: pytest.MonkeyPatch) -> None:
     part, ledger = put(opened, 1, 0, numbered(9)), opened.store.ledger("log")
     append(opened, [b"a"])
-    with_first(monkeypatch, StoreObjects, "copy", lambda: ledger.append([entry(b"b")]).result(10))
-    opened.store.commit(request(1, [part]))
+    with_first(monkeypatch, DirectObjects, "copy", lambda: ledger.append([entry(b"b")]).result(10))
+    opened.store.commits.commit(request(1, [part]))
     assert payloads(opened) == [b"a", b"b", *numbered(9)]
 
 
@@ -138,11 +138,11 @@ def test_a_segment_that_is_listed_while_objects_are_copied(
         opened.store.ledger("log").roll_over()
         append(opened, [b"b"])
 
-    with_first(monkeypatch, StoreObjects, "copy", list_another)
-    opened.store.commit(request(1, [part]))
+    with_first(monkeypatch, DirectObjects, "copy", list_another)
+    opened.store.commits.commit(request(1, [part]))
     assert payloads(opened) == [b"a", b"b", *numbered(9)]
     assert segments(opened) == sorted(segments(opened))
-    assert opened.store.offloads.sweep() == 2, "the object of the task, and the first copy"
+    assert opened.store.offloads.cleaner.sweep() == 2, "the object of the task, and the first copy"
     assert payloads(opened) == [b"a", b"b", *numbered(9)]
 
 
@@ -155,14 +155,14 @@ def test_a_call_that_is_repeated_while_it_runs_copies_no_object(
         repeated: list[Future[CommittedRun]] = []
 
         def repeat() -> None:
-            repeated.append(pool.submit(opened.store.commit, request(1, [part])))
+            repeated.append(pool.submit(opened.store.commits.commit, request(1, [part])))
             wait(repeated, 0.3)
 
-        with_first(monkeypatch, StoreObjects, "copy", repeat)
-        assert not opened.store.commit(request(1, [part])).repeated
+        with_first(monkeypatch, DirectObjects, "copy", repeat)
+        assert not opened.store.commits.commit(request(1, [part])).repeated
         assert repeated[0].result(10).repeated
     assert payloads(opened) == [b"a", *numbered(9)]
-    assert opened.store.offloads.sweep() == 1, "only the object of the task"
+    assert opened.store.offloads.cleaner.sweep() == 1, "only the object of the task"
 
 
 def forget_batch_writes(opened: BucketStore) -> None:
@@ -181,9 +181,9 @@ def test_a_batch_write_without_a_record_is_not_committed_again(opened: BucketSto
 
     def commit() -> None:
         if several:
-            opened.store.commits.commit(CommitRuns("q", 1, 7, 1, [of_ledger("log", *parts)], once=True))
+            opened.store.commits.commit_several(CommitRuns("q", 1, 7, 1, [of_ledger("log", *parts)], once=True))
         else:
-            opened.store.commit(msgspec.structs.replace(request(1, parts), once=True))
+            opened.store.commits.commit(msgspec.structs.replace(request(1, parts), once=True))
 
     commit()
     forget_batch_writes(opened)
@@ -208,14 +208,14 @@ def test_a_copied_batch_write_without_a_record_is_not_committed_again(
     if repeated:
         with_first(monkeypatch, DirectParts, "committed", crash)
         with pytest.raises(RuntimeError, match="crash"):
-            second.store.commit(once)
-        assert second.store.commit(once).repeated
+            second.store.commits.commit(once)
+        assert second.store.commits.commit(once).repeated
     else:
-        second.store.commit(once)
-    assert second.store.offloads.sweep() == 1, "the object of the task"
+        second.store.commits.commit(once)
+    assert second.store.offloads.cleaner.sweep() == 1, "the object of the task"
     forget_batch_writes(second)
     with pytest.raises(NotFound, match="Run the batch again"):
-        second.store.commit(once)
+        second.store.commits.commit(once)
     assert payloads(second) == numbered(9)
 
 
@@ -224,14 +224,14 @@ def test_no_commit_deletes_the_segment_of_another_ledger(
     rig: BucketRig, opened: BucketStore, *, repeated: bool
 ) -> None:
     part = put(opened, 1, 0, numbered(9))
-    opened.store.commit(request(1, [part]))
+    opened.store.commits.commit(request(1, [part]))
     log(opened, "other")
     wrong = request(1, [part], query="o", ledger="other")
     if repeated:
-        opened.store.commit(request(1, [stage(opened, 1, [b"a"], query="o")], query="o", ledger="other"))
-        assert opened.store.commit(wrong).repeated
+        opened.store.commits.commit(request(1, [stage(opened, 1, [b"a"], query="o")], query="o", ledger="other"))
+        assert opened.store.commits.commit(wrong).repeated
     else:
         with pytest.raises(Refused, match="of ledger 'public/default/persistent/log' already"):
-            opened.store.commit(wrong)
-    assert opened.store.offloads.sweep() == 0
+            opened.store.commits.commit(wrong)
+    assert opened.store.offloads.cleaner.sweep() == 0
     assert payloads(rig.host("b")) == numbered(9)

@@ -10,8 +10,8 @@ import pytest
 from pyspark_ledger.ledger.bucket_store.home import BucketStore
 from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.errors import NotFound
+from pyspark_ledger.ledger.segment.object_names import ObjectKey
 from pyspark_ledger.ledger.settings.broker import Settings
-from pyspark_ledger.offload.format.object_names import ObjectKey
 from tests.rigs.bucket_store import BucketRig, log, numbered, payloads
 from tests.rigs.direct_sink import begin, put, request
 from tests.rigs.entry import entry
@@ -31,7 +31,7 @@ def sweep_later(opened: BucketStore) -> int:
     opened.store.direct._clock = lambda: system_clock_ms() + RETENTION_MS + 60_000
     opened.store.direct.list_unneeded(opened.store.offloads._recorded)
     opened.store.direct._clock = system_clock_ms
-    return opened.store.offloads.sweep()
+    return opened.store.offloads.cleaner.sweep()
 
 
 def data_objects(rig: BucketRig) -> set[str]:
@@ -48,7 +48,7 @@ def test_an_upload_that_is_swept_while_its_task_writes_fails_the_task(rig: Bucke
         upload.close()
     upload.abort()
     again = put(opened, 1, 0, numbered(9), options=rig.options)
-    assert not opened.store.commit(request(1, [again])).repeated
+    assert not opened.store.commits.commit(request(1, [again])).repeated
     assert payloads(opened) == numbered(9)
     assert data_objects(rig) == {again.part}
 
@@ -57,10 +57,10 @@ def test_a_part_that_is_swept_before_its_commit_fails_the_batch(rig: BucketRig, 
     parts = [put(opened, 1, task, numbered(9, 9 * task), options=rig.options) for task in range(2)]
     assert sweep_later(opened) == 2
     with pytest.raises(NotFound, match="Run the batch again"):
-        opened.store.commit(request(1, parts))
+        opened.store.commits.commit(request(1, parts))
     assert payloads(opened) == []
     again = [put(opened, 1, task, numbered(9, 9 * task), options=rig.options) for task in range(2)]
-    assert not opened.store.commit(request(1, again)).repeated
+    assert not opened.store.commits.commit(request(1, again)).repeated
     sweep_later(opened)
     assert data_objects(rig) == {part.part for part in again}
     assert payloads(opened) == numbered(18)
@@ -72,8 +72,8 @@ def test_a_slow_task_of_an_earlier_batch_commits_nothing(rig: BucketRig, opened:
     slow.write([entry(b"slow", run=1)], 1)
     for batch in (1, 2):
         part = put(opened, batch, 0, numbered(9, 9 * batch), options=rig.options)
-        opened.store.commit(request(batch, [part]))
-    opened.store.offloads.sweep()
+        opened.store.commits.commit(request(batch, [part]))
+    opened.store.offloads.cleaner.sweep()
     with pytest.raises(NotFound, match="is gone before its end"):
         slow.close()
     slow.abort()

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from pyspark_ledger.ledger.errors import Corrupt
+from pyspark_ledger.ledger.objects.s3_options import S3Options
 from pyspark_ledger.ledger.wal.bucket import log_key, number_of
 from pyspark_ledger.offload.home_verification import verify_home
 from pyspark_ledger.offload.home_view import open_home_view
-from pyspark_ledger.offload.storage.s3_options import S3Options
 from tests.rigs.bucket_store import BucketRig, append, numbered, payloads
 
 ARCHIVE = Path(__file__).parents[2] / "fixtures" / "bucket" / "stores.tar.xz"

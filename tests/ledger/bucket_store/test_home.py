@@ -6,7 +6,7 @@ import pytest
 
 from pyspark_ledger.ledger.errors import Fenced, LedgerError, NotFound, Refused
 from pyspark_ledger.ledger.position import Position
-from pyspark_ledger.ledger.protocol.cursors import NameCursor
+from pyspark_ledger.ledger.protocol.cursors import DescribeCursor
 from tests.rigs.bucket_store import BucketRig, append, cursor, log, numbered, payloads
 from tests.rigs.cursors import given
 from tests.rigs.entry import entry
@@ -72,11 +72,11 @@ def test_cursors_survive_with_their_acknowledgements(rig: BucketRig) -> None:
     segment = positions[0].ledger_id
     first.store.cursors.acknowledge("log", "c", given((segment, 0), (segment, 1), (segment, 5)))
     second = rig.host("b")
-    state = second.store.cursors.describe(NameCursor("log", "c"))
+    state = second.store.cursors.describe(DescribeCursor("log", "c"))
     assert state.next_position == Position(segment, 2)
     second.store.cursors.acknowledge("log", "c", given((segment, 2), (segment, 3), (segment, 4)))
     third = rig.host("c")
-    assert third.store.cursors.describe(NameCursor("log", "c")).next_position == Position(segment, 6)
+    assert third.store.cursors.describe(DescribeCursor("log", "c")).next_position == Position(segment, 6)
 
 
 def test_a_large_append_spans_objects(rig: BucketRig) -> None:
@@ -89,10 +89,10 @@ def test_a_large_append_spans_objects(rig: BucketRig) -> None:
 
 def test_changed_settings_are_kept_in_the_manifest(rig: BucketRig) -> None:
     first = rig.host("a")
-    first.keep_settings({"maxConcurrentReaders": 77})
+    first.keep_settings({"maxConcurrentRequests": 77})
     with pytest.raises(Refused, match="have 40011 bytes, at most 32768 are allowed in the manifest"):
         first.keep_settings({"name": "x" * 40_000})
-    assert rig.host("b").manifest.manifest.settings == {"maxConcurrentReaders": 77}
+    assert rig.host("b").manifest.manifest.settings == {"maxConcurrentRequests": 77}
     with pytest.raises(Fenced):
         first.keep_settings({})
     assert isinstance(first.wal.failed, Fenced), "a broker that learns of its successor ends"

@@ -19,19 +19,18 @@ from pyspark_ledger.ledger.bucket_store.live_files import LiveFile
 from pyspark_ledger.ledger.bucket_store.verification import verify_store
 from pyspark_ledger.ledger.cursor.cursor_acknowledgements import Acknowledgements
 from pyspark_ledger.ledger.errors import Fenced, LedgerError, Unavailable
-from pyspark_ledger.ledger.log.segments.open_segment import OpenSegment
 from pyspark_ledger.ledger.log.writer import LogWriter
 from pyspark_ledger.ledger.message.entry import BrokerStamp
 from pyspark_ledger.ledger.metadata.cursor_records import CursorRecords
+from pyspark_ledger.ledger.objects.s3_options import S3Options
 from pyspark_ledger.ledger.position import Position
-from pyspark_ledger.ledger.protocol.cursors import NameCursor
+from pyspark_ledger.ledger.protocol.cursors import DescribeCursor
 from pyspark_ledger.ledger.protocol.ledgers import OffloadPrefix
 from pyspark_ledger.ledger.segment.index import IndexFile
-from pyspark_ledger.ledger.segment.writer import StampedEntry
+from pyspark_ledger.ledger.segment.writer import SegmentWriter, StampedEntry
 from pyspark_ledger.ledger.wal.bucket import log_key
 from pyspark_ledger.ledger.wal.manifest import BrokerAddress
 from pyspark_ledger.ledger.wal.scan import LogScan
-from pyspark_ledger.offload.storage.s3_options import S3Options
 from tests.rigs.bucket_store import REQUESTS, SMALL, BucketRig, append, cursor, log, numbered, offload, payloads
 from tests.rigs.cursors import given
 from tests.rigs.entry import entry
@@ -157,9 +156,10 @@ def test_a_cursor_that_gets_its_ledger_during_a_round_keeps_it(rig: BucketRig, m
     first.collector.collect()
     second = rig.host("b")
     second.store.cursors.acknowledge("log", "c", given((segment, 0), (segment, 2)))
-    assert second.store.cursors.describe(NameCursor("log", "c")).next_position.entry_id == 4
+    assert second.store.cursors.describe(DescribeCursor("log", "c")).next_position.entry_id == 4
 
 
+@pytest.mark.thorough
 def test_a_lost_change_of_the_manifest_is_not_taken_for_the_next(rig: BucketRig, faults: FaultyBucket) -> None:
     first = rig.host("a")
     append(first, numbered(8), entries=4)
@@ -251,7 +251,7 @@ def test_a_ledger_that_cannot_be_sealed_does_not_hold_up_the_collector(rig: Buck
     first = rig.host("a", limits=dataclasses.replace(CARRYING, carry_bytes=1))
     append(first, numbered(3), "slow")
     fill(first)
-    first.store.ledger("slow")._writer._queue.close("closed for a test")
+    first.store.ledger("slow")._queue.close("closed for a test")
     before = rig.manifest()
     first.collector.collect()
     assert rig.manifest().revision > before.revision
@@ -274,7 +274,7 @@ def test_a_large_ledger_of_a_cursor_is_carried(rig: BucketRig) -> None:
     assert rig.manifest().first >= before
     second = rig.host("b")
     second.store.cursors.acknowledge("log", "c", given((segment, 0)))
-    assert second.store.cursors.describe(NameCursor("log", "c")).next_position.entry_id == 2
+    assert second.store.cursors.describe(DescribeCursor("log", "c")).next_position.entry_id == 2
 
 
 def test_what_a_round_could_not_delete_is_deleted_later(rig: BucketRig, faults: FaultyBucket) -> None:
@@ -294,6 +294,7 @@ def test_what_a_round_could_not_delete_is_deleted_later(rig: BucketRig, faults: 
     assert old not in rig.keys("snapshot/")
 
 
+@pytest.mark.thorough
 def test_short_lives_of_brokers_are_collected_too(rig: BucketRig) -> None:
     limits = dataclasses.replace(SMALL, snapshot_bytes=1 << 40, objects_max=30)
     due = 0
@@ -332,18 +333,18 @@ def test_a_segment_whose_seal_failed_is_sealed_at_its_acknowledged_end(
 ) -> None:
     first = rig.host("a")
     append(first, numbered(3))
-    real, met = OpenSegment.forget_unacknowledged, list[int]()
+    real, met = SegmentWriter.forget_unacknowledged, list[int]()
     writer = first.store.ledger("log")._writer
 
-    def failing(segment: OpenSegment) -> None:
+    def failing(segment: SegmentWriter) -> None:
         if met:
             real(segment)
             return
         met.append(1)
-        segment.file.write([StampedEntry(BrokerStamp(writer._stamp.timestamp_ms, 4), *_buffers(b"unsynced"))])
+        segment.write([StampedEntry(BrokerStamp(writer._stamp.timestamp_ms, 4), *_buffers(b"unsynced"))])
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(OpenSegment, "forget_unacknowledged", failing)
+    monkeypatch.setattr(SegmentWriter, "forget_unacknowledged", failing)
     with pytest.raises(Unavailable, match="cannot be sealed"):
         first.store.ledger("log").roll_over()
     append(first, numbered(3, 3))

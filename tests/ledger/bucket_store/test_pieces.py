@@ -19,10 +19,10 @@ from pyspark_ledger.ledger.bucket_store.durability import BucketDurability
 from pyspark_ledger.ledger.bucket_store.home import BucketStore
 from pyspark_ledger.ledger.errors import Unavailable
 from pyspark_ledger.ledger.log.writer import LogWriter
+from pyspark_ledger.ledger.objects.s3_options import S3Options
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.protocol.actions import CreateLedger
 from pyspark_ledger.ledger.segment.index import IndexFile
-from pyspark_ledger.offload.storage.s3_options import S3Options
 from tests.rigs.bucket_store import BucketRig, append, log, payloads
 from tests.rigs.deadline import wait_until
 from tests.rigs.entry import entry

@@ -13,11 +13,11 @@ import pytest
 
 from pyspark_ledger.ledger.bucket_store.verification import VerifiedStore, verify_store
 from pyspark_ledger.ledger.errors import Corrupt, DataLoss, LedgerError, NotFound
+from pyspark_ledger.ledger.objects.directory import DirectoryStore
+from pyspark_ledger.ledger.objects.s3_options import S3Options
 from pyspark_ledger.ledger.wal.bucket import number_of
 from pyspark_ledger.ledger.wal.reader import WalReader
 from pyspark_ledger.offload.home_verification import VerifiedHome, verify_home
-from pyspark_ledger.offload.storage.directory import DirectoryStore
-from pyspark_ledger.offload.storage.s3_options import S3Options
 from tests.rigs.bucket_store import REQUESTS, BucketRig, append, cursor, log, numbered, offload, payloads
 from tests.rigs.cursors import given
 
@@ -117,6 +117,7 @@ def test_a_fault_in_each_kind_of_object_is_named(full: BucketRig) -> None:
     assert run(full).without_index == 0
 
 
+@pytest.mark.thorough
 def test_a_deleted_object_is_found(full: BucketRig) -> None:
     """The newest object of the log of a running broker cannot be told from the end. All others can."""
     newest = full.keys("wal/")[-1]
@@ -133,6 +134,7 @@ def test_a_deleted_object_is_found(full: BucketRig) -> None:
         full.bucket.put(key, data)
 
 
+@pytest.mark.thorough
 def test_after_an_orderly_end_the_loss_of_any_object_is_found(full: BucketRig) -> None:
     full.opened.pop().close()
     assert full.manifest().acknowledged == number_of(full.keys("wal/")[-1]) + 1

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.cache_yardsticks import LruPolicy
 from pyspark_ledger.ledger.cache.block import CachedBlock
 from pyspark_ledger.ledger.cache.block_storage import HeapStorage
 from pyspark_ledger.ledger.cache.cache import EntryCache
 from pyspark_ledger.ledger.cache.eviction.expected_reads import StashPolicy
 from pyspark_ledger.ledger.cache.eviction.registry import POLICIES
-from pyspark_ledger.ledger.cache.eviction.yardsticks import LruPolicy
 from pyspark_ledger.ledger.cache.ledger_cache import BlockPart
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionRange
 from tests.rigs.cache import HandClock, cache_limits
@@ -55,7 +55,8 @@ class Rig:
 
     def __init__(self, policy: str, limit: int, **limits: int) -> None:
         self.clock = HandClock()
-        self.cache = EntryCache(POLICIES[policy], cache_limits(limit, 2**28, **limits), self.clock)  # type: ignore[arg-type]
+        made = {**POLICIES, "lru": LruPolicy}[policy]
+        self.cache = EntryCache(made, cache_limits(limit, 2**28, **limits), self.clock)  # type: ignore[arg-type]
         self.memory = Memory()
         self.hands: list[list[pa.Buffer]] = []
 
@@ -69,7 +70,7 @@ class Rig:
     def move(self, kind: str, reader: str, entry: int) -> None:
         with self.cache.moving("orders") as readers:
             if kind == "follow":
-                readers.follow(reader, Position(1, entry), self.clock() + 200)
+                readers.follow(reader, Position(1, entry), self.clock() + 10_000)
             elif kind == "commit":
                 readers.commit(reader, Position(1, entry))
             else:
@@ -220,9 +221,7 @@ def test_random_traffic_beside_the_memory_that_is_alive(policy: str, steps: list
     rig = Rig(
         policy,
         200,
-        managedLedgerCacheEvictionTimeThresholdMillis=50,
-        managedLedgerCacheEvictionTimeThresholdMillisMax=90,
-        managedLedgerCacheEvictionTimeThresholdMillisOffloaded=70,
+        managedLedgerCacheEvictionTimeThresholdMillis=2_500,
     )
     cache, passed_on = rig.cache, 0
     for kind, reader, first, length in steps:
@@ -232,7 +231,7 @@ def test_random_traffic_beside_the_memory_that_is_alive(policy: str, steps: list
         elif kind == "drop":
             del rig.hands[first % 3 :: 3]
         elif kind == "time":
-            rig.clock.pass_ms(length * 10)
+            rig.clock.pass_ms(length * 500)
             cache.expire()
         elif kind in ("follow", "commit", "leave"):
             rig.move(kind, reader, first)

@@ -17,11 +17,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.cache_yardsticks import LruPolicy
 from pyspark_ledger.ledger.cache.block import CachedBlock
 from pyspark_ledger.ledger.cache.cache import EntryCache
 from pyspark_ledger.ledger.cache.eviction.expected_reads import ExpectedReadsPolicy, StashPolicy
 from pyspark_ledger.ledger.cache.eviction.registry import POLICIES
-from pyspark_ledger.ledger.cache.eviction.yardsticks import LruPolicy
 from pyspark_ledger.ledger.cache.ledger_cache import BlockPart
 from pyspark_ledger.ledger.errors import Unavailable
 from pyspark_ledger.ledger.position import Position, PositionRange
@@ -185,12 +185,12 @@ def test_readers_that_are_gone_are_expected_no_more_when_time_passes() -> None:
 
 
 def test_eviction_begins_above_its_trigger_only() -> None:
-    cache = cached(1000, managedLedgerCacheEvictionWatermark=50, managedLedgerCacheEvictionTriggerThresholdPercent=80)  # type: ignore[arg-type]
-    for entry in range(80):
+    cache = cached(1000, managedLedgerCacheEvictionWatermark=70)  # type: ignore[arg-type]
+    for entry in range(99):
         insert(cache, "orders", block(entry, entry + 1))
-    assert (cache.files.held, cache.evictions.passes) == (800, 0)
-    insert(cache, "orders", block(80, 81))
-    assert (cache.files.held, cache.evictions.passes) == (500, 1)
+    assert (cache.files.held, cache.evictions.passes) == (990, 0)
+    insert(cache, "orders", block(99, 100))
+    assert (cache.files.held, cache.evictions.passes) == (700, 1)
 
 
 def test_what_nothing_makes_room_for_is_handed_out_and_not_kept() -> None:
@@ -336,9 +336,7 @@ def test_random_traffic_beside_a_model(name: str, steps: list[tuple[str, str, in
     clock = HandClock()
     cache = cache_of(
         POLICIES[name],
-        cache_limits(
-            200, managedLedgerCacheEvictionTimeThresholdMillis=50, managedLedgerCacheEvictionTimeThresholdMillisMax=90
-        ),
+        cache_limits(200, managedLedgerCacheEvictionTimeThresholdMillis=2_500),
         clock,
     )
     ledger, storage = cache.ledger("orders"), Storage()
@@ -356,7 +354,7 @@ def test_random_traffic_beside_a_model(name: str, steps: list[tuple[str, str, in
             assert sorted(e for a, b in storage.reads for e in range(a, b)) == sorted(wanted - there)
             assert ledger.counts.hits - hits == len(wanted & there)
         elif kind == "time":
-            clock.pass_ms(length * 10)
+            clock.pass_ms(length * 500)
             cache.expire()
         elif kind == "invalidate":
             cache.invalidate("orders", PositionRange(position, Position(1, end)))
@@ -365,7 +363,7 @@ def test_random_traffic_beside_a_model(name: str, steps: list[tuple[str, str, in
             with cache.moving("orders") as readers:
                 match kind:
                     case "follow":
-                        readers.follow(reader, position, clock() + 200)
+                        readers.follow(reader, position, clock() + 10_000)
                     case "commit":
                         readers.commit(reader, position)
                     case "reset":
@@ -383,9 +381,7 @@ def test_long_random_traffic_beside_a_model(name: str) -> None:
     """The same with thousands of steps in one cache, three readers and a clock that goes on."""
     dice = random.Random(11)
     clock = HandClock()
-    limits = cache_limits(
-        900, managedLedgerCacheEvictionTimeThresholdMillis=50, managedLedgerCacheEvictionTimeThresholdMillisMax=90
-    )
+    limits = cache_limits(900, managedLedgerCacheEvictionTimeThresholdMillis=2_500)
     cache, storage = cache_of(POLICIES[name], limits, clock), Storage()
     ledger = cache.ledger("orders")
     for step in range(6_000):
@@ -400,11 +396,11 @@ def test_long_random_traffic_beside_a_model(name: str) -> None:
             assert [entry for part in parts for entry in range(part.first, part.end)] == list(range(first, end))
             assert {e for a, b in storage.reads for e in range(a, b)} == set(range(first, end)) - there
         with cache.moving("orders") as readers:
-            readers.follow(reader, Position(1, max(first - 30, 0)), clock() + 300)
+            readers.follow(reader, Position(1, max(first - 30, 0)), clock() + 15_000)
             readers.served(reader, 1, first, end)
             if dice.random() < 0.02:
                 readers.reset(reader, Position(1, first))
-        clock.pass_ms(dice.randrange(4))
+        clock.pass_ms(dice.randrange(4) * 50)
         if step % 10 == 0:
             cache.expire()
             check_cache(cache)

@@ -8,9 +8,9 @@ from dataclasses import asdict
 
 import msgspec
 
+from benchmarks.cache_yardsticks import LruPolicy
 from pyspark_ledger.ledger.cache.cache import EntryCache
 from pyspark_ledger.ledger.cache.eviction.cursor_distance import CursorDistancePolicy
-from pyspark_ledger.ledger.cache.eviction.yardsticks import LruPolicy
 from pyspark_ledger.ledger.cache.ledger_cache import CacheCounts
 from pyspark_ledger.ledger.cache.metrics import CacheSums, cache_report
 from pyspark_ledger.ledger.position import Position

@@ -4,5 +4,15 @@ from __future__ import annotations
 
 from tests.rigs.broker import make_entry, read_log, rig, run_directory, session_run_directory, shared_rig
 from tests.rigs.broker_thread import served_store as store
+from tests.rigs.bucket_clients import directory
 
-__all__ = ["make_entry", "read_log", "rig", "run_directory", "session_run_directory", "shared_rig", "store"]
+__all__ = [
+    "directory",
+    "make_entry",
+    "read_log",
+    "rig",
+    "run_directory",
+    "session_run_directory",
+    "shared_rig",
+    "store",
+]

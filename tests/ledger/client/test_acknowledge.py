@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from pyspark_ledger.ledger.errors import DataLoss, NotFound, Refused, Unavailabl
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.positions.acknowledge_request import acknowledge_batch
 from pyspark_ledger.ledger.protocol.actions import AcknowledgeCommand
+from pyspark_ledger.ledger.protocol.request import Request
 from tests.rigs.broker_process import served
 
 
@@ -26,6 +28,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LedgerStore]:
         yield store
 
 
+@pytest.mark.thorough
 def test_rows_are_acknowledged_through_a_broker_that_dies(store: LedgerStore) -> None:
     orders = store.ledger("orders")
     orders.append([{"n": number} for number in range(1000)])
@@ -85,16 +88,16 @@ def test_a_call_whose_answer_is_lost_does_once_what_it_does(
     for number in range(5):
         orders.append([{"n": number}])
     cursor, client = orders.cursor("c"), orders.client
-    once, lost = client._call_once, []
+    once, lost = client._ask_once, []
 
-    def answers(action: str, *given: object) -> object:
-        answer = once(action, *given)
+    def answers(request: Request[object], *given: Any) -> object:
+        answer, action = once(request, *given), request.call.name
         if action in {"cursor.skip", "cursor.delete"} and action not in lost:
             lost.append(action)
             raise Unavailable("the broker did not answer")
         return answer
 
-    monkeypatch.setattr(client, "_call_once", answers)
+    monkeypatch.setattr(client, "_ask_once", answers)
     assert cursor.skip(2).backlog_entries == 3
     cursor.delete()
     assert lost == ["cursor.skip", "cursor.delete"]

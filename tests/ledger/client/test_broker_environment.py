@@ -87,6 +87,7 @@ def test_arrow_is_bounded_unless_the_user_chose_its_allocator(monkeypatch: pytes
     assert bounded_allocator({}) == {}
 
 
+@pytest.mark.thorough
 def test_a_thousand_threads_allocate_and_a_bomb_does_not() -> None:
     program = """
 import sys, threading, pyarrow as pa

@@ -103,7 +103,7 @@ def test_all_of_a_large_message_arrives_in_order(store: LedgerStore, compression
 
 
 def test_message_larger_than_a_block_is_divided_without_an_option(store: LedgerStore) -> None:
-    store.client.create(CreateLedger("log", block_bytes=5 << 20))
+    store.client.ask(CreateLedger("log", block_bytes=5 << 20))
     log = store.ledger("log")
     value = NOISE * 2200
     with log.producer("p", max_pending_bytes=1) as producer:

@@ -18,14 +18,15 @@ import pytest
 
 from pyspark_ledger.ledger.client.client import Client, client_for
 from pyspark_ledger.ledger.errors import AlreadyExists, NotFound, Refused, Unavailable
-from pyspark_ledger.ledger.protocol.actions import CreateLedger
+from pyspark_ledger.ledger.protocol.actions import CreateLedger, DescribeLedger, ListLedgers
 
 Rig = Any
 
 FORGOTTEN = """
 import subprocess, sys
 from pyspark_ledger.ledger.client.client import client_for
-client_for(sys.argv[1], sys.argv[2]).names()
+from pyspark_ledger.ledger.protocol.actions import ListLedgers
+client_for(sys.argv[1], sys.argv[2]).ask(ListLedgers())
 # As Spark starts its JVM: a fork, Python in the child, then exec. Only the cache holds the client.
 subprocess.run(["true"], preexec_fn=lambda: None, timeout=20, check=True)
 print("started")
@@ -35,12 +36,13 @@ FORKING = """
 import os, sys
 from pyspark_ledger.ledger.client.client import Client, client_for
 from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.protocol.actions import ListLedgers
 client = client_for(sys.argv[1], sys.argv[2])
-client.names()
+client.ask(ListLedgers()).names
 child = os.fork()
 if child == 0:
     try:
-        client.names()
+        client.ask(ListLedgers()).names
     except Refused as refused:
         print(refused.message, flush=True)
     try:
@@ -48,36 +50,37 @@ if child == 0:
     except Refused as refused:
         os._exit(7)
     os._exit(0)
-print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), client.names(), flush=True)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), client.ask(ListLedgers()).names, flush=True)
 """
 
 
 def test_every_error_is_raised_as_the_class_that_the_broker_raised(rig: Rig) -> None:
     rig.start("--create")
     client = rig.client()
-    client.create(CreateLedger("orders"))
+    client.ask(CreateLedger("orders"))
     with pytest.raises(AlreadyExists):
-        client.create(CreateLedger("orders"))
+        client.ask(CreateLedger("orders"))
     with pytest.raises(NotFound, match="Did you mean 'orders'") as missing:
-        client.describe("ordres")
+        client.ask(DescribeLedger("ordres"))
     assert (missing.value.code, missing.value.hint) == ("LEDGER_NOT_FOUND", "Did you mean 'orders'?")
     with pytest.raises(Refused):
-        client.create(CreateLedger("a/../b"))
+        client.ask(CreateLedger("a/../b"))
 
 
 def test_nobody_there_is_unavailable_at_the_deadline_naming_the_address(tmp_path: Path) -> None:
     address = f"grpc+unix://{tmp_path}/none.sock"
     started = time.monotonic()
     with pytest.raises(Unavailable, match=re.escape(address)):
-        Client(address, deadline_ms=300).names()
+        Client(address, deadline_ms=300).ask(ListLedgers())
     assert 0.3 <= time.monotonic() - started < 10
 
 
+@pytest.mark.thorough
 def test_a_stopped_broker_does_not_hold_a_greeting_past_its_deadline(rig: Rig) -> None:
     """The suspended broker's socket accepts every connection, so only the client can end the call."""
     broker = rig.start("--create")
     client = rig.client()
-    client.names()
+    client.ask(ListLedgers())
     rig.halt(broker.pid)
     started = time.monotonic()
     with pytest.raises(Unavailable):
@@ -87,14 +90,15 @@ def test_a_stopped_broker_does_not_hold_a_greeting_past_its_deadline(rig: Rig) -
     assert client.hello().pid == broker.pid
 
 
+@pytest.mark.thorough
 def test_a_call_outlives_its_broker(rig: Rig) -> None:
     broker = rig.start("--create")
     client = rig.client()
-    client.create(CreateLedger("orders"))
+    client.ask(CreateLedger("orders"))
     broker.kill()
     broker.wait()
     rig.start()
-    assert client.names() == ["public/default/persistent/orders"]
+    assert client.ask(ListLedgers()).names == ["public/default/persistent/orders"]
     assert client.hello().epoch == 2
 
 
@@ -107,7 +111,7 @@ def test_a_pickle_holds_the_address_and_the_store_and_no_connection(rig: Rig) ->
     assert token not in pickled
     assert len(pickled) < 400
     copy = pickle.loads(pickled)  # noqa: S301 — our own, made above
-    assert (copy.address, copy.store_id, copy.names()) == (client.address, client.store_id, [])
+    assert (copy.address, copy.store_id, copy.ask(ListLedgers()).names) == (client.address, client.store_id, [])
 
 
 def test_a_process_has_one_client_of_a_broker(rig: Rig) -> None:
@@ -116,6 +120,7 @@ def test_a_process_has_one_client_of_a_broker(rig: Rig) -> None:
     assert client_for(record.address, record.store_id) is client_for(record.address, record.store_id)
 
 
+@pytest.mark.thorough
 def test_client_in_a_forked_child_is_refused_and_its_parent_goes_on(rig: Rig) -> None:
     rig.start("--create")
     record = rig.record()
@@ -132,6 +137,7 @@ def test_client_in_a_forked_child_is_refused_and_its_parent_goes_on(rig: Rig) ->
     assert said[1] == "7 []"
 
 
+@pytest.mark.thorough
 def test_a_process_that_was_connected_starts_others_without_a_hang(rig: Rig) -> None:
     rig.start("--create")
     record = rig.record()

@@ -15,15 +15,15 @@ from typing import Any
 
 import pytest
 
-from pyspark_ledger.ledger.api.store import open_read_only
 from pyspark_ledger.ledger.client import connect
 from pyspark_ledger.ledger.client.broker_environment import bounded_allocator
 from pyspark_ledger.ledger.client.client import Client
 from pyspark_ledger.ledger.client.connect import connect_store, serve_store, stop_broker
 from pyspark_ledger.ledger.errors import NotFound, Refused, Unavailable, Unsupported
 from pyspark_ledger.ledger.ownership import is_gone, process_identity
-from pyspark_ledger.ledger.protocol.actions import CreateLedger, Empty
+from pyspark_ledger.ledger.protocol.actions import CreateLedger, DescribeLedger, ListLedgers, StopBroker
 from pyspark_ledger.ledger.transport.discovery import BrokerRecord
+from pyspark_ledger.offload.home_view import open_read_only
 from tests.rigs.deadline import wait_until
 from tests.rigs.processes import serving
 
@@ -40,7 +40,8 @@ FORKED = """
 import os, sys
 from pyspark_ledger.ledger.client.connect import connect_store
 from pyspark_ledger.ledger.errors import Refused
-connect_store(sys.argv[1], create=True).names()
+from pyspark_ledger.ledger.protocol.actions import ListLedgers
+connect_store(sys.argv[1], create=True).ask(ListLedgers())
 if os.fork() == 0:
     try:
         connect_store(sys.argv[1], deadline_ms=2000)
@@ -52,7 +53,7 @@ os.wait()
 
 SLOW_TO_CLOSE = """
 import sys, time
-from pyspark_ledger.ledger.broker.main import main
+from pyspark_ledger.offload.broker import main
 from pyspark_ledger.ledger.store.store import Store
 close = Store.close
 Store.close = lambda store: (time.sleep(2), close(store))
@@ -61,7 +62,7 @@ sys.exit(main())
 
 SLOW_TO_RECORD = """
 import sys, time
-from pyspark_ledger.ledger.broker.main import main
+from pyspark_ledger.offload.broker import main
 from pyspark_ledger.ledger.transport.discovery import BrokerRecord
 write = BrokerRecord.write
 BrokerRecord.write = lambda record, store: (time.sleep(1), write(record, store))
@@ -72,7 +73,7 @@ OF_ANOTHER_VERSION = """
 import sys
 from pyspark_ledger.ledger.broker import server
 server.PROTOCOL_VERSION += 1
-from pyspark_ledger.ledger.broker.main import main
+from pyspark_ledger.offload.broker import main
 sys.exit(main())
 """
 
@@ -89,12 +90,13 @@ def test_ten_processes_that_begin_at_once_start_one_broker(rig: Rig) -> None:
     assert len(serving(rig.store)) == 2, "one supervisor and one broker"
 
 
+@pytest.mark.thorough
 def test_killed_broker_returns_at_its_address_without_a_client_start(rig: Rig) -> None:
     client = connect_store(rig.store, create=True)
     supervisor, broker = rig.supervised()
-    client.create(CreateLedger("orders"))
+    client.ask(CreateLedger("orders"))
     os.kill(broker, signal.SIGKILL)
-    assert client.names() == ["public/default/persistent/orders"]
+    assert client.ask(ListLedgers()).names == ["public/default/persistent/orders"]
     again = connect_store(rig.store, start=False)
     assert (again.address, again.store_id) == (client.address, client.store_id)
     assert rig.supervised()[0] == supervisor
@@ -119,7 +121,7 @@ def test_a_broker_of_another_version_can_be_stopped(rig: Rig) -> None:
             assert broker.wait(30) == 0
         finally:
             broker.kill()
-    assert connect_store(rig.store).names() == []
+    assert connect_store(rig.store).ask(ListLedgers()).names == []
 
 
 @pytest.mark.thorough
@@ -136,6 +138,7 @@ def test_a_stopped_broker_has_ended(rig: Rig) -> None:
             broker.kill()
 
 
+@pytest.mark.thorough
 def test_a_broker_that_was_too_slow_to_answer_is_still_replaced(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     private = connect_store(rig.store, create=True).hello()
     os.kill(private.pid, signal.SIGSTOP)
@@ -160,6 +163,7 @@ def test_a_broker_that_was_too_slow_to_answer_is_still_replaced(rig: Rig, monkey
     assert stop_broker(rig.store)
 
 
+@pytest.mark.thorough
 def test_a_new_broker_is_returned_with_its_own_record(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     connect_store(rig.store, create=True)
 
@@ -180,10 +184,10 @@ def test_connect_after_supervisor_is_killed_needs_a_client_that_may_start(rig: R
     for pid in rig.supervised():
         os.kill(pid, signal.SIGKILL)
     with pytest.raises(Unavailable):
-        Client(client.address, client.store_id, deadline_ms=300).names()
+        Client(client.address, client.store_id, deadline_ms=300).ask(ListLedgers())
     with pytest.raises(Unavailable, match=str(rig.store)):
         connect_store(rig.store, start=False, deadline_ms=500)
-    assert client.names() == []
+    assert client.ask(ListLedgers()).names == []
     back = connect_store(rig.store)
     assert (back.address, back.store_id, back.hello().epoch) == (client.address, client.store_id, 2)
 
@@ -199,9 +203,10 @@ def test_the_broker_outlives_who_started_it_and_has_none_of_its_files(rig: Rig) 
     os.close(read)
     assert os.getsid(broker) not in (os.getsid(0), broker)
     assert Path(f"/proc/{broker}/cwd").readlink() == Path("/")
-    assert connect_store(rig.store, start=False).names() == []
+    assert connect_store(rig.store, start=False).ask(ListLedgers()).names == []
 
 
+@pytest.mark.thorough
 def test_a_users_own_modules_do_not_become_the_brokers(rig: Rig, tmp_path: Path) -> None:
     """A script's directory stands first on its path, and may hold names of modules that only a broker imports."""
     for name in ("sqlite3", "argparse", "tomllib"):
@@ -257,8 +262,14 @@ def test_a_refused_start_leaves_somebody_elses_directory_as_it_was(rig: Rig) -> 
 def test_connect_waits_for_a_broker_that_does_not_answer_and_names_it(rig: Rig) -> None:
     broker = rig.start("--create")
     rig.halt(broker.pid)
-    with pytest.raises(Unavailable, match=f"did not answer within 1500 ms.*/{broker.pid}/"):
-        connect_store(rig.store, deadline_ms=1500)
+
+    def said(deadline_ms: int) -> str:
+        with pytest.raises(Unavailable, match=f"did not answer within {deadline_ms} ms") as caught:
+            connect_store(rig.store, deadline_ms=deadline_ms)
+        return str(caught.value)
+
+    # On a busy machine, the broker that is started in vain needs longer to say who owns the store.
+    assert any(f"/{broker.pid}/" in said(deadline_ms) for deadline_ms in (1_500, 6_000, 24_000))
     broker.send_signal(signal.SIGCONT)
     assert connect_store(rig.store).hello().pid == broker.pid
 
@@ -266,7 +277,7 @@ def test_connect_waits_for_a_broker_that_does_not_answer_and_names_it(rig: Rig) 
 def test_the_socket_does_not_grow_with_the_path_of_the_store(rig: Rig, tmp_path: Path) -> None:
     rig.store = tmp_path / "/".join(["a-long-name" * 4] * 5)
     assert len(str(rig.store)) > 200
-    assert connect_store(rig.store, create=True).names() == []
+    assert connect_store(rig.store, create=True).ask(ListLedgers()).names == []
     rig.supervised()
 
 
@@ -281,14 +292,15 @@ def test_what_is_no_directory_and_no_address_is_refused() -> None:
         connect_store("gs://bucket/store")
 
 
+@pytest.mark.thorough
 def test_broker_asked_to_stop_is_not_restarted_until_it_is_needed(rig: Rig, make_entry: Callable[..., bytes]) -> None:
     client = connect_store(rig.store, create=True)
-    client.create(CreateLedger("orders"))
+    client.ask(CreateLedger("orders"))
     with client.producer("orders") as producer:
         producer.append(make_entry(b"kept")).result(60)
-    client.call("shutdown", Empty())
+    client.ask(StopBroker())
     rig.wait_until(lambda: not serving(rig.store), "supervisor and broker leave")
-    assert connect_store(rig.store).describe("orders").entries == 1
+    assert connect_store(rig.store).ask(DescribeLedger("orders")).entries == 1
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from pyspark_ledger.ledger.client.client import Client
 from pyspark_ledger.ledger.client.connect import connect_store, stop_broker
 from pyspark_ledger.ledger.errors import LedgerError, Refused
 from pyspark_ledger.ledger.ownership import live_name, live_place
-from pyspark_ledger.ledger.protocol.actions import CreateLedger
+from pyspark_ledger.ledger.protocol.actions import CreateLedger, DeleteLedger, ListLedgers
 from pyspark_ledger.ledger.transport.discovery import BrokerRecord, socket_path
 
 Rig = Any
@@ -24,26 +24,27 @@ Rig = Any
 def copied(rig: Rig, store_path: Path) -> Iterator[Path]:
     """A copy of a store whose broker runs. The copy has the record of this broker."""
     broker = rig.start("--create")
-    rig.client().create(CreateLedger("orders"))
+    rig.client().ask(CreateLedger("orders"))
     shutil.copytree(store_path, store_path.parent / "copy")
     yield store_path.parent / "copy"
     broker.kill()
     broker.wait()
 
 
+@pytest.mark.thorough
 def test_no_command_for_a_copy_reaches_its_original(rig: Rig, copied: Path) -> None:
     pid = rig.client().hello().pid
     commands: list[Callable[[], object]] = [
-        lambda: connect_store(copied).delete("orders"),
-        lambda: connect_store(copied, create=True).delete("orders"),
-        lambda: connect_store(copied, start=False, deadline_ms=500).delete("orders"),
+        lambda: connect_store(copied).ask(DeleteLedger("orders")),
+        lambda: connect_store(copied, create=True).ask(DeleteLedger("orders")),
+        lambda: connect_store(copied, start=False, deadline_ms=500).ask(DeleteLedger("orders")),
     ]
     for command in commands:
         with pytest.raises(LedgerError, match=str(copied)):
             command()
     assert not stop_broker(copied), "the copy has no broker"
     assert rig.client().hello().pid == pid
-    assert rig.client().names() == ["public/default/persistent/orders"]
+    assert rig.client().ask(ListLedgers()).names == ["public/default/persistent/orders"]
 
 
 def test_a_broker_refuses_each_call_that_means_another_directory(rig: Rig, copied: Path) -> None:
@@ -52,29 +53,29 @@ def test_a_broker_refuses_each_call_that_means_another_directory(rig: Rig, copie
     with pytest.raises(Refused, match=rf"serves {rig.store} \(.*\), the client requests the store at {astray.place}"):
         astray.hello()
     with pytest.raises(Refused, match="both have the id"):
-        astray.delete("orders")
+        astray.ask(DeleteLedger("orders"))
     pickled = Client.__new__(Client)
     pickled.__setstate__(astray.__getstate__())
     with pytest.raises(Refused, match="both have the id"):
-        pickled.delete("orders")
-    assert rig.client().names() == ["public/default/persistent/orders"]
+        pickled.ask(DeleteLedger("orders"))
+    assert rig.client().ask(ListLedgers()).names == ["public/default/persistent/orders"]
 
 
 def test_a_broker_that_states_no_place_is_compared_by_its_directory(
     rig: Rig, copied: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker of an earlier release still runs after an upgrade."""
-    record, answer = rig.record(), Client.call
+    record, answer = rig.record(), Client.ask
 
-    def earlier(self: Client, action: str, *given: Any, **options: Any) -> Any:
+    def earlier(self: Client, request: Any, **options: Any) -> Any:
         place, self.place = self.place, ""
         try:
-            welcome = answer(self, action, given[0].__class__(store_id=self.store_id), **options)
+            welcome = answer(self, request.__class__(store_id=self.store_id), **options)
         finally:
             self.place = place
         return msgspec.structs.replace(welcome, place="")
 
-    monkeypatch.setattr(Client, "call", earlier)
+    monkeypatch.setattr(Client, "ask", earlier)
     Client(record.address, record.store_id, place=live_place(rig.store)).hello()
     with pytest.raises(Refused, match="both have the id"):
         Client(record.address, record.store_id, place=live_place(copied)).hello()
@@ -105,17 +106,19 @@ def test_a_link_to_a_store_reaches_its_broker(rig: Rig, store_path: Path) -> Non
     assert connect_store(link, start=False).hello().pid == rig.record().pid
 
 
+@pytest.mark.thorough
 def test_a_renamed_directory_keeps_its_rows_and_needs_no_command(rig: Rig, store_path: Path) -> None:
     broker = rig.start("--create")
-    rig.client().create(CreateLedger("orders"))
+    rig.client().ask(CreateLedger("orders"))
     renamed = store_path.parent / "renamed"
     store_path.rename(renamed)
     assert broker.wait(30) == 2, "its path is gone"
     rig.store = renamed
-    assert connect_store(renamed).names() == ["public/default/persistent/orders"]
+    assert connect_store(renamed).ask(ListLedgers()).names == ["public/default/persistent/orders"]
     rig.supervised()
 
 
+@pytest.mark.thorough
 def test_copies_that_were_taken_over_have_a_broker_each(rig: Rig, copied: Path) -> None:
     first = rig.record()
     rig.store = copied
@@ -123,7 +126,9 @@ def test_copies_that_were_taken_over_have_a_broker_each(rig: Rig, copied: Path) 
     second = BrokerRecord.read(copied)
     assert second is not None
     assert (second.store_id == first.store_id, second.address == first.address) == (True, False)
-    connect_store(copied).delete("orders")
-    assert connect_store(rig.store.parent / "store", start=False).names() == ["public/default/persistent/orders"]
+    connect_store(copied).ask(DeleteLedger("orders"))
+    assert connect_store(rig.store.parent / "store", start=False).ask(ListLedgers()).names == [
+        "public/default/persistent/orders"
+    ]
     stop_broker(copied)
     assert Path(first.address.removeprefix("grpc+unix://")).exists()

@@ -81,6 +81,7 @@ def test_a_killed_broker_between_appends_is_not_noticed(store: LedgerStore, stor
 
 
 @pytest.mark.broker_process
+@pytest.mark.thorough
 def test_a_lost_answer_doubles_no_row(
     store: LedgerStore, store_path: Path, stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,6 +95,7 @@ def test_a_lost_answer_doubles_no_row(
 
 
 @pytest.mark.broker_process
+@pytest.mark.thorough
 def test_a_lost_entry_is_sent_again(
     store: LedgerStore, store_path: Path, stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,6 +113,7 @@ def test_a_lost_entry_is_sent_again(
 
 @pytest.mark.broker_process
 @pytest.mark.parametrize("skip", range(3))
+@pytest.mark.thorough
 def test_of_many_entries_those_that_lack_are_sent_again(
     store: LedgerStore, store_path: Path, stream: Stream, monkeypatch: pytest.MonkeyPatch, skip: int
 ) -> None:
@@ -156,7 +159,7 @@ def test_columns_that_others_add_are_found(store: LedgerStore) -> None:
     orders = store.ledger("orders")
     orders.append(row(0))
     wider = pa.schema([pa.field("id", pa.int64()), pa.field("total", pa.float32())])
-    store.client.call("schema.register", RegisterSchema(orders.name, bytes(wider.serialize()), 0))
+    store.client.ask(RegisterSchema(orders.name, bytes(wider.serialize()), 0))
     orders.append([{"id": 1, "total": 2}])
     with pytest.raises(Refused, match="column 'more'"):
         orders.append([{"id": 2, "more": 2}])

@@ -134,7 +134,7 @@ def test_many_threads_lose_and_double_nothing(store: LedgerStore) -> None:
 
 
 def test_what_is_refused_is_refused_alone(store: LedgerStore) -> None:
-    store.client.create(CreateLedger("log", block_bytes=5 << 20))
+    store.client.ask(CreateLedger("log", block_bytes=5 << 20))
     log = store.ledger("log")
     with log.producer("p", batching_max_publish_delay_ms=HOUR_MS) as producer:
         kept = producer.send(b"a")
@@ -189,7 +189,7 @@ def test_a_batch_that_cannot_be_encoded_is_told_to_its_messages(
 
 
 def test_a_batch_never_outgrows_an_entry(store: LedgerStore) -> None:
-    store.client.create(CreateLedger("log", block_bytes=5 << 20))
+    store.client.ask(CreateLedger("log", block_bytes=5 << 20))
     log = store.ledger("log")
     with log.producer("p", batching_max_bytes=1 << 30, batching_max_publish_delay_ms=HOUR_MS) as producer:
         for _ in range(3):

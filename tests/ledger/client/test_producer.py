@@ -27,7 +27,15 @@ from pyspark_ledger.ledger.client.append_transport import FlightStream, RingStre
 from pyspark_ledger.ledger.errors import Corrupt, LedgerError, NotFound, Refused, Unavailable
 from pyspark_ledger.ledger.names import short_name
 from pyspark_ledger.ledger.position import Position
-from pyspark_ledger.ledger.protocol.actions import ENTRY_SCHEMA, AppendCommand, CreateLedger, StageCommand
+from pyspark_ledger.ledger.protocol.actions import (
+    ENTRY_SCHEMA,
+    AppendCommand,
+    AskEnd,
+    CreateLedger,
+    DeleteLedger,
+    ListLedgers,
+    StageCommand,
+)
 from pyspark_ledger.ledger.transport.shared_ring import RingWriter
 
 Rig = Any
@@ -41,7 +49,7 @@ def client(rig: Rig) -> Any:
     """A client of a broker that the test may stop or kill."""
     rig.start("--create")
     client = rig.client(deadline_ms=5_000)
-    client.create(CreateLedger("orders", block_bytes=BLOCK, max_entries_per_ledger=2_000))
+    client.ask(CreateLedger("orders", block_bytes=BLOCK, max_entries_per_ledger=2_000))
     return client
 
 
@@ -49,9 +57,9 @@ def client(rig: Rig) -> Any:
 def calm(shared_rig: Rig, request: pytest.FixtureRequest) -> Any:
     """A client of a broker that many tests share; its ledger `orders` is this test's alone."""
     client = shared_rig.client(deadline_ms=5_000)
-    if "orders" in map(short_name, client.names()):
-        client.delete("orders")
-    client.create(CreateLedger("orders", block_bytes=BLOCK))
+    if "orders" in map(short_name, client.ask(ListLedgers()).names):
+        client.ask(DeleteLedger("orders"))
+    client.ask(CreateLedger("orders", block_bytes=BLOCK))
     return client
 
 
@@ -125,6 +133,7 @@ def test_a_ledger_that_is_not_there_is_named_with_the_nearest(calm: Any, make_en
         calm.producer("ordres").append(make_entry(b"x")).result(60)
 
 
+@pytest.mark.thorough
 def test_killed_broker_fails_appends_in_flight_and_nobody_waits_forever(
     rig: Rig, client: Any, make_entry: MakeEntry, read_log: ReadLog
 ) -> None:
@@ -256,7 +265,7 @@ def test_batches_that_are_nonsense_are_errors_and_the_broker_lives(
     else:
         with pytest.raises((pa.ArrowInvalid, flight.FlightError), match=r"LEDGER_REFUSED|LEDGER_CORRUPT"):
             talk(writer, reader, batch)
-    assert calm.end("orders").end == Position(-1, 0)
+    assert calm.ask(AskEnd("orders")).end == Position(-1, 0)
 
 
 @pytest.mark.parametrize("command", [b"", b"{", b"[]", b'{"type":"append"}', b'{"type":"other"}', b"\xff\xfe"])
@@ -282,23 +291,27 @@ for number in range(100_000):
 """
 
 
+@pytest.mark.thorough
 def test_vanished_client_leaves_acknowledged_entries_and_holds_nothing(
     rig: Rig, make_entry: MakeEntry, read_log: ReadLog
 ) -> None:
-    broker = rig.start("--create", "--idle", "1")
+    broker = rig.start("--create", "--idle", "3")
     client = rig.client()
-    client.create(CreateLedger("orders"))
+    client.ask(CreateLedger("orders"))
+    client.ask(CreateLedger("held"))
     command = [sys.executable, "-c", VANISHING, str(rig.store), make_entry(b"v" * 1000).hex()]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as child:
-        rig.pids.add(child.pid)
-        assert child.stdout is not None
-        for line in child.stdout:
-            if int(line) >= 500:
-                child.kill()
-                break
-        acknowledged = 501 + sum(line.endswith("\n") for line in child.stdout)
-    log = read_log(client, "orders")
+    with client.producer("held") as held:  # its open stream keeps the broker while the child starts
+        held.append(make_entry(b"held")).result(60)
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as child:
+            rig.pids.add(child.pid)
+            assert child.stdout is not None
+            for line in child.stdout:
+                if int(line) >= 500:
+                    child.kill()
+                    break
+            acknowledged = 501 + sum(line.endswith("\n") for line in child.stdout)
+        log = read_log(client, "orders")
     assert acknowledged <= len(log)
     assert {payload for _, payload in log} == {b"v" * 1000}
     with client.producer("orders") as producer:
@@ -306,6 +319,7 @@ def test_vanished_client_leaves_acknowledged_entries_and_holds_nothing(
     assert broker.wait(60) == 0, "the broker still counts the stream of the client that vanished"
 
 
+@pytest.mark.thorough
 def test_failed_append_is_reported_at_once_to_a_producer_that_only_waits(
     client: Any, rig: Rig, make_entry: MakeEntry
 ) -> None:

@@ -17,7 +17,7 @@ from pyspark_ledger.ledger.positions.position_info import decode_info
 from pyspark_ledger.ledger.protocol.cursors import (
     AskAckedRanges,
     CursorProperties,
-    NameCursor,
+    DeleteCursor,
     ResetCursor,
     SkipEntries,
 )
@@ -151,7 +151,7 @@ def test_a_reset_that_is_refused_forgets_nothing(rig: CursorRig) -> None:
 
 def test_deleted_cursors_and_ledgers_leave_no_file(rig: CursorRig) -> None:
     rig.ack((2, 1))
-    rig.store.cursors.delete(NameCursor("log", "c"))
+    rig.store.cursors.delete(DeleteCursor("log", "c"))
     assert rig.cursor_files() == set()
     rig.cursor("c", Position(0, 0))
     rig.ack((2, 1))
@@ -231,21 +231,6 @@ def test_a_limit_refuses_and_drops_nothing(tmp_path: Path) -> None:
         rig.ack((3, 0))
     assert rig.state() == before
     rig.ack((1, 1))
-    rig.store.close()
-
-
-def test_without_chunks_a_state_too_large_is_refused(tmp_path: Path) -> None:
-    rig = CursorRig(
-        tmp_path / "s", persistentUnackedRangesWithMultipleEntriesEnabled=0, persistentUnackedRangesMaxEntrySize=1024
-    )
-    log = rig.log("wide", 50_000)
-    for _ in range(2):
-        log.append([entry(b"x", rows=9000)]).result()
-    first = log.snapshot.segments[0].ledger_id
-    rig.cursor("c", log.snapshot.start, "wide")
-    with pytest.raises(Refused, match="not split into chunks"):
-        rig.store.cursors.acknowledge("wide", "c", given(*((first, 1, row) for row in range(0, 9000, 2))))
-    assert rig.store.cursors.describe(NameCursor("wide", "c")).partial_entries == 0
     rig.store.close()
 
 

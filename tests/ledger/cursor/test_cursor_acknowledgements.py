@@ -10,15 +10,22 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_ledger.ledger.api.store import open_read_only
+from pyspark_ledger.ledger.cursor import acknowledgements
 from pyspark_ledger.ledger.cursor.acknowledgements import AcknowledgementTable
 from pyspark_ledger.ledger.cursor.cursor_acknowledgements import Acknowledgements
 from pyspark_ledger.ledger.cursor.cursor_log import CursorLog, CursorLogForm
 from pyspark_ledger.ledger.errors import Corrupt, DataLoss, Unavailable
 from pyspark_ledger.ledger.position import Position, PositionRange
 from pyspark_ledger.ledger.positions.position_info import decode_info
-from pyspark_ledger.ledger.protocol.cursors import AcquireLease, AskAckedRanges, NameCursor, NextDelivery, ResetCursor
+from pyspark_ledger.ledger.protocol.cursors import (
+    AcquireLease,
+    AskAckedRanges,
+    DescribeCursor,
+    NextDelivery,
+    ResetCursor,
+)
 from pyspark_ledger.ledger.segment.writer import data_path, index_path
+from pyspark_ledger.offload.home_view import open_read_only
 from tests.rigs.cursors import ROWS, CursorRig
 from tests.rigs.log import NOW
 
@@ -81,10 +88,10 @@ def test_every_reader_of_a_state_sees_it_first(rig: CursorRig, monkeypatch: pyte
 def test_a_store_that_is_only_read_shows_it_too(rig: CursorRig, monkeypatch: pytest.MonkeyPatch) -> None:
     newer = crashed_before_the_metadata_knew(rig, monkeypatch)
     store = open_read_only(rig.path).client
-    state = store.call("cursor.describe", NameCursor("log", "c"))
+    state = store.ask(DescribeCursor("log", "c"))
     assert (state.next_position, state.backlog_rows) == (newer, 100 - 15 - 5)
     everything = PositionRange(Position(0, 0), Position(5, 0))
-    holes = store.call("cursor.holes", AskAckedRanges("log", "c", everything, whole=True))
+    holes = store.ask(AskAckedRanges("log", "c", everything, whole=True))
     assert decode_info(holes.info, "holes").mark_delete == Position(0, 2)
 
 
@@ -100,8 +107,14 @@ def test_a_clean_close_keeps_a_small_set_in_the_record(rig: CursorRig) -> None:
     assert rig.state() == after
 
 
-def test_a_clean_close_ends_a_large_set_with_a_whole_state(tmp_path: Path) -> None:
-    rig = CursorRig(tmp_path / "s", managedLedgerMaxUnackedRangesToPersistInMetadataStore=1)
+def limit(monkeypatch: pytest.MonkeyPatch, **limits: int) -> None:
+    for name, value in limits.items():
+        monkeypatch.setattr(acknowledgements, name, value)
+
+
+def test_a_clean_close_ends_a_large_set_with_a_whole_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit(monkeypatch, _METADATA_RANGES_MAX=1)
+    rig = CursorRig(tmp_path / "s")
     rig.ack((2, 1))
     rig.ack((3, 1))
     rig.ack((3, 3))
@@ -115,8 +128,9 @@ def test_a_clean_close_ends_a_large_set_with_a_whole_state(tmp_path: Path) -> No
     rig.store.close()
 
 
-def test_a_cursors_ledger_rolls_over(tmp_path: Path) -> None:
-    rig = CursorRig(tmp_path / "s", managedLedgerCursorMaxEntriesPerLedger=2)
+def test_a_cursors_ledger_rolls_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit(monkeypatch, _LOG_ENTRIES_MAX=2)
+    rig = CursorRig(tmp_path / "s")
     ledgers = {rig.ack((3, number % 4), (2, number // 4)).cursor_ledger for number in (0, 1, 2, 3)}
     assert len(ledgers) == 2
     assert len(rig.cursor_files()) == 1
@@ -125,23 +139,20 @@ def test_a_cursors_ledger_rolls_over(tmp_path: Path) -> None:
     rig.store.close()
 
 
-def test_a_cursors_ledger_rolls_over_by_age(tmp_path: Path) -> None:
-    rig = CursorRig(tmp_path / "s", managedLedgerCursorRolloverTimeInSeconds=10)
+def test_a_cursors_ledger_rolls_over_by_age(rig: CursorRig) -> None:
     first = rig.ack((3, 0)).cursor_ledger
-    rig.now += 9_999
+    rig.now += acknowledgements.ROLLOVER_MS - 1
     assert rig.ack((3, 1)).cursor_ledger == first
     rig.now += 1
     assert rig.ack((3, 2)).cursor_ledger != first
     assert len(rig.cursor_files()) == 1
     rig.crash()
     assert rig.state().acknowledged_entries == 3
-    rig.store.close()
 
 
-def test_a_timer_flushes_what_nobody_comes_back_to(tmp_path: Path) -> None:
-    rig = CursorRig(
-        tmp_path / "s", managedLedgerDefaultMarkDeleteRateLimit=1, managedLedgerCursorPositionFlushSeconds=1
-    )
+def test_a_timer_flushes_what_nobody_comes_back_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit(monkeypatch, _FLUSH_SECONDS=1)
+    rig = CursorRig(tmp_path / "s", managedLedgerDefaultMarkDeleteRateLimit=1)
     rig.ack((1, 0))
     rig.ack((2, 0))
     rig.store.acknowledgements.start()
@@ -156,9 +167,11 @@ def test_a_timer_flushes_what_nobody_comes_back_to(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("compression", ["", "LZ4", "ZLIB", "ZSTD", "SNAPPY"])
-def test_a_state_is_compressed_as_the_setting_says(tmp_path: Path, compression: str) -> None:
-    settings = {"cursorInfoCompressionType": compression, "managedLedgerMaxUnackedRangesToPersistInMetadataStore": 0}
-    rig = CursorRig(tmp_path / "s", **settings)  # type: ignore[arg-type]  # one of them is text
+def test_a_state_is_compressed_as_the_setting_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compression: str
+) -> None:
+    limit(monkeypatch, _METADATA_RANGES_MAX=0)
+    rig = CursorRig(tmp_path / "s", cursorInfoCompressionType=compression)  # type: ignore[arg-type]  # a text
     rig.ack((3, 0), (2, 1), (1, 1, 1))
     before = rig.state()
     for again in (rig.crash, rig.reopen):
@@ -199,14 +212,15 @@ def test_a_file_that_a_crash_left_is_swept(rig: CursorRig) -> None:
 
 
 @pytest.mark.parametrize("seed", [*range(4), *(pytest.param(n, marks=pytest.mark.slow) for n in range(4, 60))])
-def test_random_histories_with_crashes(seed: int, tmp_path: Path) -> None:
+def test_random_histories_with_crashes(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dice = random.Random(seed)
-    settings = {
-        "cursorDeltasPerState": dice.choice([0, 3, 256]),
-        "managedLedgerCursorMaxEntriesPerLedger": dice.choice([3, 50_000]),
-        "managedLedgerMaxUnackedRangesToPersistInMetadataStore": dice.choice([0, 1000]),
-    }
-    rig = CursorRig(tmp_path / "s", **settings)
+    limit(
+        monkeypatch,
+        _DELTAS_PER_STATE=dice.choice([0, 3, 256]),
+        _LOG_ENTRIES_MAX=dice.choice([3, 50_000]),
+        _METADATA_RANGES_MAX=dice.choice([0, 1000]),
+    )
+    rig = CursorRig(tmp_path / "s")
     left = {(ledger, number, row) for ledger in range(5) for number in range(4) for row in range(ROWS)}
     for _ in range(40):
         kind = dice.choice(["rows", "rows", "entries", "crash", "close", "mark", "reset"])

@@ -17,9 +17,10 @@ from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position
 from pyspark_ledger.ledger.protocol.actions import CreateLedger
 from pyspark_ledger.ledger.protocol.cursors import (
     AcquireLease,
+    DeleteCursor,
+    DescribeCursor,
     LeaseReply,
     MarkDelete,
-    NameCursor,
     OpenCursor,
     ReleaseLease,
     ResetCursor,
@@ -74,13 +75,13 @@ def test_what_is_acknowledged_is_durable_and_monotone(store: Store, store_path: 
     store.cursors.open(OpenCursor("log", "c", EARLIEST))
     store.cursors.mark_delete(MarkDelete("log", "c", Position(1, 2), Position(1, 0)))
     assert store.cursors.mark_delete(MarkDelete("log", "c", Position(0, 1), Position(0, 0))) == Position(1, 2)
-    back = store.cursors.describe(NameCursor("log", "c"))
+    back = store.cursors.describe(DescribeCursor("log", "c"))
     assert (back.next_position, back.replay_floor) == (Position(1, 2), Position(1, 0))
     with pytest.raises(Refused, match=r"cannot acknowledge up to 2:3: the log ends at 2:2"):
         store.cursors.mark_delete(MarkDelete("log", "c", Position(2, 3)))
     store.close()
     again = open_store(store_path, clock=clock)
-    found = again.cursors.describe(NameCursor("log", "c"))
+    found = again.cursors.describe(DescribeCursor("log", "c"))
     assert (found.next_position, found.replay_floor, found.backlog_entries) == (Position(1, 2), Position(1, 0), 4)
     reset = again.cursors.reset(ResetCursor("log", "c", Position(0, 0)))
     assert (reset.next_position, reset.replay_floor, reset.backlog_entries) == (Position(0, 0), Position(0, 0), 10)
@@ -90,8 +91,8 @@ def test_what_is_acknowledged_is_durable_and_monotone(store: Store, store_path: 
 def test_a_cursor_that_is_not_there_is_named_with_the_nearest(store: Store) -> None:
     store.cursors.open(OpenCursor("log", "billing", EARLIEST))
     for call in (
-        lambda: store.cursors.describe(NameCursor("log", "biling")),
-        lambda: store.cursors.delete(NameCursor("log", "biling")),
+        lambda: store.cursors.describe(DescribeCursor("log", "biling")),
+        lambda: store.cursors.delete(DeleteCursor("log", "biling")),
         lambda: store.cursors.open(OpenCursor("log", "biling", EARLIEST, create=False)),
         lambda: store.cursors.mark_delete(MarkDelete("log", "biling", Position(0, 0))),
         lambda: store.cursors.acquire_lease(AcquireLease("log", "biling", "me", 10)),
@@ -110,7 +111,7 @@ def test_concurrent_cursors_are_created_once_and_keep_the_furthest_mark(store: S
         assert sum(state.created for state in made) == 1
         places = [Position(ledger, entry) for ledger in (0, 1, 2) for entry in range(3)][:8] * 4
         list(executor.map(lambda place: store.cursors.mark_delete(MarkDelete("log", "c", place)), places))
-    assert store.cursors.describe(NameCursor("log", "c")).next_position == max(places)
+    assert store.cursors.describe(DescribeCursor("log", "c")).next_position == max(places)
 
 
 def test_of_many_threads_one_gets_the_lease(store: Store) -> None:
@@ -159,4 +160,4 @@ def test_numbers_that_no_record_holds_are_refused(store: Store, place: Position)
     store.cursors.open(OpenCursor("log", "c", EARLIEST))
     with pytest.raises((LedgerError, ValueError, OverflowError)):
         store.cursors.reset(ResetCursor("log", "c", place))
-    assert store.cursors.describe(NameCursor("log", "c")).next_position == Position(-1, 0)
+    assert store.cursors.describe(DescribeCursor("log", "c")).next_position == Position(-1, 0)

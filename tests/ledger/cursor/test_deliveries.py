@@ -17,7 +17,7 @@ import pytest
 
 from pyspark_ledger.ledger.cursor.redelivery import complement, skipped_rows
 from pyspark_ledger.ledger.errors import DataLoss, NotFound, Refused
-from pyspark_ledger.ledger.log.queries import measure_left
+from pyspark_ledger.ledger.log.remaining import measure_left
 from pyspark_ledger.ledger.position import EARLIEST, Position
 from pyspark_ledger.ledger.positions.acknowledge_request import acknowledge_batch
 from pyspark_ledger.ledger.positions.position_chunks import ENTRY_BYTES_MAX
@@ -26,8 +26,8 @@ from pyspark_ledger.ledger.protocol.cursors import (
     AskDelivery,
     AskDue,
     DecidedDelivery,
+    DescribeCursor,
     Due,
-    NameCursor,
     NextDelivery,
     OpenCursor,
     ResetCursor,
@@ -105,7 +105,7 @@ class DeliveryRig(LogRig):
         }
 
     def backlog(self) -> int:
-        return self.store.cursors.describe(NameCursor("log", "c")).backlog_rows
+        return self.store.cursors.describe(DescribeCursor("log", "c")).backlog_rows
 
 
 @pytest.fixture
@@ -456,6 +456,7 @@ def test_without_explicit_nothing_but_holes_is_no_batch(rig: DeliveryRig) -> Non
 
 
 @pytest.mark.parametrize("seed", [*range(3), *(pytest.param(n, marks=pytest.mark.slow) for n in range(3, 30))])
+@pytest.mark.thorough
 def test_every_row_is_delivered_until_it_is_acknowledged(seed: int, tmp_path: Path) -> None:
     """Each row is outstanding once, counts rise by one, acknowledged ones never come; crashes and lost records too.
 

@@ -74,6 +74,7 @@ steps = st.lists(
 
 @given(steps)
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@pytest.mark.thorough
 def test_a_copy_that_gets_all_rows_is_the_same(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]
 ) -> None:

@@ -218,7 +218,7 @@ def test_another_format_is_refused_untouched(path: Path, version: int) -> None:
         connection.execute(f"PRAGMA user_version={version}")
     connection.close()
     before = path.read_bytes()
-    with pytest.raises(Unsupported, match=f"format {version}, this code reads 1 to {FORMAT_VERSION}"):
+    with pytest.raises(Unsupported, match=f"format {version}, this code reads {FORMAT_VERSION}"):
         MetadataFile.open(path, TABLES)
     assert path.read_bytes() == before
 

@@ -23,9 +23,9 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_a_successor_is_seen_at_once(path: Path) -> None:
-    old = EpochFile(path, 1)
+    old = EpochFile(path, 1, pytest.fail)
     assert old.is_current()
-    new = EpochFile(path, 2)
+    new = EpochFile(path, 2, pytest.fail)
     assert (old.is_current(), new.is_current()) == (False, True)
     old.close()
     assert new.is_current()
@@ -46,14 +46,14 @@ def test_a_successor_is_seen_at_once(path: Path) -> None:
     ids=["removed", "renamed", "emptied", "cut", "longer", "replaced"],
 )
 def test_a_file_that_was_touched_vouches_for_nothing(path: Path, harm: Callable[[Path], object]) -> None:
-    file = EpochFile(path, 1)
+    file = EpochFile(path, 1, pytest.fail)
     harm(path)
     assert not file.is_current()
     file.close()
 
 
 def test_a_time_that_tells_nothing_is_not_taken_for_a_successor(path: Path) -> None:
-    file = EpochFile(path, 1)
+    file = EpochFile(path, 1, pytest.fail)
     os.utime(path)
     assert file.is_current()
     os.pwrite(file._fd, (2).to_bytes(8, "little"), 0)
@@ -62,7 +62,7 @@ def test_a_time_that_tells_nothing_is_not_taken_for_a_successor(path: Path) -> N
 
 
 def test_who_writes_at_the_same_moment_is_seen_though_no_clock_moved(path: Path) -> None:
-    file = EpochFile(path, 1)
+    file = EpochFile(path, 1, pytest.fail)
     before = path.stat()
     with path.open("r+b") as other:
         other.write((2).to_bytes(8, "little"))

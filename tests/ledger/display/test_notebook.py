@@ -22,6 +22,7 @@ def test_a_plain_process_is_no_notebook() -> None:
 
 
 @pytest.mark.timeout(180)
+@pytest.mark.thorough
 def test_a_notebook_shows_a_ledger_and_a_bar_that_ends(store: Path, tmp_path: Path) -> None:
     ledger, position, offload, thread, silent = run_cells(
         tmp_path,

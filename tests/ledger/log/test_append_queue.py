@@ -10,20 +10,15 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import cast
 
 import pytest
 
 from pyspark_ledger.ledger.errors import LedgerError, Unavailable
-from pyspark_ledger.ledger.log.append_queue import (
-    AppendQueue,
-    CheckedEntry,
-    Item,
-    PendingAppend,
-    PendingChange,
-    PendingRun,
-    Room,
-)
-from pyspark_ledger.ledger.log.syncs.pool import SyncPool
+from pyspark_ledger.ledger.log.append_queue import AppendQueue
+from pyspark_ledger.ledger.log.pending import CheckedEntry, Item, PendingAppend, PendingChange, PendingRun, Room
+from pyspark_ledger.ledger.log.sync_pool import SyncJob, SyncPool
+from pyspark_ledger.ledger.log.writer import LogWriter, Settled
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.protocol.commits import CommitRun
 from tests.rigs.deadline import wait_until
@@ -39,7 +34,8 @@ def run(*sizes: int) -> PendingRun:
 
 @dataclass
 class Written:
-    items: list[PendingAppend]
+    group: list[PendingAppend]
+    ledger: Disk
 
 
 class Disk:
@@ -59,26 +55,21 @@ class Disk:
         self.free = threading.Event()
         self.free.set()
         self.entered = threading.Event()
-        self.queue: AppendQueue[Written]
+        self.queue: AppendQueue
 
     def room(self) -> Room:
         return self.most
 
-    def items(self, written: list[Written]) -> list[PendingAppend]:
-        return [item for part in written for item in part.items]
+    def is_writable(self) -> bool:
+        return True
 
-    def write(self, group: list[PendingAppend]) -> Written:
+    def write(self, group: list[PendingAppend], _settled: Settled) -> Written:
         with self._alone("write"):
             self.written += [item.size for item in group]
-            return Written(group)
+            return Written(group, self)
 
-    def written_during_sync(self, group: Written) -> None: ...
-
-    def file(self, written: list[Written]) -> Disk:
+    def begin_sync(self, written: list[Written]) -> int:
         assert written
-        return self
-
-    def begin_sync(self) -> int:
         with self._alone("sync"):
             self.entered.set()
             assert self.free.wait(60)
@@ -87,12 +78,12 @@ class Disk:
                 raise OSError("as asked for")
         return -1
 
-    def end_sync(self, error: OSError | None) -> None:
-        assert error is None
+    def end_sync(self, written: list[Written], error: OSError | None, seconds: float) -> None:
+        raise AssertionError("no sync has begun")
 
     def settle(self, written: list[Written], error: Exception | None) -> list[PendingAppend]:
         with self._alone("sync"):
-            items = self.items(written)
+            items = [item for part in written for item in part.group]
             if error is not None:
                 return items
             self._done(items)
@@ -128,6 +119,11 @@ class Disk:
             self.inside[stage] -= 1
 
 
+def queue_of(executor: ThreadPoolExecutor, pool: SyncPool, disk: Disk) -> AppendQueue:
+    """Return a queue that drives a disk instead of the writer of a log."""
+    return AppendQueue(executor, pool, cast("LogWriter", disk))
+
+
 @pytest.fixture
 def executor() -> Iterator[ThreadPoolExecutor]:
     with ThreadPoolExecutor(3) as executor:
@@ -142,16 +138,16 @@ def pool() -> Iterator[SyncPool]:
 
 
 @pytest.fixture
-def make(executor: ThreadPoolExecutor, pool: SyncPool) -> Callable[..., tuple[AppendQueue[Written], Disk]]:
-    def made(entries: int = 100, size: int = 1000) -> tuple[AppendQueue[Written], Disk]:
+def make(executor: ThreadPoolExecutor, pool: SyncPool) -> Callable[..., tuple[AppendQueue, Disk]]:
+    def made(entries: int = 100, size: int = 1000) -> tuple[AppendQueue, Disk]:
         disk = Disk(entries, size)
-        disk.queue = AppendQueue(executor, pool, disk)
+        disk.queue = queue_of(executor, pool, disk)
         return disk.queue, disk
 
     return made
 
 
-Make = Callable[..., tuple[AppendQueue[Written], Disk]]
+Make = Callable[..., tuple[AppendQueue, Disk]]
 
 
 def held(disk: Disk) -> PendingAppend:
@@ -164,7 +160,7 @@ def held(disk: Disk) -> PendingAppend:
     return first
 
 
-def closed(queue: AppendQueue[Written]) -> None:
+def closed(queue: AppendQueue) -> None:
     """Close a queue, in time."""
     closing = threading.Thread(target=queue.close, args=("over",), daemon=True)
     closing.start()
@@ -225,11 +221,11 @@ def test_group_takes_what_fits_into_the_segment_and_at_least_one_append(
     entered, free = threading.Event(), threading.Event()
     write = disk.write
 
-    def held_write(group: list[PendingAppend]) -> Written:
+    def held_write(group: list[PendingAppend], settled: Settled) -> Written:
         taken.append([one.size for one in group])
         entered.set()
         assert free.wait(60)
-        return write(group)
+        return write(group, settled)
 
     disk.write = held_write  # type: ignore[method-assign]
     first = threading.Thread(target=lambda: queue.put(item(1), here=True))
@@ -306,7 +302,7 @@ def test_logs_that_never_fall_silent_do_not_keep_another_waiting(make: Make) -> 
             written: list[Written],
             error: Exception | None,
             settle: Callable[[list[Written], Exception | None], list[PendingAppend]] = settle,
-            queue: AppendQueue[Written] = queue,
+            queue: AppendQueue = queue,
         ) -> list[PendingAppend]:
             if not stop.is_set():
                 with suppress(Unavailable):  # the queue may be closed since `stop` was looked at
@@ -327,22 +323,22 @@ def test_logs_that_never_fall_silent_do_not_keep_another_waiting(make: Make) -> 
             closed(queue)
 
 
-@pytest.mark.parametrize("wait", ["wait_settled", "reclaim"])
-def test_logs_that_wait_for_their_syncs_do_so_with_fewer_threads_than_logs(wait: str, pool: SyncPool) -> None:
+@pytest.mark.parametrize("broken", [False, True])
+def test_logs_that_wait_for_their_syncs_do_so_with_fewer_threads_than_logs(broken: bool, pool: SyncPool) -> None:
     """Each log waits before its second group, as for a new ledger, and the only thread there is has to do it all."""
     with ThreadPoolExecutor(1) as executor:
         queues, last = [], []
         for _ in range(3):
             disk = Disk(entries=1)
-            queue = disk.queue = AppendQueue(executor, pool, disk)
+            queue = disk.queue = queue_of(executor, pool, disk)
             write = disk.write
 
             def full(
                 group: list[PendingAppend],
-                write: Callable[[list[PendingAppend]], Written] = write,
-                queue: AppendQueue[Written] = queue,
+                settled: Settled,
+                write: Callable[[list[PendingAppend], Settled], Written] = write,
             ) -> Written:
-                return write(getattr(queue, wait)() + group)
+                return write(settled(broken) + group, settled)
 
             disk.write = full  # type: ignore[method-assign]
             items = [item(1), item(2), item(3)]
@@ -459,30 +455,29 @@ def test_error_while_completing_is_raised_to_waiters_in_the_write_stage(make: Ma
     assert not disk.runs
 
 
-@pytest.mark.parametrize("step", ["file", "begin_sync", "end_sync"])
-def test_an_error_of_a_sync_is_what_the_log_settles_with(executor: ThreadPoolExecutor, step: str) -> None:
+def test_an_error_of_a_sync_is_what_the_log_settles_with(executor: ThreadPoolExecutor) -> None:
     """Any such error is a failed sync: the appends are written again, and the log continues."""
     pool = SyncPool(lambda: None)
     disks = [Disk() for _ in range(3)]  # two that wait for the only thread are begun together
     for disk in disks:
-        disk.queue = AppendQueue(executor, pool, disk)
+        disk.queue = queue_of(executor, pool, disk)
     held(disks[0])
     broken_disk, raised = disks[1], list[str]()
-    real = getattr(broken_disk, step)
+    real = broken_disk.begin_sync
 
-    def once(*arguments: object) -> object:
+    def once(written: list[Written]) -> int:
         if not raised:
-            raised.append(step)
+            raised.append("begin_sync")
             raise Unforeseen("bit flip")
-        return real(*arguments)
+        return real(written)
 
-    setattr(broken_disk, step, once)
+    broken_disk.begin_sync = once  # type: ignore[method-assign]
     items = [item(2) for _ in disks[1:]]
     for disk, one in zip(disks[1:], items, strict=True):
         disk.queue.put(one, here=True)
     disks[0].free.set()
     assert [one.future.result(60) for one in items] == [Position(0, 0) for _ in items]
-    assert raised == [step]
+    assert raised
     for disk in disks:
         closed(disk.queue)
         assert not disk.given_up
@@ -507,7 +502,7 @@ class Refusing(ThreadPoolExecutor):
 def test_an_executor_that_refuses_leaves_nobody_waiting(pool: SyncPool, queues: bool) -> None:
     with Refusing(1) as executor:
         disk = Disk()
-        queue = disk.queue = AppendQueue(executor, pool, disk)
+        queue = disk.queue = queue_of(executor, pool, disk)
         before = threading.Event()
         executor.submit(before.wait, 10)
         executor.refuse, executor.queues = True, queues
@@ -523,7 +518,7 @@ def test_a_pool_without_a_thread_leaves_nobody_waiting(
     pool = SyncPool(lambda: None)
     monkeypatch.setattr(pool, "_start", broken)
     disk = Disk()
-    queue = disk.queue = AppendQueue(executor, pool, disk)
+    queue = disk.queue = queue_of(executor, pool, disk)
     one = item(1)
     queue.put(one)
     given_up(disk, [one])
@@ -544,7 +539,7 @@ def test_a_callback_that_raises_harms_nobody(make: Make) -> None:
 def test_an_interrupted_caller_leaves_nobody_waiting(make: Make) -> None:
     queue, disk = make()
 
-    def interrupted(_: object) -> None:
+    def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
     disk.write = interrupted  # type: ignore[method-assign, assignment]
@@ -582,3 +577,25 @@ def test_an_append_that_waits_for_a_sync_is_written_before_a_run(make: Make, poo
     disk.free.set()
     last.future.result(60)
     assert disk.order == [1, 3, 7]
+
+
+def test_only_a_quick_write_of_an_idle_log_is_left_to_the_pool(executor: ThreadPoolExecutor, pool: SyncPool) -> None:
+    left: list[SyncJob] = []
+
+    def write(job: SyncJob) -> bool:
+        left.append(job)
+        job.write()
+        return True
+
+    pool.write = write  # type: ignore[method-assign]
+    disk = Disk(size=10**9)
+    queue = queue_of(executor, pool, disk)
+    for appended, expected in ((item(10), 1), (item(256 * 1024 + 1), 1), (item(10), 2)):
+        queue.put(appended, here=True)
+        appended.future.result(60)
+        assert len(left) == expected
+        queue._settled(False)
+    disk.is_writable = lambda: False  # type: ignore[method-assign]
+    queue.put(rolled := item(10), here=True)
+    rolled.future.result(60)
+    assert len(left) == 2

@@ -11,7 +11,7 @@ import pytest
 from pyspark_ledger.ledger.errors import Fenced, NotFound, Refused, Terminated
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionRange
 from pyspark_ledger.ledger.protocol.actions import CreateLedger
-from pyspark_ledger.ledger.protocol.cursors import NameCursor
+from pyspark_ledger.ledger.protocol.cursors import DescribeCursor
 from tests.rigs.entry import entry
 from tests.rigs.log import MINUTE, NOW, LogRig
 from tests.rigs.store import commit
@@ -153,7 +153,7 @@ def test_an_estimate_reads_no_file_and_is_exact_for_whole_segments(rig: LogRig) 
         (rig.path / "ledgers" / f"0.{suffix}").unlink()
     found = {}
     for name in ("whole", "half"):
-        state = rig.store.cursors.describe(NameCursor("log", name, precise=False))
+        state = rig.store.cursors.describe(DescribeCursor("log", name, precise=False))
         found[name] = (state.backlog_entries, state.backlog_rows)
     assert found == {"whole": (2, 11), "half": (4, 16)}, "half of 10 rows, and 11"
 
@@ -167,7 +167,7 @@ def test_markers_are_no_backlog(rig: LogRig) -> None:
     assert rig.left_of("c").backlog_entries == 4
     rig.acknowledge("c", Position(0, 2))
     assert rig.left_of("c").backlog_entries == 2, "the first marker is passed over"
-    estimated = rig.store.cursors.describe(NameCursor("log", "c", precise=False))
+    estimated = rig.store.cursors.describe(DescribeCursor("log", "c", precise=False))
     assert estimated.backlog_entries == 4, "counted by positions"
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from pyspark_ledger.ledger import disk
 from pyspark_ledger.ledger.errors import LedgerError, Refused, Unavailable
+from pyspark_ledger.ledger.log import deduplication
 from pyspark_ledger.ledger.log.deduplication import (
     DUPLICATE,
     AppendSession,
@@ -28,7 +29,6 @@ from pyspark_ledger.ledger.metadata.records import KnownSequence
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.proto.pulsar_messages_pb2 import MessageMetadata
 from pyspark_ledger.ledger.protocol.actions import CreateLedger
-from pyspark_ledger.ledger.settings.broker import Settings
 from tests.rigs import entry as entries
 from tests.rigs.log import NOW, contents
 from tests.rigs.store import Stores
@@ -112,24 +112,26 @@ def test_failure_invalidates_later_entries_of_its_producer_for_resending() -> No
     assert (book.known("p"), book.known("q")) == (3, 9)
 
 
-def test_who_is_silent_or_one_too_many_is_forgotten() -> None:
+def test_who_is_silent_or_one_too_many_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deduplication, "_PRODUCERS_MAX", 3)
     now = [NOW]
     book = Book(*(KnownSequence(f"p{i}", i, NOW - i) for i in range(5)), clock=lambda: now[0])
-    assert [one.producer for one in book.book.snapshot(inactive_ms=10, producers_max=3)] == ["p0", "p1", "p2"]
+    assert [one.producer for one in book.book.snapshot(inactive_ms=10)] == ["p0", "p1", "p2"]
     assert book.known("p3") == -1
     book.send(7, name="p2")
     now[0] += 10
-    assert [one.producer for one in book.book.snapshot(inactive_ms=10, producers_max=3)] == ["p0", "p2"]
+    assert [one.producer for one in book.book.snapshot(inactive_ms=10)] == ["p0", "p2"]
 
 
 @pytest.mark.parametrize("failed", [True, False])
-def test_answer_for_a_forgotten_producer_wakes_the_waiters(failed: bool) -> None:
+def test_answer_for_a_forgotten_producer_wakes_the_waiters(monkeypatch: pytest.MonkeyPatch, failed: bool) -> None:
     """Recovery takes what is on its way off it; then nothing keeps a silent producer from being forgotten."""
+    monkeypatch.setattr(deduplication, "_PRODUCERS_MAX", 0)
     book = Book(clock=lambda: NOW)
     (future,) = book.send(1)
     future._done_callbacks.clear()  # type: ignore[attr-defined]  # an exception of a callback is only logged
     book.book.learn([KnownSequence("p", 5, NOW)])
-    assert book.book.snapshot(inactive_ms=10, producers_max=0) == []
+    assert book.book.snapshot(inactive_ms=10) == []
     if failed:
         future.set_exception(Unavailable("disk"))
     else:
@@ -236,8 +238,9 @@ def test_entry_failed_by_the_disk_is_accepted_again_before_later_ones(
     assert log.last_sequence_id("p", 0) == 4
 
 
-def test_producers_that_were_silent_are_forgotten_at_the_seal(stores: Stores) -> None:
-    log = stores.log(Settings(brokerDeduplicationMaxNumberOfProducers=1))
+def test_producers_that_were_silent_are_forgotten_at_the_seal(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deduplication, "_PRODUCERS_MAX", 1)
+    log = stores.log()
     send(log, 5, name="a")
     send(log, 7, name="b")
     stores.opened.pop().close()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_ledger.ledger.log.acknowledged_positions import entry_sizes, requested_positions
-from pyspark_ledger.ledger.log.queries import head_left, measure_left, prefix_left
+from pyspark_ledger.ledger.log.remaining import head_left, measure_left, prefix_left
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot
 from pyspark_ledger.ledger.position import Position, PositionRange
 from pyspark_ledger.ledger.positions.acknowledge_request import acknowledge_batch

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pyspark_ledger.ledger.errors import DataLoss
+from pyspark_ledger.ledger.errors import DataLoss, Refused
 from pyspark_ledger.ledger.position import LATEST, Position, PositionRange
 from pyspark_ledger.ledger.protocol.cursors import ResetCursor
 from pyspark_ledger.ledger.store.store import Store
@@ -62,7 +62,7 @@ class LifeMachine(RuleBasedStateMachine):
     @rule(share=st.floats(0, 1))
     def what_is_gone_is_named(self, share: float) -> None:
         position = self.entries[min(int(share * self.gone), self.gone - 1)][0]
-        with pytest.raises(DataLoss, match="were trimmed by its retention"):
+        with pytest.raises(Refused, match="were trimmed by its retention"):
             self.rig.store.cursors.reset(ResetCursor("log", "reader", position))
         with pytest.raises(DataLoss, match="were trimmed by its retention"):
             self.rig.store.ledger("log").blocks(PositionRange(position, position.next()), 100)

@@ -29,7 +29,7 @@ def test_fenced_broker_acknowledges_nothing_and_its_writes_stay_invisible(store_
     log = create(old, entries=100)
     log.append([entry(b"kept")]).result()
     taken: list[Store] = []
-    file = log._writer._open.file  # type: ignore[union-attr]
+    file = log._writer._open  # type: ignore[union-attr]
     end_sync = file.end_sync
 
     def taken_over_in_mid_sync(error: OSError | None) -> None:
@@ -59,7 +59,7 @@ def test_disk_failure_under_a_fenced_broker_cuts_nothing_of_its_successor(
     old = open_store(store_path)
     log = create(old, entries=100)
     log.append([entry(b"kept")]).result()
-    writer = log._writer._open.file  # type: ignore[union-attr]
+    writer = log._writer._open  # type: ignore[union-attr]
     log._writer._write_stamped(log._writer._open, [log._check_size(entry(b"unacknowledged"), 1, log._entry_bytes_max)])  # type: ignore[arg-type]
     new = open_store(store_path, take_over=True)
     assert contents(new.ledger("log")) == [b"kept", b"unacknowledged"]
@@ -177,7 +177,7 @@ def test_batch_write_is_forgotten_when_final_and_a_stream_never(store_path: Path
     def write(query: str, *, once: bool) -> bool:
         run = next(numbers)
         parts = [stage(store, query, 0, [b"x", b"y"], run)]
-        return store.commit(CommitRun("log", query, 0, 7, run, parts, once)).repeated
+        return store.commits.commit(CommitRun("log", query, 0, 7, run, parts, once)).repeated
 
     numbers = itertools.count(1)
     assert not write("batch-1", once=True)

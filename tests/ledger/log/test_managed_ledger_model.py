@@ -87,7 +87,7 @@ class LogMachine(RuleBasedStateMachine):
         path = self.store.path / "staging" / part.part
         path.write_bytes(path.read_bytes()[:-1] + b"?")
         with pytest.raises(LedgerError, match="CRC32C"):
-            self.store.commit(CommitRun("log", "other", 0, 7, 9, [part]))
+            self.store.commits.commit(CommitRun("log", "other", 0, 7, 9, [part]))
 
     @rule(broken=st.sampled_from([b"", b"junk", entry(b"x")[:-1], entry(b"x", run=3), entry(b"x" * 400)]))
     def refused_changes_nothing(self, broken: bytes) -> None:
@@ -122,7 +122,7 @@ class LogMachine(RuleBasedStateMachine):
         open_ledger = log._writer._open
         if open_ledger is not None:
             log._writer._write_stamped(open_ledger, entries)
-            writer = open_ledger.file
+            writer = open_ledger
             os.pwrite(writer._fd, b"\x00\x00\x01\x00torn" * 5, writer.end_offset) if torn else None
             if not run:
                 self.sent += payloads

@@ -20,7 +20,6 @@ from pyspark_ledger.ledger.log.policy import (
 )
 from pyspark_ledger.ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from pyspark_ledger.ledger.protocol.actions import CreateLedger
-from pyspark_ledger.ledger.segment.format import entry_bytes_max
 from pyspark_ledger.ledger.settings.broker import SETTINGS, Settings
 
 MB = 1024 * 1024
@@ -56,7 +55,6 @@ def test_what_was_asked_for_stays_and_the_rest_follows_the_broker() -> None:
     asked = CreateLedger("a", block_bytes=512, max_entries_per_ledger=3, max_size_per_ledger_bytes=4096)
     found = policy(asked, first, later)
     assert found == LedgerPolicy(512, 3, 4096, 240 * MINUTE, 0, -1, -1)
-    assert found.entry_bytes_max == entry_bytes_max(512)
 
 
 def test_the_nearest_statement_decides() -> None:

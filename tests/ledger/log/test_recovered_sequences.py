@@ -10,6 +10,7 @@ import pytest
 
 from pyspark_ledger.ledger.errors import Corrupt
 from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
+from pyspark_ledger.ledger.ownership import OwnerChange
 from pyspark_ledger.ledger.protocol.actions import CreateLedger
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.store.store import Store
@@ -32,7 +33,7 @@ def killed(store_path: Path) -> Iterator[Path]:
 
 
 def reopened(path: Path) -> ManagedLedger:
-    with closing(Store.open(path, settings=Settings(), clock=lambda: NOW, take_over=True)) as store:
+    with closing(Store.open(path, settings=Settings(), clock=lambda: NOW, take_over=OwnerChange.BROKER)) as store:
         return store.ledger("log")
 
 

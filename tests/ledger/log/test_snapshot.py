@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_ledger.ledger.errors import DataLoss
-from pyspark_ledger.ledger.log.queries import backlog, estimated_backlog, log_end
 from pyspark_ledger.ledger.log.segments.log_segments import LogSegment, LogSegments, Slice, bytes_between, delivering
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionRange
@@ -41,7 +40,7 @@ def log_of(shape: list[list[tuple[int, int, int]]], first_id: int = 3) -> tuple[
                 ledger_id, len(entries), first_row, rows - first_row, offset, 1, Path(f"{ledger_id}"), lambda i=index: i
             )
         )
-    return LogSnapshot.of("log", segments), positions
+    return replace(LogSnapshot.of("log", segments), incarnation="i"), positions
 
 
 def covered(snapshot: LogSnapshot, range_: PositionRange) -> list[Position]:
@@ -140,9 +139,9 @@ def test_a_backlog_looks_into_the_segments_that_it_cuts(segments: int, monkeypat
     last = snapshot.end.ledger_id
     range_ = PositionRange(Position(3, 1), Position(last, 1))
     assert snapshot.measure(range_) == (2 * segments - 2, 2 * segments - 2, 44 * (segments - 2) + 2 * 22)
-    assert backlog(snapshot, range_) == (2 * segments - 2, 2 * segments - 2, 44 * (segments - 2) + 2 * 22)
-    assert estimated_backlog(snapshot, range_)[:2] == (2 * segments - 2, 2 * segments - 2)
-    assert log_end(snapshot, "i", Position(3, 1)).entries_since == 2 * segments - 1
+    assert snapshot.backlog(range_) == (2 * segments - 2, 2 * segments - 2, 44 * (segments - 2) + 2 * 22)
+    assert snapshot.estimated_backlog(range_)[:2] == (2 * segments - 2, 2 * segments - 2)
+    assert snapshot.end_since(Position(3, 1)).entries_since == 2 * segments - 1
     assert snapshot.entries_before(Position(last, 1)) == 2 * segments - 1
     assert set(asked) == {3, last}
 
@@ -150,7 +149,7 @@ def test_a_backlog_looks_into_the_segments_that_it_cuts(segments: int, monkeypat
 def test_sums_that_nobody_kept_are_read_once_from_each_index() -> None:
     snapshot, asked = counted(4)
     for _ in range(2):
-        assert backlog(snapshot, PositionRange(EARLIEST, LATEST)) == (8, 8, 4 * 44)
+        assert snapshot.backlog(PositionRange(EARLIEST, LATEST)) == (8, 8, 4 * 44)
     assert sorted(asked) == sorted([3, 5, 7, 9] * 2), "for its bytes and for its rows"
 
 

@@ -15,14 +15,15 @@ from pathlib import Path
 import pytest
 
 from pyspark_ledger.ledger import disk
-from pyspark_ledger.ledger.log.syncs.pool import SyncPool
+from pyspark_ledger.ledger.log.sync_pool import SyncJob, SyncPool
 from pyspark_ledger.ledger.segment import file_syncs
 from pyspark_ledger.ledger.segment.file_syncs import FILES_MAX, FileSyncs
+from pyspark_ledger.ledger.segment.writer import UnsyncedRange
 
 WAIT = 60
 
 
-class Turn:
+class Turn(SyncJob):
     """Sync job of a log: `rounds` syncs, the first of which can be held up."""
 
     def __init__(self, name: str, log: list[str], *, rounds: int = 1, taken: bool = False, fd: int = -1) -> None:
@@ -32,7 +33,10 @@ class Turn:
         self.looked: list[Exception | None] = []
         self.errors: list[OSError | None] = []
         self.failed: list[BaseException] = []
-        self.fd = fd
+        self.file = fd
+
+    def write(self) -> None:
+        raise AssertionError("no test asked for a write")
 
     def take(self) -> bool:
         self.log.append(f"take {self.name}")
@@ -40,16 +44,19 @@ class Turn:
             self.over.set()
         return not self.taken
 
-    def file(self) -> Turn:
-        self.log.append(f"begin {self.name}")
-        return self
-
     def begin_sync(self) -> int:
+        self.log.append(f"begin {self.name}")
         self.inside.set()
         assert self.free.wait(WAIT)
-        return self.fd
+        if self.file < 0:
+            self.end_sync(None, 0)  # as a log without syncs
+        return self.file
 
-    def end_sync(self, error: OSError | None) -> None:
+    def unsynced(self) -> UnsyncedRange:
+        raise AssertionError("a sync of a local file does not ask")
+
+    def end_sync(self, error: OSError | None, seconds: float) -> None:
+        assert seconds >= 0
         self.log.append(f"end {self.name}")
         self.errors.append(error)
 
@@ -249,7 +256,7 @@ def test_a_turn_that_raises_is_told_and_takes_no_thread_along(
     assert not job.failed
 
 
-@pytest.mark.parametrize("step", ["file", "begin_sync", "end_sync"])
+@pytest.mark.parametrize("step", ["begin_sync", "end_sync"])
 def test_a_sync_that_raises_is_what_its_log_is_answered(
     make: Make, log: list[str], files: list[int], step: str
 ) -> None:
@@ -395,3 +402,55 @@ def test_many_turns_of_many_threads_are_each_made_once(
     for job in jobs:
         assert log.count(f"begin {job.name}") == log.count(f"answer {job.name}") == 1 + int(job.name) % 3
         assert not any(job.looked)
+
+
+def test_the_loop_writes_while_it_has_other_logs_to_sync(make: Make, log: list[str]) -> None:
+    """An idle loop leaves the write to the caller, who is faster alone."""
+    pool = make()
+    job = Turn("job", log)
+    threads: list[str] = []
+
+    def write() -> None:
+        threads.append(threading.current_thread().name)
+        pool.submit(job)
+
+    job.write = write  # type: ignore[method-assign]
+    assert not pool.write(job)
+    held = Held(pool, log)
+    assert pool.write(job)
+    assert not threads
+    held.free()
+    assert job.over.wait(WAIT)
+    assert threads == ["sync-loop"]
+    assert job.looked == [None]
+
+
+def test_closing_writes_and_syncs_what_the_loop_was_given(make: Make, log: list[str]) -> None:
+    pool = make()
+    gate = Held(pool, log)
+    jobs = [Turn(str(number), log) for number in range(20)]
+    for job in jobs:
+        job.write = lambda job=job: pool.submit(job)  # type: ignore[method-assign, misc]
+        assert pool.write(job)
+    gate.free()
+    pool.close()
+    assert all(job.over.is_set() for job in jobs)
+    assert not pool.write(jobs[0])
+
+
+def test_a_step_that_raises_still_completes_the_syncs_that_have_ended(
+    make: Make, log: list[str], files: list[int]
+) -> None:
+    class Ended(FileSyncs):
+        def ended(self) -> list[tuple[int, OSError | None]]:
+            return [(7, None)]
+
+    loop, turn, broken = make()._loop, Turn("turn", log, fd=files[0]), Turn("broken", log)
+    turn.begin()
+    loop._running[7] = turn
+    loop._unwritten.append(broken)
+    event = os.eventfd(0)
+    with pytest.raises(AssertionError, match="no test asked"):
+        loop._step(Ended(event))
+    os.close(event)
+    assert turn.looked == [None]

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_ledger.ledger import disk
+from pyspark_ledger.ledger.database.epoch_file import EpochFile
 from pyspark_ledger.ledger.errors import Fenced, LedgerError, Unavailable
 from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
 from pyspark_ledger.ledger.position import Position
@@ -52,7 +53,7 @@ def in_flight(log: ManagedLedger, held: HeldSync) -> list[Future[Position]]:
     futures.append(log.append([entry(b"b")]))
     log_file = log._writer._open
     until = time.monotonic() + 60
-    while log_file.written < 4:  # type: ignore[union-attr]
+    while log_file.entries < 4:  # type: ignore[union-attr]
         assert time.monotonic() < until
         time.sleep(0.001)
     return futures
@@ -93,15 +94,15 @@ def test_append_reported_as_failed_never_appears_with_a_later_sync(
     log.append([entry(b"before")]).result(60)
     held = HeldSync(monkeypatch)
     futures = in_flight(log, held)
-    real, asked = store.metadata.require_epoch, []
+    asked: list[EpochFile] = []
 
-    def unreadable(epoch: int) -> None:
-        asked.append(epoch)
+    def unreadable(file: EpochFile) -> bool:
+        asked.append(file)
         if len(asked) == 1:
             raise Unavailable("metadata.sqlite cannot be read")
-        real(epoch)
+        return True
 
-    monkeypatch.setattr(store.metadata, "require_epoch", unreadable)
+    monkeypatch.setattr(EpochFile, "is_current", unreadable)
     held.free.set()
     with pytest.raises(Unavailable, match="cannot be read"):
         futures[0].result(60)
@@ -168,7 +169,7 @@ def test_a_log_whose_answer_raises_is_sealed_where_it_was_acknowledged(
         with pytest.raises(Unavailable, match=r"log' accepts no append until its broker is restarted: .*bit flip"):
             change()
     deadline = time.monotonic() + 60
-    while log._writer.given_up is None or log._writer._queue._syncing:
+    while log._writer.given_up is None or log._queue._syncing:
         assert time.monotonic() < deadline
         time.sleep(0.001)
     assert contents(log) == [b"before"]

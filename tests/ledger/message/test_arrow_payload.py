@@ -42,6 +42,7 @@ def numbers(*sizes: int) -> list[pa.RecordBatch]:
 
 @settings(deadline=None)
 @given(st.lists(st.lists(ROW, max_size=6), min_size=1, max_size=3), st.sampled_from([None, "lz4", "zstd"]))
+@pytest.mark.thorough
 def test_round_trip(rows: list[list[dict[str, Any]]], compression: Literal["lz4", "zstd"] | None) -> None:
     batches = [pa.RecordBatch.from_pylist(part, schema=SCHEMA) for part in rows]
     payload = encode_rows(batches, compression=compression)

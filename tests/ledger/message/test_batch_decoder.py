@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from pyspark_ledger.ledger.errors import Corrupt, Refused, Unsupported
 from pyspark_ledger.ledger.message.arrow_payload import arrow_metadata
+from pyspark_ledger.ledger.message.batch_columns.columns import columns_of, even_columns
 from pyspark_ledger.ledger.message.batch_decoder import ChunkAssembler, Message, decode_messages
 from pyspark_ledger.ledger.message.compression import LZ4, NAMES, NONE, SNAPPY, ZLIB, ZSTD, compress
 from pyspark_ledger.ledger.message.entry import BrokerStamp, ParsedEntry, parse_message
@@ -159,6 +160,24 @@ def test_other_payloads_are_refused() -> None:
         decode_messages(ParsedEntry(None, metadata(compression=7), memoryview(b"")), WHERE)
     with pytest.raises(Unsupported, match="entry 3:17 states 30 bytes before LZ4 compression, at most 29 are read"):
         decode_messages(batch(Item(b"x" * 24), kind=LZ4), WHERE, max_bytes=29)
+
+
+@pytest.mark.parametrize("batched", [True, False])
+def test_record_batches_of_kafka_are_unsupported_by_name(batched: bool) -> None:
+    stated = metadata(**({"num_messages_in_batch": 3} if batched else {}))
+    stated.properties.add(key="entry.format", value="kafka")
+    parsed = ParsedEntry(None, stated, memoryview(bytes(61)))
+    with pytest.raises(Unsupported, match=r"entry 3:17 was stored by KoP with entry.format=kafka"):
+        decode_messages(parsed, WHERE)
+    assert columns_of([parsed]) == (None, [False])
+    assert even_columns([parsed]) is None
+
+
+def test_other_values_of_the_property_are_messages() -> None:
+    for found in ("pulsar", "mixed_kafka"):  # KoP states `kafka` also with entryFormat=mixed_kafka
+        stated = metadata()
+        stated.properties.add(key="entry.format", value=found)
+        assert values(decode_messages(ParsedEntry(None, stated, memoryview(b"x")), WHERE)) == [b"x"]
 
 
 def test_a_batch_that_disagrees_with_itself_is_corrupt() -> None:

@@ -161,6 +161,7 @@ def test_values_of_one_size_give_the_bytes_of_protobuf(size: int, count: int, sk
     st.sampled_from([0, 100, 127, 16370, 2**21 - 9, 2**63 - 50]),
     st.sampled_from(COMPRESSIONS),
 )
+@pytest.mark.thorough
 def test_ordinary_messages_give_the_bytes_of_protobuf(
     plain: list[tuple[bytes, str | None]], first: int, kind: int
 ) -> None:

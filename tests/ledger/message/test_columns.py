@@ -10,8 +10,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pyspark_ledger.ledger.errors import Refused
-from pyspark_ledger.ledger.message.columns import cast_column, require_columns, widens
+from pyspark_ledger.ledger.errors import Outdated, Refused
+from pyspark_ledger.ledger.message.columns import (
+    cast_column,
+    common_type,
+    is_typed,
+    require_columns,
+    typed_type,
+    widens,
+)
 
 DECIMAL = decimal.Decimal
 WIDER: list[tuple[pa.DataType, pa.DataType, list[Any]]] = [
@@ -24,6 +31,8 @@ WIDER: list[tuple[pa.DataType, pa.DataType, list[Any]]] = [
     (pa.list_(pa.int32()), pa.list_(pa.int64()), [[1, None], []]),
     (pa.struct([("x", pa.int8())]), pa.struct([("x", pa.int64())]), [{"x": 1}, {"x": None}]),
     (pa.list_(pa.struct([("x", pa.int8())])), pa.list_(pa.struct([("x", pa.int16())])), [[{"x": 1}, None]]),
+    (pa.map_(pa.string(), pa.int32()), pa.map_(pa.string(), pa.int64()), [[("k", 1)], []]),
+    (pa.map_(pa.int8(), pa.list_(pa.int8())), pa.map_(pa.int16(), pa.list_(pa.int64())), [[(1, [2, None])]]),
 ]
 OTHER = [
     (pa.int64(), pa.float64()),
@@ -35,9 +44,12 @@ OTHER = [
     (pa.decimal128(5, 2), pa.decimal128(9, 1)),
     (pa.string(), pa.large_string()),
     (pa.struct([("x", pa.int8())]), pa.struct([("y", pa.int16())])),
-    (pa.struct([("x", pa.int8())]), pa.struct([("x", pa.int16()), ("y", pa.int16())])),
+    (pa.struct([("x", pa.int8())]), pa.struct([("y", pa.int16()), ("x", pa.int16())])),
+    (pa.struct([("x", pa.int16())]), pa.struct([("x", pa.int8()), ("y", pa.int16())])),
     (pa.list_(pa.int64()), pa.list_(pa.int32())),
-    (pa.map_(pa.string(), pa.int32()), pa.map_(pa.string(), pa.int64())),
+    (pa.map_(pa.string(), pa.int32()), pa.map_(pa.string(), pa.string())),
+    (pa.map_(pa.string(), pa.int32()), pa.list_(pa.int32())),
+    (pa.int8(), pa.null()),
 ]
 
 
@@ -135,3 +147,50 @@ def test_a_writers_struct_has_exactly_the_ledgers_fields(
     with pytest.raises(Refused, match=rf"'{path}.last' \(string\) not in the ledger"):
         require_columns(ledger, fewer, "people")
     require_columns(pa.schema([("c", around(SWAPPED))]), ledger, "people")
+
+
+VOID = pa.null()
+AROUND: list[tuple[Callable[[pa.DataType], pa.DataType], Any]] = [
+    (lambda kind: kind, lambda value: value),
+    (pa.list_, lambda value: [value, None]),
+    (lambda kind: pa.map_(pa.string(), kind), lambda value: [("k", value)]),
+    (lambda kind: pa.struct([("x", kind), ("n", pa.int8())]), lambda value: {"x": value, "n": 1}),
+    (lambda kind: pa.list_(pa.struct([("x", pa.list_(kind))])), lambda value: [{"x": [value]}]),
+]
+
+
+@pytest.mark.parametrize(("kind", "of"), AROUND)
+def test_null_gets_the_type_of_the_first_value_at_every_depth(
+    kind: Callable[[pa.DataType], pa.DataType], of: Callable[[Any], Any]
+) -> None:
+    void, text = kind(VOID), kind(pa.string())
+    assert (is_typed(void), is_typed(text)) == (False, True)
+    assert typed_type(void, text) == text
+    assert typed_type(text, void) == text
+    assert typed_type(text, kind(pa.int8())) == text, "a type is kept"
+    assert widens(void, text)
+    assert not widens(text, void)
+    nulls, field = pa.array([of(None), None], void), pa.field("c", text)
+    assert cast_column(nulls, field, "entry 3:17").to_pylist() == [of(None), None]
+    assert cast_column(nulls.cast(text) if kind(VOID) == VOID else nulls, pa.field("c", void), "rows") == nulls
+    with pytest.raises(Outdated, match=r"column 'c' of entry 3:17 is .*but it was .* planned\. Start again: call load"):
+        cast_column(pa.array([of("gift")], text), pa.field("c", void), "entry 3:17")
+
+
+def test_a_value_of_an_added_field_ends_an_outdated_read() -> None:
+    more = pa.struct([("x", pa.int8()), ("y", pa.string())])
+    with pytest.raises(Outdated, match="Start again: call load"):
+        cast_column(pa.array([[{"x": 1, "y": "b"}]], pa.list_(more)), pa.field("c", pa.list_(WIDER[7][0])), "entry")
+
+
+def test_two_types_have_a_common_one_if_no_value_is_lost() -> None:
+    mixed = [
+        pa.struct([("x", pa.int8()), ("y", pa.int64())]),
+        pa.struct([("y", pa.int8()), ("x", pa.int16()), ("z", VOID)]),
+    ]
+    for wrap in (lambda kind: kind, pa.list_, lambda kind: pa.map_(kind, kind)):
+        both = common_type(*map(wrap, mixed))
+        assert both == wrap(pa.struct([("x", pa.int16()), ("y", pa.int64()), ("z", VOID)]))
+        assert common_type(wrap(mixed[0]), wrap(pa.struct([("x", pa.string())]))) is None
+    twice = pa.struct([("x", pa.int8()), ("x", pa.int8())])
+    assert common_type(twice, mixed[0]) is None

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from pyspark_ledger.ledger.clock import system_clock_ms
-from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.errors import Corrupt, Refused
+from pyspark_ledger.ledger.metadata.owner import SKIPPED_IDS
 from pyspark_ledger.ledger.ownership import OwnerChange, host_identity, host_parts, host_text
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.store.store import Store
@@ -84,7 +85,7 @@ def made(path: Path) -> str:
 
 
 def opened(path: Path, change: OwnerChange | None = None) -> Store:
-    return Store.open(path, settings=Settings(), clock=system_clock_ms, take_over=change or False)
+    return Store.open(path, settings=Settings(), clock=system_clock_ms, take_over=change)
 
 
 @pytest.mark.parametrize("change", list(OwnerChange))
@@ -106,12 +107,26 @@ def test_a_store_in_another_directory_needs_an_answer(tmp_path: Path, change: Ow
         else:
             assert (record.former, store.store_id) == ((), store_id)
         assert contents(store.ledger("log")) == [b"a"]
+        skips = change is not OwnerChange.BROKER
+        assert (store.metadata.next_ledger_id() > SKIPPED_IDS) == skips, "another history may have used the next ids"
         fill(store, "log", [b"b"])
     assert not (copy / "broker.json").exists(), "it named the broker of the original"
     assert not (copy / "broker.token").exists()
     with closing(opened(copy)) as again:
         assert again.store_id == record.store_id
         assert contents(again.ledger("log")) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("change", list(OwnerChange))
+def test_an_answer_does_not_hide_that_metadata_are_older_than_a_file(tmp_path: Path, change: OwnerChange) -> None:
+    made(tmp_path / "one")
+    shutil.copytree(tmp_path / "one", tmp_path / "copy")
+    (tmp_path / "copy/ledgers/77.ledger").write_bytes(b"newer")
+    for _ in range(2):
+        with pytest.raises(Corrupt, match=r"77\.ledger has a segment id that the metadata never allocated"):
+            opened(tmp_path / "copy", change)
+    (tmp_path / "copy/ledgers/77.ledger").unlink()
+    opened(tmp_path / "copy", change).close()
 
 
 def test_an_answer_that_is_given_again_changes_nothing(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from pyspark_ledger.ledger.metadata.cursor_records import CursorRecords
 from pyspark_ledger.ledger.metadata.records import Metadata
 from pyspark_ledger.ledger.metadata.unwanted_files import UnwantedFiles
 from pyspark_ledger.ledger.position import Position
-from pyspark_ledger.ledger.protocol.cursors import NameCursor, ResetCursor
+from pyspark_ledger.ledger.protocol.cursors import DeleteCursor, ResetCursor
 from pyspark_ledger.ledger.segment.writer import SegmentWriter
 from tests.rigs.cursors import CursorRig
 from tests.rigs.log import MINUTE, LogRig
@@ -44,7 +44,7 @@ def delete_ledger(rig: CursorRig) -> None:
 
 def delete_cursor(rig: CursorRig) -> None:
     rig.ack((2, 1))
-    rig.store.cursors.delete(NameCursor("log", "c"))
+    rig.store.cursors.delete(DeleteCursor("log", "c"))
 
 
 def reset_cursor(rig: CursorRig) -> None:

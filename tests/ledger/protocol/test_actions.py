@@ -12,21 +12,20 @@ from collections.abc import Iterator
 import pytest
 from msgspec import inspect
 
-from pyspark_ledger.ledger.protocol.actions import ACTIONS, PutCommand
-from pyspark_ledger.ledger.protocol.reads import ReadRequest
+from pyspark_ledger.ledger.protocol.actions import REQUESTS, PutCommand
 
 FIRST_TOGETHER = """
 import sys, threading
 import msgspec
 import pyspark_ledger.ledger.client.acknowledge as acknowledge_stream
 import pyspark_ledger.ledger.broker.append_socket as append_door
-import pyspark_ledger.ledger.client.part_writer as part_writer
+import pyspark_ledger.ledger.client.part_stream as part_stream
 import pyspark_ledger.ledger.client.producer as producer
 import pyspark_ledger.ledger.transport.errors as wire_errors
 from pyspark_ledger.ledger.protocol.actions import DECODERS
 
 sys.setswitchinterval(1e-6)
-decoders = [*DECODERS.values(), acknowledge_stream._STATE, append_door._COMMAND, part_writer._STAGED]
+decoders = [*DECODERS.values(), acknowledge_stream._STATE, append_door._COMMAND, part_stream._STAGED]
 decoders += [producer._APPENDED, wire_errors._ERROR]
 for decoder in decoders:
     start = threading.Barrier(32)
@@ -73,6 +72,6 @@ def unbounded(kind: inspect.Type, path: str = "") -> Iterator[str]:
 
 def test_every_text_of_a_request_is_measured_before_it_is_read() -> None:
     """Only values of properties have no limit of their own: the request's is theirs."""
-    requests = [*(request for request, _ in ACTIONS.values()), PutCommand, ReadRequest]
+    requests = [*REQUESTS.values(), PutCommand]
     found = {path for request in requests for path in unbounded(inspect.type_info(request))}
     assert found == {"CreateLedger.properties value", "ChangeProperties.values value", "CursorProperties.values value"}

@@ -19,7 +19,8 @@ from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.message.batch_decoder import ChunkAssembler
 from pyspark_ledger.ledger.message.entry import parse_entry
 from pyspark_ledger.ledger.position import EARLIEST, Position, PositionRange
-from pyspark_ledger.ledger.protocol.actions import CreateLedger
+from pyspark_ledger.ledger.protocol.actions import AskEnd, CreateLedger
+from pyspark_ledger.ledger.protocol.reads import SplitRequest
 from pyspark_ledger.ledger.rows.chunked_messages import Entry, WholeMessages
 from tests.rigs import entry as entries
 from tests.rigs.broker_thread import store
@@ -83,14 +84,14 @@ def test_every_message_is_delivered_once_wherever_the_log_is_cut(seed: int) -> N
 def test_a_task_reads_back_over_ledgers_to_the_first_chunk(store: Path) -> None:
     api = connect(store)
     name = "public/default/persistent/big"
-    api.client.call("create", CreateLedger(name, max_entries_per_ledger=3))
+    api.client.ask(CreateLedger(name, max_entries_per_ledger=3))
     log = [chunk("a", "A", 0, 3, 900), plain("x"), chunk("b", "B", 0, 2, 900), chunk("a", "A", 1, 3, 900), plain("y")]
     log += [plain(f"z{number}") for number in range(20)]
     log += [chunk("a", "A", 2, 3, 900), chunk("c", "C", 1, 2, 900), chunk("b", "B", 1, 2, 900)]
     with api.client.producer(name, "p") as producer:
         for entry in log:
             producer.append(entry).result()
-    end = api.client.end(name)
+    end = api.client.ask(AskEnd(name))
     assert len(api.ledger("big").describe().segments) > 1
     shape = row_shape(None, None, RowOptions(), name)
     source = ReadSource.of(api.client, shape)
@@ -104,5 +105,5 @@ def test_a_task_reads_back_over_ledgers_to_the_first_chunk(store: Path) -> None:
     assert [len(value) for value in whole] == [1, 1, *[2] * 10, *[3] * 10, 2700, 1800]
     assert whole[-2].startswith(b"A0")
     last = end.end
-    cuts = [part.range for part in api.client.split(name, PositionRange(EARLIEST, last), 1, 1000)]
+    cuts = [part.range for part in api.client.ask(SplitRequest(name, PositionRange(EARLIEST, last), 1, 1000)).parts]
     assert [value for cut in cuts for value in read(cut.start, cut.end)] == whole

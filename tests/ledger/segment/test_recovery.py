@@ -150,6 +150,7 @@ def test_every_flipped_bit_of_an_open_segment(rig: SegmentRig) -> None:
     assert times_changed
 
 
+@pytest.mark.thorough
 def test_every_flipped_bit_of_a_sidecar_never_loses_an_acknowledged_entry(rig: SegmentRig) -> None:
     rig.fill(4)
     rig.writer.close()

@@ -7,13 +7,12 @@ from contextlib import contextmanager
 
 from pyspark_ledger.ledger.broker.reads import prefetch_planner
 from pyspark_ledger.ledger.broker.reads.offloaded_reads import UNIT_LEAST, ReaderId
-from pyspark_ledger.ledger.cache.eviction.policy import WantedRead
 from pyspark_ledger.ledger.cache.range_cache import RangeCache
 from pyspark_ledger.ledger.errors import Unavailable
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionRange
 from pyspark_ledger.ledger.protocol.reads import PrefetchRange, PrefetchRequest
 from tests.rigs.cache import CountedHome, block, insert
-from tests.rigs.driven_broker import Drive, DrivenBroker, Drives, Value, WaitRecorder
+from tests.rigs.driven_broker import Drive, DrivenBroker, Drives, Value
 from tests.rigs.entry import entry
 
 LATER = 10**15
@@ -78,16 +77,6 @@ def under(*names: str, **how: bool | int) -> Callable[[DrivenBroker], object]:
     return observe
 
 
-def freed_when_full(broker: DrivenBroker) -> object:
-    """Return which of two old blocks, of which the first is expected, stays when the stash must evict one."""
-    emptied(broker)
-    expected(broker)
-    for name in "abc":
-        insert(broker.cache, name, block(0, 1, size=400_000, storage=CountedHome()))
-        broker.pass_ms(500)
-    return [name for name in "abc" if broker.cache.ledger(name).cache.entries]
-
-
 def policies(broker: DrivenBroker) -> object:
     kinds = [type(pool.policy).__name__ for pool in broker.cache.pools]
     return [*kinds, broker.source.metrics().policy]
@@ -100,14 +89,6 @@ def behind(**readers: int) -> RangeCache:
     for name, entry_id in readers.items():
         cache.readers.follow(name, Position(1, entry_id), LATER)
     return cache
-
-
-def admitted(broker: DrivenBroker) -> object:
-    return broker.cache.memory.policy.admits(WantedRead(behind(a=10, b=40).readers, "a", 1, 10, 20))
-
-
-def kept_from(broker: DrivenBroker) -> object:
-    return broker.cache.memory.policy.keeps_from(behind(far=10, near=60).readers)
 
 
 def kept_of_what_was_read(broker: DrivenBroker) -> object:
@@ -125,24 +106,6 @@ def copied(broker: DrivenBroker) -> object:
     (found,) = log.blocks(PositionRange(EARLIEST, LATEST), 1000)
     spans = list(broker.cache.ledger(log.name).cache)
     return broker.source.copied(found) is not None, [span.block.storage is not None for span in spans]
-
-
-def seconds_between_passes(broker: DrivenBroker) -> object:
-    wait = WaitRecorder()
-    with broker.patch.context() as patch:
-        patch.setattr(broker.source, "_stopped", wait)
-        broker.source._run()
-    return wait.seconds[0]
-
-
-def still_cached(broker: DrivenBroker) -> object:
-    """Whether what is appended three seconds after the last reader left is cached."""
-    log = broker.log()
-    broker.source.follow(log.name, "a", EARLIEST, 10**6)
-    broker.source.leave(log.name, "a")
-    broker.pass_ms(3_000)
-    log.append([entry(b"x")]).result(60)
-    return bool(broker.cache.ledger(log.name).cache.entries)
 
 
 def hinted(broker: DrivenBroker, seen: list[object]) -> int:
@@ -198,22 +161,14 @@ DRIVES: Drives = {
         Drive(
             policies,
             ["CursorDistancePolicy", "CursorDistancePolicy", "cursor-distance"],
-            {"lru": ["LruPolicy", "LruPolicy", "lru"]},
+            {"segmented": ["SegmentedPolicy", "SegmentedPolicy", "segmented"]},
         )
     ],
     f"{PREFIX}Watermark": [Drive(lambda b: held(b, 11), 9, {50: 5}, SMALL)],
-    f"{PREFIX}TriggerThresholdPercent": [
-        Drive(lambda b: held(b, 10), 10, {50: 2}, {**SMALL, f"{PREFIX}Watermark": 20})
-    ],
     f"{PREFIX}TimeThresholdMillis": [
         Drive(AGE, [False] * 4, {5_000: [True] * 4}),
         Drive(under("expected-reads-stash", pass_ms=500), [True], {200: [False]}),
     ],
-    f"{PREFIX}TimeThresholdMillisMax": [
-        Drive(under("expected-reads-stash", wanted=True), [True], {1_500: [False]}),
-        Drive(freed_when_full, ["a", "c"], {100: ["b", "c"]}, {**SMALL, "cacheEvictionPolicy": "expected-reads-stash"}),
-    ],
-    f"{PREFIX}TimeThresholdMillisOffloaded": [Drive(lambda b: old(b, offloaded=True), True, {1_500: False})],
     f"{PREFIX}ExtendTTLOfEntriesWithRemainingExpectedReadsMaxTimes": [
         Drive(under("expected-reads", wanted=True), [True], {0: [False]})
     ],
@@ -223,41 +178,10 @@ DRIVES: Drives = {
     "cacheEvictionByMarkDeletedPosition": [
         Drive(kept_of_what_was_read, Position(1, 30), {1: Position(1, 10)}, SLOWEST)
     ],
-    "managedLedgerCursorBackloggedThreshold": [
-        Drive(kept_from, Position(1, 10), {50: Position(1, 60), 10: None}, SLOWEST)
-    ],
-    "managedLedgerMinimumBacklogCursorsForCaching": [
-        Drive(admitted, False, {1: True}, {**SLOWEST, "managedLedgerMinimumBacklogEntriesForCaching": 10})
-    ],
-    "managedLedgerMinimumBacklogEntriesForCaching": [
-        Drive(admitted, False, {90: True}, {**SLOWEST, "managedLedgerMinimumBacklogCursorsForCaching": 1})
-    ],
-    "managedLedgerMaxBacklogBetweenCursorsForCaching": [
-        Drive(
-            admitted,
-            True,
-            {29: False},
-            {
-                **SLOWEST,
-                "managedLedgerMinimumBacklogCursorsForCaching": 1,
-                "managedLedgerMinimumBacklogEntriesForCaching": 10,
-            },
-        )
-    ],
     "managedLedgerCacheCopyEntries": [Drive(copied, (False, [False]), {1: (True, [True])})],
-    f"{PREFIX}IntervalMs": [Drive(seconds_between_passes, 0.1, {70: 0.07})],
     "managedLedgerCacheReadAheadPercent": [
         Drive(read_ahead, (16 << 20, 48 << 20, 1), {50: (32 << 20, 32 << 20, 1), 0: (0, 64 << 20, 0)}, FOLDER)
     ],
     "managedLedgerCachePacingPercent": [Drive(paced, (50, [0.2]), {50: (50, [0.5]), 0: (0, [])}, FOLDER)],
-    "managedLedgerContinueCachingAddedEntriesAfterLastActiveCursorLeavesMillis": [
-        Drive(still_cached, False, {5_000: True})
-    ],
     "managedLedgerMaxReadsInFlightSizeInMB": [Drive(second_read, "read", {1: [60.0]})],
-    "managedLedgerMaxReadsInFlightPermitsAcquireTimeoutMillis": [
-        Drive(second_read, [60.0], {7: [0.007]}, {"managedLedgerMaxReadsInFlightSizeInMB": 1})
-    ],
-    "managedLedgerMaxReadsInFlightPermitsAcquireQueueSize": [
-        Drive(second_read, [60.0], {0: "0 reads wait for storage,"}, {"managedLedgerMaxReadsInFlightSizeInMB": 1})
-    ],
 }

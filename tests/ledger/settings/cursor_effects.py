@@ -9,7 +9,7 @@ from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.position import EARLIEST
 from pyspark_ledger.ledger.protocol.cursors import OpenCursor
 from tests.rigs.cursors import given
-from tests.rigs.driven_broker import Drive, DrivenBroker, Drives, WaitRecorder
+from tests.rigs.driven_broker import Drive, DrivenBroker, Drives
 from tests.rigs.entry import entry
 
 
@@ -48,30 +48,9 @@ def refused(broker: DrivenBroker, *entries: int, rows: tuple[int, ...] = ()) -> 
     return []
 
 
-def large(broker: DrivenBroker) -> object:
-    return refused(broker, *range(3, 399, 2), rows=(0,))
-
-
-def kept_in_ledger(broker: DrivenBroker) -> object:
-    cursor = Acknowledged(broker).ack(3, 5)
-    broker.store.acknowledgements.close()
-    found = broker.store.metadata.cursors.get(cursor.log.name, "c")
-    assert found is not None
-    return found.cursor.kept_info().cursorsLedgerId >= 0
-
-
 def largest_entry(broker: DrivenBroker) -> object:
     cursor = Acknowledged(broker, 400).ack(*range(3, 399, 2), rows=(0,))
     return int(cursor.held._log._writer.index.lengths.max()) > 1200
-
-
-def ledgers_of_three(broker: DrivenBroker, pass_ms: int = 0) -> int:
-    """In how many ledgers a cursor is kept over three acknowledgements."""
-    cursor, ids = Acknowledged(broker), set()
-    for number in (3, 5, 7):
-        ids.add(cursor.ack(number).held.ledger_id)
-        broker.pass_ms(pass_ms)
-    return len(ids)
 
 
 def unflushed(broker: DrivenBroker) -> object:
@@ -84,35 +63,11 @@ def unflushed(broker: DrivenBroker) -> object:
     return cursor.held.is_dirty, table._thread is not None
 
 
-def seconds_between_flushes(broker: DrivenBroker) -> object:
-    wait = WaitRecorder()
-    with broker.patch.context() as patch:
-        patch.setattr(broker.store.acknowledgements, "_stopped", wait)
-        broker.store.acknowledgements._run()
-    return wait.seconds
-
-
-def deltas(broker: DrivenBroker) -> object:
-    return Acknowledged(broker).ack(3).ack(5).ack(7).held._log._deltas
-
-
-TOO_LARGE = [("persistentUnackedRangesMaxEntrySize", "1024")]
 DRIVES: Drives = {
     "managedLedgerMaxUnackedRangesToPersist": [
         Drive(lambda b: refused(b, 3, 5, 7), [], {2: [("managedLedgerMaxUnackedRangesToPersist", "2")]})
     ],
-    "managedLedgerMaxUnackedRangesToPersistInMetadataStore": [Drive(kept_in_ledger, False, {1: True})],
-    "persistentUnackedRangesWithMultipleEntriesEnabled": [
-        Drive(large, [], {0: TOO_LARGE}, {"persistentUnackedRangesMaxEntrySize": 1024})
-    ],
-    "persistentUnackedRangesMaxEntrySize": [
-        Drive(largest_entry, True, {1024: False}),
-        Drive(large, [], {1024: TOO_LARGE}, {"persistentUnackedRangesWithMultipleEntriesEnabled": 0}),
-    ],
-    "managedLedgerCursorMaxEntriesPerLedger": [Drive(ledgers_of_three, 1, {1: 3})],
-    "managedLedgerCursorRolloverTimeInSeconds": [Drive(lambda b: ledgers_of_three(b, 5_000), 1, {1: 3})],
+    "persistentUnackedRangesMaxEntrySize": [Drive(largest_entry, True, {1024: False})],
     "managedLedgerDefaultMarkDeleteRateLimit": [Drive(unflushed, (False, False), {1: (True, True)})],
-    "managedLedgerCursorPositionFlushSeconds": [Drive(seconds_between_flushes, [60], {7: [7]})],
-    "cursorDeltasPerState": [Drive(deltas, 2, {0: 0, 1: 0})],
     "cursorInfoCompressionType": [Drive(lambda b: b"ZSTD" in Acknowledged(b).ack(3).state, False, {"ZSTD": True})],
 }

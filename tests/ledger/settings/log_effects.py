@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
+from pyspark_ledger.ledger.protocol.actions import DescribeLedger
 from pyspark_ledger.ledger.protocol.commits import CommitRun, CommitRuns, LedgerParts, PartRun
 from pyspark_ledger.ledger.protocol.ledgers import PublishedNote
-from pyspark_ledger.ledger.transport.part_file import PartFile
-from tests.rigs.driven_broker import Drive, DrivenBroker, Drives, WaitRecorder
+from pyspark_ledger.ledger.transport.part_writer import PartWriter
+from tests.rigs.driven_broker import Drive, DrivenBroker, Drives
 from tests.rigs.entry import entry
 from tests.rigs.store import stage
 
@@ -16,7 +17,7 @@ OFFLOADING = {"managedLedgerOffloadBucket": "{folder}", "managedLedgerOffloadThr
 
 def segments(broker: DrivenBroker, log: ManagedLedger) -> list[int]:
     """The ledgers of a log that are sealed and kept."""
-    return [part.ledger_id for part in broker.client.describe(log.name).segments if part.close_ms]
+    return [part.ledger_id for part in broker.client.ask(DescribeLedger(log.name)).segments if part.close_ms]
 
 
 def block_bytes(broker: DrivenBroker) -> object:
@@ -63,29 +64,14 @@ def kept(broker: DrivenBroker, *, size: int = 1, published: bool = False) -> int
     return len(segments(broker, log))
 
 
-def seconds_between_rounds(broker: DrivenBroker) -> object:
-    found = []
-    for worker, run in (
-        (broker.store.upkeep, broker.store.upkeep._run),
-        (broker.store.offloads, broker.store.offloads._work),
-    ):
-        wait = WaitRecorder(lambda worker=worker: setattr(worker, "_stopped", True))  # type: ignore[misc]
-        with broker.patch.context() as patch:
-            patch.setattr(worker, "_arrival", wait)
-            patch.setattr(worker, "_stopped", False)
-            run()
-        found.append(round(wait.seconds[0]))
-    return found
-
-
 def staged_after_two_minutes(broker: DrivenBroker) -> object:
     """Parts, batches of writes that are made once, and manifests, when the store is opened again."""
     log = broker.log()
     stage(broker.store, "failed", 1, [b"x"], 1)
     parts = [stage(broker.store, "once", 1, [b"x"], 2)]
-    broker.store.commit(CommitRun(log.name, "once", 1, 7, 2, parts, once=True))
+    broker.store.commits.commit(CommitRun(log.name, "once", 1, 7, 2, parts, once=True))
     several = [LedgerParts(log.name, [stage(broker.store, "several", 1, [b"x"], 3)])]
-    broker.store.commits.commit(CommitRuns("several", 1, 7, 3, several, once=True))
+    broker.store.commits.commit_several(CommitRuns("several", 1, 7, 3, several, once=True))
     broker.pass_ms(2 * MINUTE)
     log.roll_over()
     log.append([entry(b"x")]).result(60)
@@ -102,10 +88,10 @@ def sealed_by_promotion(broker: DrivenBroker) -> object:
     """Return how many segments a part of 600,000 bytes adds to the sealed segments."""
     log = broker.log()
     run = PartRun("q", 1, 7, 1, int(str(block_bytes(broker))), 1)
-    with PartFile(broker.store.open_part("q", 1), run) as file:
+    with PartWriter.to_file(broker.store.commits.open_part("q", 1), run) as file:
         file.write([entry(b"x" * 600_000, run=1)], 1)
         part = file.close()
-    broker.store.commit(CommitRun(log.name, "q", 1, 7, 1, [part]))
+    broker.store.commits.commit(CommitRun(log.name, "q", 1, 7, 1, [part]))
     return len(segments(broker, log))
 
 
@@ -126,11 +112,9 @@ DRIVES: Drives = {
     "managedLedgerMinLedgerRolloverTimeMinutes": [Drive(sealed_when_full, True, {10: False})],
     "defaultRetentionTimeInMinutes": [Drive(kept, 3, {1: 0})],
     "defaultRetentionSizeInMB": [Drive(lambda broker: kept(broker, size=600_000), 3, {1: 2})],
-    "retentionCheckIntervalInSeconds": [Drive(seconds_between_rounds, [120, 120], {7: [7, 7]})],
     "retentionWaitsForOffload": [Drive(kept, 0, {1: 3}, {"defaultRetentionTimeInMinutes": 1, **OFFLOADING})],
     "deleteAfterPublish": [Drive(lambda broker: kept(broker, published=True), 3, {1: 0})],
     "stagingRetentionSeconds": [Drive(staged_after_two_minutes, (1, True, True), {60: (0, False, False)})],
     "stagedPartPromotionMinBytes": [Drive(sealed_by_promotion, 0, {500_000: 1})],
-    "brokerDeduplicationMaxNumberOfProducers": [Drive(producers_known, [3, 3], {1: [-1, 3]})],
     "brokerDeduplicationProducerInactivityTimeoutMinutes": [Drive(producers_known, [3, 3], {3: [-1, 3]})],
 }

@@ -141,7 +141,7 @@ def test_staged_parts_before_the_manifest_that_names_them(
         return real(self, *manifest)
 
     monkeypatch.setattr(ManifestRecords, "put", put)
-    store.commits.commit(CommitRuns("q", 1, 7, 1, runs))
+    store.commits.commit_several(CommitRuns("q", 1, 7, 1, runs))
     store.close()
     assert len(lost) == 3, "queries, batches and parts"
     assert not any(lost.values())

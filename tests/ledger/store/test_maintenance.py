@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 
 from pyspark_ledger.ledger.errors import DataLoss, Fenced, NotFound, Refused
+from pyspark_ledger.ledger.metadata.cursor_records import CursorRecord
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionRange
-from pyspark_ledger.ledger.protocol.cursors import NameCursor, ResetCursor
+from pyspark_ledger.ledger.protocol.cursors import DeleteCursor, ResetCursor
 from pyspark_ledger.ledger.protocol.ledgers import ChangePolicy
+from pyspark_ledger.ledger.store import maintenance
 from tests.rigs.entry import entry
 from tests.rigs.log import MINUTE, NOW, LogRig, contents
 
@@ -61,9 +63,12 @@ def test_age_seals_at_an_append_too(rig: LogRig) -> None:
     assert rig.append(b"b", b"c", entries=100) == [Position(1, 0), Position(1, 1)]
 
 
-def test_a_store_that_never_falls_silent_has_its_rounds(make: Callable[..., LogRig]) -> None:
+def test_a_store_that_never_falls_silent_has_its_rounds(
+    make: Callable[..., LogRig], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ledgers are sealed without a pause; one that nobody writes to comes of age meanwhile."""
-    rig = make(retentionCheckIntervalInSeconds=1)
+    monkeypatch.setattr(maintenance, "ROUND_SECONDS", 1)
+    rig = make()
     idle = rig.log(entries=100)
     rig.append(b"a", entries=100)
     rig.log("busy")
@@ -166,7 +171,7 @@ def test_the_slowest_cursor_and_its_replay_floor_hold_everything_back(rig: LogRi
     assert log.trim().ledgers == [], "Spark may ask for that batch again"
     rig.acknowledge("slow", Position(1, 3), floor=Position(0, 3))
     assert log.trim().ledgers == [0]
-    rig.store.cursors.delete(NameCursor("log", "slow"))
+    rig.store.cursors.delete(DeleteCursor("log", "slow"))
     assert log.trim().ledgers == [1], "no cursor needs it any more"
 
 
@@ -200,7 +205,7 @@ def test_a_reader_before_it_is_told_what_is_gone_and_why(rig: LogRig) -> None:
     with pytest.raises(DataLoss, match=r"\[0:1, 0:2\)"):
         log.blocks(PositionRange(Position(0, 1), Position(0, 2)), 100)
     rig.cursor("reader")
-    with pytest.raises(DataLoss, match=said):
+    with pytest.raises(Refused, match=said):
         rig.store.cursors.reset(ResetCursor("log", "reader", Position(0, 1)))
     assert rig.left_of("reader").backlog_entries == 2
     assert rig.contents(start=EARLIEST) == [b"6", b"7"], "the earliest there is"
@@ -267,7 +272,7 @@ def test_a_cursor_put_back_during_the_trim_wins(rig: LogRig, monkeypatch: pytest
 
     def between(name: str) -> Position | None:
         found = seen(name)
-        rig.cursor("late", Position(0, 1))
+        cursors.put(CursorRecord(name, "late", Position(0, 1)), None)  # without the lock of trims
         return found
 
     monkeypatch.setattr(cursors, "slowest", between)
@@ -381,9 +386,12 @@ def test_one_ledger_that_fails_stops_no_other(
     assert len(rig.contents("bad")) == 1
 
 
-def test_a_sealed_ledger_is_looked_at_at_once_by_the_thread(make: Callable[..., LogRig]) -> None:
+def test_a_sealed_ledger_is_looked_at_at_once_by_the_thread(
+    make: Callable[..., LogRig], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The next round is an hour away: only the seal can have woken it."""
-    rig = make(retentionCheckIntervalInSeconds=3600)
+    monkeypatch.setattr(maintenance, "ROUND_SECONDS", 3600)
+    rig = make()
     rig.log()
     rig.retain(0, 0)
     rig.store.upkeep.start()
@@ -418,7 +426,7 @@ def test_readers_that_hold_an_older_view_are_answered_from_the_new_one(rig: LogR
     def question(snapshot: object) -> int:
         seen.append(snapshot)
         if len(seen) == 1:
-            log._writer.publish()
+            log._writer.publish(log._writer.opened)
             raise FileNotFoundError(2, "gone")
         return 7
 

@@ -23,7 +23,7 @@ import pytest
 
 from pyspark_ledger.ledger.errors import Fenced, NotFound, Refused, Terminated
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionRange
-from pyspark_ledger.ledger.protocol.cursors import NameCursor, ResetCursor
+from pyspark_ledger.ledger.protocol.cursors import DeleteCursor, DescribeCursor, ResetCursor
 from tests.rigs.entry import entry
 from tests.rigs.log import MINUTE, NOW, LogRig
 
@@ -137,7 +137,7 @@ def a_deleted_cursor_holds_nothing_back(rig: LogRig) -> None:
     rig.cursor("c")
     rig.retain(0, 0)
     assert rig.store.ledger("log").trim().ledgers == []
-    rig.store.cursors.delete(NameCursor("log", "c"))
+    rig.store.cursors.delete(DeleteCursor("log", "c"))
     assert rig.store.ledger("log").trim().ledgers == [0, 1]
 
 
@@ -214,7 +214,7 @@ def a_backlog_is_counted_over_ledgers(rig: LogRig) -> None:
     seven(rig)
     rig.cursor("c", P(0, 2))
     precise = rig.left_of("c")
-    estimated = rig.store.cursors.describe(NameCursor("log", "c", precise=False))
+    estimated = rig.store.cursors.describe(DescribeCursor("log", "c", precise=False))
     assert (precise.backlog_entries, estimated.backlog_entries) == (5, 5)
 
 

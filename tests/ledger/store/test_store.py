@@ -28,7 +28,7 @@ from pyspark_ledger.ledger.errors import (
 )
 from pyspark_ledger.ledger.position import EARLIEST, Position
 from pyspark_ledger.ledger.protocol.actions import CreateLedger, GetSchema, RegisterSchema
-from pyspark_ledger.ledger.protocol.cursors import MarkDelete, NameCursor, OpenCursor
+from pyspark_ledger.ledger.protocol.cursors import DeleteCursor, DescribeCursor, MarkDelete, OpenCursor
 from pyspark_ledger.ledger.segment import index
 from pyspark_ledger.ledger.store.store import Store
 from tests.rigs.entry import entry
@@ -60,7 +60,7 @@ def test_taking_over_fences_every_change_of_the_old_broker(store: Store, store_p
         lambda: store.create_ledger(CreateLedger("other")),
         lambda: store.ledger("log").append([entry(b"b")]).result(),
         lambda: store.cursors.mark_delete(MarkDelete("log", "c", Position(0, 1))),
-        lambda: store.cursors.delete(NameCursor("log", "c")),
+        lambda: store.cursors.delete(DeleteCursor("log", "c")),
         lambda: store.register_schema(RegisterSchema("log", b'{"type":"STRING"}')),
         lambda: store.delete_ledger("log"),
         store.require_ours,
@@ -71,7 +71,7 @@ def test_taking_over_fences_every_change_of_the_old_broker(store: Store, store_p
     assert contents(store.ledger("log")) == [b"a"], "it may still be read"
     store.close()
     assert contents(taker.ledger("log")) == [b"a"]
-    assert taker.cursors.describe(NameCursor("log", "c")).next_position < Position(0, 1)
+    assert taker.cursors.describe(DescribeCursor("log", "c")).next_position < Position(0, 1)
     fill(taker, "log", [b"b"])
     taker.close()
 

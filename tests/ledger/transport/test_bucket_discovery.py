@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from pyspark_ledger.ledger.errors import AlreadyExists, Corrupt, NotFound
+from pyspark_ledger.ledger.objects.factory import open_object_store
+from pyspark_ledger.ledger.objects.object_store import ObjectStore
 from pyspark_ledger.ledger.transport.bucket_discovery import (
     BrokerSecret,
     NamedBroker,
@@ -21,8 +23,6 @@ from pyspark_ledger.ledger.transport.bucket_discovery import (
 from pyspark_ledger.ledger.wal.bucket import MANIFEST, secret_key
 from pyspark_ledger.ledger.wal.manifest import BrokerAddress, StoreManifest, encode_manifest
 from pyspark_ledger.ledger.wal.requests import RequestLimits
-from pyspark_ledger.offload.storage.factory import open_object_store
-from pyspark_ledger.offload.storage.object_store import ObjectStore
 from tests.rigs.faulty_bucket import FaultyBucket, lost
 
 SECRET = BrokerSecret("3f0c9b2e71d84a65" * 2, "-----BEGIN CERTIFICATE-----")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from typing import get_args
 
 import msgspec
 import pytest
@@ -14,22 +15,25 @@ import pytest
 from pyspark_ledger.ledger.errors import Unauthenticated
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, PositionRange
 from pyspark_ledger.ledger.protocol import commits, reads
+from pyspark_ledger.ledger.protocol import request as protocol
 from pyspark_ledger.ledger.protocol.actions import (
-    ACTIONS,
-    AcknowledgeCommand,
+    REQUESTS,
     AppendCommand,
+    ChangeSetting,
     CreateLedger,
     DescribeLedger,
-    Empty,
     GetSchema,
     Hello,
+    PutCommand,
     RegisterSchema,
     StageCommand,
 )
-from pyspark_ledger.ledger.transport.tokens import May, TaskClaims
+from pyspark_ledger.ledger.protocol.metrics import AskMetrics
+from pyspark_ledger.ledger.protocol.request import Call, Empty, May
+from pyspark_ledger.ledger.transport.tokens import TaskClaims
 
 ONE, TWO = (f"public/default/persistent/{name}" for name in ("one", "two"))
-Request = Callable[[str], msgspec.Struct]
+Request = Callable[[str], Call]
 READ, WRITE, BOTH = ("read",), ("write",), ("read", "write")
 
 
@@ -37,56 +41,93 @@ def read_of(ledger: str) -> reads.ReadRequest:
     return reads.ReadRequest(ledger, PositionRange(EARLIEST, LATEST))
 
 
-def reads_of(ledger: str) -> reads.LocateRanges:
-    return reads.LocateRanges([read_of(ONE), read_of(ledger)])
-
-
 # The rights that allow a call, and its request about a ledger. Calls in `ADMINISTRATION` need the bearer token.
-TASKS: dict[str, tuple[tuple[str, ...], Request]] = {
-    "hello": (BOTH, lambda _: Hello()),
-    "locate": (READ, read_of),
-    "DoGet": (READ, read_of),
-    "locate.many": (READ, reads_of),
-    "locate.stored": (READ, reads_of),
-    "survey": (READ, lambda ledger: reads.AskLogStatuses([ONE, ledger])),
-    "stage.open": (WRITE, lambda _: commits.OpenStaging("q", 1, "")),
-    "StageCommand": (WRITE, lambda _: StageCommand("q", 1)),
-    "stage.upload": (WRITE, lambda ledger: commits.OpenUpload("q", 1, ledger, 0)),
-    "run.newest": (WRITE, lambda ledger: commits.AskNewestBatch(ledger, "q")),
-    "describe": (WRITE, DescribeLedger),
-    "schema.get": (WRITE, GetSchema),
-    "schema.register": (WRITE, lambda ledger: RegisterSchema(ledger, b"")),
-    "create": (WRITE, lambda ledger: CreateLedger(ledger, exist_ok=True, lists=False)),
+TASKS: dict[type[Call], tuple[tuple[str, ...], Request]] = {
+    Hello: (BOTH, lambda _: Hello()),
+    reads.ReadRequest: (READ, read_of),
+    reads.LocateRanges: (READ, lambda ledger: reads.LocateRanges([read_of(ONE), read_of(ledger)])),
+    reads.LocateStored: (READ, lambda ledger: reads.LocateStored([read_of(ONE), read_of(ledger)])),
+    reads.AskLogStatuses: (READ, lambda ledger: reads.AskLogStatuses([ONE, ledger])),
+    commits.OpenStaging: (WRITE, lambda _: commits.OpenStaging("q", 1, "")),
+    StageCommand: (WRITE, lambda _: StageCommand("q", 1)),
+    commits.OpenUpload: (WRITE, lambda ledger: commits.OpenUpload("q", 1, ledger, 0)),
+    commits.AskNewestBatch: (WRITE, lambda ledger: commits.AskNewestBatch(ledger, "q")),
+    DescribeLedger: (WRITE, DescribeLedger),
+    GetSchema: (WRITE, GetSchema),
+    RegisterSchema: (WRITE, lambda ledger: RegisterSchema(ledger, b"")),
+    CreateLedger: (WRITE, lambda ledger: CreateLedger(ledger, exist_ok=True, lists=False)),
 }
-ABOUT_NO_LEDGER = {"hello", "stage.open", "StageCommand"}
+ABOUT_NO_LEDGER = {Hello, commits.OpenStaging, StageCommand}
 ADMINISTRATION = {
     *"""
     delete producer.last partitions partitions.extend trim terminate seal properties policy offload offload.status list
     end schema.restore read.open split seek quotas split.many schema.many cursor.open cursor.describe cursor.mark_delete
     cursor.reset cursor.delete cursor.skip cursor.properties cursor.holes delivery.next delivery.due delivery.get
     delivery.bury lease.acquire lease.release run.commit runs.commit run.abort cache cache.reads cache.follow
-    cache.follow.many cache.hint health metrics publish.report settings settings.change shutdown
-    AppendCommand AcknowledgeCommand
+    cache.follow.many cache.hint health metrics publish.report settings settings.change shutdown append acknowledge
     """.split()  # noqa: SIM905 — a list of these names has sixty lines
 }
-STREAMS = {"DoGet", *(command.__name__ for command in (AppendCommand, StageCommand, AcknowledgeCommand))}
+CALLS: list[type[Call]] = [*REQUESTS.values(), *get_args(PutCommand)]
+# Fields of requests that name a ledger, or that have requests or parts with one.
+FIELDS = {"name", "names", "ledger", "ledgers", "requests", "quotas", "ranges", "runs", "scope"}
+
+NO_LEDGERS = {ChangeSetting: {"name"}, AskMetrics: {"ledgers"}}
+"""The name of a setting, and a number of ledgers."""
 
 
-def allowed(claims: TaskClaims, ledger: str) -> set[str]:
+def allowed(claims: TaskClaims, ledger: str) -> set[type[Call]]:
     calls = set()
-    for call in (*TASKS, *ADMINISTRATION):
-        request = TASKS[call][1](ledger) if call in TASKS else Empty()
+    for call, (_, request) in TASKS.items():
         with suppress(Unauthenticated):
-            claims.require_allows(call, request)
+            claims.require_allows(request(ledger))
             calls.add(call)
     return calls
 
 
 def test_every_call_of_the_protocol_has_a_row() -> None:
-    assert set(TASKS).isdisjoint(ADMINISTRATION)
-    assert set(TASKS) | ADMINISTRATION == {*ACTIONS, *STREAMS}
-    for call, (_, request) in TASKS.items():
-        assert call in STREAMS or type(request(ONE)) is ACTIONS[call][0]
+    rows = {call.call.name for call in TASKS}
+    assert rows.isdisjoint(ADMINISTRATION)
+    assert rows | ADMINISTRATION == {call.call.name for call in CALLS}
+
+
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.call.name)
+def test_a_call_states_the_rights_of_its_row_and_every_field_with_a_ledger(call: type[Call]) -> None:
+    rights, request = TASKS.get(call, ((), None))
+    assert call.call.right == set(rights)
+    stated = {path.partition(".")[0] for path in call.call.ledgers}
+    named = FIELDS & {field.name for field in msgspec.structs.fields(call)}
+    assert stated == named - NO_LEDGERS.get(call, set())
+    if request is not None:
+        assert TWO in request(TWO).named_ledgers() or call in ABOUT_NO_LEDGER
+
+
+def test_a_call_that_does_not_state_its_ledgers_cannot_be_defined() -> None:
+    with pytest.raises(TypeError, match="Forgotten states no `ledgers`"):
+
+        class Forgotten(protocol.Request[Empty], frozen=True, action="forgotten"):
+            ledger: str
+
+    with pytest.raises(TypeError, match="Mistyped has no field 'leger'"):
+
+        class Mistyped(protocol.Request[Empty], frozen=True, action="mistyped", ledgers=("leger",)):
+            ledger: str
+
+    with pytest.raises(TypeError, match="Again and DeleteLedger have the same action 'delete'"):
+
+        class Again(protocol.LedgerRequest[Empty], frozen=True, action="delete"): ...
+
+    with pytest.raises(TypeError, match="Silent has the action 'silent' and no reply"):
+
+        class Silent(protocol.Call, frozen=True, action="silent", ledgers=()): ...
+
+    assert not {"forgotten", "mistyped", "silent"} & set(REQUESTS)
+
+
+def test_ledgers_are_found_in_lists_of_requests() -> None:
+    assert reads.LocateRanges([read_of(ONE), read_of(TWO)]).named_ledgers() == {ONE, TWO}
+    runs = commits.CommitRuns("q", 0, 1, 1, [commits.LedgerParts(ONE, []), commits.LedgerParts(TWO, [])])
+    assert runs.named_ledgers() == {ONE, TWO}
+    assert not commits.AskNewestBatch("", "q", several=True).named_ledgers()
 
 
 @pytest.mark.parametrize("may", ["read", "write"])
@@ -100,10 +141,10 @@ def test_a_task_makes_the_calls_of_its_row_about_its_ledgers(may: May) -> None:
 
 def test_dead_letters_are_the_only_ledger_that_a_task_appends_to() -> None:
     reader = TaskClaims("read", [ONE], 0, TWO)
-    reader.require_allows("AppendCommand", AppendCommand(TWO, "p"))
+    reader.require_allows(AppendCommand(TWO, "p"))
     for claims in (reader, TaskClaims("write", [], 0), TaskClaims("read", [], 0)):
         with pytest.raises(Unauthenticated):
-            claims.require_allows("AppendCommand", AppendCommand(ONE, "p"))
+            claims.require_allows(AppendCommand(ONE, "p"))
 
 
 @pytest.mark.parametrize(
@@ -112,13 +153,13 @@ def test_dead_letters_are_the_only_ledger_that_a_task_appends_to() -> None:
 )
 def test_a_task_creates_only_plain_ledgers(changed: dict[str, object]) -> None:
     plain = CreateLedger(ONE, exist_ok=True, lists=False)
-    TaskClaims("write", [], 0).require_allows("create", plain)
+    TaskClaims("write", [], 0).require_allows(plain)
     for claims, request in (
         (TaskClaims("write", [], 0), msgspec.structs.replace(plain, **changed)),
         (TaskClaims("write", [], 0, creates=False), plain),
     ):
         with pytest.raises(Unauthenticated, match="the call was create of"):
-            claims.require_allows("create", request)
+            claims.require_allows(request)
 
 
 def test_a_token_is_for_one_store_and_for_a_time() -> None:

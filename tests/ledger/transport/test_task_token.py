@@ -6,8 +6,11 @@ import pytest
 
 from pyspark_ledger.ledger.errors import Unauthenticated
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, PositionRange
-from pyspark_ledger.ledger.protocol.actions import AppendCommand, NameLedger
+from pyspark_ledger.ledger.protocol.actions import AppendCommand, DescribeLedger, Hello, StageCommand
+from pyspark_ledger.ledger.protocol.commits import AbortRun, OpenStaging
+from pyspark_ledger.ledger.protocol.cursors import MarkDelete
 from pyspark_ledger.ledger.protocol.reads import AskLogStatuses, LocateRanges, ReadRequest
+from pyspark_ledger.ledger.protocol.request import Call
 from pyspark_ledger.ledger.transport.tokens import TaskClaims, read_task_token, task_token
 
 EVERYTHING = PositionRange(EARLIEST, LATEST)
@@ -34,28 +37,27 @@ def test_a_changed_one_is_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("claims", "call", "asked"),
+    ("claims", "asked"),
     [
-        (CLAIMS, "locate", BILLS),
-        (CLAIMS, "locate.many", LocateRanges([ORDERS, BILLS])),
-        (CLAIMS, "survey", AskLogStatuses([ORDERS.name, BILLS.name])),
-        (CLAIMS, "cursor.mark_delete", NameLedger(ORDERS.name)),
-        (CLAIMS, "AppendCommand", AppendCommand(ORDERS.name, "p")),
-        (TaskClaims("read", [ORDERS.name], 0, "a/b/persistent/dead"), "AppendCommand", AppendCommand(ORDERS.name, "p")),
-        (TaskClaims("write", [], 0), "run.commit", None),
-        (TaskClaims("write", [], 0), "DoGet", ORDERS),
+        (CLAIMS, BILLS),
+        (CLAIMS, LocateRanges([ORDERS, BILLS])),
+        (CLAIMS, AskLogStatuses([ORDERS.name, BILLS.name])),
+        (CLAIMS, MarkDelete(ORDERS.name, "c", EARLIEST)),
+        (CLAIMS, AppendCommand(ORDERS.name, "p")),
+        (TaskClaims("read", [ORDERS.name], 0, "a/b/persistent/dead"), AppendCommand(ORDERS.name, "p")),
+        (TaskClaims("write", [], 0), AbortRun("q", 0, [])),
+        (TaskClaims("write", [], 0), ORDERS),
     ],
 )
-def test_what_it_does_not_allow_is_refused_naming_both(claims: TaskClaims, call: str, asked: object) -> None:
-    with pytest.raises(Unauthenticated, match=rf"allows to {claims.may} .*the call was {call}"):
-        claims.require_allows(call, asked)
+def test_what_it_does_not_allow_is_refused_naming_both(claims: TaskClaims, asked: Call) -> None:
+    with pytest.raises(Unauthenticated, match=rf"allows to {claims.may} .*the call was {asked.call.name}"):
+        claims.require_allows(asked)
 
 
 def test_what_it_allows_passes() -> None:
-    for call in ("hello", "locate", "DoGet"):
-        CLAIMS.require_allows(call, ORDERS)
-    CLAIMS.require_allows("locate.many", LocateRanges([ORDERS, ORDERS]))
-    for call in ("hello", "stage.open", "StageCommand", "describe"):
-        TaskClaims("write", [], 0).require_allows(call, NameLedger("any/other/persistent/ledger"))
+    for request in (Hello(), ORDERS, LocateRanges([ORDERS, ORDERS])):
+        CLAIMS.require_allows(request)
+    for call in (Hello(), OpenStaging("q", 0, ""), StageCommand("q", 0), DescribeLedger("any/other/persistent/ledger")):
+        TaskClaims("write", [], 0).require_allows(call)
     dead = AppendCommand("a/b/persistent/dead", "p")
-    TaskClaims("read", [ORDERS.name], 0, dead.ledger).require_allows("AppendCommand", dead)
+    TaskClaims("read", [ORDERS.name], 0, dead.ledger).require_allows(dead)

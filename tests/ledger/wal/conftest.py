@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pyspark_ledger.offload.storage.factory import open_object_store
+from pyspark_ledger.ledger.objects.factory import open_object_store
 from streaming_examples.s3_server import S3Server
 from tests.rigs.fault_proxy import FaultProxy
 from tests.rigs.wal import WalRig

@@ -12,10 +12,11 @@ import pytest
 
 from pyspark_ledger.ledger.checksum import Buffer
 from pyspark_ledger.ledger.errors import Corrupt
-from pyspark_ledger.ledger.wal.bucket import LOG_PREFIX, Bucket, log_key
+from pyspark_ledger.ledger.objects.directory import DirectoryStore
+from pyspark_ledger.ledger.objects.object_store import ObjectStore
+from pyspark_ledger.ledger.wal.bucket import LOG_PREFIX, log_key
 from pyspark_ledger.ledger.wal.log_object import Header, decode_header
 from pyspark_ledger.ledger.wal.writer import WalWriter
-from pyspark_ledger.offload.storage.directory import DirectoryStore
 from tests.rigs.deadline import wait_until
 from tests.rigs.wal import LIMITS, WalRig, text
 
@@ -54,7 +55,7 @@ def keys(rig: WalRig) -> list[str]:
     return [found.key for found in rig.bucket.objects(LOG_PREFIX)]
 
 
-def header_of(bucket: Bucket, key: str) -> Header:
+def header_of(bucket: ObjectStore, key: str) -> Header:
     return decode_header(bucket.get(key, 1 << 20).data, key)[0]
 
 

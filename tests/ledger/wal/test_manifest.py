@@ -73,9 +73,9 @@ def test_a_manifest_of_format_1_states_only_the_number_of_its_snapshot() -> None
 
 def test_changed_settings_are_a_field_only_if_there_are_some() -> None:
     assert decode_manifest(GOLDEN, "manifest").settings is UNSET
-    changed = replace(WHOLE, settings={"maxConcurrentReaders": 100, "logFormat": "json"})
+    changed = replace(WHOLE, settings={"maxConcurrentRequests": 100, "logFormat": "json"})
     data = encode_manifest(changed)
-    assert b',"settings":{"maxConcurrentReaders":100,"logFormat":"json"},' in data
+    assert b',"settings":{"maxConcurrentRequests":100,"logFormat":"json"},' in data
     assert decode_manifest(data, "manifest") == changed
 
 

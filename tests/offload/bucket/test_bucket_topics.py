@@ -14,14 +14,14 @@ import pytest
 
 from pyspark_ledger.ledger.errors import DataLoss, Unsupported
 from pyspark_ledger.ledger.message.batch_decoder import decode_messages
+from pyspark_ledger.ledger.objects.factory import open_object_store
+from pyspark_ledger.ledger.objects.object_store import ObjectStore
 from pyspark_ledger.ledger.position import Position, PositionRange
 from pyspark_ledger.ledger.segment.format import PADDING, BlockHeader, pack_header
 from pyspark_ledger.offload.bucket.fetch import read_heads, read_part
 from pyspark_ledger.offload.bucket.listing import read_catalogue
 from pyspark_ledger.offload.bucket.topic_log import BucketLog
 from pyspark_ledger.offload.bucket.topic_metadata import parse_records
-from pyspark_ledger.offload.storage.factory import open_object_store
-from pyspark_ledger.offload.storage.object_store import ObjectStore
 from streaming_examples.s3_server import S3Server
 from tests.ledger.message.test_fixtures_pulsar import ENCRYPTED, READ_ALIKE, ROOT, TRANSACTIONS, expected, told
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from pyspark_ledger.ledger.errors import Corrupt, LedgerError, NotFound, Refused, Unsupported
+from pyspark_ledger.ledger.objects.factory import open_object_store
 from pyspark_ledger.ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from pyspark_ledger.offload.bucket.catalogue import Catalogue, TopicSegments
 from pyspark_ledger.offload.bucket.listing import read_catalogue
 from pyspark_ledger.offload.bucket.topic_metadata import KnownSegment, PulsarRecord, parse_records
 from pyspark_ledger.offload.format.block_index import IndexedBlock
 from pyspark_ledger.offload.format.streaming_index import StreamedSegment, StreamingIndex
-from pyspark_ledger.offload.storage.factory import open_object_store
 from tests.rigs.bucket import TOPIC, message, put_segment
 
 ENTRIES = [message(number) for number in range(5)]

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyspark_ledger.ledger.errors import Corrupt, DataLoss, LedgerError, NotFound, Refused
+from pyspark_ledger.ledger.objects.factory import open_object_store
 from pyspark_ledger.ledger.position import Position, PositionRange
 from pyspark_ledger.ledger.segment.format import HEADER_BYTES
 from pyspark_ledger.offload.bucket.catalogue import Segment
@@ -21,7 +22,6 @@ from pyspark_ledger.offload.bucket.fetch import read_heads, read_part
 from pyspark_ledger.offload.bucket.frames import ByteRange, stream_frames
 from pyspark_ledger.offload.bucket.listing import read_catalogue
 from pyspark_ledger.offload.bucket.topic_log import BucketLog, segment_ranges
-from pyspark_ledger.offload.storage.factory import open_object_store
 from tests.rigs.bucket import lay_down, marker, message, put_segment
 
 BLOCK = 400

@@ -12,9 +12,9 @@ import pytest
 
 from pyspark_ledger.ledger.errors import NotFound, Refused
 from pyspark_ledger.ledger.names import pulsar_path, topic_text
+from pyspark_ledger.ledger.objects.factory import open_object_store
 from pyspark_ledger.offload.bucket.listing import read_catalogue
 from pyspark_ledger.offload.bucket.topic_name import spelled, spellings
-from pyspark_ledger.offload.storage.factory import open_object_store
 from tests.rigs.bucket import message, put_segment
 from tests.rigs.scan import read_bucket as rows
 

@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import shutil
+import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 import pytest
 
 from pyspark_ledger.ledger.broker.bucket_home import FoundStore, open_in_bucket
 from pyspark_ledger.ledger.bucket_store.home import BucketLimits
 from pyspark_ledger.ledger.client.connect import connect_store
+from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.errors import LedgerError, NotFound, Refused
+from pyspark_ledger.ledger.metadata.offload_records import Driver, OffloadAttempt
 from pyspark_ledger.ledger.metadata.read_only import MetadataView
 from pyspark_ledger.ledger.metadata.records import TABLES
+from pyspark_ledger.ledger.objects.factory import open_object_store
+from pyspark_ledger.ledger.objects.s3_options import S3Options
 from pyspark_ledger.ledger.protocol.actions import CreateLedger
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.store.store import Store
 from pyspark_ledger.ledger.transport.moved_store import METADATA, MOVED_METADATA, moved_store
 from pyspark_ledger.ledger.wal.bucket import MANIFEST
+from pyspark_ledger.ledger.wal.manifest import Move
+from pyspark_ledger.ledger.wal.requests import read_manifest, replace_manifest
+from pyspark_ledger.offload.move import segments
 from pyspark_ledger.offload.move.into_bucket import IntoBucket, MoveSummary
 from pyspark_ledger.offload.offloader import ObjectStoreOffloader
-from pyspark_ledger.offload.storage.factory import open_object_store
-from pyspark_ledger.offload.storage.s3_options import S3Options
 from streaming_examples.s3_server import S3Server
 from tests.rigs.bucket_store import REQUESTS, BucketRig, append
 from tests.rigs.faulty_bucket import FaultyBucket, refused
@@ -115,6 +122,7 @@ def test_a_moved_directory_cannot_be_opened(source: OffloadRig, place: str) -> N
     Store.open(path, settings=Settings(), clock=lambda: 1).close()
 
 
+@pytest.mark.thorough
 def test_a_marked_directory_ends_its_move_only_with_its_own_manifest(source: OffloadRig, place: str) -> None:
     path = killed(source)
     faults = FaultyBucket()
@@ -142,6 +150,7 @@ def test_a_marked_directory_ends_its_move_only_with_its_own_manifest(source: Off
     bucket.close()
 
 
+@pytest.mark.thorough
 def test_wrong_targets_change_nothing(tmp_path: Path, source: OffloadRig, place: str) -> None:
     path = killed(source)
     bucket = open_object_store(place)
@@ -172,6 +181,39 @@ def test_a_store_that_was_copied_back_is_not_moved_over_itself(source: OffloadRi
         move(path, place)
 
 
+@pytest.mark.parametrize("state_of_move", ["leaving", "left"])
+def test_a_move_out_of_a_bucket_by_an_earlier_version_is_refused_and_ended(
+    tmp_path: Path, source: OffloadRig, place: str, state_of_move: Literal["leaving", "left"]
+) -> None:
+    before = state(source.store)
+    move(killed(source), place)
+    bucket = open_object_store(place)
+    found = read_manifest(bucket, REQUESTS)
+    target = tmp_path / "target"
+    after = msgspec.structs.replace(
+        found.manifest, revision=found.manifest.revision + 1, move=Move(state_of_move, str(target), "host")
+    )
+    replace_manifest(bucket, found, after, REQUESTS)
+    with pytest.raises(Refused, match=rf"{target} of host.*ledger serve --take-over broker --store {place}"):
+        open_in_bucket(FoundStore.find(bucket, Settings(), create=True), tmp_path / "b", Settings(), None)
+    bucket.close()
+    target.mkdir()
+    (target / "moving.json").write_text("{}")
+    for create in (True, False):
+        with pytest.raises(Refused, match=rf"did not complete the move .* to {target}.*--take-over broker"):
+            Store.open(target, settings=Settings(), clock=system_clock_ms, create=create)
+    hosts = opened(tmp_path, place)
+    assert state(hosts.host("a").store) == before
+    hosts.close()
+
+
+def test_a_direct_segment_without_index_objects_is_not_moved() -> None:
+    attempt = OffloadAttempt.direct(uuid.uuid4(), Driver("aws-s3", {"bucket": "b"}), 7)
+    with pytest.raises(Refused, match="segment 1 of 'log' has no index objects"):
+        segments._require_indexes("public/default/persistent/log", 1, attempt)
+    segments._require_indexes("public/default/persistent/log", 1, attempt.with_indexes())
+
+
 def test_a_store_with_a_broker_is_refused(source: OffloadRig, place: str) -> None:
     with pytest.raises(Refused, match="is in use by the broker"):
         move(source.path, place)
@@ -193,6 +235,7 @@ def test_ledgers_without_syncs_are_converted_only_on_request(tmp_path: Path, sou
     rig.close()
 
 
+@pytest.mark.thorough
 def test_an_interrupted_move_finds_its_objects(source: OffloadRig, place: str) -> None:
     path = killed(source)
     faults = FaultyBucket()

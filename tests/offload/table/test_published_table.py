@@ -16,8 +16,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from pyspark_ledger.ledger.errors import Corrupt, DataLoss, Refused, Unsupported
+from pyspark_ledger.ledger.objects.s3_options import S3Options
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionRange
-from pyspark_ledger.offload.storage.s3_options import S3Options
 from pyspark_ledger.offload.table.limit_splitter import LimitSplitter
 from pyspark_ledger.offload.table.rows import FileShare, LogRows, TablePart, read_table_part
 from pyspark_ledger.offload.table.snapshot import TableSnapshot, open_table

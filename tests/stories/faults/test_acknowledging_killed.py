@@ -16,7 +16,7 @@ import pytest
 
 from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.errors import LedgerError
-from pyspark_ledger.ledger.protocol.actions import Empty
+from pyspark_ledger.ledger.protocol.actions import StopBroker
 
 ROWS, ENTRIES, KILLS = 500, 4, 6
 
@@ -60,4 +60,4 @@ def test_what_was_answered_is_there_and_nothing_else(tmp_path: Path, seed: int) 
     everything = set(range(ENTRIES * ROWS))
     assert everything - asked <= left <= everything - answered
     assert cursor.state().backlog_rows == len(left)
-    store.client.call("shutdown", Empty())
+    store.client.ask(StopBroker())

@@ -14,9 +14,9 @@ import pytest
 from pyspark_ledger.ledger.bucket_store.home import BucketStore
 from pyspark_ledger.ledger.bucket_store.verification import verify_store
 from pyspark_ledger.ledger.errors import LedgerError
-from pyspark_ledger.ledger.protocol.cursors import NameCursor
-from pyspark_ledger.offload.storage.object_store import ObjectStore
-from pyspark_ledger.offload.storage.s3_options import S3Options
+from pyspark_ledger.ledger.objects.object_store import ObjectStore
+from pyspark_ledger.ledger.objects.s3_options import S3Options
+from pyspark_ledger.ledger.protocol.cursors import DescribeCursor
 from tests.rigs.bucket_store import REQUESTS, SMALL, BucketRig, append, cursor, numbered, offload, payloads
 from tests.rigs.cursors import given
 
@@ -99,7 +99,7 @@ def test_a_death_at_any_request_loses_nothing(tmp_path: Path, after: bool) -> No
         if last % 16 < 2:
             verify_store(rig.bucket, tmp_path / "scratch", REQUESTS)
             shutil.rmtree(tmp_path / "scratch")
-            assert heir.store.cursors.describe(NameCursor("log", "c")).next_position
+            assert heir.store.cursors.describe(DescribeCursor("log", "c")).next_position
         heir.close()
         acknowledged[:] = found
         for opened in rig.opened:

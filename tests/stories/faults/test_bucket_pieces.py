@@ -110,7 +110,7 @@ def test_kills_with_pieces_in_flight_keep_every_acknowledged_entry(
 
 def opened(address: str) -> Client:
     client = connect_store(address, deadline_ms=WAIT_MS)
-    client.create(CreateLedger("log", exist_ok=True, block_bytes=5 * 1024 * 1024))
+    client.ask(CreateLedger("log", exist_ok=True, block_bytes=5 * 1024 * 1024))
     return client
 
 

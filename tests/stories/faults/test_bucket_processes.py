@@ -18,10 +18,10 @@ from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.client.connect import connect_store, stop_broker
 from pyspark_ledger.ledger.clock import monotonic_ms
 from pyspark_ledger.ledger.location import FENCED, bucket_directory
+from pyspark_ledger.ledger.objects.factory import open_object_store
 from pyspark_ledger.ledger.ownership import is_gone
 from pyspark_ledger.ledger.transport.discovery import BrokerRecord
 from pyspark_ledger.ledger.wal.requests import RequestLimits, read_manifest
-from pyspark_ledger.offload.storage.factory import open_object_store
 from streaming_examples.s3_server import S3Server
 from tests.rigs.bucket_clients import be_client, create_store
 from tests.rigs.processes import is_running, is_supervisor, serving
@@ -82,7 +82,7 @@ def test_a_suspended_broker_that_was_replaced_acknowledges_nothing(
     monkeypatch.setenv("LEDGER_CACHE", str(tmp_path / "two"))
     two = bucket_directory(address)
     two.mkdir(parents=True, mode=0o700)
-    command = [sys.executable, "-m", "pyspark_ledger.ledger.broker.main", "--store", str(two), "--take-over", "broker"]
+    command = [sys.executable, "-m", "pyspark_ledger.offload.broker", "--store", str(two), "--take-over", "broker"]
     with (two / "broker.log").open("ab") as output:
         taker = subprocess.Popen(command, stdout=output, stderr=output)
     try:

@@ -17,6 +17,7 @@ from pyspark_ledger.ledger.client.client import Client
 from pyspark_ledger.ledger.errors import LedgerError
 from pyspark_ledger.ledger.message.batch_decoder import ChunkAssembler, decode_messages
 from pyspark_ledger.ledger.position import EARLIEST, PositionRange
+from pyspark_ledger.ledger.protocol.actions import AskEnd
 from pyspark_ledger.ledger.protocol.reads import ReadRequest
 from tests.rigs.entry import parsed
 
@@ -27,7 +28,7 @@ KILLS, MESSAGES = 12, 3000
 
 def numbers(client: Client, ledger: str) -> list[int]:
     found, assembler = [], ChunkAssembler()
-    request = ReadRequest(ledger, PositionRange(EARLIEST, client.end(ledger).end))
+    request = ReadRequest(ledger, PositionRange(EARLIEST, client.ask(AskEnd(ledger)).end))
     for block in client.read_blocks(request):
         for position, entry in parsed(block):
             whole = assembler.add(entry, position)

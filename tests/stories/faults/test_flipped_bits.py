@@ -132,6 +132,7 @@ def files(store: Damaged) -> list[str]:
 @pytest.mark.parametrize(
     "step", [pytest.param(1, marks=pytest.mark.slow), pytest.param(51, marks=pytest.mark.fault), 301]
 )
+@pytest.mark.thorough
 def test_no_flip_of_the_metadata_goes_unseen(store: Damaged, step: int) -> None:
     for name in ("store/metadata.sqlite", "store/metadata.sqlite-wal"):
         data = (store.home / name).read_bytes()

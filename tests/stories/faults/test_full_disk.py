@@ -36,7 +36,7 @@ def test_a_full_disk_is_said_and_the_log_goes_on_when_there_is_room(
     victim: Any, make_entry: Callable[..., bytes], read_log: Callable[[Client, str], list[bytes]]
 ) -> None:
     client = victim.client()
-    client.create(CreateLedger("log", block_bytes=64 * 1024, max_entries_per_ledger=50))
+    client.ask(CreateLedger("log", block_bytes=64 * 1024, max_entries_per_ledger=50))
     ballast = victim.store.parent / "ballast"
     ballast.write_bytes(bytes(12 * 1024 * 1024))
     acknowledged: list[bytes] = []

@@ -27,7 +27,7 @@ import pytest
 from pyspark_ledger.ledger.client.client import Client
 from pyspark_ledger.ledger.errors import Fenced, LedgerError, Unavailable
 from pyspark_ledger.ledger.position import Position
-from pyspark_ledger.ledger.protocol.actions import CreateLedger
+from pyspark_ledger.ledger.protocol.actions import CreateLedger, DescribeLedger
 from pyspark_ledger.ledger.protocol.commits import CommitRun, CommittedRun, PartRun, StagedPart
 from pyspark_ledger.ledger.transport.discovery import BrokerRecord
 from tests.rigs.deadline import wait_until
@@ -118,7 +118,7 @@ def test_appends_survive_a_broker_that_is_killed_again_and_again(
     victim: Any, dice: random.Random, make_entry: MakeEntry, read_log: ReadLog, sizes: list[int]
 ) -> None:
     client = victim.client()
-    client.create(CreateLedger("log", block_bytes=5 * 1024 * 1024, max_entries_per_ledger=5_000))
+    client.ask(CreateLedger("log", block_bytes=5 * 1024 * 1024, max_entries_per_ledger=5_000))
     writers = [Writer(client, number, make_entry, sizes) for number in range(PRODUCERS)]
     for writer in writers:
         writer.start()
@@ -159,7 +159,7 @@ class Committer:
                 self.doing = "staging"
                 staged = [self._stage(payloads) for payloads in parts]
                 self.doing = "committing"
-                done = self._client.commit(CommitRun("log", "q", self.batch, 7, self.batch + 1, staged))
+                done = self._client.ask(CommitRun("log", "q", self.batch, 7, self.batch + 1, staged))
             except LedgerError:
                 assert time.monotonic() < until
                 time.sleep(0.02)
@@ -213,7 +213,7 @@ def test_batches_of_a_sink_are_in_the_log_once_each_whole_and_in_order(
     victim: Any, dice: random.Random, make_entry: MakeEntry, read_log: ReadLog, parts: int
 ) -> None:
     client = victim.client()
-    client.create(CreateLedger("log", block_bytes=5 * 1024 * 1024, max_entries_per_ledger=200))
+    client.ask(CreateLedger("log", block_bytes=5 * 1024 * 1024, max_entries_per_ledger=200))
     committer = Committer(client, make_entry)
     killer = Killer(victim, committer, dice)
     killer.start()
@@ -243,7 +243,7 @@ def test_large_batches_become_segments_once_under_kills(
 ) -> None:
     """Each batch is a part of 36 MB, which becomes a segment, and a small part. Each of their commits is killed."""
     client, block_bytes = victim.client(), 64 * 1024 * 1024
-    client.create(CreateLedger("log", block_bytes=block_bytes))
+    client.ask(CreateLedger("log", block_bytes=block_bytes))
     sent: list[bytes] = []
     for batch in range(LARGE_BATCHES):
         parts = [[b"%d.%d" % (batch, i) + b"z" * 4_000_000 for i in range(LARGE_ENTRIES)], [b"%d." % batch]]
@@ -256,7 +256,7 @@ def test_large_batches_become_segments_once_under_kills(
         assert done.entries == LARGE_ENTRIES + 1
         sent += [payload[:10] for part in parts for payload in part]
         assert [payload[:10] for payload in read_log(client, "log")] == sent
-    described = client.describe("log")
+    described = client.ask(DescribeLedger("log"))
     assert [segment.rows for segment in described.segments] == [LARGE_ENTRIES, 1] * LARGE_BATCHES
     files = {path.stem for path in (victim.store / "ledgers").glob("*.ledger")}
     assert files == {str(segment.ledger_id) for segment in described.segments}
@@ -275,7 +275,7 @@ def test_killed_broker_and_supervisor_are_restarted_by_the_driver_only(
     from pyspark_ledger.ledger.client.connect import connect_store
 
     client = victim.client()
-    client.create(CreateLedger("log"))
+    client.ask(CreateLedger("log"))
     sent = []
     for number in range(max(1, ROUNDS // 10)):
         producer = client.producer("log")
@@ -306,7 +306,7 @@ def taken_over(store: Path, record: BrokerRecord, log: Path) -> subprocess.Popen
     command = [
         sys.executable,
         "-m",
-        "pyspark_ledger.ledger.broker.main",
+        "pyspark_ledger.offload.broker",
         "--store",
         str(store),
         "--take-over",
@@ -332,7 +332,7 @@ def test_broker_stopped_and_taken_over_acknowledges_nothing_more(
 ) -> None:
     """Each new broker is stopped during an append and is taken over. At the end all brokers continue at once."""
     client = victim.client()
-    client.create(CreateLedger("log", max_entries_per_ledger=300))
+    client.ask(CreateLedger("log", max_entries_per_ledger=300))
     writers: list[Writer] = []
     stopped: list[int] = []
     children = []

@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from pyspark_ledger.ledger.clock import system_clock_ms
-from pyspark_ledger.ledger.errors import LedgerError, NotFound, Refused, Unavailable
+from pyspark_ledger.ledger.errors import LedgerError, NotFound, Refused
+from pyspark_ledger.ledger.objects.factory import open_object_store
+from pyspark_ledger.ledger.objects.s3_options import S3Options
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.store.store import Store
 from pyspark_ledger.ledger.transport.moved_store import METADATA, MOVED_METADATA, moved_store
 from pyspark_ledger.ledger.wal.fence import require_served
 from pyspark_ledger.ledger.wal.requests import read_manifest
-from pyspark_ledger.offload.storage.factory import open_object_store
-from pyspark_ledger.offload.storage.s3_options import S3Options
 from streaming_examples.s3_server import S3Server
 from tests.offload.move.test_into_bucket import move
-from tests.offload.move.test_into_directory import back, used
 from tests.rigs.bucket_store import REQUESTS, BucketRig
 from tests.rigs.command import run
 from tests.rigs.fault_proxy import FaultProxy
-from tests.rigs.faulty_bucket import FaultyBucket
 from tests.rigs.moving_store import filled, reserved, staged, state
 from tests.stories.faults.test_bucket_crashes import Mortal
 
@@ -42,14 +37,6 @@ KILLS = [
     ("GET", "snapshot/", "before", 0),
     ("PUT", "/manifest", "before", 0),
     ("PUT", "/manifest", "after", 0),
-    ("PUT", "/manifest", "before", 1),
-    ("PUT", "/manifest", "after", 1),
-]
-BACK_KILLS = [
-    ("PUT", "/manifest", "before", 0),
-    ("PUT", "/manifest", "after", 0),
-    ("PUT", "wal/", "after", 0),
-    ("GET", "segments/", "before", 2),
     ("PUT", "/manifest", "before", 1),
     ("PUT", "/manifest", "after", 1),
 ]
@@ -105,37 +92,6 @@ def test_a_move_that_dies_at_any_request_goes_on(tmp_path: Path, after: bool) ->
     assert deaths >= len(tried) - LAST
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_a_way_back_that_dies_at_any_request_goes_on(tmp_path: Path, after: bool) -> None:
-    address, mortal = (tmp_path / "bucket").as_uri(), Mortal()
-    _, before = used(tmp_path, address)
-    shutil.copytree(tmp_path / "bucket", tmp_path / "kept")
-    back(address, tmp_path / "whole", wrap=mortal.before)
-    requests, deaths = mortal.requests, 0
-    tried = {*range(1 + after, requests, STEP), *range(requests + 1 - LAST, requests + 1)}
-    for last in sorted(tried):
-        shutil.rmtree(tmp_path / "bucket")
-        shutil.copytree(tmp_path / "kept", tmp_path / "bucket")
-        target = tmp_path / f"target{last}"
-        mortal.live(last, after=after)
-        try:
-            back(address, target, wrap=mortal.before)
-        except LedgerError:
-            deaths += 1
-            with pytest.raises(LedgerError):
-                Store.open(target, settings=Settings(), clock=system_clock_ms, create=(target / "lock").exists())
-        mortal.live(-1, after=False)
-        if (target / METADATA).exists():
-            assert not is_served(address)
-        else:
-            back(address, target)
-        store = Store.open(target, settings=Settings(), clock=system_clock_ms)
-        assert state(store) == before, f"request {last}"
-        store.close()
-        assert not is_served(address)
-    assert deaths >= len(tried) - LAST
-
-
 def killed_at(endpoint: str, fault: tuple[str, str, str, int], *arguments: str) -> None:
     """Run the command, and kill it when it has reached a request."""
     method, key, kind, skipped = fault
@@ -172,54 +128,3 @@ def test_a_killed_command_goes_on(
     hosts = BucketRig(tmp_path / "hosts", bucket, environment.options)
     assert state(hosts.host("a").store) == before
     hosts.close()
-
-
-@pytest.mark.parametrize("fault", BACK_KILLS, ids=str)
-def test_a_killed_way_back_goes_on(
-    tmp_path: Path, environment: S3Server, bucket: str, fault: tuple[str, str, str, int]
-) -> None:
-    _, before = used(tmp_path, bucket, environment.options)
-    target = tmp_path / "target"
-    killed_at(environment.endpoint, fault, bucket, str(target))
-    assert is_served(bucket, environment.options) is (fault[1:] == ("/manifest", "before", 0))
-    with pytest.raises(NotFound):
-        Store.open(target, settings=Settings(), clock=system_clock_ms)
-    assert f"is in {target} now" in run("store", "move", bucket, str(target))
-    store = Store.open(target, settings=Settings(), clock=system_clock_ms)
-    assert state(store) == before
-    store.close()
-
-
-def test_a_full_disk_stops_the_way_back_until_there_is_room(tmp_path: Path) -> None:
-    address, point = (tmp_path / "bucket").as_uri(), tmp_path / "small"
-    _, before = used(tmp_path, address)
-    point.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(point)], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.decode().strip()}")
-    try:
-        ballast, target, met = point / "ballast", point / "target", FaultyBucket()
-        ballast.write_bytes(bytes(2 * 1024 * 1024 - 16_384))
-        with pytest.raises(Refused, match="bytes free"):
-            back(address, target)
-        assert is_served(address)
-        ballast.unlink()
-
-        def fill(call: Callable[[], object]) -> object:
-            with suppress(OSError), ballast.open("wb") as file:
-                file.write(bytes(4_000_000))
-            return call()
-
-        met.on("get_range", "", fill)
-        with pytest.raises(Unavailable, match="cannot be written") as error:
-            back(address, target, wrap=met.before)
-        assert "Free space and run the command again" in error.value.hint
-        ballast.unlink()
-        back(address, target)
-        store = Store.open(target, settings=Settings(), clock=system_clock_ms)
-        assert state(store) == before
-        store.close()
-    finally:
-        subprocess.run(["umount", "--lazy", str(point)], check=True)

@@ -15,13 +15,13 @@ import pytest
 
 from pyspark_ledger.ledger.api.store import LedgerStore
 from pyspark_ledger.ledger.errors import LedgerError
+from pyspark_ledger.ledger.objects.factory import open_object_store
 from pyspark_ledger.ledger.position import PositionRange
 from pyspark_ledger.ledger.protocol.actions import CreateLedger
 from pyspark_ledger.ledger.protocol.ledgers import OffloadPrefix
 from pyspark_ledger.offload.bucket.fetch import read_part
 from pyspark_ledger.offload.bucket.listing import read_catalogue
 from pyspark_ledger.offload.bucket.topic_log import BucketLog
-from pyspark_ledger.offload.storage.factory import open_object_store
 from streaming_examples.s3_server import S3Server
 from tests.rigs.fault_proxy import FaultProxy
 
@@ -54,7 +54,7 @@ def test_a_broker_killed_while_it_uploads(
 ) -> None:
     client = victim.client()
     store = LedgerStore(client)
-    client.create(CreateLedger("log", block_bytes=5 * MIB))
+    client.ask(CreateLedger("log", block_bytes=5 * MIB))
     payloads = [bytes([number]) * MIB for number in range(11)]
     with client.producer("log") as producer:
         for payload in payloads:
@@ -73,7 +73,7 @@ def test_a_broker_killed_while_it_uploads(
     assert read_log(client, "log") == payloads
     done = log.offload()
     assert (done.state, done.offloaded) == ("done", 1)
-    client.call("offload", OffloadPrefix("log", sweep=True))
+    client.ask(OffloadPrefix("log", sweep=True))
     objects = open_object_store(bucket, s3_server.options)
     names = [found.key.partition("-ledger-")[2] for found in objects.objects()]
     assert names == ["0", "0-entries", "0-index"], "what an attempt left is swept"

@@ -44,7 +44,7 @@ def ledgers(store: Store, entries: int = 100) -> list[ManagedLedger]:
 def fd_of(log: ManagedLedger) -> int:
     opened = log._writer.opened
     assert opened is not None
-    return opened.file._fd
+    return opened._fd
 
 
 class HeldFile:

@@ -26,7 +26,7 @@ from pyspark_ledger.connector.read.stream_reader import LedgerStreamReader
 from pyspark_ledger.ledger.errors import DataLoss, NotFound, Refused, Unsupported
 from pyspark_ledger.ledger.message.arrow_payload import arrow_metadata, encode_rows
 from pyspark_ledger.ledger.message.entry import encode_entry
-from pyspark_ledger.offload.storage.directory import DirectoryStore
+from pyspark_ledger.ledger.objects.directory import DirectoryStore
 from tests.ledger.message.test_fixtures_pulsar import (
     CHUNKED,
     ENCRYPTED,
@@ -37,7 +37,7 @@ from tests.ledger.message.test_fixtures_pulsar import (
     expected,
     objects,
 )
-from tests.rigs.bucket import marker, message, put_segment
+from tests.rigs.bucket import kafka_batch, marker, message, put_segment
 from tests.rigs.scan import read_bucket as rows
 
 
@@ -216,6 +216,17 @@ def test_missing_entries_fail_the_read_or_are_left_out(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("batched", [{"num_messages_in_batch": 3}, {}])
+def test_record_batches_of_kafka_are_unsupported_or_rescued(tmp_path: Path, batched: dict[str, int]) -> None:
+    kafka = kafka_batch(1, checksum=False, **batched)
+    put_segment(tmp_path, 3, [message(0, b"first"), kafka, message(2, b"last")])
+    with pytest.raises(Unsupported, match=r"entry 3:1 .*stored by KoP with entry.format=kafka"):
+        rows(tmp_path, "t")
+    found = rows(tmp_path, "t", rescuedDataColumn="_bad")
+    assert [row["value"] for row in found] == [b"first", None, b"last"]
+    assert "entry.format=kafka" in found[1]["_bad"]
+
+
 def columns_entry(number: int, batch: pa.RecordBatch) -> bytes:
     metadata = arrow_metadata("spark", number, 1_000 + number, batch.num_rows, 0, txn=(0, number + 1))
     return b"".join(bytes(part) for part in encode_entry(metadata, encode_rows([batch])))
@@ -335,6 +346,17 @@ def test_a_stream_admits_batches_and_goes_on_with_what_is_offloaded_later(
     later = stream(tmp_path, startingPosition="earliest")
     assert batches(later, later.initialOffset())[0] == [values]
     assert len(caplog.records) == 1
+
+
+def test_a_stream_of_another_topic_is_refused(tmp_path: Path) -> None:
+    put_segment(tmp_path, 3, [message(0)])
+    reader = stream(tmp_path, failOnDataLoss="false")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, Limit())
+    elsewhere = json.loads(json.dumps(end).replace("/t", "/another"))
+    for plan in (lambda: reader.latestOffset(elsewhere, Limit()), lambda: reader.partitions(start, elsewhere)):
+        with pytest.raises(DataLoss, match=r"has read .*/another, which is not a topic of .*t in "):
+            plan()
 
 
 def test_a_pinned_stream_ends_where_it_was_pinned(tmp_path: Path) -> None:

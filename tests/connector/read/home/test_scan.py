@@ -84,7 +84,7 @@ def without(address: str, options: Options, before: Callable[[], object] = lambd
 def fill(store: LedgerStore) -> None:
     """Ledgers with rows, wider rows, messages, typed messages, chunks and partitions, partly uploaded."""
     for name in ("orders", "large"):
-        store.client.call("create", CreateLedger(name, max_entries_per_ledger=4))
+        store.client.ask(CreateLedger(name, max_entries_per_ledger=4))
     orders = store.ledger("orders")
     for number in range(10):
         orders.append([{"id": 10 * number + row, "item": f"i{number}"} for row in range(10)])
@@ -96,7 +96,7 @@ def fill(store: LedgerStore) -> None:
     with store.ledger("large").producer("p", chunk_max_bytes=1000, batching_max_publish_delay_ms=0) as producer:
         for size in (3000, 10, 2500, 0, 900):
             producer.send(bytes([size % 256]) * size, key=f"k{size}", properties={"size": str(size)})
-    store.client.call("create", CreateLedger("empty"))
+    store.client.ask(CreateLedger("empty"))
 
 
 @pytest.mark.thorough

@@ -12,13 +12,15 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import DoubleType, LongType, StringType, StructType
+from pyspark.sql.types import ArrayType, DoubleType, LongType, NullType, StringType, StructType
 
 from pyspark_ledger.connector.data_source import LedgerSource
+from pyspark_ledger.connector.schema import arrow_schema, resolve_columns
 from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.errors import Corrupt, Refused
 from pyspark_ledger.ledger.message.arrow_payload import schema_version_of
 from pyspark_ledger.ledger.position import PositionRange
+from pyspark_ledger.ledger.protocol.actions import GetSchema
 from pyspark_ledger.ledger.protocol.reads import ReadRequest
 from tests.rigs.broker_thread import served
 from tests.rigs.entry import parsed
@@ -53,8 +55,7 @@ def source(place: Place, **options: str) -> LedgerSource:
 
 def write(place: Place, schema: StructType, rows: list[dict[str, Any]], **options: str) -> None:
     writer = source(place, **options).batch_writer(schema, overwrite=False)
-    kinds = {"bigint": pa.int64(), "int": pa.int32(), "string": pa.string()}
-    arrow = pa.schema([(field.name, kinds[field.dataType.simpleString()]) for field in schema])
+    arrow = arrow_schema(schema)
     writer.commit([writer.write(iter([pa.RecordBatch.from_pylist(rows, arrow)]))])
 
 
@@ -113,7 +114,9 @@ def test_a_type_only_widens_and_a_refusal_leaves_everything_as_it_was(place: Pla
     assert not list((place.store / "staging").rglob("*.part"))
 
 
-def test_a_running_query_keeps_its_columns_and_the_next_one_has_the_new(place: Place) -> None:
+def test_a_running_query_keeps_its_columns_and_the_next_one_has_the_new(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
     write(place, ONE, [{"id": 1}])
     planned = source(place, startingPosition="earliest")
     schema = planned.schema()
@@ -127,11 +130,17 @@ def test_a_running_query_keeps_its_columns_and_the_next_one_has_the_new(place: P
     found = [row for part in reader.partitions(start, end) for batch in reader.read(part) for row in batch.to_pylist()]
     assert found == [{"id": 1}, {"id": 2}]
     reader.stop()
+    assert "starts without" not in caplog.text
     # Spark asks again for a reader with the planned schema, also after the columns were added.
-    again = source(place, startingPosition="earliest").stream_reader(schema)
+    again = planned.stream_reader(schema)
     found = [row for part in again.partitions(start, end) for batch in again.read(part) for row in batch.to_pylist()]
     assert found == [{"id": 1}, {"id": 2}]
     again.stop()
+    said = [
+        record.getMessage() for record in caplog.records if "starts without the columns name" in record.getMessage()
+    ]
+    assert len(said) == 1, "once for each run"
+    assert "call load() again" in said[0]
     restarted = source(place, startingPosition="earliest")
     assert restarted.schema().names == ["id", "name"]
     last = restarted.stream_reader(restarted.schema())
@@ -150,6 +159,80 @@ def test_newer_columns_are_rescued_where_that_is_asked_for(place: Place) -> None
     assert first == {"id": 1, "_rescued_data": None}
     assert second["id"] == 2
     assert json.loads(second["_rescued_data"])["name"] == "b"
+
+
+VOID = StructType().add("id", LongType()).add("name", NullType())
+LISTS = [StructType().add("id", LongType()).add("names", ArrayType(kind)) for kind in (NullType(), StringType())]
+
+
+@pytest.mark.parametrize("options", [{}, {"rescuedDataColumn": "_rescued_data"}, {"columns": "name"}], ids=str)
+def test_a_query_of_a_column_without_a_type_ends_at_its_first_value(place: Place, options: dict[str, str]) -> None:
+    write(place, VOID, [{"id": 1, "name": None}])
+    planned = source(place, startingPosition="earliest", **options)
+    schema = planned.schema()
+    reader = planned.stream_reader(schema)
+    start = reader.initialOffset()
+    reader.partitions(start, reader.latestOffset(start, None))
+    write(place, TWO, [{"id": 2, "name": None}])
+    first = reader.latestOffset(start, None)
+    found = [
+        row for part in reader.partitions(start, first) for batch in reader.read(part) for row in batch.to_pylist()
+    ]
+    assert [row["name"] for row in found] == [None, None], "there is no value yet"
+    write(place, TWO, [{"id": 3, "name": "b"}])
+    second = reader.latestOffset(first, None)
+    with pytest.raises(Refused, match=r"'name' .* is string, but it was null when this read was planned\. Start again"):
+        [batch for part in reader.partitions(first, second) for batch in reader.read(part)]
+    reader.stop()
+    with pytest.raises(Refused, match=r"is string, the read was planned with void\. Call load\(\) again"):
+        planned.stream_reader(schema)
+    assert [row["name"] for row in read(place, **options)] == [None, None, "b"]
+
+
+def test_elements_of_later_writes_are_never_null_in_an_older_plan(place: Place) -> None:
+    write(place, LISTS[0], [{"id": 1, "names": [None]}])
+    planned = source(place)
+    stale = planned.batch_reader(planned.schema())
+    write(place, LISTS[1], [{"id": 2, "names": ["b", None]}])
+    with pytest.raises(Refused, match=r"'names' .* is list<.*string>, but.*Start again"):
+        [batch for part in stale.partitions() for batch in stale.read(part)]
+    assert [row["names"] for row in read(place)] == [[None], ["b", None]]
+
+
+def test_fields_are_added_to_structs_and_an_older_plan_loses_none(place: Place) -> None:
+    one = StructType().add("s", ArrayType(StructType().add("x", LongType())))
+    two = StructType().add("s", ArrayType(StructType().add("y", StringType()).add("x", LongType())))
+    write(place, one, [{"s": [{"x": 1}]}])
+    with pytest.raises(Refused, match=r"'s\.element\.y' \(string\) not in the ledger.*set mergeSchema"):
+        write(place, two, [{"s": [{"x": 2, "y": "b"}]}])
+    planned = source(place)
+    stale = planned.batch_reader(planned.schema())
+    write(place, two, [{"s": [{"x": 2, "y": "b"}, None]}], mergeSchema="true")
+    write(place, one, [{"s": [{"x": 3}]}], mergeSchema="true")
+    values = [[{"x": 1, "y": None}], [{"x": 2, "y": "b"}, None], [{"x": 3, "y": None}]]
+    assert [row["s"] for row in read(place)] == values
+    assert connect(place.store).ledger(place.name).read()["s"].to_pylist() == values
+    with pytest.raises(Refused, match=r"Start again: call load\(\) again"):
+        [batch for part in stale.partitions() for batch in stale.read(part)]
+
+
+def test_of_two_writes_with_two_types_the_first_wins(place: Place) -> None:
+    write(place, VOID, [{"id": 1, "name": None}])
+    asked = connect(place.store).client.ask
+    void = asked(GetSchema(place.name))
+    numbers = StructType().add("id", LongType()).add("name", LongType())
+    write(place, TWO, [{"id": 2, "name": "b"}])  # between the second writer's look and its registration
+    with pytest.raises(Refused, match=r"'name' .* is string, but bigint in the rows to write"):
+        resolve_columns(asked, numbers, void, place.name, merge=False)
+    assert [row["name"] for row in read(place)] == [None, "b"]
+
+
+def test_ledgers_with_and_without_a_type_are_read_together(place: Place) -> None:
+    names = [f"{place.name}-{part}" for part in "ab"]
+    write(place, VOID, [{"id": 1, "name": None}], path=names[0])
+    write(place, TWO, [{"id": 2, "name": "b"}], path=names[1])
+    both = rows_of(LedgerSource({"ledgers": ",".join(names), "store": str(place.store)}, "0"))
+    assert sorted(both, key=lambda row: row["id"]) == [{"id": 1, "name": None}, {"id": 2, "name": "b"}]
 
 
 def test_payload_schemas_that_are_registered_make_columns(place: Place) -> None:

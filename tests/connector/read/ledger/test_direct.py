@@ -18,17 +18,18 @@ from pyspark_ledger.connector.default_source import DefaultSource
 from pyspark_ledger.connector.read.ledger import direct, prefetch_client
 from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.broker.telemetry.openmetrics import exposition
-from pyspark_ledger.ledger.errors import DataLoss
+from pyspark_ledger.ledger.errors import DataLoss, Unsupported
 from pyspark_ledger.ledger.logs.steps import FIELDS, STEPS
+from pyspark_ledger.ledger.objects.factory import open_object_store
 from pyspark_ledger.ledger.position import EARLIEST, Position, PositionRange
-from pyspark_ledger.ledger.protocol.actions import CreateLedger
+from pyspark_ledger.ledger.protocol.actions import AskEnd, CreateLedger
 from pyspark_ledger.ledger.protocol.cache import CacheMetrics
 from pyspark_ledger.ledger.protocol.ledgers import ChangePolicy, OffloadPrefix
 from pyspark_ledger.ledger.protocol.metrics import AskMetrics
 from pyspark_ledger.ledger.protocol.reads import ReadRequest
 from pyspark_ledger.offload.offloader import ObjectStoreOffloader
-from pyspark_ledger.offload.storage.factory import open_object_store
 from streaming_examples.s3_server import S3Server
+from tests.rigs.bucket import kafka_batch
 from tests.rigs.direct import commit_direct, direct_part
 from tests.rigs.driven_broker import DrivenBroker
 
@@ -141,6 +142,22 @@ def test_direct_reads_return_what_the_broker_returns(orders: Orders, seed: int) 
     assert reads["sentBytes"] > 0, "the tail"
 
 
+def test_record_batches_of_kafka_are_unsupported_in_direct_reads(orders: Orders) -> None:
+    orders.broker.store.create_ledger(CreateLedger("topic"))
+    topic = orders.store.ledger("topic")
+    with orders.store.client.producer(topic.name) as producer:
+        producer.append(kafka_batch(0, num_messages_in_batch=3)).result()
+    topic.seal()
+    orders.broker.store.offloads.offload(OffloadPrefix("topic"))
+    orders.broker.store.offloads.round()
+    orders.broker.pass_ms(5 * 3_600_000)
+    orders.broker.store.ledger("topic").trim()
+    source = DefaultSource({"store": orders.broker.record.address, "path": "topic", **ACCESS})
+    reader = source.reader(source.schema())
+    with pytest.raises(Unsupported, match=r"entry .* was stored by KoP with entry.format=kafka"):
+        [batch for part in reader.partitions() for batch in reader.read(part)]
+
+
 def test_metrics_and_log_lines_count_what_tasks_fetched(orders: Orders, caplog: pytest.LogCaptureFixture) -> None:
     orders.append(9)
     orders.offload(gone=True)
@@ -151,7 +168,7 @@ def test_metrics_and_log_lines_count_what_tasks_fetched(orders: Orders, caplog: 
     fetched = [step for record in caplog.records if (step := getattr(record, FIELDS, {})).get("step") == "fetch"]
     counted = orders.counted()
     assert fetched == [{"step": "fetch", "entries": 6, "bytes": counted.direct_bytes}]
-    lines = exposition(orders.store.client.call("metrics", AskMetrics()), openmetrics=True).decode().splitlines()
+    lines = exposition(orders.store.client.ask(AskMetrics()), openmetrics=True).decode().splitlines()
     assert {"ledger_direct_read_entries_total 6", f"ledger_direct_read_bytes_total {counted.direct_bytes}"} <= {*lines}
 
 
@@ -174,7 +191,7 @@ def test_a_block_that_another_reader_expects_is_read_once(orders: Orders) -> Non
 def test_a_block_that_one_reader_expects_is_not_cached(orders: Orders) -> None:
     orders.append(9)
     orders.offload(gone=True)
-    read = {**ACCESS, "subscription": "alone"}
+    read = {**ACCESS, **SENT, "subscription": "alone"}
     assert orders.stream(read)[0] == list(range(18))
     counted = orders.counted()
     assert (counted.direct_entries, counted.object_misses, counted.ahead_bytes) == (6, 6, 0)
@@ -182,7 +199,7 @@ def test_a_block_that_one_reader_expects_is_not_cached(orders: Orders) -> None:
     assert [count for (_, kind), count in orders.broker.cache.decisions().items() if kind == "decline"] == [6 + 3]
 
 
-@pytest.mark.parametrize(("given", "remote"), [({}, 0), ({"directReads": "off"}, 2)])
+@pytest.mark.parametrize(("given", "remote"), [(SENT, 0), ({}, 2), ({"directReads": "off"}, 2)])
 def test_the_broker_prefetches_no_block_that_a_task_fetches(
     orders: Orders, monkeypatch: pytest.MonkeyPatch, given: dict[str, str], remote: int
 ) -> None:
@@ -276,7 +293,7 @@ def test_direct_segments_have_their_real_stamps(orders: Orders, s3_server: S3Ser
             orders.broker.store, offloader, batch, [direct_part(tmp_path, batch, payloads, 4096, rows=2)], "raw"
         )
     client = orders.broker.client
-    request = ReadRequest("raw", PositionRange(EARLIEST, client.end("raw").end))
+    request = ReadRequest("raw", PositionRange(EARLIEST, client.ask(AskEnd("raw")).end))
     access = direct.S3Options(credential_provider=PROVIDER)
     ((_, blocks),) = direct.read_direct(client, access, [request], mapping=False)
     found = b"".join(bytes(block.frames) for block in blocks)

@@ -22,8 +22,8 @@ from pyspark_ledger.ledger.api.ledger import Ledger
 from pyspark_ledger.ledger.api.store import LedgerStore
 from pyspark_ledger.ledger.client.client import client_for
 from pyspark_ledger.ledger.errors import DataLoss, NotFound, Refused
-from pyspark_ledger.ledger.protocol.actions import CreateLedger, NameLedger
-from pyspark_ledger.ledger.protocol.ledgers import ChangePolicy
+from pyspark_ledger.ledger.protocol.actions import CreateLedger
+from pyspark_ledger.ledger.protocol.ledgers import ChangePolicy, TrimLedger
 from tests.rigs.scan import rows_of
 from tests.rigs.stream import rows, text
 
@@ -73,7 +73,7 @@ def read(store: Path, **options: str) -> list[int]:
 
 def small(api: LedgerStore, name: str, *numbers: int) -> Ledger:
     """Create a ledger that rolls over after every entry and trims acknowledged entries."""
-    api.client.create(CreateLedger(PREFIX + name, exist_ok=True, max_entries_per_ledger=1))
+    api.client.ask(CreateLedger(PREFIX + name, exist_ok=True, max_entries_per_ledger=1))
     ledger = api.ledger(name)
     append(ledger, *numbers)
     return ledger
@@ -81,8 +81,8 @@ def small(api: LedgerStore, name: str, *numbers: int) -> Ledger:
 
 def trim(api: LedgerStore, name: str) -> None:
     values = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
-    api.client.call("policy", ChangePolicy(name, values=values))
-    api.client.call("trim", NameLedger(name))
+    api.client.ask(ChangePolicy(name, values=values))
+    api.client.ask(TrimLedger(name))
 
 
 def test_a_list_a_pattern_and_partitions_are_one_stream(store: Path, api: LedgerStore) -> None:
@@ -462,6 +462,7 @@ def test_a_file_that_is_missing_is_told_by_the_task(
     lossy.killed()
 
 
+@pytest.mark.thorough
 def test_many_ledgers_are_asked_for_in_as_many_calls_as_one(store: Path, api: LedgerStore) -> None:
     calls: Counter[str] = Counter()
     for number in range(40):
@@ -471,8 +472,8 @@ def test_many_ledgers_are_asked_for_in_as_many_calls_as_one(store: Path, api: Le
     for number in range(40):
         append(api.ledger(f"a-{number:02}"), number)
     client = stream.reader._running.read.connection.client
-    plain = client.call
-    client.call = lambda action, request, **named: (calls.update([action]), plain(action, request, **named))[1]
+    plain = client.ask
+    client.ask = lambda request, **named: (calls.update([request.call.name]), plain(request, **named))[1]
     end = text(stream.reader.latestOffset(stream.at, ALL))
     parts = stream.reader.partitions(stream.at, end)
     assert calls == {"list": 1, "survey": 1, "cache.follow.many": 1}

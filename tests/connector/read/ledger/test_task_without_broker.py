@@ -65,6 +65,7 @@ def tasks(store: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[LedgerTask, Sin
 
 
 @pytest.mark.broker_process
+@pytest.mark.thorough
 def test_a_worker_that_was_connected_names_address_and_store(
     store: Path, tasks: tuple[LedgerTask, SinkTarget], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,6 +90,7 @@ def test_a_worker_that_was_connected_names_address_and_store(
 
 @pytest.mark.broker_process
 @pytest.mark.parametrize("deleted", [False, True])
+@pytest.mark.thorough
 def test_a_new_worker_names_them_and_starts_nobody(
     store: Path, tasks: tuple[LedgerTask, SinkTarget], deleted: bool
 ) -> None:

@@ -24,6 +24,7 @@ from pyspark_ledger.ledger.errors import DataLoss, NotFound, Refused, Unsupporte
 from pyspark_ledger.ledger.names import canonical_name
 from pyspark_ledger.ledger.protocol.actions import CreateLedger
 from tests.ledger.message.test_fixtures_pulsar import ROOT, TRANSACTIONS
+from tests.rigs.bucket import kafka_batch
 from tests.rigs.published_history import append_pairs, as_set, place_of, publish_sealed
 from tests.rigs.scan import read_bucket, read_rows
 from tests.rigs.table import publish
@@ -39,7 +40,7 @@ def orders(store: Path, bucket: Path) -> Ledger:
     """Ledger with six segments of two entries with two rows each."""
     api: LedgerStore = connect(store)
     api.offload_to(str(bucket))
-    api.client.create(CreateLedger("orders", max_entries_per_ledger=2))
+    api.client.ask(CreateLedger("orders", max_entries_per_ledger=2))
     append_pairs(api.ledger("orders"), 0, 12)
     return api.ledger("orders")
 
@@ -76,6 +77,22 @@ def test_table_and_bucket_are_the_log_however_far_each_is(
     orders.seal()
     assert len(publish_sealed(store, table)) == 2
     assert sorted(row["n"] for row in joined(bucket, table, columns="n")) == list(range(30))
+
+
+def test_record_batches_of_kafka_after_the_table_are_unsupported(store: Path, bucket: Path, table: Path) -> None:
+    api: LedgerStore = connect(store)
+    api.offload_to(str(bucket))
+    topic = api.ledger("topic")
+    with topic.producer() as producer:
+        producer.send(b"first").result()
+    topic.seal()
+    publish_sealed(store, table, "topic")
+    with topic.client.producer(topic.name) as producer:
+        producer.append(kafka_batch(1)).result()
+    topic.offload(seal=True)
+    for read in (lambda: read_rows(store, "topic", history=str(table)), lambda: joined(bucket, table, "topic")):
+        with pytest.raises(Unsupported, match=r"stored by KoP with entry.format=kafka"):
+            read()
 
 
 def test_places_and_times_are_in_either(store: Path, orders: Ledger, bucket: Path, table: Path) -> None:
@@ -146,7 +163,7 @@ def test_what_only_a_broker_could_say_is_refused(store: Path, orders: Ledger, bu
     write_deltalake(str(strange), pa.table({"n": [1]}))
     with pytest.raises(Refused, match="has no column '__position'"):
         joined(bucket, strange)
-    connect(store).client.create(CreateLedger("clicks", max_entries_per_ledger=1))
+    connect(store).client.ask(CreateLedger("clicks", max_entries_per_ledger=1))
     append_pairs(connect(store).ledger("clicks"), 0, 2)
     publish_sealed(store, table.parent / "clicks", "clicks")
     with pytest.raises(Refused, match=r"has rows, and nothing of what the bucket has: .*/orders of incarnation"):

@@ -27,7 +27,7 @@ from tests.rigs.table import publish, published
 
 def sealing(api: LedgerStore, name: str = "orders", entries: int = 2) -> Ledger:
     """Create a ledger that rolls over after so many entries."""
-    api.client.create(CreateLedger(name, exist_ok=True, max_entries_per_ledger=entries))
+    api.client.ask(CreateLedger(name, exist_ok=True, max_entries_per_ledger=entries))
     return api.ledger(name)
 
 
@@ -56,6 +56,7 @@ def test_a_read_is_the_logs_whatever_is_published_of_it(store: Path, api: Ledger
     assert {row["__key"] for row in read_rows(store, columns="__key", history=str(table))} == {None}
 
 
+@pytest.mark.thorough
 def test_any_range_is_that_of_the_log(store: Path, api: LedgerStore, table: Path) -> None:
     ledger = sealing(api, entries=3)
     append_pairs(ledger, 0, 20)
@@ -114,7 +115,7 @@ def test_readers_see_every_row_once_while_a_publisher_runs(store: Path, api: Led
 
 
 def test_a_partitioned_ledger_is_read_by_partition(store: Path, api: LedgerStore, table: Path) -> None:
-    api.client.create(CreateLedger("clicks", partitions=2, max_entries_per_ledger=1))
+    api.client.ask(CreateLedger("clicks", partitions=2, max_entries_per_ledger=1))
     for number in range(6):
         part = api.ledger(f"clicks-partition-{number % 2}")
         part.append(pa.table({"n": pa.array([number], pa.int64())}))
@@ -169,6 +170,27 @@ def test_columns_grow_and_types_do_not_change(store: Path, api: LedgerStore, tab
     publish(strange, rows.rename_columns([*rows.column_names[:-1], "k"]), 0, incarnation=told.incarnation)
     with pytest.raises(Refused, match=r"has none of the columns of ledger '.*/orders': n, s, more"):
         read_rows(store, history=str(strange))
+
+
+def test_a_value_of_the_table_is_not_null_in_a_read_without_its_type(
+    store: Path, api: LedgerStore, table: Path
+) -> None:
+    ledger = sealing(api, entries=1)
+    for number, note in enumerate([None, None, "gift", None]):
+        ledger.append([{"n": number, "note": note}])
+        if number == 1:
+            source = LedgerSource({"path": "orders", "store": str(store), "history": str(table)}, "0")
+            publish_sealed(store, table, most=1)
+            planned = source.schema()
+            stale = source.batch_reader(planned)
+    publish_sealed(store, table)
+    trim(store)
+    found = sorted(read_rows(store, history=str(table)), key=lambda row: row["n"])
+    assert [row["note"] for row in found] == [None, None, "gift", None]
+    with pytest.raises(Refused, match=r"'note' .* is string, but it was null .*Start again"):
+        [batch for part in stale.partitions() for batch in stale.read(part)]
+    with pytest.raises(Refused, match=r"is string, the read was planned with void. Call load"):
+        source.batch_reader(planned)
 
 
 def test_what_is_in_neither_place_is_a_loss(store: Path, api: LedgerStore, table: Path) -> None:

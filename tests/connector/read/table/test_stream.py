@@ -31,7 +31,7 @@ ALL, SOME = ReadAllAvailable(), ReadMaxRows(1)
 def orders(store: Path) -> Ledger:
     """Ledger with eleven entries of two rows each, and two entries per segment."""
     api = connect(store)
-    api.client.create(CreateLedger("orders", max_entries_per_ledger=2))
+    api.client.ask(CreateLedger("orders", max_entries_per_ledger=2))
     append_pairs(api.ledger("orders"), 0, 11)
     return api.ledger("orders")
 
@@ -56,9 +56,18 @@ def test_a_backfill_goes_on_in_the_log_and_stops_nowhere_between(store: Path, or
     assert after["history"] == {"id": end["history"]["id"]}
     assert rows(stream, end, after) == [22, 23, 24, 25]
     assert stream.partitions(end, end) == []
+    lossy, other = reader(store, table, failOnDataLoss="false"), {"store": {"at": "/elsewhere", "id": "0f"}}
+    for offset in (end, after):
+        with pytest.raises(
+            Refused, match=f"is of store 0f at /elsewhere, .* store {orders.client.store_id} at {store}"
+        ):
+            lossy.latestOffset({**offset, **other}, ALL)
+        with pytest.raises(Refused, match="is of store 0f at /elsewhere"):
+            lossy.partitions(start, {**offset, **other})
     stream.stop()
 
 
+@pytest.mark.thorough
 def test_limits_split_a_backfill_at_entries_and_batches_are_repeatable(
     store: Path, orders: Ledger, table: Path
 ) -> None:

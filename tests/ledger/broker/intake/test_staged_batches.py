@@ -156,8 +156,8 @@ def test_streams_that_announce_nothing_are_few(in_flight: InFlightBytes) -> None
 
 
 def test_a_client_with_too_many_streams_is_refused_by_name() -> None:
-    streams = StreamsOfClients(lambda: 1)
-    refused = pytest.raises(Unavailable, match=r"1 streams of 10.0.0.1, setting 'maxStreamsPerClient' allows 1")
+    streams = StreamsOfClients(1)
+    refused = pytest.raises(Unavailable, match=r"1 streams of 10.0.0.1, and allows 1 for each host")
     with streams.counted("10.0.0.1"), streams.counted("10.0.0.2"), streams.counted(""), streams.counted(""), refused:
         streams.counted("10.0.0.1").__enter__()
     with streams.counted("10.0.0.1"):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -26,14 +27,20 @@ from pyspark_ledger.ledger.ownership import process_identity
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionRange
 from pyspark_ledger.ledger.positions.acknowledge_request import acknowledge_batch
 from pyspark_ledger.ledger.positions.position_set import PositionSet
-from pyspark_ledger.ledger.protocol.actions import AcknowledgeCommand, ChangeSetting, CreateLedger, Empty
-from pyspark_ledger.ledger.protocol.cache import CacheMetrics, LedgerCacheMetrics
+from pyspark_ledger.ledger.protocol.actions import (
+    AcknowledgeCommand,
+    ChangeSetting,
+    CreateLedger,
+    DeleteLedger,
+    DescribeLedger,
+)
+from pyspark_ledger.ledger.protocol.cache import AskCache, CacheMetrics, LedgerCacheMetrics
 from pyspark_ledger.ledger.protocol.cursors import (
     AckDeadLetters,
     AcquireLease,
     DecidedDelivery,
+    DeleteCursor,
     MarkDelete,
-    NameCursor,
     NextDelivery,
     OpenCursor,
     ReleaseLease,
@@ -41,6 +48,8 @@ from pyspark_ledger.ledger.protocol.cursors import (
 )
 from pyspark_ledger.ledger.protocol.reads import ReadRequest
 from pyspark_ledger.ledger.settings.cache import CACHE_POLICIES
+from tests.rigs.driven_broker import DrivenBroker
+from tests.rigs.entry import entry
 
 Rig = Any
 EVERYTHING = ReadRequest("", PositionRange(EARLIEST, LATEST), max_block_bytes=3000)
@@ -53,14 +62,14 @@ class Queries:
     def __init__(self, client: Client, name: str) -> None:
         self.client = client
         self.name = name
-        self.ledger = client.describe(name).segments[0].ledger_id
+        self.ledger = client.ask(DescribeLedger(name)).segments[0].ledger_id
         self.make_entry: Callable[..., bytes]
 
     def begin(self, *names: str) -> None:
         for name in names:
-            self.client.open_cursor(OpenCursor(self.name, name, EARLIEST))
+            self.client.ask(OpenCursor(self.name, name, EARLIEST))
             request = AcquireLease(self.name, name, f"{process_identity()}/{name}", 60_000)
-            assert self.client.call("lease.acquire", request).granted
+            assert self.client.ask(request).granted
 
     def read(self, name: str, first: int, end: int, *, mapping: bool = True) -> int:
         range_ = PositionRange(Position(self.ledger, first), Position(self.ledger, end))
@@ -68,13 +77,12 @@ class Queries:
         return sum(block.frames.size for block in self.client.read_blocks(request, mapping=mapping))
 
     def acknowledge(self, name: str, end: int) -> None:
-        self.client.mark_delete(MarkDelete(self.name, name, Position(self.ledger, end)))
+        self.client.ask(MarkDelete(self.name, name, Position(self.ledger, end)))
 
     def deliver(self, name: str, after: int, end: int, *, timeout_ms: int = 60_000, most: int = -1) -> DecidedDelivery:
         """Decide on a batch, as the driver of a query with `ackMode` explicit does."""
         request = NextDelivery(self.name, name, after, EARLIEST, Position(self.ledger, end), True, timeout_ms, most)
-        decided: DecidedDelivery = self.client.call("delivery.next", request)
-        return decided
+        return self.client.ask(request)
 
     def give(self, name: str, action: str, *rows: tuple[int, int]) -> None:
         """Acknowledge entries and rows, or give them back; row -1 is the whole entry."""
@@ -82,11 +90,10 @@ class Queries:
         acknowledge(self.client, AcknowledgeCommand(self.name, name, action=action), [acknowledge_batch(*lines.T)])
 
     def end(self, name: str) -> None:
-        self.client.call("lease.release", ReleaseLease(self.name, name, f"{process_identity()}/{name}"))
+        self.client.ask(ReleaseLease(self.name, name, f"{process_identity()}/{name}"))
 
     def counted(self) -> CacheMetrics:
-        counted: CacheMetrics = self.client.call("cache", Empty())
-        return counted
+        return self.client.ask(AskCache())
 
     def of_ledger(self) -> LedgerCacheMetrics:
         (found,) = (part for part in self.counted().ledgers if part.name.endswith(f"/{self.name}"))
@@ -94,9 +101,9 @@ class Queries:
 
 
 def filled(client: Client, name: str, make_entry: Callable[..., bytes]) -> Queries:
-    client.create(CreateLedger(name))
+    client.ask(CreateLedger(name))
     # Nothing goes by time while a test looks.
-    client.call("settings.change", ChangeSetting("managedLedgerCacheEvictionTimeThresholdMillis", 10_000_000))
+    client.ask(ChangeSetting("managedLedgerCacheEvictionTimeThresholdMillis", 10_000_000))
     with client.producer(name) as producer:
         for i in range(100):
             producer.append(make_entry(b"%03d" % i * 100))
@@ -110,17 +117,14 @@ def queries(shared_rig: Rig, make_entry: Callable[..., bytes]) -> Iterator[Queri
     found = filled(client, f"orders{next(NUMBERS)}", make_entry)
     found.make_entry = make_entry
     yield found
-    client.delete(found.name)
+    client.ask(DeleteLedger(found.name))
     for name in (
         "managedLedgerCacheSizeMB",
         "managedLedgerCacheLocalFilesSizeMB",
         "cacheEvictionPolicy",
         "managedLedgerCacheCopyEntries",
-        "managedLedgerMinimumBacklogCursorsForCaching",
-        "managedLedgerCursorBackloggedThreshold",
-        "managedLedgerMinimumBacklogEntriesForCaching",
     ):
-        client.call("settings.change", ChangeSetting(name))
+        client.ask(ChangeSetting(name))
 
 
 @pytest.mark.parametrize("mapping", [(True, True), (False, False), (True, False), (False, True)])
@@ -190,10 +194,10 @@ def test_the_end_of_a_lease_and_a_reset_change_what_is_expected(queries: Queries
     assert queries.of_ledger().expected_reads == 100
     queries.end("b")
     assert queries.of_ledger().expected_reads == 50
-    queries.client.call("cursor.reset", ResetCursor(queries.name, "a", Position(queries.ledger, 0)))
+    queries.client.ask(ResetCursor(queries.name, "a", Position(queries.ledger, 0)))
     assert queries.of_ledger().expected_reads == 100
     queries.end("a")
-    queries.client.call("cursor.delete", NameCursor(queries.name, "c"))
+    queries.client.ask(DeleteCursor(queries.name, "c"))
     assert queries.of_ledger().readers == []
 
 
@@ -248,7 +252,7 @@ def test_dead_letters_are_expected_reads_until_they_are_read(queries: Queries) -
     assert queries.of_ledger().expected_reads == 50
     queries.read("a", 0, 50)
     assert queries.of_ledger().expected_reads == 0
-    queries.client.call("delivery.bury", AckDeadLetters(queries.name, "a", dead))
+    queries.client.ask(AckDeadLetters(queries.name, "a", dead))
     assert queries.of_ledger().readers[0].position == Position(queries.ledger, 50)
 
 
@@ -290,7 +294,7 @@ def test_a_reset_forgets_what_was_to_come_back(queries: Queries) -> None:
     for name in "ab":
         queries.read(name, 0, 50)
     queries.deliver("a", first.record, 50, timeout_ms=0)
-    queries.client.call("cursor.reset", ResetCursor(queries.name, "a", Position(queries.ledger, 60)))
+    queries.client.ask(ResetCursor(queries.name, "a", Position(queries.ledger, 60)))
     assert queries.of_ledger().expected_reads == 0
 
 
@@ -300,7 +304,7 @@ def test_size_is_kept_and_counted(queries: Queries) -> None:
     counted = queries.counted()
     assert (counted.size_bytes, counted.local_file_bytes, counted.local_file_limit_bytes) == (0, size, 256 * 2**20)
     for name in ("managedLedgerCacheSizeMB", "managedLedgerCacheLocalFilesSizeMB"):
-        queries.client.call("settings.change", ChangeSetting(name, 0))
+        queries.client.ask(ChangeSetting(name, 0))
     queries.read("a", 50, 100)
     counted = queries.counted()
     assert (counted.size_bytes, counted.limit_bytes, counted.policy) == (0, 0, "cursor-distance")
@@ -312,10 +316,10 @@ def test_a_deleted_ledger_leaves_nothing(queries: Queries) -> None:
     queries.begin("a", "b")
     queries.read("a", 0, 50)
     assert queries.counted().local_file_bytes
-    queries.client.delete(queries.name)
+    queries.client.ask(DeleteLedger(queries.name))
     assert queries.counted().local_file_bytes == 0
     assert not [part for part in queries.counted().ledgers if part.name.endswith(f"/{queries.name}")]
-    queries.client.create(CreateLedger(queries.name))
+    queries.client.ask(CreateLedger(queries.name))
 
 
 @pytest.mark.parametrize("policy", ["cursor-distance", "slowest-reader"])
@@ -324,21 +328,21 @@ def test_deleting_a_ledger_in_use_ends_and_so_do_its_readers(
 ) -> None:
     """The log's writer tells the cache that it closes, while readers of it move under the cache's lock."""
     client = queries.client
-    client.call("settings.change", ChangeSetting("cacheEvictionPolicy", policy))
+    client.ask(ChangeSetting("cacheEvictionPolicy", policy))
     with ThreadPoolExecutor(3) as threads:
         for _ in range(5):
-            client.create(CreateLedger(queries.name, exist_ok=True))
+            client.ask(CreateLedger(queries.name, exist_ok=True))
             with client.producer(queries.name) as producer:
                 producer.append(make_entry(b"one")).result(30)
-                queries.ledger = client.describe(queries.name).segments[0].ledger_id
+                queries.ledger = client.ask(DescribeLedger(queries.name)).segments[0].ledger_id
                 queries.begin("a", "b")
                 running = [threads.submit(_reading, queries, name) for name in "ab"]
-                client.delete(queries.name)
+                client.ask(DeleteLedger(queries.name))
                 for done in running:
                     done.result(60)
                 with suppress(LedgerError):
                     producer.close()
-        client.create(CreateLedger(queries.name))
+        client.ask(CreateLedger(queries.name))
 
 
 def _reading(queries: Queries, name: str) -> None:
@@ -352,11 +356,8 @@ def _reading(queries: Queries, name: str) -> None:
 @pytest.mark.parametrize("policy", POLICIES)
 def test_where_entries_are_copied_the_file_is_read_once(queries: Queries, policy: str, *, mapping: bool) -> None:
     client = queries.client
-    client.call("settings.change", ChangeSetting("cacheEvictionPolicy", policy))
-    client.call("settings.change", ChangeSetting("managedLedgerCacheCopyEntries", 1))
-    backlogs = {"managedLedgerMinimumBacklogCursorsForCaching": 1, "managedLedgerCursorBackloggedThreshold": 10**6}
-    for name, value in {**backlogs, "managedLedgerMinimumBacklogEntriesForCaching": 0}.items():
-        client.call("settings.change", ChangeSetting(name, value))  # else `slowest-reader` caches nothing of this
+    client.ask(ChangeSetting("cacheEvictionPolicy", policy))
+    client.ask(ChangeSetting("managedLedgerCacheCopyEntries", 1))
     queries.begin("a", "b")
     size = queries.read("a", 0, 50, mapping=mapping)
     assert queries.read("b", 0, 50, mapping=mapping) == size
@@ -371,3 +372,17 @@ def test_where_entries_are_copied_the_file_is_read_once(queries: Queries, policy
 
 def test_the_setting_names_every_policy() -> None:
     assert set(CACHE_POLICIES) == set(POLICIES)
+
+
+@pytest.mark.parametrize(("gone_ms", "is_cached"), [(1_000, True), (3_000, False)])
+def test_appends_stay_cached_for_a_reader_that_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone_ms: int, is_cached: bool
+) -> None:
+    broker = DrivenBroker(tmp_path / "s", {}, monkeypatch)
+    log = broker.log()
+    broker.source.follow(log.name, "a", EARLIEST, 10**6)
+    broker.source.leave(log.name, "a")
+    broker.pass_ms(gone_ms)
+    log.append([entry(b"x")]).result(60)
+    assert bool(broker.cache.ledger(log.name).cache.entries) is is_cached
+    broker.close()

@@ -14,7 +14,8 @@ import pytest
 
 from pyspark_ledger.ledger.cache.eviction.registry import POLICIES
 from pyspark_ledger.ledger.client.connect import connect_store
-from pyspark_ledger.ledger.protocol.actions import ChangeSetting, CreateLedger, Empty
+from pyspark_ledger.ledger.protocol.actions import ChangeSetting, CreateLedger
+from pyspark_ledger.ledger.protocol.cache import AskCache
 
 Rig = Any
 ENTRIES, SIZE = 600, 10_000
@@ -22,6 +23,7 @@ ENTRIES, SIZE = 600, 10_000
 READING = """
 import random, sys
 from pyspark_ledger.ledger.client.connect import connect_store
+from pyspark_ledger.ledger.protocol.actions import DescribeLedger
 from pyspark_ledger.ledger.protocol.cursors import AcquireLease, MarkDelete, OpenCursor, ResetCursor
 from pyspark_ledger.ledger.message.entry import parse_entry
 from pyspark_ledger.ledger.ownership import process_identity
@@ -32,9 +34,9 @@ from pathlib import Path
 
 store, seed = Path(sys.argv[1]), int(sys.argv[2])
 dice, name, client = random.Random(seed), f"r{seed}", connect_store(store)
-ledger = client.describe("orders").segments[0].ledger_id
-client.open_cursor(OpenCursor("orders", name, EARLIEST))
-client.call("lease.acquire", AcquireLease("orders", name, process_identity() + name, 60_000))
+ledger = client.ask(DescribeLedger("orders")).segments[0].ledger_id
+client.ask(OpenCursor("orders", name, EARLIEST))
+client.ask(AcquireLease("orders", name, process_identity() + name, 60_000))
 for _ in range(40):
     first = dice.randrange(%(entries)d)
     end = first + dice.randrange(1, %(entries)d - first + 1)
@@ -48,9 +50,9 @@ for _ in range(40):
             seen += 1
     assert seen == end, (seen, end)
     if dice.random() < 0.3:
-        client.mark_delete(MarkDelete("orders", name, Position(ledger, dice.randrange(end))))
+        client.ask(MarkDelete("orders", name, Position(ledger, dice.randrange(end))))
     if dice.random() < 0.2:
-        client.call("cursor.reset", ResetCursor("orders", name, Position(ledger, first)))
+        client.ask(ResetCursor("orders", name, Position(ledger, first)))
 """
 
 
@@ -62,12 +64,12 @@ def test_processes_read_every_byte_through_a_small_cache(
     assert policy in POLICIES
     client = connect_store(rig.store, create=True)
     rig.supervised()
-    client.create(CreateLedger("orders"))
-    client.call("settings.change", ChangeSetting("managedLedgerCacheSizeMB", 1))
-    client.call("settings.change", ChangeSetting("managedLedgerCacheLocalFilesSizeMB", 1))
-    client.call("settings.change", ChangeSetting("cacheEvictionPolicy", policy))
-    client.call("settings.change", ChangeSetting("managedLedgerCacheCopyEntries", copied))
-    client.call("settings.change", ChangeSetting("managedLedgerMaxReadsInFlightSizeInMB", 1))
+    client.ask(CreateLedger("orders"))
+    client.ask(ChangeSetting("managedLedgerCacheSizeMB", 1))
+    client.ask(ChangeSetting("managedLedgerCacheLocalFilesSizeMB", 1))
+    client.ask(ChangeSetting("cacheEvictionPolicy", policy))
+    client.ask(ChangeSetting("managedLedgerCacheCopyEntries", copied))
+    client.ask(ChangeSetting("managedLedgerMaxReadsInFlightSizeInMB", 1))
     with client.producer("orders") as producer:
         for number in range(ENTRIES):
             producer.append(make_entry((b"%07d " % number) * (SIZE // 8)))
@@ -76,7 +78,7 @@ def test_processes_read_every_byte_through_a_small_cache(
     for process in reading:
         _, said = process.communicate(timeout=120)
         assert process.returncode == 0, said.decode()
-    counted = client.call("cache", Empty())
+    counted = client.ask(AskCache())
     assert counted.hits > 0 < counted.evicted
     assert counted.size_bytes <= 2**20 == counted.limit_bytes
     assert counted.inflight_read_bytes == counted.reads_waiting == 0

@@ -87,7 +87,7 @@ def blocks(ledger_id: int, first: int, count: int) -> list[SegmentBlock]:
 @pytest.mark.parametrize("seed", range(10))
 def test_plans_are_followed_in_turn_as_a_plain_account_of_them_says(seed: int) -> None:
     dice, reads = random.Random(seed), Reads()
-    prefetcher, model = BrokerPrefetcher(reads, lambda: ROOM, lambda: 0), Model(reads)  # type: ignore[arg-type]
+    prefetcher, model = BrokerPrefetcher(reads, lambda: ROOM, 0), Model(reads)  # type: ignore[arg-type]
     readings = [ReaderId(f"log{number}", "q") for number in range(12)]
     begun = 0
     for _ in range(2_000):
@@ -124,7 +124,7 @@ def check(prefetcher: BrokerPrefetcher) -> None:
 
 
 def test_prefetcher_of_many_ledgers_serves_each_once_before_any_twice() -> None:
-    prefetcher = BrokerPrefetcher(Reads(), lambda: 10**9, lambda: 0)  # type: ignore[arg-type]
+    prefetcher = BrokerPrefetcher(Reads(), lambda: 10**9, 0)  # type: ignore[arg-type]
     readings = [ReaderId(f"log{number}", "q") for number in range(1_000)]
     for number, reading in enumerate(readings):
         prefetcher.plan(reading, blocks(number, 0, 3))

@@ -74,8 +74,8 @@ def samples(
 def test_a_scrape_has_the_numbers_of_the_log(rig: Rig, make_entry: Callable[..., bytes]) -> None:
     url = started(rig)
     client = rig.client()
-    client.create(CreateLedger("orders"))
-    client.open_cursor(OpenCursor("orders", 'bil"ling', EARLIEST))
+    client.ask(CreateLedger("orders"))
+    client.ask(OpenCursor("orders", 'bil"ling', EARLIEST))
     with client.producer("orders") as producer:
         for number in range(7):
             producer.append(make_entry(b"row", sequence_id=number)).result(30)
@@ -209,6 +209,7 @@ def test_asking_for_the_head_of_the_events_takes_no_room(rig: Rig) -> None:
     assert json.loads(lines[3].removeprefix(b"data: "))["ledgers"] == {"rows": [], "matching": 0, "page": 0}
 
 
+@pytest.mark.thorough
 def test_health_is_answered_while_three_hundred_clients_are_slow(rig: Rig) -> None:
     url = started(rig)
     parts = urlsplit(url)
@@ -266,7 +267,7 @@ def _answers(url: str) -> bool:
 
 @pytest.mark.thorough
 def test_a_scraped_broker_leaves_when_nobody_calls(rig: Rig) -> None:
-    url = started(rig, "--idle", "2")
+    url = started(rig, "--idle", "3")
     (pid,) = rig.pids
     until = time.monotonic() + 60
     while is_running(pid):

@@ -8,12 +8,13 @@ import random
 
 import pytest
 
+from benchmarks.cache_yardsticks import LruPolicy
 from pyspark_ledger.ledger.cache.block import CachedBlock
 from pyspark_ledger.ledger.cache.eviction.cursor_distance import CursorDistancePolicy
-from pyspark_ledger.ledger.cache.eviction.policy import EvictionPolicy, WantedRead
+from pyspark_ledger.ledger.cache.eviction.policy import EvictionPolicy
 from pyspark_ledger.ledger.cache.eviction.registry import POLICIES
+from pyspark_ledger.ledger.cache.eviction.segmented import SegmentedPolicy
 from pyspark_ledger.ledger.cache.eviction.slowest_reader import SlowestReaderPolicy
-from pyspark_ledger.ledger.cache.eviction.yardsticks import LruPolicy, SegmentedPolicy
 from pyspark_ledger.ledger.cache.range_cache import CachedRange, RangeCache
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.position import EARLIEST, Position, PositionRange
@@ -29,7 +30,6 @@ def policy(request: pytest.FixtureRequest) -> EvictionPolicy:
         cache_limits(
             2000,
             managedLedgerCacheEvictionTimeThresholdMillis=100,
-            managedLedgerCacheEvictionTimeThresholdMillisMax=500,
         )
     )
 
@@ -174,10 +174,6 @@ def test_expected_ranges_are_not_evicted_by_time_and_replayed_ones_last() -> Non
     assert policy.free(5, 0, removing([], policy)) == 10
 
 
-def slowest(**limits: int | bool) -> SlowestReaderPolicy:
-    return SlowestReaderPolicy(cache_limits(1000, **limits))  # type: ignore[arg-type]
-
-
 def test_what_every_reader_is_past_is_discarded_at_once() -> None:
     cache = cache_of(SlowestReaderPolicy, cache_limits(1000), HandClock())
     insert(cache, "orders", block(0, 20))
@@ -205,34 +201,12 @@ def test_by_mark_delete_it_is_kept_until_it_is_acknowledged() -> None:
 
 
 def test_a_reader_too_far_behind_keeps_nothing() -> None:
-    policy, cache = slowest(managedLedgerCursorBackloggedThreshold=50), RangeCache("orders")
-    cache.readers._end = lambda: Position(1, 100)
+    policy, cache = SlowestReaderPolicy(cache_limits(1000)), RangeCache("orders")
+    cache.readers._end = lambda: Position(1, 1050)
     cache.readers.follow("far", Position(1, 10), LATER)
     assert policy.keeps_from(cache.readers) is None
     cache.readers.follow("near", Position(1, 60), LATER)
     assert policy.keeps_from(cache.readers) == Position(1, 60)
-
-
-@pytest.mark.parametrize(
-    ("least", "entries", "between", "admitted"),
-    [(0, 10, 100, False), (1, 10, 100, True), (2, 10, 100, False), (1, 95, 100, False), (1, 10, 19, False)],
-)
-def test_backlogs_decide_what_read_from_storage_is_cached(
-    least: int, entries: int, between: int, admitted: bool
-) -> None:
-    policy, cache = (
-        slowest(
-            managedLedgerMinimumBacklogCursorsForCaching=least,
-            managedLedgerMinimumBacklogEntriesForCaching=entries,
-            managedLedgerMaxBacklogBetweenCursorsForCaching=between,
-        ),
-        RangeCache("orders"),
-    )
-    cache.readers._end = lambda: Position(1, 100)
-    cache.readers.follow("a", Position(1, 10), LATER)
-    cache.readers.follow("b", Position(1, 30), LATER)
-    assert policy.admits(WantedRead(cache.readers, "a", 1, 10, 20)) is admitted
-    assert not policy.admits(WantedRead(cache.readers, "nobody", 1, 10, 20))
 
 
 class Ring:
@@ -297,12 +271,12 @@ def test_an_empty_ring_frees_nothing() -> None:
         policy.free(0, 0, removing([], policy))
 
 
-def test_ranges_from_object_storage_stay_since_read_and_are_evicted_first() -> None:
+def test_ranges_from_object_storage_stay_since_read_and_are_evicted_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyspark_ledger.ledger.cache.eviction.cursor_distance._OFFLOADED_AGE_MS", 1000)
     clock = HandClock()
     limits = cache_limits(
         1000,
         managedLedgerCacheEvictionTimeThresholdMillis=100,
-        managedLedgerCacheEvictionTimeThresholdMillisOffloaded=1000,
     )
     cache = cache_of(CursorDistancePolicy, limits, clock)
     for entry in range(3):

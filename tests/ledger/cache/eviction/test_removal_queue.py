@@ -55,7 +55,6 @@ def draft() -> Rig:
             cache_limits(
                 1000,
                 managedLedgerCacheEvictionTimeThresholdMillis=100,
-                managedLedgerCacheEvictionTimeThresholdMillisMax=500,
             )
         )
     )
@@ -148,6 +147,22 @@ def test_accesses_extend_a_life_without_limit() -> None:
     assert span.requeues == 10
 
 
+def test_a_size_pass_spends_one_extension_of_each_range() -> None:
+    rig = final()
+    spans = [rig.put(100, expected=1) for _ in range(9)]
+    assert rig.free(100, now_ms=50) == spans[:1]
+    assert [span.requeues for span in spans[1:]] == [1] * 8
+
+
+def test_a_size_pass_does_not_spare_an_expired_range() -> None:
+    """PIP-430: an entry with expected reads is spared by size unless it also meets timestamp expiration."""
+    rig = final()
+    expired, young = rig.put(10, 0, expected=1, accessed=True), rig.put(10, 1, expected=1)
+    plain = rig.put(10, 50)
+    assert rig.free(20, now_ms=101) == [expired, plain]
+    assert (young.requeues, young.cache) == (1, rig.cache)
+
+
 def test_a_pass_ends_though_all_are_expected_for_ever() -> None:
     rig = final()
     spans = [rig.put(10, expected=9, accessed=True) for _ in range(3)]
@@ -195,24 +210,24 @@ def test_a_stop_in_the_stash_ends_the_stash_only() -> None:
     plain = rig.put(10, 60)
     rig.free(10)
     assert (first.cache, second.cache, plain.cache) == (rig.cache, rig.cache, None)
-    first.timestamp_ms = 1000  # the stash stops here
+    first.timestamp_ms = 10_000  # the stash stops here
     late = rig.put(10, 0)
-    assert rig.expire(500) == [late]
+    assert rig.expire(5_000) == [late]
 
 
 def test_the_draft_keeps_what_is_expected_up_to_its_own_threshold() -> None:
     rig = draft()
     span, plain = rig.put(10, 0, expected=1), rig.put(10, 0)
     assert rig.expire(101) == [plain]
-    assert rig.expire(500) == []
-    assert rig.expire(501) == [span]
+    assert rig.expire(5_000) == []
+    assert rig.expire(5_001) == [span]
 
 
 def test_the_draft_lets_nothing_go_by_size_that_is_expected_and_young() -> None:
     rig = draft()
     span = rig.put(10, 0, expected=1)
-    assert rig.free(10, now_ms=500) == []
-    assert rig.free(10, now_ms=501) == [span]
+    assert rig.free(10, now_ms=5_000) == []
+    assert rig.free(10, now_ms=5_001) == [span]
 
 
 def test_verdicts_are_what_they_say() -> None:

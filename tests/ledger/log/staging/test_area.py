@@ -19,7 +19,7 @@ from pyspark_ledger.ledger.checksum import crc32c
 from pyspark_ledger.ledger.errors import Corrupt, LedgerError, NotFound, Refused
 from pyspark_ledger.ledger.log.staging.area import StagingArea
 from pyspark_ledger.ledger.protocol.commits import StagedPart
-from pyspark_ledger.ledger.transport.part_file import PartFile, frame_header
+from pyspark_ledger.ledger.transport.part_writer import PartWriter
 
 
 def numbered() -> Callable[[], str]:
@@ -33,7 +33,7 @@ def area(tmp_path: Path) -> StagingArea:
 
 
 def write(area: StagingArea, entries: list[bytes], query: str = "q", batch: int = 0) -> StagedPart:
-    with PartFile(area.place(query, batch)) as part:
+    with PartWriter.to_file(area.place(query, batch)) as part:
         for entry in entries:
             part.write([entry[:1], entry[1:]], 2)
         return part.close()
@@ -45,7 +45,7 @@ def test_a_part_is_read_as_it_was_written(area: StagingArea) -> None:
     assert (part.entries, part.rows, part.length) == (3, 6, 3 * 12 + 1001)
     assert [bytes(entry) for entry in area.open(part).entries] == entries
     assert area.open(write(area, [])).entries == []
-    assert frame_header(5, 7) == struct.pack(">Iq", 5, 7)
+    assert area.path(part.part).read_bytes()[:13] == struct.pack(">Iq", 1, 0) + b"a"
 
 
 @pytest.mark.parametrize(

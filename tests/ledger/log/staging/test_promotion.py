@@ -27,7 +27,7 @@ from pyspark_ledger.ledger.protocol.commits import CommitRuns, LedgerParts
 from pyspark_ledger.ledger.segment.verification import verify_segment
 from pyspark_ledger.ledger.store.repair import find, repair
 from pyspark_ledger.ledger.tiering.sealed_index import entry_traits
-from pyspark_ledger.ledger.transport.part_file import PartFile
+from pyspark_ledger.ledger.transport.part_writer import PartWriter
 from tests.rigs.entry import entry, parsed
 from tests.rigs.log import NOW, LogRig
 from tests.rigs.promotion import BLOCK_BYTES, LARGE, part_run, payload, request, stage
@@ -86,7 +86,7 @@ def test_a_large_part_becomes_a_segment_without_a_copy(rig: LogRig) -> None:
     part = stage(rig.store, 1, rows)
     inode = (rig.path / "staging" / part.part).stat().st_ino
     rig.now += 5000
-    done = rig.store.commit(request(1, [part]))
+    done = rig.store.commits.commit(request(1, [part]))
     assert (done.first.entry_id, done.entries, done.rows, done.repeated) == (0, 6, 6, False)
     segment = rig.store.ledger("log").snapshot.segments[-1]
     assert segment.path.stat().st_ino == inode
@@ -106,7 +106,7 @@ def test_a_large_part_becomes_a_segment_without_a_copy(rig: LogRig) -> None:
 
 def test_large_and_small_parts_keep_the_order_of_the_tasks(rig: LogRig) -> None:
     groups = [[b"1", b"2"], large("a"), [b"3"], [b"4"], [b"5"], large("b", 9), large("c"), [b"6"]]
-    done = rig.store.commit(request(1, [stage(rig.store, 1, group) for group in groups]))
+    done = rig.store.commits.commit(request(1, [stage(rig.store, 1, group) for group in groups]))
     rows = [row for group in groups for row in group]
     assert rig.contents() == rows
     assert (done.entries, done.rows) == (len(rows), len(rows))
@@ -120,7 +120,7 @@ def test_large_and_small_parts_keep_the_order_of_the_tasks(rig: LogRig) -> None:
 @pytest.mark.parametrize("rows", [large("a", 2), [payload(f"{n}", 8192) for n in range(40)]], ids=["small", "thin"])
 def test_small_parts_and_parts_of_small_entries_are_copied(rig: LogRig, rows: list[bytes]) -> None:
     append(rig, b"before")
-    rig.store.commit(request(1, [stage(rig.store, 1, rows)]))
+    rig.store.commits.commit(request(1, [stage(rig.store, 1, rows)]))
     (segment,) = rig.store.ledger("log").snapshot.segments
     assert segment.entries == len(rows) + 2
     assert rig.contents() == [b"before", *rows]
@@ -133,26 +133,26 @@ def test_no_part_is_promoted_if_the_setting_is_off(store_path: Path) -> None:
     create(rig)
     part = stage(rig.store, 1, large("a"))
     assert part.block_bytes == 0
-    rig.store.commit(request(1, [part]))
+    rig.store.commits.commit(request(1, [part]))
     assert [segment.close_ms for segment in rig.store.ledger("log").snapshot.segments] == [0]
     assert rig.contents() == large("a")
     rig.store.close()
 
 
 def test_a_part_for_other_blocks_is_copied(rig: LogRig) -> None:
-    with PartFile(rig.store.open_part("q", 1), part_run(1, block_bytes=2 * BLOCK_BYTES)) as file:
+    with PartWriter.to_file(rig.store.commits.open_part("q", 1), part_run(1, block_bytes=2 * BLOCK_BYTES)) as file:
         for value in large("a"):
             file.write([entry(value, run=1)], 1)
         part = file.close()
-    rig.store.commit(request(1, [part]))
+    rig.store.commits.commit(request(1, [part]))
     assert [segment.close_ms for segment in rig.store.ledger("log").snapshot.segments] == [0]
     assert rig.contents() == large("a")
 
 
 def test_a_repeated_batch_commits_nothing_new(rig: LogRig) -> None:
-    first = rig.store.commit(request(1, [stage(rig.store, 1, large("a"))]))
+    first = rig.store.commits.commit(request(1, [stage(rig.store, 1, large("a"))]))
     for _ in range(2):
-        again = rig.store.commit(request(1, [stage(rig.store, 1, large("b"))]))
+        again = rig.store.commits.commit(request(1, [stage(rig.store, 1, large("b"))]))
         assert (again.repeated, again.first, again.end) == (True, first.first, first.end)
         rig.crash()
     assert rig.contents() == large("a")
@@ -168,7 +168,7 @@ def test_a_part_that_another_broker_may_change_is_copied(rig: LogRig, tmp_path: 
             fcntl.flock(other, fcntl.LOCK_EX)
         else:
             os.link(path, tmp_path / "second")
-        rig.store.commit(request(1, [part]))
+        rig.store.commits.commit(request(1, [part]))
     assert [segment.close_ms for segment in rig.store.ledger("log").snapshot.segments] == [0]
     assert rig.contents() == large("a")
     assert len(rig.files()) == 2, "files of the promotion are left"
@@ -179,7 +179,7 @@ def test_a_disk_error_before_the_list_leads_to_a_copy(rig: LogRig, monkeypatch: 
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(promotion.os, "link", fails)
-    rig.store.commit(request(1, [stage(rig.store, 1, large("a")), stage(rig.store, 1, large("b"))]))
+    rig.store.commits.commit(request(1, [stage(rig.store, 1, large("a")), stage(rig.store, 1, large("b"))]))
     assert rig.contents() == large("a") + large("b")
     assert len(rig.files()) == 2
     assert not rig.store.metadata.unwanted_files.made()
@@ -202,8 +202,8 @@ def test_an_unknown_result_of_the_list_is_found_out(
     with monkeypatch.context() as patched:
         patched.setattr(Metadata, "update_ledger", fails)
         with pytest.raises(Exception, match="Input/output error"):
-            rig.store.commit(request(1, [part]))
-    done = rig.store.commit(request(1, [part]))
+            rig.store.commits.commit(request(1, [part]))
+    done = rig.store.commits.commit(request(1, [part]))
     assert done.repeated == listed
     append(rig, b"after")
     assert rig.contents() == [b"before", *large("a"), b"after"]
@@ -218,7 +218,7 @@ def test_a_batch_for_several_ledgers_is_promoted_in_each(rig: LogRig) -> None:
         LedgerParts("log", [stage(rig.store, 1, large("a")), stage(rig.store, 1, [b"1"])]),
         LedgerParts("other", [stage(rig.store, 1, large("b"))]),
     ]
-    rig.store.commits.commit(CommitRuns("q", 1, 7, 1, runs))
+    rig.store.commits.commit_several(CommitRuns("q", 1, 7, 1, runs))
     assert (rig.contents(), rig.contents("other")) == ([*large("a"), b"1"], large("b"))
     assert all(s.close_ms for name in ("log", "other") for s in rig.store.ledger(name).snapshot.segments)
     assert not left(rig)
@@ -233,7 +233,7 @@ def test_a_part_that_its_writer_described_otherwise_is_refused(
 ) -> None:
     part = msgspec.structs.replace(stage(rig.store, 1, large("a")), **change)
     with pytest.raises(error):
-        rig.store.commit(request(1, [part]))
+        rig.store.commits.commit(request(1, [part]))
     assert rig.contents() == []
 
 
@@ -249,17 +249,17 @@ def test_every_flipped_byte_outside_of_the_stamps_is_found(rig: LogRig) -> None:
     for at in sorted((heads | block | {len(whole) - 1}) - stamped):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
         with pytest.raises((Corrupt, Refused)):
-            rig.store.commit(request(1, [part]))
+            rig.store.commits.commit(request(1, [part]))
     path.write_bytes(whole[:-1])
     with pytest.raises(Corrupt):
-        rig.store.commit(request(1, [part]))
+        rig.store.commits.commit(request(1, [part]))
     path.write_bytes(whole)
-    rig.store.commit(request(1, [part]))
+    rig.store.commits.commit(request(1, [part]))
     assert rig.contents() == rows
 
 
 def test_the_sidecar_of_a_promoted_segment_is_rebuilt(rig: LogRig) -> None:
-    rig.store.commit(request(1, [stage(rig.store, 1, large("a"))]))
+    rig.store.commits.commit(request(1, [stage(rig.store, 1, large("a"))]))
     segment = rig.store.ledger("log").snapshot.segments[0]
     rows = segment.index().rows().tolist()
     rig.store.close()
@@ -275,7 +275,7 @@ def test_promoted_segments_that_the_metadata_lost_are_repaired(rig: LogRig) -> N
     rig.store.metadata._file._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     older = (rig.path / "metadata.sqlite").read_bytes()
     parts = [stage(rig.store, 1, large("a")), stage(rig.store, 1, large("b"))]
-    rig.store.commit(request(1, parts))
+    rig.store.commits.commit(request(1, parts))
     rig.store.close()
     (rig.path / "metadata.sqlite").write_bytes(older)
     places = find(rig.path).places()
@@ -283,7 +283,7 @@ def test_promoted_segments_that_the_metadata_lost_are_repaired(rig: LogRig) -> N
     assert repair(rig.path, lambda: NOW, accept=True) == places
     rig.store = rig._open()
     assert rig.contents() == [b"before", *large("a"), *large("b")]
-    assert rig.store.commit(request(1, parts)).repeated
+    assert rig.store.commits.commit(request(1, parts)).repeated
     assert verify(rig) == 15
 
 
@@ -300,7 +300,7 @@ def test_committed_files_are_kept_if_their_list_is_lost(rig: LogRig) -> None:
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(writer, "link_segments", copying)
-        rig.store.commit(request(1, parts))
+        rig.store.commits.commit(request(1, parts))
     rig.store.close()
     (rig.path / "metadata.sqlite").write_bytes(older)
     assert [found.entries for found in repair(rig.path, lambda: NOW, accept=True)] == [7]
@@ -349,7 +349,7 @@ def committed_until(rig: LogRig, run: Any, last: int) -> bool:
             append(rig, b"open")
             for kind, name in STEPS:
                 setattr(kind, name, watched(getattr(kind, name)))
-            rig.store.commit(run)
+            rig.store.commits.commit(run)
         finally:
             os._exit(3)
     _, status = os.waitpid(child, 0)
@@ -380,7 +380,7 @@ def test_a_commit_killed_at_any_step_leaves_the_batch_or_nothing(rig: LogRig) ->
         # The same commit again, or the batch with other rows.
         if step % 2 and not committed:
             run, wanted = request(batch, [stage(rig.store, batch, large("c"))]), [*rows, *large("c")]
-        assert rig.store.commit(run).repeated == committed
+        assert rig.store.commits.commit(run).repeated == committed
         assert rig.contents() == wanted
         rows = wanted
         verify(rig)
@@ -391,5 +391,5 @@ def test_a_commit_killed_at_any_step_leaves_the_batch_or_nothing(rig: LogRig) ->
         rows.append(b"next")
     assert results == {False, True}
     assert step > 40
-    rig.store.commit(request(batch + 1, [stage(rig.store, batch + 1, [b"last"])]))
+    rig.store.commits.commit(request(batch + 1, [stage(rig.store, batch + 1, [b"last"])]))
     assert not left(rig)

@@ -104,6 +104,7 @@ TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
     st.none() | TEXT | st.binary(max_size=20), st.dictionaries(TEXT, TEXT, max_size=2),
 )  # fmt: skip
 @example(0, NONE, 400, 1, None, {})
+@pytest.mark.thorough
 def test_a_divided_message_is_assembled(
     size: int, kind: int, entry_max: int, chunk_max: int, key: str | bytes | None, properties: dict[str, str]
 ) -> None:
