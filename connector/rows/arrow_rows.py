@@ -29,6 +29,7 @@ from pyspark_ledger.ledger.message.columns import ColumnFit
 from pyspark_ledger.ledger.message.entry import ParsedEntry, arrow_rows, is_marker, require_known_format
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.positions.row_selection import RowSelection
+from pyspark_ledger.ledger.rows.batch_sizes import join_batches
 from pyspark_ledger.ledger.rows.metadata_columns import (
     METADATA,
     PROVENANCE,
@@ -41,11 +42,9 @@ if TYPE_CHECKING:
     from pyspark_ledger.connector.rows.message_rows import PulsarRows
 
 
-# Batches below the first size are joined up to the second size, because each batch costs Spark about a hundred
-# microseconds. Larger batches are split into slices of about the second size, which fit into the processor's cache when
-# Spark copies them.
-_JOIN_BELOW_BYTES = 256 * 1024
-_BATCH_BYTES = 1024 * 1024
+# Each batch costs Spark about a hundred microseconds. A batch of this size fits into the processor's cache when Spark
+# copies it.
+BATCH_BYTES = 1024 * 1024
 
 
 class ArrowRows:
@@ -64,7 +63,7 @@ class ArrowRows:
         self._fit = ColumnFit(shape.rows)
 
     def batches(self, entries: Iterable[tuple[Position, ParsedEntry]]) -> Iterator[pa.RecordBatch]:
-        return join_batches(self.each(entries), self._target)
+        return join_batches(self.each(entries), self._target, BATCH_BYTES)
 
     def of_topic(self, topic: Topic) -> ArrowRows:
         """Return a converter for another ledger of the read, with the same cache of column conversions."""
@@ -139,41 +138,6 @@ class ArrowRows:
             row = pa.record_batch({"": pa.nulls(1)})
             columns += self._metadata_columns(position, entry, row, 0)
         return pa.RecordBatch.from_arrays(columns, schema=self._target)
-
-
-def join_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield the same rows in batches of a suitable size. Small batches are joined, large batches are sliced.
-
-    Only joined batches are copied.
-    """
-    small: list[pa.RecordBatch] = []
-    size = 0
-    for batch in batches:
-        nbytes = batch.nbytes
-        if nbytes < _JOIN_BELOW_BYTES:
-            small.append(batch)
-            size += nbytes
-            if size < _BATCH_BYTES:
-                continue
-        if small:
-            yield _concat(small, schema)
-            small, size = [], 0
-        if nbytes >= _JOIN_BELOW_BYTES:
-            yield from _slices(batch, nbytes)
-    if small:
-        yield _concat(small, schema)
-
-
-def _slices(batch: pa.RecordBatch, nbytes: int) -> Iterator[pa.RecordBatch]:
-    rows = -(-batch.num_rows // max(round(nbytes / _BATCH_BYTES), 1))
-    for row in range(0, batch.num_rows, rows):
-        yield batch.slice(row, rows)
-
-
-def _concat(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
-    if len(batches) == 1:
-        return batches[0]
-    return pa.Table.from_batches(batches, schema).combine_chunks().to_batches()[0]
 
 
 def entry_rows(topic: Topic, shape: RowShape) -> ArrowRows | PulsarRows:

@@ -28,6 +28,7 @@ from pyspark_ledger.ledger.api.rows import (
     require_positions,
     rows_table,
 )
+from pyspark_ledger.ledger.api.scan import Scan
 from pyspark_ledger.ledger.api.schemas import register_payload_schemas, registered_columns, require_columns_registered
 from pyspark_ledger.ledger.api.views import ledger_view
 from pyspark_ledger.ledger.client.kept_producer import Columns, Entry, KeptProducer, NothingAppended
@@ -49,6 +50,7 @@ from pyspark_ledger.ledger.proto.pulsar_messages_pb2 import MessageMetadata
 from pyspark_ledger.ledger.protocol.actions import AskEnd, CreateLedger, DescribeLedger, GetSchema, RegisterSchema
 from pyspark_ledger.ledger.protocol.cursors import OpenCursor
 from pyspark_ledger.ledger.protocol.reads import SPLIT_PARTS_MAX, SplitRequest
+from pyspark_ledger.ledger.times import Time
 
 if TYPE_CHECKING:
     from pyspark_ledger.ledger.client.client import Client
@@ -133,6 +135,25 @@ class Ledger(LedgerAdmin):
     def batches(self, start: Position = EARLIEST, end: Position | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the rows of `[start, end)` in the order of the log. Without `end`, read up to the present end."""
         yield from open_rows(self.client, self.name, start, end).batches()
+
+    def scan(
+        self,
+        columns: Iterable[str] | None = None,
+        start: Position = EARLIEST,
+        end: Position | None = None,
+        since: Time | None = None,
+        until: Time | None = None,
+    ) -> Scan:
+        """Return the rows of a range as lazy Arrow streams, for DuckDB, Polars, pandas and pyarrow.
+
+            tea = store.ledger("orders").scan(columns=["item", "price"], since="2026-11-22")
+            duckdb.sql("select sum(price) from tea where item = 'tea'")
+
+        `columns` may include the metadata columns that `read` names. The range is `[start, end)`, or the entries that
+        the broker stored in `[since, until)`. `position_at` explains the forms of a time. Raises Refused for wrong
+        arguments. The first use of the scan raises the errors of the ledger.
+        """
+        return Scan(self.client, self.name, columns, start, end, since, until)
 
     def tail(self, start: Position = EARLIEST, wait_ms: int | None = None) -> Iterator[pa.Table]:
         """Yield the existing rows from `start` on and then new rows, as tables of limited size.

@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 import msgspec
 
@@ -186,6 +186,10 @@ class ReadOnlyStore:
 
     def __repr__(self) -> str:
         return f"ReadOnlyStore({self.address!r})"
+
+    def __reduce__(self) -> NoReturn:
+        message = f"{self!r} cannot be pickled: call open_read_only() in the other process"
+        raise TypeError(message)
 
     def ask(self, request: Request[Reply], **_: object) -> Reply:
         """Return the reply to a request. Raises Refused for a request that would change the store."""

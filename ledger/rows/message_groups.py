@@ -156,12 +156,16 @@ class MessageGroups:
             return [Message(-1, None, None, {}, *times, "", metadata.sequence_id, None, False, None, None, None)]
 
 
-def message_rows(topic: Topic, entries: Iterable[Entry]) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of entries as record batches with the schema `MESSAGES`."""
+def message_rows(topic: Topic, entries: Iterable[Entry], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield the messages of entries as record batches. `schema` has columns of `MESSAGES`, in any order."""
+    metadata = [name for name in schema.names if name not in RAW.names]
 
     def convert(group: MessageGroup) -> pa.RecordBatch:
-        columns = columns_of_batches(topic, group.positions, group.columns)
-        return pa.RecordBatch.from_arrays([group.columns.values, *columns], schema=MESSAGES)
+        columns = dict(
+            zip(metadata, columns_of_batches(topic, group.positions, group.columns, metadata), strict=True),
+            value=group.columns.values,
+        )
+        return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
     return MessageGroups(topic.text, convert).batches(entries)
 

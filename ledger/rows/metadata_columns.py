@@ -150,7 +150,7 @@ def columns_of_batches(
     topic: Topic,
     positions: Sequence[Position],
     messages: MessageColumns,
-    names: Sequence[str] = METADATA.names,
+    names: Sequence[str],
     more: Columns | None = None,
 ) -> list[pa.Array]:
     """Return the metadata columns `names`. The entry of message `i` is at `positions[messages.owner[i]]`."""

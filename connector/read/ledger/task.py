@@ -27,7 +27,7 @@ import pyarrow as pa
 from pyspark_ledger.connector.read.data_loss import DataLossRange, find_loss
 from pyspark_ledger.connector.read.ledger.direct import DirectReads
 from pyspark_ledger.connector.read.offsets import LedgerRange
-from pyspark_ledger.connector.rows.arrow_rows import ArrowRows, entry_rows, join_batches
+from pyspark_ledger.connector.rows.arrow_rows import BATCH_BYTES, ArrowRows, entry_rows
 from pyspark_ledger.connector.rows.dead_letters import DeadLetters
 from pyspark_ledger.connector.rows.shape import RowShape
 from pyspark_ledger.connector.schema import REDELIVERY_COUNT
@@ -38,6 +38,7 @@ from pyspark_ledger.ledger.errors import DataLoss, NotFound
 from pyspark_ledger.ledger.position import PositionRange
 from pyspark_ledger.ledger.positions.row_selection import RowSelection
 from pyspark_ledger.ledger.protocol.reads import AskLogStatuses, ReadProgress, ReadRequest
+from pyspark_ledger.ledger.rows.batch_sizes import join_batches
 from pyspark_ledger.ledger.rows.chunked_messages import WholeMessages
 from pyspark_ledger.ledger.rows.message_groups import Entry
 from pyspark_ledger.ledger.rows.metadata_columns import Topic
@@ -127,7 +128,8 @@ def read_rows(client: Client, task: LedgerTask) -> Iterator[pa.RecordBatch]:
 def rows_of(client: ReadClient, task: LedgerTask) -> Iterator[pa.RecordBatch]:
     """Return the rows of a task. With a rescue column in its shape, also the entries that cannot be decoded."""
     shape = task.source.shape
-    rows = join_batches((_messages if shape.raw else _rows)(client, task, RowSelection(task.skip)), shape.schema)
+    parts = (_messages if shape.raw else _rows)(client, task, RowSelection(task.skip))
+    rows = join_batches(parts, shape.schema, BATCH_BYTES)
     if task.redelivered < 0:
         return rows
     schema = pa.schema([*shape.schema, REDELIVERY_COUNT])

@@ -9,7 +9,7 @@ from datetime import date
 import pyarrow as pa
 import pytest
 
-from pyspark_ledger.connector.rows.arrow_rows import ArrowRows, join_batches
+from pyspark_ledger.connector.rows.arrow_rows import ArrowRows
 from pyspark_ledger.connector.rows.shape import RowOptions, RowShape, row_shape
 from pyspark_ledger.ledger.errors import Corrupt, Refused
 from pyspark_ledger.ledger.message.arrow_payload import arrow_metadata, encode_rows
@@ -56,33 +56,11 @@ def test_an_impossible_cast_names_column_and_both_types() -> None:
         rows(parsed(pa.record_batch({"id": pa.array(["seven"])})))
 
 
-def test_large_batches_are_cut_into_equal_views() -> None:
-    rows, body = 4099, bytes(1016)
-    batch = pa.record_batch({"id": pa.array(range(rows)), "body": pa.array([body] * rows)})
-    one = pa.record_batch({"id": pa.array([rows]), "body": pa.array([bytes(3 * 1024 * 1024)])})
-    found = list(join_batches([batch, one], batch.schema))
-    assert [piece.num_rows for piece in found] == [1025, 1025, 1025, 1024, 1]
-    assert pa.Table.from_batches(found).column("id").to_pylist() == [*range(rows), rows]
-    assert {piece.column("body").buffers()[2].address for piece in found[:4]} == {
-        batch.column("body").buffers()[2].address
-    }
-
-
 def test_small_batches_are_joined_in_order() -> None:
     entries = [parsed(pa.record_batch({"id": pa.array([n]), "name": pa.array([str(n)])})) for n in range(500)]
     found = rows(*entries)
     assert len(found) == 1
     assert found[0].column("id").to_pylist() == list(range(500))
-
-
-def test_joining_keeps_order_around_large_batches() -> None:
-    def batch(first: int, count: int) -> pa.RecordBatch:
-        return pa.record_batch({"n": pa.array(range(first, first + count), pa.int64())})
-
-    parts = [batch(0, 10), batch(10, 100_000), batch(100_010, 5), batch(100_015, 5), batch(100_020, 90_000)]
-    found = list(join_batches(parts, parts[0].schema))
-    assert [b.num_rows for b in found] == [10, 100_000, 10, 90_000]
-    assert pa.Table.from_batches(found).column("n").to_pylist() == list(range(190_020))
 
 
 def test_metadata_counts_rows_over_all_batches_of_an_entry() -> None:
