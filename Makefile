@@ -134,11 +134,12 @@ test-sparks: setup
 test-delivery: setup
 	$(BIN)/python -m pytest tests/stories/test_delivery.py $(T)
 
-# test-connect: an end-to-end test over Spark Connect, whose packages are installed into build/connect, not into .venv
+# test-connect: a test over Spark Connect, and one with pandas; their packages are installed into build/connect, not .venv
 .PHONY: test-connect
 test-connect: setup
 	@tools/setup_connect.sh build/connect
-	PYTHONPATH=$(CURDIR)/build/connect $(BIN)/python -m pytest tests/stories/test_spark_connect.py $(T)
+	PYTHONPATH=$(CURDIR)/build/connect $(BIN)/python -m pytest tests/stories/test_spark_connect.py \
+		tests/ledger/api/test_scan.py::test_pandas_takes_a_scan_in_one_line $(T)
 
 # bench: run the benchmark NAME=…, or all; ends with lines `ratio <name> <value>`
 .PHONY: bench

@@ -78,6 +78,12 @@ SAYS = {
         r"rows of the batches: \[100, 100\]",
         r"joined: \['one', 'two'\]",
     ],
+    "docs/with-duckdb.md": [
+        r"by item: \[\('salt', 1750\.0\), \('tea', 2250\.0\)\]",
+        r"dearest: \[\('salt', 3\.5\), \('tea', 4\.5\)\]",
+        r"some: \[\(1000, 4\.5\)\]",
+        r"without a broker: \[\(1000,\)\]",
+    ],
     "docs/tiered-storage.md": [
         r"done - 1 segment in object storage, 1 here as well",
         r"\[\d+\] has no local data any more",

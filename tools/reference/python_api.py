@@ -26,6 +26,7 @@ from pyspark_ledger.connector.session.metrics import LedgerProgress
 from pyspark_ledger.ledger import position, version
 from pyspark_ledger.ledger.api.ledger_admin import LedgerAdmin
 from pyspark_ledger.ledger.api.partitioned_ledger import PartitionedLedger
+from pyspark_ledger.ledger.api.scan import Scan
 from pyspark_ledger.ledger.client.message_producer import MessageProducer
 from pyspark_ledger.ledger.client.partitioned_producer import PartitionedProducer
 from pyspark_ledger.ledger.errors import LedgerError
@@ -51,6 +52,7 @@ CLASSES: tuple[type, ...] = (
     pyspark_ledger.LedgerStore,
     pyspark_ledger.Ledger,
     PartitionedLedger,
+    Scan,
     pyspark_ledger.Cursor,
     MessageProducer,
     PartitionedProducer,

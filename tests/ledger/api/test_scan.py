@@ -90,6 +90,12 @@ def test_pyarrow_takes_a_scan_as_reader_table_and_dataset(orders: Ledger, tmp_pa
     assert pa.RecordBatchReader.from_stream(scan, narrow).read_all().schema == narrow
 
 
+def test_pandas_takes_a_scan_in_one_line(orders: Ledger) -> None:
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed: make test-connect")
+    for frame in (pandas.DataFrame.from_arrow(orders.scan()), orders.scan().table().to_pandas()):
+        assert (frame.shape, frame["id"].sum()) == ((ROWS, 3), sum(range(ROWS)))
+
+
 def watch_columns(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """The names of the columns that Arrow decodes from now on."""
     names: set[str] = set()
