@@ -22,8 +22,8 @@ test test-% demo notebooks smoke smoke-%: export SPARK_DAEMON_JAVA_OPTS := $(SHO
 test test-% demo notebooks smoke smoke-%: export SPARK_SUBMIT_OPTS := $(SHORT_JVM) \
 	"-Dspark.executor.extraJavaOptions=$(SHORT_JVM)"
 # mypy checks the installed package. Its folders are links to the top-level folders. ruff follows no links, so it gets these folders.
-TYPED := pyspark_ledger
-FORMATTED := ledger connector offload pyspark_ledger benchmarks streaming_examples deploy tests tools
+TYPED := pyspark_ledger pytest_pyspark_ledger.py
+FORMATTED := ledger connector offload pyspark_ledger pytest_pyspark_ledger.py benchmarks streaming_examples deploy tests tools
 
 # help: this list
 .PHONY: help

@@ -52,7 +52,8 @@ KEPT_PROTOCOLS = {
 def sources() -> list[Path]:
     """Every source file of ours, generated ones left out."""
     found = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
-    found.append(ROOT / "pyspark_ledger" / "__init__.py")  # the folders in it are links to those above
+    # The folders in pyspark_ledger are links to those above.
+    found += [ROOT / "pyspark_ledger" / "__init__.py", ROOT / "pytest_pyspark_ledger.py"]
     return sorted(path for path in found if not path.name.endswith("_pb2.py"))
 
 

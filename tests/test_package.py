@@ -93,7 +93,9 @@ def test_wheel_and_sdist_have_each_file_once_and_only_the_package(built: Path) -
     (wheel,), (sdist,) = built.glob("*.whl"), built.glob("*.tar.gz")
     assert files_of(wheel) == files_of(sdist) == tree()
     beside = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()} - {"pyspark_ledger"}
-    assert [name for name in beside if not name.endswith(".dist-info")] == []
+    assert [name for name in beside if not name.endswith(".dist-info")] == ["pytest_pyspark_ledger.py"]
+    with tarfile.open(sdist) as opened:
+        assert "pytest_pyspark_ledger.py" in {name.partition("/")[2] for name in opened.getnames()}
 
 
 def test_spark_finds_the_source_in_a_checkout(tmp_path: Path) -> None:

@@ -11,7 +11,9 @@ Rules
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import site
 from collections.abc import Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
@@ -28,6 +30,7 @@ _SPARK_NAMES = frozenset(
         "PYTHON_UNIX_DOMAIN_ENABLED",
     }
 )
+_PACKAGES = ("pyspark_ledger", "boto3", "pyarrow", "msgspec", "numpy", "google_crc32c", "google.protobuf")
 _PATH_NAMES = (
     "AWS_CA_BUNDLE",
     "AWS_CONFIG_FILE",
@@ -60,6 +63,21 @@ def broker_environment(environ: Mapping[str, str], packages: Iterable[str]) -> d
     kept = {name: value for name, value in environ.items() if not _is_spark(name)}
     paths = {name: _absolute(name, kept[name]) for name in _PATH_NAMES if kept.get(name)}
     return {**kept, **paths, "PYTHONPATH": os.pathsep.join(packages), "PYTHONSAFEPATH": "1"}
+
+
+def package_paths() -> list[str]:
+    """Return the directories of the broker's packages, without those that the interpreter searches by default."""
+    defaults = {os.path.realpath(path) for path in site.getsitepackages()}
+    directories: dict[str, None] = {}
+    for name in _PACKAGES:
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.origin is None:
+            continue
+        depth = name.count(".") + (spec.submodule_search_locations is not None)
+        root = str(Path(spec.origin).absolute().parents[depth])
+        if os.path.realpath(root) not in defaults:
+            directories[root] = None
+    return list(directories)
 
 
 def _is_spark(name: str) -> bool:

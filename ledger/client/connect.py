@@ -23,9 +23,7 @@ Rules
 from __future__ import annotations
 
 import fcntl
-import importlib.util
 import os
-import site
 import stat
 import subprocess
 import sys
@@ -34,7 +32,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pyspark_ledger.ledger import disk
-from pyspark_ledger.ledger.client.broker_environment import bounded_allocator, broker_environment
+from pyspark_ledger.ledger.client.broker_environment import bounded_allocator, broker_environment, package_paths
 from pyspark_ledger.ledger.client.client import Client
 from pyspark_ledger.ledger.client.credentials import Credentials
 from pyspark_ledger.ledger.clock import monotonic_ms, pause
@@ -56,7 +54,6 @@ _BUCKET_MS = 600_000  # the broker tests a new bucket, or finds out whether anot
 _PATH_BYTES_MAX = 448
 _PATH_HINT = "Correct the path, or choose a directory that you own"
 _START_HINT = "Start a broker with `ledger serve`, or connect on the driver first"
-_PACKAGES = ("pyspark_ledger", "boto3", "pyarrow", "msgspec", "numpy", "google_crc32c", "google.protobuf")
 
 
 def connect_store(
@@ -365,7 +362,7 @@ def _spawn(store: Path, log: Path, arguments: Sequence[str]) -> subprocess.Popen
 
 
 def _supervisor(store: Path, log: Path, arguments: Sequence[str], lock: int) -> subprocess.Popen[bytes]:
-    environment = broker_environment(os.environ, _package_paths())
+    environment = broker_environment(os.environ, package_paths())
     if not {"--address", "--config"}.isdisjoint(arguments):  # other processes reach such a broker over TCP
         environment |= bounded_allocator(environment)
     command = [
@@ -401,21 +398,6 @@ def _spawning(store: Path) -> Iterator[None]:
         yield
     finally:
         os.close(fd)
-
-
-def _package_paths() -> list[str]:
-    """Return the directories of the broker's packages, without those that the interpreter searches by default."""
-    defaults = {os.path.realpath(path) for path in site.getsitepackages()}
-    directories: dict[str, None] = {}
-    for name in _PACKAGES:
-        spec = importlib.util.find_spec(name)
-        if spec is None or spec.origin is None:
-            continue
-        depth = name.count(".") + (spec.submodule_search_locations is not None)
-        root = str(Path(spec.origin).absolute().parents[depth])
-        if os.path.realpath(root) not in defaults:
-            directories[root] = None
-    return list(directories)
 
 
 def _start_error(store: Path, log: Path, offset: int, status: int, before: set[str] | None) -> LedgerError:

@@ -104,6 +104,7 @@ SAYS = {
         r"caught up: True\nthe chart has ended",
     ],
     "docs/sizing.md": [r"\d+ bytes a row, in \d+ entries", r"\d+ GB for 7 days"],
+    "docs/testing.md": [],
     "docs/retention.md": [r"2 rows in \d+ bytes", r"2 rows to read"],
 }
 # The page whose reader has LEDGER_STORE set; to the others it is `./ledger-store`.
@@ -261,6 +262,17 @@ def test_a_tab_of_the_quickstart_runs(tab: str, tmp_path: Path) -> None:
         assert ran.returncode == 0, ran.stderr[-3000:]
     for line in TABS_SAY[tab]:
         assert re.search(line, ran.stdout), ran.stdout
+
+
+@pytest.mark.docs
+@pytest.mark.spark
+@pytest.mark.timeout(PAGE_SECONDS + 30)
+def test_the_tests_of_a_page_pass(tmp_path: Path) -> None:
+    (tmp_path / "test_orders.py").write_text("\n".join(code(ROOT / "docs/testing.md")), encoding="utf-8")
+    (tmp_path / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "test_orders.py"]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PAGE_SECONDS, check=False)
+    assert " 3 passed" in ran.stdout, ran.stdout
 
 
 @pytest.mark.slow

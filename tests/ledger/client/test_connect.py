@@ -237,7 +237,7 @@ def test_a_broker_that_cannot_run_is_given_up_and_its_starter_told_why(
     broken = tmp_path / "broken"
     broken.mkdir()
     (broken / "msgspec.py").write_text("raise ImportError('msgspec was built for another machine')\n")
-    monkeypatch.setattr(connect, "_package_paths", lambda: [str(broken), str(Path(__file__).resolve().parents[3])])
+    monkeypatch.setattr(connect, "package_paths", lambda: [str(broken), str(Path(__file__).resolve().parents[3])])
     with pytest.raises(Refused, match=r"status 3: .* and never answered a call: ImportError: msgspec was built for"):
         connect_store(rig.store, create=True)
     assert not rig.store.exists(), "a start that fails leaves nothing behind"
