@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from pyspark_ledger.connector.cast_hint import cast_hint, fields_hint, ordered_like
-from pyspark_ledger.ledger.api.schemas import require_columns_registered
+from pyspark_ledger.ledger.client.schemas import require_columns_registered
 from pyspark_ledger.ledger.errors import Outdated, Refused, Unsupported
 from pyspark_ledger.ledger.message.columns import (
     common_type,

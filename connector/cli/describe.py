@@ -28,7 +28,7 @@ from pyspark_ledger.connector.cli.ledgers import (
     show,
 )
 from pyspark_ledger.connector.cli.wording import counted, next_words, time_words
-from pyspark_ledger.ledger.api.schemas import registered_columns
+from pyspark_ledger.ledger.client.schemas import registered_columns
 from pyspark_ledger.ledger.hidden_characters import visible
 from pyspark_ledger.ledger.names import canonical_name
 from pyspark_ledger.ledger.protocol.actions import DescribeLedger, LedgerDescription, SegmentDescription

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from pyspark_ledger.connector.rows.message_values import column_texts, payload_text, place, rescue_column
+from pyspark_ledger.connector.rows.message_values import column_texts, payload_text, rescue_column
 from pyspark_ledger.connector.rows.shape import RowShape
 from pyspark_ledger.ledger.errors import Corrupt, LedgerError, Outdated, Refused
 from pyspark_ledger.ledger.message.arrow_payload import decode_rows
@@ -30,6 +30,7 @@ from pyspark_ledger.ledger.message.entry import ParsedEntry, arrow_rows, is_mark
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.positions.row_selection import RowSelection
 from pyspark_ledger.ledger.rows.batch_sizes import join_batches
+from pyspark_ledger.ledger.rows.message_groups import place
 from pyspark_ledger.ledger.rows.metadata_columns import (
     METADATA,
     PROVENANCE,

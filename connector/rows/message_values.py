@@ -31,14 +31,10 @@ from pyspark_ledger.ledger.message.columns import ColumnFit
 from pyspark_ledger.ledger.message.schema.decoder import PayloadDecoder
 from pyspark_ledger.ledger.message.schema.documents import parse_schemas
 from pyspark_ledger.ledger.position import Position
+from pyspark_ledger.ledger.rows.message_groups import place
 from pyspark_ledger.ledger.rows.metadata_columns import Topic
 
 _PAYLOAD_BYTES_MAX = 16 * 1024 * 1024
-
-
-def place(position: Position, batch_index: int) -> str:
-    """Return a row's position as text. A negative `batch_index`, of a message that was not batched, is left out."""
-    return f"{position}:{batch_index}" if batch_index >= 0 else str(position)
 
 
 def undecodable(where: str, reason: str) -> Corrupt:

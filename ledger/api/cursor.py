@@ -22,9 +22,9 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_ledger.ledger.api.ledger_admin import LedgerAdmin
-from pyspark_ledger.ledger.api.rows import OpenedRows, require_positions, rows_as_table
-from pyspark_ledger.ledger.api.schemas import registered_columns
 from pyspark_ledger.ledger.api.views import cursor_view
+from pyspark_ledger.ledger.client.schemas import registered_columns
+from pyspark_ledger.ledger.consumer.opened_rows import OpenedRows, require_positions, rows_as_table
 from pyspark_ledger.ledger.display.ledger_picture import cursor_html, cursor_text
 from pyspark_ledger.ledger.position import EARLIEST, Position, PositionRange
 from pyspark_ledger.ledger.positions.acknowledge_request import acknowledge_batch

@@ -6,6 +6,7 @@ of one reader. A *chunk* is a part of a message that is too large for one entry.
 Rules
 - The first append of rows registers their columns. Rows of later appends must have these columns. A column in which all
   rows were null gets the type of its first value.
+- A ledger with a type takes objects of its class, and yields them (`ledger.rows.row_type`).
 - If the first append is a message (bytes), the ledger accepts only messages.
 - An append returns when it is durable.
 - `repr` and a notebook's display show the present state, which they request from the broker.
@@ -15,24 +16,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, overload
 
 import pyarrow as pa
 
 from pyspark_ledger.ledger.api.cursor import Cursor
 from pyspark_ledger.ledger.api.ledger_admin import LedgerAdmin
-from pyspark_ledger.ledger.api.rows import (
-    entry_pieces,
-    listed_rows,
-    open_rows,
-    require_positions,
-    rows_table,
-)
+from pyspark_ledger.ledger.api.rows import entry_pieces, listed_rows, rows_table
 from pyspark_ledger.ledger.api.scan import Scan
-from pyspark_ledger.ledger.api.schemas import register_payload_schemas, registered_columns, require_columns_registered
 from pyspark_ledger.ledger.api.views import ledger_view
 from pyspark_ledger.ledger.client.kept_producer import Columns, Entry, KeptProducer, NothingAppended
+from pyspark_ledger.ledger.client.schemas import (
+    register_payload_schemas,
+    registered_columns,
+    require_columns_registered,
+)
 from pyspark_ledger.ledger.clock import monotonic_ms, new_id, system_clock_ms
+from pyspark_ledger.ledger.consumer.opened_rows import open_rows, require_positions
 from pyspark_ledger.ledger.display.ledger_picture import ledger_html, ledger_text
 from pyspark_ledger.ledger.errors import NotFound, Refused
 from pyspark_ledger.ledger.message.arrow_payload import arrow_metadata
@@ -50,6 +50,7 @@ from pyspark_ledger.ledger.proto.pulsar_messages_pb2 import MessageMetadata
 from pyspark_ledger.ledger.protocol.actions import AskEnd, CreateLedger, DescribeLedger, GetSchema, RegisterSchema
 from pyspark_ledger.ledger.protocol.cursors import OpenCursor
 from pyspark_ledger.ledger.protocol.reads import SPLIT_PARTS_MAX, SplitRequest
+from pyspark_ledger.ledger.rows.row_type import Row, RowType
 from pyspark_ledger.ledger.times import Time
 
 if TYPE_CHECKING:
@@ -57,18 +58,19 @@ if TYPE_CHECKING:
     from pyspark_ledger.ledger.client.message_producer import MessageProducer
     from pyspark_ledger.ledger.protocol.actions import LedgerDescription, LedgerEnd
 
-Rows: TypeAlias = "pa.Table | pa.RecordBatch | list[Mapping[str, object]]"
+Rows: TypeAlias = "pa.Table | pa.RecordBatch | list[Any]"
 
 _TAIL_MS = 10_000  # the maximum waiting time of one call
 _TABLE_BYTES = 32 * 1024 * 1024  # the size of the entries of one table, as stored
 
 
-class Ledger(LedgerAdmin):
-    """Managed ledger of a store."""
+class Ledger(LedgerAdmin, Generic[Row]):
+    """Managed ledger of a store. `Ledger[Order]` takes and yields objects of the class `Order`."""
 
-    def __init__(self, client: Client, name: str) -> None:
+    def __init__(self, client: Client, name: str, row_type: RowType[Row] | None = None) -> None:
         self.client = client
         self.name = name
+        self.row_type = row_type
 
     def __repr__(self) -> str:
         return ledger_text(type(self).__name__, ledger_view(self.client, self.name))
@@ -77,22 +79,21 @@ class Ledger(LedgerAdmin):
         """Return the picture of the ledger for a notebook."""
         return ledger_html(ledger_view(self.client, self.name))
 
-    def append(self, rows: pa.Table | pa.RecordBatch | Iterable[Mapping[str, object]] | bytes) -> Position:
-        """Append rows, or one message as bytes. Return the position after them, when they are durable."""
-        if not isinstance(rows, (bytes, pa.Table, pa.RecordBatch)):
-            rows = listed_rows(rows)
-        while True:
-            idle = self.client.kept.take(self.name)
-            kept = idle or KeptProducer(self.client, self.name)
-            try:
-                entries = self._entries(kept, rows)
-                return kept.append(entries) if entries else self.end().end
-            except (NothingAppended, NotFound) as error:
-                if idle is None and isinstance(error, NotFound):
-                    raise
-                kept.end()  # the ledger may be deleted; the next pass of the loop creates a producer
-            finally:
-                self.client.kept.give(kept)
+    @overload
+    def append(
+        self: Ledger[dict[str, Any]], rows: pa.Table | pa.RecordBatch | Iterable[Mapping[str, object]] | bytes
+    ) -> Position: ...
+
+    @overload
+    def append(self, rows: Row | Iterable[Row]) -> Position: ...
+
+    def append(self, rows: Any) -> Position:
+        """Append rows, or one message as bytes. Return the position after them, when they are durable.
+
+        Rows are mappings, or a `pyarrow.Table` or `RecordBatch`. A ledger with a type takes one object of its class, or
+        several, and nothing else. Raises Refused for a row that does not fit, and then appends nothing.
+        """
+        return self._append(self._listed(rows))
 
     def producer(
         self,
@@ -104,7 +105,7 @@ class Ledger(LedgerAdmin):
         batching_max_publish_delay_ms: int = 1,
         max_pending_bytes: int = 64 * 1024 * 1024,
         chunk_max_bytes: int | None = None,
-    ) -> MessageProducer:
+    ) -> MessageProducer[Row]:
         """Open a producer of messages, which sends them in batches, as a Pulsar client does. Close it, or use `with`.
 
         A message of more than `chunk_max_bytes` is sent in chunks. The default is the maximum size of an entry.
@@ -122,7 +123,16 @@ class Ledger(LedgerAdmin):
             compression=compression,
             max_pending_bytes=max_pending_bytes,
             chunk_max_bytes=chunk_max_bytes,
+            row_type=self.row_type,
         )
+
+    def rows(self, start: Position = EARLIEST, end: Position | None = None) -> Iterator[Row]:
+        """Yield the rows of `[start, end)` as objects of the ledger's type; as dictionaries without a type.
+
+        Without `end`, read up to the present end. The memory is that of one entry. Messages are decoded by the ledger's
+        payload schemas. Raises Refused for a row that does not fit: the error names its position and the field.
+        """
+        yield from open_rows(self.client, self.name, start, end).rows(self.row_type)
 
     def read(self, start: Position = EARLIEST, end: Position | None = None) -> pa.Table:
         """Return the rows of `[start, end)` as one table.
@@ -205,6 +215,20 @@ class Ledger(LedgerAdmin):
             self.client, self.name, parse_schemas(schemas, f"the argument for ledger {self.name}")
         )
 
+    def _append(self, rows: Rows | bytes) -> Position:
+        while True:
+            idle = self.client.kept.take(self.name)
+            kept = idle or KeptProducer(self.client, self.name)
+            try:
+                entries = self._entries(kept, rows)
+                return kept.append(entries) if entries else self.end().end
+            except (NothingAppended, NotFound) as error:
+                if idle is None and isinstance(error, NotFound):
+                    raise
+                kept.end()  # the ledger may be deleted; the next pass of the loop creates a producer
+            finally:
+                self.client.kept.give(kept)
+
     def _tables(self, range_: PositionRange) -> Iterator[pa.Table]:
         """Yield the rows of a range in several tables, so that a large backlog does not have to fit into memory."""
         parts = self.client.ask(SplitRequest(self.name, range_, _TABLE_BYTES, SPLIT_PARTS_MAX)).parts
@@ -248,6 +272,18 @@ class Ledger(LedgerAdmin):
         pieces = [piece for batch in batches for piece in entry_pieces(batch)]
         return [_entry(kept, piece, columns.version) for piece in pieces]
 
+    def _listed(self, rows: Any) -> Rows | bytes:
+        """Return the argument of `append`, with a list in place of an iterator. Raises Refused for wrong rows."""
+        if self.row_type is not None:
+            return self.row_type.listed(rows, self.name)
+        return rows if isinstance(rows, (bytes, pa.Table, pa.RecordBatch)) else listed_rows(rows)
+
+    def _table(self, rows: Rows, columns: pa.Schema | None) -> pa.Table:
+        """Return rows as a table. `columns` are the ledger's columns, if they are registered."""
+        if self.row_type is None or not isinstance(rows, list):
+            return rows_table(rows, columns)
+        return self.row_type.table(rows, columns, self.name)
+
     def _fitted(self, rows: pa.Table, columns: pa.Schema) -> list[pa.RecordBatch]:
         """Return the rows with exactly these columns. Raises Refused if a value would be lost."""
         fit, where = ColumnFit(columns), f"the data appended to {self.name}"
@@ -262,13 +298,13 @@ class Ledger(LedgerAdmin):
         """
         if kept.columns is not None:
             with suppress(Refused):
-                given = rows_table(rows, kept.columns.schema)
+                given = self._table(rows, kept.columns.schema)
                 require_columns(given.schema, kept.columns.schema, self.name)
                 if typed_columns(kept.columns.schema, given.schema).equals(kept.columns.schema):
                     return given, kept.columns
         if not registers:
             raise Refused(f"the rows do not have the columns that the producer of {self.name} keeps")
-        given = rows_table(rows, self.schema())
+        given = self._table(rows, self.schema())
         kept.columns = Columns(*self._registered(given))
         return given, kept.columns
 

@@ -13,7 +13,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
@@ -21,9 +21,9 @@ import pyarrow as pa
 
 from pyspark_ledger.ledger.api.cursor import Cursor
 from pyspark_ledger.ledger.api.ledger import Ledger, Rows
-from pyspark_ledger.ledger.api.rows import listed_rows, rows_as_table, rows_table
 from pyspark_ledger.ledger.client.kept_producer import Entry, NothingAppended
 from pyspark_ledger.ledger.clock import new_id
+from pyspark_ledger.ledger.consumer.opened_rows import rows_as_table
 from pyspark_ledger.ledger.errors import NotFound, Refused
 from pyspark_ledger.ledger.message.columns import ColumnFit
 from pyspark_ledger.ledger.names import partition_names, short_name
@@ -31,6 +31,7 @@ from pyspark_ledger.ledger.partition_routing import murmur3_32, require_hashing_
 from pyspark_ledger.ledger.position import EARLIEST, Position
 from pyspark_ledger.ledger.protocol.actions import ChangePartitions
 from pyspark_ledger.ledger.protocol.ledgers import AskPartitions
+from pyspark_ledger.ledger.rows.row_type import Row, RowType
 
 if TYPE_CHECKING:
     from pyspark_ledger.ledger.client.client import Client
@@ -38,24 +39,28 @@ if TYPE_CHECKING:
     from pyspark_ledger.ledger.protocol.actions import LedgerEnd
 
 
-class PartitionedLedger(Ledger):
+class PartitionedLedger(Ledger[Row]):
     """Ledger with partitions. Appends and whole reads work on all partitions.
+
+    An append goes to the next partition in rotation, and returns the position after its rows in that partition. While a
+    client appends continuously, it does not use newly added partitions. It uses them after it was idle for some
+    seconds.
 
     A position, a cursor or an end belongs to one partition, so the calls about them are refused.
     """
 
-    def __init__(self, client: Client, name: str) -> None:
-        super().__init__(client, name)
+    def __init__(self, client: Client, name: str, row_type: RowType[Row] | None = None) -> None:
+        super().__init__(client, name, row_type)
         self._turn = murmur3_32(f"ledger-api-{new_id()}")
-        self._parts: list[Ledger] = []
+        self._parts: list[Ledger[Row]] = []
 
-    def partitions(self) -> list[Ledger]:
+    def partitions(self) -> list[Ledger[Row]]:
         """Return the partitions that exist now. Raises NotFound if the partitioned ledger was deleted."""
         count = self.client.ask(AskPartitions(self.name)).partitions
         if not count:
             hint = "The ledger was deleted: create it again with `create_partitioned`"
             raise NotFound(f"there is no partitioned ledger {short_name(self.name)!r}", hint=hint)
-        return [Ledger(self.client, name) for name in partition_names(self.name, count)]
+        return [Ledger(self.client, name, self.row_type) for name in partition_names(self.name, count)]
 
     def increase_partitions(self, partitions: int) -> None:
         """Increase the number of partitions. Raises Refused for a lower number.
@@ -72,16 +77,8 @@ class PartitionedLedger(Ledger):
         sealed = [partition.seal(older_than_ms) for partition in self.partitions()]
         return any(sealed)
 
-    def append(self, rows: pa.Table | pa.RecordBatch | Iterable[Mapping[str, object]] | bytes) -> Position:
-        """Append rows, or one message, to the next partition in rotation.
-
-        Return the position after them in that partition.
-
-        While a client appends continuously, it does not use newly added partitions. It uses them after it was idle for
-        some seconds.
-        """
-        if not isinstance(rows, (bytes, pa.Table, pa.RecordBatch)):
-            rows = listed_rows(rows)
+    def _append(self, rows: Rows | bytes) -> Position:
+        """Append rows, or one message, to the next partition in rotation."""
         self._turn += 1
         position = self._append_kept(rows)
         if position is not None:
@@ -89,11 +86,11 @@ class PartitionedLedger(Ledger):
         self._parts = self.partitions()
         part = self._parts[self._turn % len(self._parts)]
         if isinstance(rows, bytes):
-            return part.append(rows)
-        given = rows_table(rows, self.schema())
+            return part._append(rows)  # noqa: SLF001 — a partition is a ledger
+        given = self._table(rows, self.schema())
         columns, _ = self._registered(given)
         # A first append registers the columns of a partition, which must be the columns of the whole ledger.
-        return part.append(pa.Table.from_batches(self._fitted(given, columns), columns))
+        return part._append(pa.Table.from_batches(self._fitted(given, columns), columns))  # noqa: SLF001 — see above
 
     def _append_kept(self, rows: Rows | bytes) -> Position | None:
         """Append with the idle producer that the client keeps for the next partition.
@@ -130,7 +127,7 @@ class PartitionedLedger(Ledger):
         batching_max_publish_delay_ms: int = 1,
         max_pending_bytes: int = 64 * 1024 * 1024,
         chunk_max_bytes: int | None = None,
-    ) -> PartitionedProducer:
+    ) -> PartitionedProducer[Row]:
         """Open a producer that sends messages to all partitions, by key or in rotation. Close it, or use `with`.
 
         `Ledger.producer` explains `chunk_max_bytes`.
@@ -155,6 +152,7 @@ class PartitionedLedger(Ledger):
                 max_pending_bytes=max(1, max_pending_bytes // len(parts)),
                 chunk_max_bytes=chunk_max_bytes,
                 partition=partition,
+                row_type=self.row_type,
             )
             for partition, part in enumerate(parts)
         ]
@@ -164,13 +162,18 @@ class PartitionedLedger(Ledger):
         """Return all rows as one table, one partition after the other."""
         return rows_as_table(self.batches(start, end), self.schema())
 
+    def rows(self, start: Position = EARLIEST, end: Position | None = None) -> Iterator[Row]:
+        """Yield all rows as objects of the ledger's type, one partition after the other. See `Ledger.rows`."""
+        self._require_all(start, end)
+        for part in self.partitions():
+            yield from part.rows()
+
     def batches(self, start: Position = EARLIEST, end: Position | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield all rows, one partition after the other.
+        """Yield all rows as batches, one partition after the other.
 
         All batches have the columns that are registered for the partitioned ledger.
         """
-        if start != EARLIEST or end is not None:
-            self._refuse("a range of positions")
+        self._require_all(start, end)
         columns = self.schema()
         fit = None if columns is None else ColumnFit(columns)
         for part in self.partitions():
@@ -188,6 +191,10 @@ class PartitionedLedger(Ledger):
     def end(self) -> LedgerEnd:
         """Raise Refused, because each partition has its own end."""
         self._refuse("an end")
+
+    def _require_all(self, start: Position, end: Position | None) -> None:
+        if start != EARLIEST or end is not None:
+            self._refuse("a range of positions")
 
     def _refuse(self, what: str) -> NoReturn:
         raise Refused(

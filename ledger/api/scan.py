@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
-from pyspark_ledger.ledger.api.rows import OpenedRows, require_positions
-from pyspark_ledger.ledger.api.schemas import registered_columns
+from pyspark_ledger.ledger.client.schemas import registered_columns
 from pyspark_ledger.ledger.clock import HOST_ZONE
+from pyspark_ledger.ledger.consumer.opened_rows import OpenedRows, require_positions
 from pyspark_ledger.ledger.errors import DataLoss, NotFound, Outdated, Refused
 from pyspark_ledger.ledger.names import nearest, short_name
 from pyspark_ledger.ledger.position import EARLIEST, Position

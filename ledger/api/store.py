@@ -26,18 +26,20 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from pyspark_ledger.ledger.api.ledger import Ledger
 from pyspark_ledger.ledger.api.ledger_admin import change_policy
 from pyspark_ledger.ledger.api.partitioned_ledger import PartitionedLedger
 from pyspark_ledger.ledger.api.views import store_view
+from pyspark_ledger.ledger.client.schemas import require_fits
 from pyspark_ledger.ledger.display.ledger_picture import store_html, store_text
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.location import location_text, store_location
 from pyspark_ledger.ledger.names import canonical_name, require_partitions
 from pyspark_ledger.ledger.protocol.actions import ChangeSetting, CreateLedger, DeleteLedger, ListLedgers
 from pyspark_ledger.ledger.protocol.ledgers import AskPartitions, ChangePolicy
+from pyspark_ledger.ledger.rows.row_type import Row, RowType
 
 if TYPE_CHECKING:
     from pyspark_ledger.ledger.client.client import Client
@@ -136,12 +138,25 @@ class LedgerStore:
         """
         offload_to(self.client, address, check=check, **options)
 
-    def ledger(self, name: str) -> Ledger:
-        """Return a ledger, or a `PartitionedLedger` if it has partitions. The first append creates a missing ledger."""
+    @overload
+    def ledger(self, name: str) -> Ledger: ...
+
+    @overload
+    def ledger(self, name: str, row_class: type[Row]) -> Ledger[Row]: ...
+
+    def ledger(self, name: str, row_class: type[Any] | None = None) -> Ledger[Any]:
+        """Return a ledger, or a `PartitionedLedger` if it has partitions. The first append creates a missing ledger.
+
+        With `row_class`, the ledger takes and yields objects of this class: a msgspec Struct, a dataclass, a TypedDict
+        or a pydantic model. Raises Refused if the class does not fit the registered columns. See docs/rows.md.
+        """
         name = canonical_name(name)
+        row_type = None if row_class is None else RowType(row_class)
+        if row_type is not None:
+            require_fits(self.client.ask, row_type, name)
         if self.client.ask(AskPartitions(name)).partitions:
-            return PartitionedLedger(self.client, name)
-        return Ledger(self.client, name)
+            return PartitionedLedger(self.client, name, row_type)
+        return Ledger(self.client, name, row_type)
 
     def create(self, name: str, *, deduplication: bool = False, durability: Literal["fsync", "os"] = "fsync") -> Ledger:
         """Create a ledger with options that an append cannot set. Raises AlreadyExists if the name is in use.

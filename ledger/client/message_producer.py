@@ -20,10 +20,10 @@ Invariants
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Self
+from typing import Any, Generic, Self
 
 import pyarrow as pa
 
@@ -46,10 +46,11 @@ from pyspark_ledger.ledger.message.outgoing.message import (
 )
 from pyspark_ledger.ledger.message.outgoing.open_batch import OpenBatch
 from pyspark_ledger.ledger.message.outgoing.sent_batch import MessageFuture, SentBatch
-from pyspark_ledger.ledger.message.schema.documents import is_payload_schema
+from pyspark_ledger.ledger.message.schema.documents import TopicSchemas, is_payload_schema, parse_schema_bytes
 from pyspark_ledger.ledger.position import EARLIEST, MessageId, Position
 from pyspark_ledger.ledger.protocol.actions import DescribeLedger, GetSchema
 from pyspark_ledger.ledger.protocol.ledgers import AskSequence
+from pyspark_ledger.ledger.rows.row_type import Row, RowType
 from pyspark_ledger.ledger.segment.format import entry_bytes_max
 
 _BLOCK_BYTES = "ledger.blockBytes"
@@ -67,16 +68,20 @@ def open_producer(
     compression: str,
     max_pending_bytes: int,
     chunk_max_bytes: int | None,
+    row_type: RowType[Row] | None,
     partition: int = -1,
-) -> MessageProducer:
+) -> MessageProducer[Row]:
     """Open a producer of messages for an existing ledger. Raises Refused if the ledger has rows with columns.
 
-    If the ledger has registered payload schemas, each message names the newest schema version.
+    If the ledger has registered payload schemas, each message names the newest schema version. With `row_type`, the
+    producer encodes objects by this version.
     """
     described = client.ask(DescribeLedger(ledger, lists=False))
     version = described.schema_version
-    if version >= 0 and not is_payload_schema(client.ask(GetSchema(ledger, version)).arrow_schema):
+    schema = client.ask(GetSchema(ledger, version)).arrow_schema if version >= 0 else b""
+    if version >= 0 and not is_payload_schema(schema):
         raise Refused(f"ledger {ledger} has rows with columns", hint="Send messages to another ledger")
+    encode = None if row_type is None else _encoder(row_type, version, schema, ledger)
     require_at_least("max_pending_bytes", max_pending_bytes, 1)
     if chunk_max_bytes is not None:
         require_at_least("chunk_max_bytes", chunk_max_bytes, 1)
@@ -95,10 +100,21 @@ def open_producer(
         chunk_bytes_max=chunk_max_bytes,
         known_sequence_id=-1 if known is None else known,
         partition=partition,
+        encode=encode,
     )
 
 
-class MessageProducer:
+def _encoder(row_type: RowType[Any], version: int, schema: bytes, ledger: str) -> Callable[[Any], bytes]:
+    from pyspark_ledger.ledger.rows.payload_encoder import payload_encoder
+    from pyspark_ledger.ledger.rows.payload_rows import no_payload_schema
+
+    if version < 0:
+        raise no_payload_schema(ledger, row_type)
+    schemas = TopicSchemas({version: parse_schema_bytes(schema, f"the schema of ledger {ledger!r}")})
+    return payload_encoder(row_type, schemas, ledger)
+
+
+class MessageProducer(Generic[Row]):
     """Producer of messages to one ledger. Any thread may send, except in a callback of a future."""
 
     def __init__(
@@ -112,8 +128,10 @@ class MessageProducer:
         known_sequence_id: int = -1,
         partition: int = -1,
         clock: Clock = system_clock_ms,
+        encode: Callable[[Any], bytes] | None = None,
     ) -> None:
         self._pipeline = pipeline
+        self._encode = encode
         self._envelope = envelope
         self._batching = batching
         self._entry_bytes_max = entry_bytes_max
@@ -164,7 +182,7 @@ class MessageProducer:
 
     def send(
         self,
-        value: bytes | None,
+        value: Row | bytes | None,
         *,
         key: str | bytes | None = None,
         properties: Mapping[str, str] | None = None,
@@ -173,6 +191,9 @@ class MessageProducer:
         sequence_id: int | None = None,
     ) -> Future[MessageId]:
         """Send a message. The future returns the message's id when the message is durable.
+
+        If the ledger has a type, `value` is an object of its class, or bytes. An object is encoded by the newest
+        payload schema of the time at which the producer was opened. Raises Refused for a value that does not fit.
 
         A value of None marks the key of the message as deleted.
 
@@ -185,6 +206,8 @@ class MessageProducer:
         """
         if this_process.pid != self._process:
             self._pipeline.require_own_process()
+        if self._encode is not None and value is not None and not isinstance(value, bytes):
+            value = self._encode(value)
         self._lock.acquire()  # `with` takes twice as long
         try:
             if (
@@ -288,7 +311,7 @@ class MessageProducer:
 
     def _send_any(
         self,
-        value: bytes | None,
+        value: Any,
         key: str | bytes | None,
         properties: Mapping[str, str] | None,
         event_time_ms: int,

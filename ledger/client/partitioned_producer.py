@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from itertools import pairwise
-from typing import Self
+from typing import Generic, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -36,13 +36,14 @@ from pyspark_ledger.ledger.partition_routing import (
     require_hashing_scheme,
 )
 from pyspark_ledger.ledger.position import MessageId
+from pyspark_ledger.ledger.rows.row_type import Row
 
 
-class PartitionedProducer:
+class PartitionedProducer(Generic[Row]):
     """Producer of messages to the partitions of one ledger. Any thread may send."""
 
     def __init__(
-        self, name: str, parts: Sequence[MessageProducer], batching: Batching, hashing_scheme: str = "murmur3_32"
+        self, name: str, parts: Sequence[MessageProducer[Row]], batching: Batching, hashing_scheme: str = "murmur3_32"
     ) -> None:
         require_hashing_scheme(hashing_scheme)
         self.name = name
@@ -65,7 +66,7 @@ class PartitionedProducer:
 
     def send(
         self,
-        value: bytes | None,
+        value: Row | bytes | None,
         *,
         key: str | bytes | None = None,
         properties: Mapping[str, str] | None = None,
@@ -119,7 +120,7 @@ class PartitionedProducer:
         _each([part.close for part in self._parts])
 
     def _send_numbered(
-        self, value: bytes | None, key: str | bytes | None, sequence_id: int, options: Mapping[str, object]
+        self, value: Row | bytes | None, key: str | bytes | None, sequence_id: int, options: Mapping[str, object]
     ) -> Future[MessageId]:
         require_sequence_id(sequence_id)
         place = operator.index(sequence_id) % len(self._parts)
@@ -136,7 +137,7 @@ class PartitionedProducer:
             self._last_given = sequence_id
             return sent
 
-    def _part_in_turn(self) -> MessageProducer:
+    def _part_in_turn(self) -> MessageProducer[Row]:
         part = self._parts[self._turn]
         if part.batches != self._batches:
             self._turn = (self._turn + 1) % len(self._parts)
@@ -145,7 +146,7 @@ class PartitionedProducer:
         return part
 
     def _send_rows(
-        self, part: MessageProducer | None, columns: Sequence[pa.Array | None], rows: npt.NDArray[np.int64]
+        self, part: MessageProducer[Row] | None, columns: Sequence[pa.Array | None], rows: npt.NDArray[np.int64]
     ) -> Future[MessageId]:
         wanted = pa.array(rows)
         values, keys, times = (None if column is None else pc.take(column, wanted) for column in columns)

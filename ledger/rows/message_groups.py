@@ -26,10 +26,13 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from pyspark_ledger.ledger.errors import LedgerError, Refused
+from pyspark_ledger.ledger.errors import Corrupt, LedgerError, Refused
+from pyspark_ledger.ledger.message.arrow_payload import schema_version_of
 from pyspark_ledger.ledger.message.batch_columns.columns import MessageColumns, columns_of, even_columns
 from pyspark_ledger.ledger.message.batch_decoder import Message, decode_messages
+from pyspark_ledger.ledger.message.byte_ranges import Integers
 from pyspark_ledger.ledger.message.entry import ParsedEntry, is_arrow, is_marker
+from pyspark_ledger.ledger.message.schema.decoder import NO_VERSION
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.rows.metadata_columns import METADATA, Topic, columns_of_batches, message_columns
 
@@ -38,6 +41,7 @@ MESSAGES = pa.schema([*RAW, *METADATA])
 _BATCH_BYTES = 4 * 1024 * 1024
 _BATCH_MESSAGES = 16 * 1024
 _GROUP_PARTS = 4  # parts (see `_parts`) that the scanner decompresses and converts together
+_INVALID_VERSION = 2**63 - 1
 _RUNS_MAX = 8  # a group that changes more often between batches and other entries is converted message by message
 
 Entry = tuple[Position, ParsedEntry]
@@ -59,6 +63,15 @@ class MessageGroup:
     @property
     def positions(self) -> list[Position]:
         return [position for position, _ in self.entries]
+
+    def schema_versions(self) -> Integers:
+        """Return the schema version of each message, -1 for none. A damaged version is a number that no schema has."""
+        stated = (_version_of(entry) for _, entry in self.entries)
+        return np.fromiter(stated, np.int64, len(self.entries))[self.columns.owner]
+
+    def key_bytes(self, rescued: dict[int, tuple[str, bytes]]) -> pa.Array:
+        """Return the messages' keys as bytes. Adds the row of an invalid key, with error and payload, to `rescued`."""
+        return pa.array([_key_of(message, row, rescued) for row, message in enumerate(self.messages)], pa.binary())
 
 
 class MessageGroups:
@@ -168,6 +181,27 @@ def message_rows(topic: Topic, entries: Iterable[Entry], schema: pa.Schema) -> I
         return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
     return MessageGroups(topic.text, convert).batches(entries)
+
+
+def place(position: Position, batch_index: int) -> str:
+    """Return a row's position as text. A negative `batch_index`, of a message that was not batched, is left out."""
+    return f"{position}:{batch_index}" if batch_index >= 0 else str(position)
+
+
+def _version_of(entry: ParsedEntry) -> int:
+    try:
+        version = schema_version_of(entry.metadata, "")
+    except Corrupt:
+        return _INVALID_VERSION
+    return NO_VERSION if version is None else version
+
+
+def _key_of(message: Message, row: int, rescued: dict[int, tuple[str, bytes]]) -> bytes | None:
+    try:
+        return message.key_bytes
+    except Corrupt as failure:
+        rescued[row] = failure.message, bytes(message.value or b"")
+        return None
 
 
 def _group_of(

@@ -38,7 +38,7 @@ from pyspark_ledger.connector.read.offsets import LedgerRange
 from pyspark_ledger.connector.read.planner import BatchPlanner
 from pyspark_ledger.connector.read.task_split import SizedRange, plan_tasks
 from pyspark_ledger.connector.rows.shape import RowOptions, RowShape, row_shape, shared_columns
-from pyspark_ledger.ledger.api.schemas import registered_rows
+from pyspark_ledger.ledger.client.schemas import registered_rows
 from pyspark_ledger.ledger.clock import monotonic_ms, pause
 from pyspark_ledger.ledger.errors import NotFound
 from pyspark_ledger.ledger.location import bucket_of, store_location

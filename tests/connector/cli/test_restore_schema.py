@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_ledger.ledger.api.schemas import registered_rows
 from pyspark_ledger.ledger.api.store import LedgerStore, connect
 from pyspark_ledger.ledger.client.connect import stop_broker
+from pyspark_ledger.ledger.client.schemas import registered_rows
 from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.errors import Corrupt, Refused
 from pyspark_ledger.ledger.names import canonical_name

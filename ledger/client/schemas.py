@@ -9,11 +9,11 @@ Rules
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.errors import NotFound, Refused
 from pyspark_ledger.ledger.message.columns import schema_from_bytes, unreadable_schema
 from pyspark_ledger.ledger.message.schema.documents import (
     TopicSchemas,
@@ -24,6 +24,7 @@ from pyspark_ledger.ledger.message.schema.documents import (
 from pyspark_ledger.ledger.message.schema.registration import readable_versions
 from pyspark_ledger.ledger.protocol.actions import GetSchema, RegisterSchema, SchemaVersion
 from pyspark_ledger.ledger.protocol.request import Ask
+from pyspark_ledger.ledger.rows.row_type import RowType
 
 if TYPE_CHECKING:
     from pyspark_ledger.ledger.client.client import Client
@@ -53,6 +54,20 @@ def registered_rows(ask: Ask, ledger: str) -> tuple[pa.Schema | None, TopicSchem
         raise unreadable_schema(ledger, "it is no payload schema, or the ledger has columns")
     where = f"the schema of ledger {ledger!r}"
     return None, TopicSchemas({version: parse_schema_bytes(body, where) for version, body in enumerate(bodies)})
+
+
+def require_fits(ask: Ask, row_type: RowType[Any], ledger: str) -> None:
+    """Raise Refused if a type does not fit the columns of a ledger, or of its payloads, that are registered."""
+    try:
+        columns, schemas = registered_rows(ask, ledger)
+    except NotFound:  # the first append creates the ledger
+        return
+    if schemas is not None:
+        from pyspark_ledger.ledger.message.schema.decoder import PayloadDecoder
+
+        columns = PayloadDecoder(schemas, where=f"the schema of ledger {ledger!r}").schema
+    if columns is not None:
+        row_type.require_fits(columns, ledger)
 
 
 def require_columns_registered(found: SchemaVersion, ledger: str) -> None:

@@ -1,0 +1,85 @@
+"""Batch of a loop: some rows of one ledger, and the position after them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.position import Position
+
+MAX_BYTES = 32 * 1024 * 1024
+_INT64_MAX = 2**63 - 1
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Rows of one ledger that follow each other, at least one.
+
+    `ledger` is the short name of the ledger or partition. `table` has the rows, with the columns that the ledger had
+    when they were read. `position` is after the rows: store it after your work, and pass it to `follow(start=…)`.
+
+        for batch in orders.follow(start=saved):
+            work(batch.table); save(batch.position)
+    """
+
+    ledger: str
+    start: Position
+    position: Position
+    table: pa.Table
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.ledger}: {self.num_rows} rows of [{self.start}, {self.position})>"
+
+    @property
+    def num_rows(self) -> int:
+        """The number of rows, at least 1."""
+        return int(self.table.num_rows)
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Yield the rows as dictionaries, in the order of the log."""
+        for part in self.table.to_batches():
+            yield from part.to_pylist()
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """Limits of the batches of a loop, and the seconds without a row after which the loop ends; None: it never ends.
+
+    A batch has at most `max_rows` rows and `max_bytes` bytes, as stored. A batch ends between entries. Exception: a
+    larger entry is a batch of its own. Raises Refused for a value that is no limit.
+    """
+
+    max_rows: int | None
+    max_bytes: int
+    wait: float | None
+
+    def __post_init__(self) -> None:
+        if self.max_rows is not None:
+            _require_count("max_rows", self.max_rows, "None, for no limit, or ")
+        _require_count("max_bytes", self.max_bytes, "")
+        wait: Any = self.wait
+        if wait is None:
+            return
+        if isinstance(wait, bool) or not isinstance(wait, (int, float)) or not math.isfinite(wait) or wait < 0:
+            raise Refused(
+                f"wait is {wait!r}, expected None or a number of seconds, at least 0",
+                hint="None waits for ever, and 0 ends the loop at the end of the ledger",
+            )
+
+    @property
+    def wait_ms(self) -> int | None:
+        """Milliseconds without a row after which the loop ends; None: it never ends."""
+        return None if self.wait is None else math.ceil(self.wait * 1000)
+
+
+def _require_count(name: str, value: Any, also: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _INT64_MAX:
+        raise Refused(
+            f"{name} is {value!r}, expected {also}a whole number of at least 1",
+            hint="A batch has at least one entry, however low the limit is",
+        )
