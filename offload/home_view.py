@@ -40,8 +40,9 @@ from pyspark_ledger.ledger.segment.reader import SegmentBlock
 from pyspark_ledger.ledger.tiering.direct_segment import DirectSegment
 from pyspark_ledger.ledger.tiering.offloaded_segment import OffloadedSegment
 from pyspark_ledger.ledger.tiering.offloader import OffloadedReader
-from pyspark_ledger.ledger.wal.bucket import log_key
+from pyspark_ledger.ledger.wal.bucket import MANIFEST, log_key
 from pyspark_ledger.ledger.wal.requests import READER_LIMITS
+from pyspark_ledger.offload.bucket.topics_view import TopicsView
 from pyspark_ledger.offload.offloader import ObjectStoreOffloader, reader_of
 from pyspark_ledger.offload.reader import entry_index_bytes
 from pyspark_ledger.offload.stored_blocks import StoredBlock
@@ -131,14 +132,33 @@ class HomeView(ReadOnlyStore):
 def open_read_only(store: str | os.PathLike[str] | None = None) -> LedgerStore:
     """Open a store for reading: a directory of this host, or a bucket. The call starts no broker and changes nothing.
 
-    The view of a store in a bucket has the rows of the time of the call. Open the store again to read later rows.
+    A directory or a bucket without a store may have topics that Pulsar or `ledger offload` wrote. Then their rows can
+    be read. The view of a bucket has the rows of the time of the call. Open it again to read later rows.
     """
     location = store_location(store)
     if is_address(location):
         raise Refused(f"{location!r} is a broker's address, expected a directory", hint="Use the store's directory")
     bucket = bucket_of(Path(location))
-    opened = open_home_view(bucket) if bucket else ReadOnlyStore(Path(location))
+    try:
+        opened: ReadOnlyStore | TopicsView = open_home_view(bucket) if bucket else ReadOnlyStore(Path(location))
+    except NotFound:
+        topics = _open_topics(bucket or location)
+        if topics is None:
+            raise
+        opened = topics
     return LedgerStore(opened)  # type: ignore[arg-type]  # it has only the calls that read
+
+
+def _open_topics(address: str) -> TopicsView | None:
+    """Return a view of the topics at an address. Return None if there is a store, or no offloaded topic."""
+    store = open_object_store(address)
+    with suppress(NotFound):
+        store.head(MANIFEST)
+        return None
+    with suppress(NotFound):
+        return TopicsView(store)
+    store.close()
+    return None
 
 
 def open_home_view(address: str, options: S3Options | None = None) -> HomeView:

@@ -65,7 +65,10 @@ _TABLE_BYTES = 32 * 1024 * 1024  # the size of the entries of one table, as stor
 
 
 class Ledger(LedgerAdmin, Generic[Row]):
-    """Managed ledger of a store. `Ledger[Order]` takes and yields objects of the class `Order`."""
+    """Managed ledger of a store. `Ledger[Order]` takes and yields objects of the class `Order`.
+
+    In signatures, `Row` is this class. Without a class, `Row` is a dictionary.
+    """
 
     def __init__(self, client: Client, name: str, row_type: RowType[Row] | None = None) -> None:
         self.client = client
@@ -87,7 +90,10 @@ class Ledger(LedgerAdmin, Generic[Row]):
     @overload
     def append(self, rows: Row | Iterable[Row]) -> Position: ...
 
-    def append(self, rows: Any) -> Position:
+    def append(
+        self,
+        rows: pa.Table | pa.RecordBatch | Iterable[Mapping[str, object]] | bytes | Row | Iterable[Row],
+    ) -> Position:
         """Append rows, or one message as bytes. Return the position after them, when they are durable.
 
         Rows are mappings, or a `pyarrow.Table` or `RecordBatch`. A ledger with a type takes one object of its class, or

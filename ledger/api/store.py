@@ -26,7 +26,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Literal, overload
 
 from pyspark_ledger.ledger.api.ledger import Ledger
 from pyspark_ledger.ledger.api.ledger_admin import change_policy
@@ -144,7 +144,7 @@ class LedgerStore:
     @overload
     def ledger(self, name: str, row_class: type[Row]) -> Ledger[Row]: ...
 
-    def ledger(self, name: str, row_class: type[Any] | None = None) -> Ledger[Any]:
+    def ledger(self, name: str, row_class: type[Row] | None = None) -> Ledger[Row]:
         """Return a ledger, or a `PartitionedLedger` if it has partitions. The first append creates a missing ledger.
 
         With `row_class`, the ledger takes and yields objects of this class: a msgspec Struct, a dataclass, a TypedDict

@@ -4,6 +4,7 @@ A `ReadClient` is one of these
 - the client of a broker
 - a read-only store: a directory, or the view of a bucket
 - a task of a query that fetches blocks from a bucket by itself, with or without a broker
+- the topics in a bucket of Pulsar
 
 A *block* is a part of a segment file with whole entries.
 """
@@ -11,6 +12,7 @@ A *block* is a part of a segment file with whole entries.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from pyspark_ledger.ledger.message.entry import parse_entry
@@ -41,8 +43,18 @@ class ReadClient(Protocol):
         """Yield each request with its blocks. The caller reads all blocks of a request before the next request."""
 
 
-def block_entries(block: FrameBlock, ledger: str, selection: RowSelection | None) -> Iterator[Entry]:
+@dataclass(frozen=True, slots=True)
+class ParsedBlock:
+    """Block whose entries the client has parsed, for example because it has joined the chunks of messages."""
+
+    entries: Iterator[Entry]
+
+
+def block_entries(block: FrameBlock | ParsedBlock, ledger: str, selection: RowSelection | None) -> Iterator[Entry]:
     """Yield the entries of a block of a ledger, without the entries that `selection` skips completely."""
+    if isinstance(block, ParsedBlock):
+        yield from block.entries
+        return
     ledger_id = block.ledger_id
     for entry_id, frame in iter_frames(block.frames, ledger_id, block.first_entry, block.entries):
         position = Position(ledger_id, entry_id)

@@ -1,18 +1,7 @@
 """Annotations of a user's class, as types of fields: `record_of` converts a class, `field_type` an annotation.
 
-    annotation                              new column                  other columns of a ledger that fit
-    bool, str, bytes, date                  the same                    large text and bytes, bytes of a fixed size
-    int, float                              64 bits                     other widths
-    datetime                                timestamp[us, UTC]          any unit and zone
-    time, timedelta                         time64[us], duration[us]    other units
-    Decimal                                 refused                     any digits
-    Annotated[one of these, an Arrow type]  that type                   none
-    an Enum, a Literal                      that of the values          as for the values
-    list[T], tuple[T, ...], dict[K, V]      list, list, map             with elements, keys and values that fit
-    a class of rows                         struct                      with more fields
-    T | None                                that of T                   as for T
-
 Rules
+- docs/rows.md has a table of annotations and their columns. `ledger.rows.scalar_rules` has the types of single values.
 - Every other annotation is refused. The error names the class, the field and the annotation.
 - `Annotated[datetime, pyarrow.timestamp("us")]` is a time without a zone. So are `msgspec.Meta(tz=False)` and
   pydantic's `NaiveDatetime`.
@@ -31,7 +20,7 @@ import pyarrow as pa
 
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.rows.class_fields import class_fields, is_row_class
-from pyspark_ledger.ledger.rows.field_types import FieldType, Lists, Maps, Members, Optional, Record, Scalar
+from pyspark_ledger.ledger.rows.field_types import FieldType, Lists, Maps, Members, Nullable, Record, Scalar
 from pyspark_ledger.ledger.rows.scalar_rules import LOCAL_TIMES, RULES
 
 _HINT = "docs/rows.md lists the types that fields can have"
@@ -57,7 +46,7 @@ def field_type(annotation: Any, path: str, around: tuple[type, ...]) -> FieldTyp
         inner = [argument for argument in get_args(kind) if argument is not NoneType]
         if len(inner) > 1:
             raise _refused(path, kind, around, _HINT)
-        return Optional(field_type(inner[0] if exact is None else Annotated[inner[0], exact], path, around))
+        return Nullable(field_type(inner[0] if exact is None else Annotated[inner[0], exact], path, around))
     if get_origin(kind) is Literal or (isinstance(kind, type) and issubclass(kind, enum.Enum)):
         return _members(kind, path, exact, around)
     if kind in RULES:
@@ -121,7 +110,7 @@ def _members(kind: Any, path: str, exact: pa.DataType | None, around: tuple[type
     inner = _scalar(classes.pop(), path, exact, around)
     members = dict(zip(values, kind if is_enum else values, strict=True))
     result = Members(inner, kind.__name__ if is_enum else "Literal", members, kind if is_enum else None)
-    return result if len(values) == len(found) else Optional(result)
+    return result if len(values) == len(found) else Nullable(result)
 
 
 def _refused(path: str, kind: Any, around: tuple[type, ...], hint: str) -> Refused:

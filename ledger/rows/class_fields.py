@@ -13,7 +13,7 @@ import dataclasses
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice, repeat
+from itertools import chain, islice, repeat
 from operator import attrgetter, itemgetter, length_hint
 from typing import Any, NamedTuple, NoReturn, NotRequired, Required, get_args, get_origin, get_type_hints, is_typeddict
 
@@ -106,11 +106,14 @@ def _constructor(kind: type, names: Sequence[str]) -> Build:
     make = kind if in_order else _by_keywords(kind, names)
 
     def build(columns: Sequence[list[Any]]) -> Iterator[Any]:
-        first = iter(columns[0])
+        first, end = iter(columns[0]), iter([None])
         try:
-            yield from map(make, first, *columns[1:])
+            # `filter` yields nothing, and takes from `end` only after the last row.
+            yield from map(make, chain(first, filter(None, end)), *columns[1:])
         except Exception as wrong:  # the class may raise any error
             raise BuildFailure(len(columns[0]) - length_hint(first) - 1, f"{type(wrong).__name__}: {wrong}") from wrong
+        if length_hint(end):
+            raise BuildFailure(len(columns[0]) - length_hint(first) - 1, "StopIteration")
 
     return build
 

@@ -87,7 +87,7 @@ class FieldType(ABC):
                 raise WrongValue(row, self.path, f"is {found}, expected {self.name}")
 
 
-class Optional(FieldType):
+class Nullable(FieldType):
     """Type `T | None`."""
 
     def __init__(self, inner: FieldType) -> None:

@@ -50,12 +50,14 @@ def payload_encoder(row_type: RowType[Any], schemas: TopicSchemas, ledger: str) 
     else:
         write = _avro_writer(avro, where)
     plain = _with_numbers(avro.decoded)
+    kinds = [kind for kind, before in ((avro.decoded, avro.column), (plain, avro.decoded)) if kind != before]
 
     def encode(value: Any) -> bytes:
         array = row_type.array([value], columns, ledger)
         try:
-            row = array.cast(avro.decoded).cast(plain)[0].as_py()
-            return write(_plain(row, plain, is_json=schema.type == "JSON"))
+            for kind in kinds:
+                array = array.cast(kind)
+            return write(_plain(array[0].as_py(), plain, is_json=schema.type == "JSON"))
         except (pa.ArrowException, ValueError, TypeError) as wrong:
             raise Refused(f"an object for ledger {ledger!r} cannot be encoded by {where}: {wrong}") from wrong
 

@@ -60,24 +60,7 @@ class RowType(Generic[Row]):
 
     def require_fits(self, columns: pa.Schema, ledger: str) -> None:
         """Raise Refused if the class does not fit these columns. The error names the field and both types."""
-        if self._fit is not None and self._fit[0].equals(columns):
-            return
-        try:
-            self._record.require_fits(pa.struct(list(columns)))
-        except Mismatch as wrong:
-            field = f"field {wrong.path!r} of class {self.kind.__name__} is {wrong.name}"
-            if wrong.found is None:
-                raise Refused(
-                    f"{field}, and ledger {ledger!r} has no such column",
-                    hint="Leave the field out, or add the column with Spark's option mergeSchema",
-                ) from wrong
-            raise Refused(
-                f"{field}, and the column of ledger {ledger!r} is {wrong.found}",
-                hint="Correct the type of the field, or use another ledger",
-            ) from wrong
-        own = {field.name: field.type for field in self.columns}
-        typed = [field.with_type(typed_type(field.type, own.get(field.name, field.type))) for field in columns]
-        self._fit = columns, pa.struct(typed)
+        self._fitted(columns, ledger)
 
     def listed(self, objects: Any, ledger: str) -> list[Any]:
         """Return one object, or several objects, as a list. Raises Refused for anything else."""
@@ -95,14 +78,13 @@ class RowType(Generic[Row]):
 
         A column without a type gets the type of its field. Raises Refused, which names the row and the field.
         """
-        parts = range(0, len(objects), _TABLE_ROWS)
+        parts = range(0, max(len(objects), 1), _TABLE_ROWS)
         arrays = [self.array(objects[at : at + _TABLE_ROWS], columns, ledger, first=at) for at in parts]
-        return pa.Table.from_batches(map(pa.RecordBatch.from_struct_array, arrays))
+        return pa.Table.from_batches([pa.RecordBatch.from_struct_array(array) for array in arrays])
 
     def array(self, objects: list[Row], columns: pa.Schema | None, ledger: str, *, first: int = 0) -> pa.StructArray:
-        """Return at least one object as an array of structs. See `table`. `first` is the number of the first object."""
-        self.require_fits(self.columns if columns is None else columns, ledger)
-        wanted = self._fit[1] if self._fit is not None else pa.struct([])
+        """Return objects as an array of structs. See `table`. `first` is the number of the first object."""
+        wanted = self._fitted(self.columns if columns is None else columns, ledger)
         for name in self.columns.names:
             if not is_typed(wanted.field(name).type):
                 raise Refused(
@@ -128,6 +110,29 @@ class RowType(Generic[Row]):
         except WrongValue as wrong:
             hint = "Correct the class, or read the columns with `batches`"
             raise self._refused(place(wrong.row), wrong, hint) from wrong
+
+    def _fitted(self, columns: pa.Schema, ledger: str) -> pa.StructType:
+        """Return columns as a struct, with the type of the field for a column that has none. Raises Refused."""
+        fit = self._fit  # any thread may replace it
+        if fit is not None and fit[0].equals(columns):
+            return fit[1]
+        try:
+            self._record.require_fits(pa.struct(list(columns)))
+        except Mismatch as wrong:
+            field = f"field {wrong.path!r} of class {self.kind.__name__} is {wrong.name}"
+            if wrong.found is None:
+                raise Refused(
+                    f"{field}, and ledger {ledger!r} has no such column",
+                    hint="Leave the field out, or add the column with Spark's option mergeSchema",
+                ) from wrong
+            raise Refused(
+                f"{field}, and the column of ledger {ledger!r} is {wrong.found}",
+                hint="Correct the type of the field, or use another ledger",
+            ) from wrong
+        own = {field.name: field.type for field in self.columns}
+        typed = [field.with_type(typed_type(field.type, own.get(field.name, field.type))) for field in columns]
+        self._fit = columns, pa.struct(typed)
+        return self._fit[1]
 
     def _refused(self, place: str, wrong: WrongValue, hint: str) -> Refused:
         field = f"field {wrong.path!r} of class {self.kind.__name__}" if wrong.path else "it"

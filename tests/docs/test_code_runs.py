@@ -39,6 +39,8 @@ SAYS = {
         r"\|\s*1\|\s*tea\|\s*NULL\|\n\|\s*2\|\s*NULL\|\s*fr\|",
         r"\|\s*1\|\s*NULL\|\n\|\s*2\|\s*gift\|",
         r"by user: \[\('u0', 2\), \('u1', 2\)\]",
+        r"income: 13\.50\n",
+        r"visits: Visit\(user='u7', at=datetime.datetime\(2026, 1, 2, 0, 0, tzinfo=datetime\.timezone\.utc\)\)",
         # How its messages were batched depends on the machine, and so does their place.
         r'"_position":"\d+:\d+(:\d)?"',
         r"good: 4\n",
@@ -69,6 +71,7 @@ SAYS = {
     ],
     "docs/bucket.md": [
         r"\|\s*1\|\s*tea\|\n\|\s*2\|salt\|",
+        r"without Spark: \{'item': \['tea', 'salt'\]\}",
         r"\|public/default/persistent/shipments\|\d+\s*\|1\s*\|complete\|",
     ],
     "docs/cache.md": [r"100 entries from storage, 100 from the cache"],

@@ -21,6 +21,7 @@ FOREIGN = {
     "None",
     "RecordBatch",
     "RecordBatchReader",
+    "Row",
     "Schema",
     "SparkSession",
     "Table",

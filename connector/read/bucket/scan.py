@@ -7,10 +7,8 @@ Rules
   Reason: an object never changes. A stream lists the bucket again when it has read all known objects.
 - The catalogue and the columns that `load()` found are pickled with the source (`BucketTopic`). So the process that
   plans the read does not read them again.
-- The entries of a topic have columns, or they are messages. Columns are read from two entries of each segment: the
-  first entry, and the first entry of the last block. For messages, all heads are read before planning.
-- An entry with columns starts with its schema. So the first bytes of a block are enough, unless the block starts with
-  an entry without rows. The task that reads the rows verifies the checksum.
+- The entries of a topic have columns (`offload.bucket.topic_columns`), or they are messages. For messages, all heads
+  are read before planning.
 - Payload schemas come from option `payloadSchema`, else from the newest segment that was offloaded with schemas.
 - A partitioned topic is read as its partitions. Each partition has its own range.
 """
@@ -18,9 +16,8 @@ Rules
 from __future__ import annotations
 
 import logging
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -31,23 +28,18 @@ from pyspark_ledger.connector.read.bucket.task import BucketObjects, BucketTask
 from pyspark_ledger.connector.read.planner import BatchPlanner, Task
 from pyspark_ledger.connector.read.task_split import part_bytes
 from pyspark_ledger.connector.rows.shape import RowOptions, RowShape, row_shape
-from pyspark_ledger.ledger.errors import Corrupt, NotFound, Refused
-from pyspark_ledger.ledger.message.arrow_payload import decode_rows, leading_schema
-from pyspark_ledger.ledger.message.columns import common_type
-from pyspark_ledger.ledger.message.entry import ParsedEntry, is_arrow, is_marker, parse_entry, parse_head
+from pyspark_ledger.ledger.errors import NotFound, Refused
 from pyspark_ledger.ledger.message.schema.documents import TopicSchemas, parse_schemas
-from pyspark_ledger.ledger.objects.prefetch import ObjectRange, RangePrefetcher
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionRange
-from pyspark_ledger.ledger.rows.metadata_columns import METADATA, PROVENANCE
-from pyspark_ledger.ledger.segment.format import FRAME_BYTES, HEADER_BYTES
+from pyspark_ledger.ledger.rows.metadata_columns import PROVENANCE
 from pyspark_ledger.offload.bucket.catalogue import Segment, TopicSegments
 from pyspark_ledger.offload.bucket.entry_heads import EntryHeads
 from pyspark_ledger.offload.bucket.fetch import read_heads
-from pyspark_ledger.offload.bucket.frames import ByteRange, stream_frames
 from pyspark_ledger.offload.bucket.heads_cache import HeadsCache
 from pyspark_ledger.offload.bucket.histories import require_one_history
 from pyspark_ledger.offload.bucket.listing import BucketListing
-from pyspark_ledger.offload.bucket.topic_log import BucketLog, segment_ranges
+from pyspark_ledger.offload.bucket.topic_columns import topic_columns
+from pyspark_ledger.offload.bucket.topic_log import BucketLog
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -57,44 +49,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-_PEEK_BYTES = 256 * 1024
-
-
-def first_entry_columns(store: ObjectStore, block: ByteRange) -> pa.Schema | None:
-    """Return the columns of a block's first entry with rows.
-
-    They are empty if the entry has messages. Returns None if no entry has rows.
-    """
-    where = f"{store.address}/{block.data_name}"
-    first_bytes = memoryview(store.get_range(block.data_name, block.offset, min(_PEEK_BYTES, block.size_bytes))).cast(
-        "B"
-    )
-    head = parse_head(first_bytes[HEADER_BYTES + FRAME_BYTES :], f"entry {block.ledger_id}:{block.at_entry} in {where}")
-    if head is not None and not is_marker(head.metadata):
-        columns = leading_schema(head.payload) if is_arrow(head.metadata) else pa.schema([])
-        if columns is not None:
-            return _without_metadata(columns)
-    ranges = [ObjectRange(block.data_name, block.offset, block.end_offset)]
-    with RangePrefetcher(store, ranges, piece_bytes=_PEEK_BYTES, in_flight=2) as prefetcher:
-        for frame in stream_frames(prefetcher.pieces(0), block, where):
-            entry_place = f"entry {block.ledger_id}:{frame.entry_id} in {where}"
-            entry = parse_entry(frame.entry, entry_place, require_checksum=False)
-            if not is_marker(entry.metadata):
-                return _schema_of(entry, entry_place)
-    return None
-
-
-def _schema_of(entry: ParsedEntry, where: str) -> pa.Schema:
-    if not is_arrow(entry.metadata):
-        return pa.schema([])
-    return _without_metadata(decode_rows(entry.payload, where)[0].schema)
-
-
-def _without_metadata(columns: pa.Schema) -> pa.Schema:
-    return pa.schema([field for field in columns if field.name not in METADATA.names])
-
-
-_PARALLEL_READS = 2
 _KNOWN_HEADS = HeadsCache()
 
 
@@ -183,20 +137,7 @@ class BucketRead:
     @cached_property
     def columns(self) -> pa.Schema | None:
         """Columns of the topic's entries; None for messages."""
-        fields: dict[str, pa.Field] = {}
-        with ThreadPoolExecutor(_PARALLEL_READS, thread_name_prefix="peek") as pool:
-            for topic in self.topics:
-                for segment in topic.segments:
-                    if segment.data_name not in self._end_columns:
-                        ends = pool.map(partial(first_entry_columns, self.store), _ends(segment))
-                        self._end_columns[segment.data_name] = list(ends)
-                    for columns in self._end_columns[segment.data_name]:
-                        if columns is None:
-                            continue
-                        if not len(columns) and not fields:
-                            return None
-                        _join(fields, columns, topic.name)
-        return pa.schema(list(fields.values())) if fields else None
+        return topic_columns(self.store, self.topics, self._end_columns)
 
     def findings(self) -> BucketTopic:
         """Return the catalogue and columns, for the process that plans the read."""
@@ -318,20 +259,3 @@ def require_bucket(options: LedgerOptions) -> BucketOptions:
     if options.bucket is None:
         raise Refused("no bucket is named", hint="Name it with option 'offload'")
     return options.bucket
-
-
-def _ends(segment: Segment) -> list[ByteRange]:
-    blocks = segment_ranges(segment)
-    return list({block.offset: block for block in (*blocks[:1], *blocks[-1:])}.values())
-
-
-def _join(fields: dict[str, pa.Field], columns: pa.Schema, topic: str) -> None:
-    """Add new columns to `fields`, and widen them. Raises Corrupt if a column has two types."""
-    for field in columns:
-        existing = fields.setdefault(field.name, field)
-        kind = common_type(existing.type, field.type)
-        if kind is None:
-            raise Corrupt(
-                f"column {field.name!r} of {topic} is {existing.type} in one entry and {field.type} in another"
-            )
-        fields[field.name] = existing.with_type(kind)

@@ -276,6 +276,19 @@ def test_columns_are_aligned_and_keep_no_block_in_memory(store: LedgerStore) -> 
     assert before - pa.total_allocated_bytes() >= noise.nbytes, "Arrow's pool had the column, and no mapped file"
 
 
+def test_a_stream_holds_a_few_entries_in_memory(store: LedgerStore) -> None:
+    noise = np.random.default_rng(0)
+    wide = store.ledger("wide")
+    for _ in range(8):
+        wide.append(pa.table({"n": noise.integers(0, 2**62, 512 * 1024)}))  # 4 MiB, which no encoding shrinks
+    before, most, rows = pa.total_allocated_bytes(), 0, 0
+    for batch in wide.scan().reader():
+        most = max(most, pa.total_allocated_bytes() - before)
+        rows += batch.num_rows
+    assert rows == 8 * 512 * 1024
+    assert most <= 12 * MIB
+
+
 def test_an_error_in_a_stream_reaches_each_consumer(store: LedgerStore, orders: Ledger, tmp_path: Path) -> None:
     orders.seal()
     copy = tmp_path / "copy"

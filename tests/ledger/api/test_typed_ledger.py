@@ -68,6 +68,23 @@ def test_objects_are_appended_and_read(store: LedgerStore) -> None:
     assert [row.id for row in store.ledger("orders", OrderId).rows()] == list(range(5))
 
 
+def test_objects_are_made_when_they_are_asked_for(store: LedgerStore) -> None:
+    made: list[int] = []
+
+    class Counted(msgspec.Struct):
+        id: int
+
+        def __post_init__(self) -> None:
+            made.append(self.id)
+
+    store.ledger("orders").append([{"id": number} for number in range(3)])
+    store.ledger("orders").append([{"id": 3}])
+    found = store.ledger("orders", Counted).rows()
+    assert [next(found).id, made] == [0, [0]]
+    assert [order.id for order in found] == [1, 2, 3]
+    store.client.close()
+
+
 def test_a_class_that_does_not_fit_is_refused_before_an_append(store: LedgerStore) -> None:
     early = store.ledger("orders", OtherId)
     store.ledger("orders").append([{"id": 1}])
@@ -144,6 +161,7 @@ def test_a_partitioned_ledger_has_a_type(parted: Ledger[Order]) -> None:
         parted.append(order)
     parted.append(ORDERS)
     assert sorted(order.id for order in parted.rows()) == sorted([*range(5), *range(5)])
+    parted.append([])
     part = parted.partitions()[0]
     assert isinstance(next(part.rows()), Order)
     assert part.schema() == parted.schema()

@@ -356,6 +356,8 @@ class Checked:
     def __post_init__(self) -> None:
         if self.id < 0:
             raise ValueError("less than nothing")
+        if self.id == 0:
+            raise StopIteration
 
 
 def column(name: str, values: list[Any], kind: pa.DataType) -> pa.RecordBatch:
@@ -394,6 +396,11 @@ def column(name: str, values: list[Any], kind: pa.DataType) -> pa.RecordBatch:
             "field 'by_name' of class Line has a key twice",
         ),
         (Checked, pa.record_batch({"id": [1, 2, -3]}), "it cannot be Checked: ValueError: less than nothing"),
+        (
+            Checked,
+            pa.record_batch({"id": [1, 2, 0]}),
+            "it cannot be Checked: StopIteration",
+        ),
         (
             Strict,
             pa.record_batch({"id": [1, 2, -3]}),
