@@ -47,7 +47,7 @@ def ledger_store(_ledger_stores: FreshStores) -> Iterator[LedgerStore]:
         environment.setenv(_DEFAULT, str(path))
         store = connect(path)
         yield store
-        store.client.close()
+        store.close()
 
 
 @pytest.fixture

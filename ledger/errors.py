@@ -123,3 +123,8 @@ def error_for(code: str, message: str, hint: str = "", kind: str = "") -> Ledger
     """Return the error of a code that was received from a broker or from a pickle. Unknown codes give a LedgerError."""
     found = Archived if (code, kind) == (Archived.code, Archived.kind) else _BY_CODE.get(code, LedgerError)
     return found(message, hint=hint)
+
+
+def closed_error(handle: str) -> Refused:
+    """Return the error for a call after `close`. `handle` names the closed object."""
+    return Refused(f"{handle} is closed", hint="Open it again, with connect(), ledger() or cursor()")

@@ -95,6 +95,10 @@ class HomeView(ReadOnlyStore):
         with ThreadPoolExecutor(_INDEXES_AT_ONCE, thread_name_prefix="index") as pool:
             list(pool.map(self._load_index, segments.values()))
 
+    def retire(self, handle: str) -> None:
+        super().retire(handle)
+        self.close()
+
     def close(self) -> None:
         """Delete the temporary directory, and close the connections. The view cannot be used afterwards."""
         self._deletion()

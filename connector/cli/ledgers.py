@@ -1,10 +1,11 @@
-"""The command `ledger`: inspect a store, write to it, tail it, serve it.
+"""The command `ledger`: inspect a store, write to it, read it, serve it.
 
 The page docs/concepts.md explains the words entry, segment and cursor.
 
 Rules
 - Output is text for people, or JSON with `--output json`: one document, or one document in each line for `tail`.
 - An error is one line on standard error, and status 1. No command prints a traceback.
+- If the reader of the output ends, as `head` does, the command ends without an error, with status 141.
 - A time without a zone is in the host's zone. Text shows times as ISO 8601 in UTC, JSON as milliseconds since 1970.
 - The store is `--store`, else `LEDGER_STORE`, else `./ledger-store`.
 """
@@ -12,6 +13,7 @@ Rules
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -27,23 +29,16 @@ from rich.console import Console
 from rich.table import Table
 
 from pyspark_ledger.connector.cli.wording import CommandGroup, counted, row_words
-from pyspark_ledger.connector.rows.text_files import (
-    KeyedColumns,
-    RowText,
-    TextFormat,
-    append_messages,
-    append_rows,
-    format_of,
-)
-from pyspark_ledger.ledger.api.store import LedgerStore, connect
+from pyspark_ledger.ledger.api.store import LedgerStore, open_store
 from pyspark_ledger.ledger.client.client import Client
+from pyspark_ledger.ledger.client.connect import connect_store
 from pyspark_ledger.ledger.clock import HOST_ZONE
 from pyspark_ledger.ledger.errors import Corrupt, DataLoss, LedgerError, NotFound, Refused, Unsupported
 from pyspark_ledger.ledger.hidden_characters import visible
 from pyspark_ledger.ledger.location import bucket_of, store_location
-from pyspark_ledger.ledger.names import canonical_name, short_name
+from pyspark_ledger.ledger.names import canonical_name, short_name, without_partitions
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position
-from pyspark_ledger.ledger.protocol.actions import CreateLedger, DescribeLedger, LedgerDescription
+from pyspark_ledger.ledger.protocol.actions import CreateLedger, DescribeLedger, LedgerDescription, ListLedgers
 from pyspark_ledger.ledger.protocol.cursors import CursorState, DescribeCursor
 from pyspark_ledger.ledger.protocol.reads import SeekTime
 from pyspark_ledger.ledger.times import NotATime, milliseconds_of, require_time
@@ -56,6 +51,8 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
 )
 
+_READER_ENDED = 128 + signal.SIGPIPE  # what a shell reports for `head`
+_COMPLETION_MS = 500
 P = ParamSpec("P")
 DAMAGE = (Corrupt, DataLoss, Unsupported)
 
@@ -81,18 +78,35 @@ OutputOption = Annotated[Output, typer.Option("--output", "-o", help="Text for p
 TIME_FORMS = "2026-11-22T10:15:00Z, 2026-11-22 10:15 in the host's zone, or milliseconds since 1970"
 Start = Annotated[str, typer.Option(help=f"earliest, latest, SEGMENT:ENTRY, or a time: {TIME_FORMS}.")]
 EpochMs = Annotated[bool, typer.Option("--epoch-ms", help="Print times as milliseconds since 1970, as JSON has them.")]
-Name = Annotated[str, typer.Argument(help="A ledger: orders, or tenant/namespace/orders.")]
+
+
+def _completed(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the names of ledgers that begin with a text. Starts no broker: without a running one, there is none."""
+    with suppress(LedgerError, OSError):
+        store = store_location(ctx.params.get("store"))
+        client = connect_store(store, start=False, deadline_ms=_COMPLETION_MS)
+        names = [short_name(name) for name in without_partitions(client.ask(ListLedgers()).names)]
+        return [name for name in names if name.startswith(incomplete)]
+    return []
+
+
+Name = Annotated[str, typer.Argument(help="A ledger: orders, or tenant/namespace/orders.", autocompletion=_completed)]
 
 
 def reporting(command: Callable[P, None]) -> Callable[P, None]:
-    """Wrap a command, so that a LedgerError becomes one line and status 1."""
+    """Wrap a command, so that a LedgerError becomes one line and status 1, and the end of its reader status 141."""
 
     @wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
             command(*args, **kwargs)
+            sys.stdout.flush()
         except LedgerError as error:
             fail(error)
+        except BrokenPipeError:
+            # The interpreter writes what is left in the buffer at its end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(_READER_ENDED) from None
 
     return run
 
@@ -115,10 +129,17 @@ def show(output: Output, value: Any, text: Callable[[Console], None]) -> None:
 
 def literal_console(*, stderr: bool = False) -> Console:
     """Return a console that prints texts unchanged. Reason: a name may look like markup, and `5:100:` like an emoji."""
-    return Console(stderr=stderr, soft_wrap=True, highlight=False, markup=False, emoji=False)
+    return _LiteralConsole(stderr=stderr, soft_wrap=True, highlight=False, markup=False, emoji=False)
 
 
-_shown: dict[str, str] = {}
+class _LiteralConsole(Console):
+    """Console that leaves the end of its reader to `reporting`."""
+
+    def on_broken_pipe(self) -> None:
+        raise  # noqa: PLE0704 — called while the error is handled
+
+
+_shown: dict[str, str] = dict.fromkeys(("ca", "certificate", "key", "token"), "")
 
 
 @app.callback()
@@ -152,8 +173,7 @@ def credentials(
         ),
     ] = "",
 ) -> None:
-    """Inspect a store, write to it, tail it, check its bytes, serve it. The options are for a broker's address."""
-    _shown.clear()
+    """Inspect a store, write to it, read it, check its bytes, serve it. The options are for a broker's address."""
     _shown.update(ca=ca, certificate=certificate, key=key, token=token)
 
 
@@ -162,8 +182,8 @@ def opened(store: str | None, *, create: bool = False) -> LedgerStore:
 
     Credentials are sent only to a broker's address and to the broker of a bucket, not to the broker of a directory.
     """
-    given = _shown if _takes_credentials(store_location(store)) else {}
-    return connect(store, create=create, **given)
+    given = _shown if _takes_credentials(store_location(store)) else dict.fromkeys(_shown, "")
+    return open_store(store, create=create, **given)
 
 
 def _takes_credentials(location: str) -> bool:
@@ -244,47 +264,6 @@ def delete(
 
 @app.command()
 @reporting
-def append(
-    name: Name,
-    messages: Annotated[
-        list[str] | None, typer.Argument(help="Messages; without messages and files, the lines of standard input.")
-    ] = None,
-    files: Annotated[
-        list[Path] | None,
-        typer.Option("--file", "-f", help="A file of rows: .csv, .jsonl, .ndjson or .json; may be repeated."),
-    ] = None,
-    written: Annotated[
-        TextFormat | None, typer.Option("--format", help="Format of the files, or of the rows in standard input.")
-    ] = None,
-    key_column: Annotated[str, typer.Option(help="Append each row as a message, with its key from this column.")] = "",
-    properties_column: Annotated[
-        str, typer.Option(help="Append each row as a message, with its properties from this column: JSON objects.")
-    ] = "",
-    store: StoreOption = None,
-    output: OutputOption = Output.text,
-) -> None:
-    """Append messages, or rows of CSV or JSON Lines files, and print the position after the last of them."""
-    columns, rows = KeyedColumns(key_column, properties_column), bool(files or written)
-    if rows and messages:
-        raise Refused(f"{counted(len(messages), 'message')} and rows were given", hint="Append messages, or rows")
-    if columns and not rows:
-        raise Refused("a column is named, but no rows are given", hint="Name a --file, or the --format of the input")
-    texts = _texts(files or [], written) if rows else []
-    ledger = opened(store, create=True).ledger(name)
-    end: Position | None = None
-    if rows:
-        end = append_messages(ledger, texts, columns) if columns else append_rows(ledger, texts)
-    else:
-        # Arguments and lines are read as bytes, because a message need not be text.
-        lines = (line.removesuffix(b"\n").removesuffix(b"\r") for line in sys.stdin.buffer)
-        for message in map(os.fsencode, messages) if messages else lines:
-            end = ledger.append(message)
-    result = "nothing was appended" if end is None else f"appended up to {end}"
-    show(output, {"end": end}, lambda console: console.print(result))
-
-
-@app.command()
-@reporting
 def tail(
     name: Name,
     start: Start = "latest",
@@ -296,7 +275,7 @@ def tail(
     ledger = opened(store).ledger(name)
     begin = ledger.end().end if start == "latest" else position_of(ledger.client, ledger.name, "--start", start)
     for table in ledger.tail(begin, wait_ms):
-        for row in _rows(table):
+        for row in python_rows(table):
             if output is Output.json:
                 sys.stdout.write(msgspec.json.encode(row, enc_hook=str).decode() + "\n")
             else:
@@ -318,18 +297,7 @@ def seek(
     show(output, found, lambda console: console.print(str(found.position)))
 
 
-def _texts(files: list[Path], written: TextFormat | None) -> list[RowText]:
-    """Return the files, or standard input, with their formats."""
-    if written is not None and not files:
-        return [RowText("standard input", written, sys.stdin.buffer.read())]
-    formats = [written or format_of(str(file)) for file in files]
-    try:
-        return [RowText(str(file), kind, file.read_bytes()) for file, kind in zip(files, formats, strict=True)]
-    except OSError as wrong:
-        raise NotFound(f"{wrong.filename} cannot be read: {wrong.strerror}") from None
-
-
-def _rows(table: pa.Table) -> list[dict[str, Any]]:
+def python_rows(table: pa.Table) -> list[dict[str, Any]]:
     """Return the rows as Python values. A column with a time that Python cannot represent becomes text."""
     columns: dict[str, list[Any]] = {}
     for name, column in zip(table.column_names, table.columns, strict=True):

@@ -17,7 +17,8 @@ _LEFT_OUT = frozenset({"__topic", "__messageId"})
 # Words of other programs for the commands of this one.
 _OTHER_WORDS = {
     **dict.fromkeys(("ledgers", "topics", "ls"), "list"),
-    **dict.fromkeys(("read", "cat", "consume", "follow", "show"), "tail"),
+    **dict.fromkeys(("cat", "show", "select", "dump"), "read"),
+    **dict.fromkeys(("consume", "follow"), "tail"),
     **dict.fromkeys(("write", "produce", "put", "insert"), "append"),
     **dict.fromkeys(("info", "status", "stats", "inspect"), "describe"),
     **dict.fromkeys(("rm", "drop", "remove"), "delete"),

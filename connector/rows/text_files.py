@@ -1,7 +1,8 @@
-"""Rows of CSV and JSON lines, appended to a ledger as rows or as messages.
+"""Rows of CSV, JSON lines, Parquet and Arrow, appended to a ledger as rows or as messages.
 
 Rules
-- All texts are parsed before anything is appended. So a wrong line is refused, and nothing is appended.
+- All texts of a call are parsed before anything is appended. So a wrong line is refused, and nothing is appended.
+- The error for a wrong line has the line's number and its text.
 - A column of the ledger is parsed with the ledger's type. The type of another column is inferred from the whole text.
   A column without any value has no type. It gets the type of the first value that a later text appends.
 - An empty field of CSV is null, unless it is quoted.
@@ -20,8 +21,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain
 from pathlib import PurePath
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.json
@@ -38,25 +40,44 @@ VALUE = "value"
 _BYTES_MAX = 2**31 - 2  # the largest block of Arrow's parsers
 _LINES = 1024 * 1024
 _SHOWN = 300
+_ROW = re.compile(r" in row \d+")  # counts from the start of the parsed block
 _NULL_LINE = re.compile(rb"(?m)^[ \t\r]*(null)\b")  # Arrow's parser crashes if such a line is the first one
 
 
 class TextFormat(StrEnum):
-    """Format of a text with rows."""
+    """Format of a file with rows."""
 
     csv = "csv"
     jsonl = "jsonl"
+    parquet = "parquet"
+    arrow = "arrow"
 
 
-_SUFFIXES = {".csv": TextFormat.csv, ".jsonl": TextFormat.jsonl, ".ndjson": TextFormat.jsonl, ".json": TextFormat.jsonl}
+_SUFFIXES = {
+    ".csv": TextFormat.csv,
+    ".jsonl": TextFormat.jsonl,
+    ".ndjson": TextFormat.jsonl,
+    ".json": TextFormat.jsonl,
+    ".parquet": TextFormat.parquet,
+    ".arrow": TextFormat.arrow,
+}
 
 
 class RowText(NamedTuple):
-    """Text with rows. `where` names the text in errors."""
+    """Text with rows, or the rows of a part of a Parquet or Arrow file.
+
+    `where` names the text in errors. `first_line` is the number of its first line.
+    """
 
     where: str
     written: TextFormat
-    data: bytes
+    data: bytes | pa.Table
+    first_line: int = 1
+
+    @property
+    def size(self) -> int:
+        """Bytes of the text or of the rows."""
+        return len(self.data) if isinstance(self.data, bytes) else self.data.nbytes
 
 
 class RowMessage(NamedTuple):
@@ -110,7 +131,7 @@ def append_rows(ledger: Ledger, texts: Iterable[RowText]) -> Position | None:
 
 def append_messages(ledger: Ledger, texts: Iterable[RowText], columns: KeyedColumns) -> Position | None:
     """Append the rows of texts as messages. Return the position after the last message, None if there is no row."""
-    parsed = [messages_of(parse_rows(text, columns.schema(text.written)), columns, text.where) for text in texts]
+    parsed = [messages_of(_keyed(text, columns), columns, text.where) for text in texts]
     with suppress(NotFound):
         if ledger.schema() is not None:
             raise Refused(
@@ -125,22 +146,78 @@ def append_messages(ledger: Ledger, texts: Iterable[RowText], columns: KeyedColu
 
 
 def parse_rows(text: RowText, columns: pa.Schema | None) -> pa.Table:
-    """Return the rows of a text. Raises Refused naming the text and the reason."""
-    where, written, data = text
-    if len(data) > _BYTES_MAX:
-        raise Refused(f"{where} has {len(data)} bytes, at most {_BYTES_MAX} are read at once", hint="Split the text")
-    if written is TextFormat.jsonl and (null := _NULL_LINE.search(data)):
-        line = data.count(b"\n", 0, null.start(1)) + 1
-        raise Refused(f"line {line} of {where} is null, expected a JSON object", hint="Nothing was appended")
-    try:
-        table = (_csv if written is TextFormat.csv else _json)(pa.BufferReader(data), max(len(data), _LINES), columns)
-    except pa.ArrowException as wrong:
-        reason = str(wrong).partition("\n")[0][:_SHOWN]
-        raise Refused(f"{where} cannot be read as {written.value}: {reason}", hint="Nothing was appended") from None
+    """Return the rows of a text. Raises Refused naming the text, the line and the reason."""
+    where, data = text.where, text.data
+    table = data if isinstance(data, pa.Table) else _parsed(text, data, columns)
     twice = sorted({name for name in table.column_names if table.column_names.count(name) > 1})
     if twice:
         raise Refused(f"{where} has two columns {twice[0]!r}", hint="Give each column another name")
     return table
+
+
+def _keyed(text: RowText, columns: KeyedColumns) -> pa.Table:
+    """Return the rows of messages. A payload or a key of Parquet or Arrow can be a text or bytes."""
+    rows = parse_rows(text, columns.schema(text.written))
+    for field in columns.schema(text.written) if isinstance(text.data, pa.Table) else ():
+        place = rows.schema.get_field_index(field.name)
+        if place >= 0 and rows.schema.field(place).type != field.type:
+            try:
+                rows = rows.set_column(place, field, rows.column(place).cast(field.type))
+            except pa.ArrowException as wrong:
+                raise Refused(
+                    f"column {field.name!r} of {text.where} cannot be read as {field.type}: {wrong}",
+                    hint="Nothing was appended",
+                ) from None
+    return rows
+
+
+def _parsed(text: RowText, data: bytes, columns: pa.Schema | None) -> pa.Table:
+    where, written = text.where, text.written
+    if len(data) > _BYTES_MAX:
+        raise Refused(f"{where} has {len(data)} bytes, at most {_BYTES_MAX} are read at once", hint="Split the text")
+    if written is TextFormat.jsonl and (null := _NULL_LINE.search(data)):
+        line = text.first_line + data.count(b"\n", 0, null.start(1))
+        raise Refused(f"line {line} of {where} is null, expected a JSON object", hint="Nothing was appended")
+    try:
+        return _table(data, written, columns)
+    except pa.ArrowException as wrong:
+        reason = _ROW.sub("", str(wrong).partition("\n")[0])[:_SHOWN]
+        line, shown = _wrong_line(data, written, columns)
+        raise Refused(
+            f"line {text.first_line + line} of {where} cannot be read as {written.value}: {reason}; it is {shown!r}",
+            hint="Nothing was appended",
+        ) from None
+
+
+def _table(data: bytes, written: TextFormat, columns: pa.Schema | None) -> pa.Table:
+    parse = _csv if written is TextFormat.csv else _json
+    return parse(pa.BufferReader(data), max(len(data), _LINES), columns)
+
+
+def row_ends(data: bytes | bytearray, written: TextFormat) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Return the offsets after the newline of each row, in ascending order. A quoted field of CSV can have newlines."""
+    characters = np.frombuffer(data, np.uint8)
+    newlines = np.flatnonzero(characters == ord("\n"))
+    if written is TextFormat.csv:  # outside of quotes, the number of quotes before is even
+        quotes = np.flatnonzero(characters == ord('"'))
+        newlines = newlines[np.searchsorted(quotes, newlines) % 2 == 0]
+    return newlines + 1
+
+
+def _wrong_line(data: bytes, written: TextFormat, columns: pa.Schema | None) -> tuple[int, str]:
+    """Return the first row without which the rows before it can be parsed: its line, counted from 0, and its text."""
+    ends = [0, *row_ends(data, written).tolist()]
+    ends += [len(data)] * (ends[-1] < len(data))
+    good, bad = 0, len(ends) - 1
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        try:
+            _table(data[: ends[middle]], written, columns)
+            good = middle
+        except pa.ArrowException:
+            bad = middle
+    shown = data[ends[good] : min(ends[bad], ends[good] + _SHOWN)]
+    return data.count(b"\n", 0, ends[good]), shown.rstrip(b"\r\n").decode(errors="replace")
 
 
 def _typed(rows: pa.Table, columns: pa.Schema, where: str) -> pa.Table:

@@ -16,16 +16,19 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from copy import copy
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
+from pyspark_ledger.ledger.api.handle import Handle, closed_client
 from pyspark_ledger.ledger.api.ledger_admin import LedgerAdmin
 from pyspark_ledger.ledger.api.views import cursor_view
 from pyspark_ledger.ledger.client.schemas import registered_columns
 from pyspark_ledger.ledger.consumer.opened_rows import OpenedRows, require_positions, rows_as_table
 from pyspark_ledger.ledger.display.ledger_picture import cursor_html, cursor_text
+from pyspark_ledger.ledger.names import short_name
 from pyspark_ledger.ledger.position import EARLIEST, Position, PositionRange
 from pyspark_ledger.ledger.positions.acknowledge_request import acknowledge_batch
 from pyspark_ledger.ledger.positions.row_selection import RowSelection
@@ -46,7 +49,7 @@ if TYPE_CHECKING:
     from pyspark_ledger.ledger.protocol.cursors import CursorState
 
 
-class Cursor:
+class Cursor(Handle):
     """Durable cursor of a ledger. Retention keeps the rows that the cursor has not acknowledged.
 
     An acknowledged row stays acknowledged, except after `reset` or `seek`.
@@ -62,6 +65,12 @@ class Cursor:
     def _repr_html_(self) -> str:
         """Return the picture of the cursor on its ledger for a notebook."""
         return cursor_html(cursor_view(self.ledger.client, self.ledger.name, self.name), self.name)
+
+    def close(self) -> None:
+        """Refuse all later calls of this object. The durable cursor keeps its position, and the ledger stays open."""
+        ledger = copy(self.ledger)
+        ledger.client = closed_client(f"the cursor {self.name!r} of ledger {short_name(ledger.name)!r}")
+        self.ledger = ledger
 
     def state(self, *, precise: bool = True) -> CursorState:
         """Return the cursor's position and backlog.

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, overload
 import pyarrow as pa
 
 from pyspark_ledger.ledger.api.cursor import Cursor
+from pyspark_ledger.ledger.api.handle import Handle, closed_client
 from pyspark_ledger.ledger.api.ledger_admin import LedgerAdmin
 from pyspark_ledger.ledger.api.rows import entry_pieces, listed_rows, rows_table
 from pyspark_ledger.ledger.api.scan import Scan
@@ -45,6 +46,7 @@ from pyspark_ledger.ledger.message.columns import (
 )
 from pyspark_ledger.ledger.message.entry import encode_entry
 from pyspark_ledger.ledger.message.schema.documents import parse_schemas
+from pyspark_ledger.ledger.names import short_name
 from pyspark_ledger.ledger.position import EARLIEST, Position, PositionRange
 from pyspark_ledger.ledger.proto.pulsar_messages_pb2 import MessageMetadata
 from pyspark_ledger.ledger.protocol.actions import AskEnd, CreateLedger, DescribeLedger, GetSchema, RegisterSchema
@@ -64,7 +66,7 @@ _TAIL_MS = 10_000  # the maximum waiting time of one call
 _TABLE_BYTES = 32 * 1024 * 1024  # the size of the entries of one table, as stored
 
 
-class Ledger(LedgerAdmin, Generic[Row]):
+class Ledger(LedgerAdmin, Handle, Generic[Row]):
     """Managed ledger of a store. `Ledger[Order]` takes and yields objects of the class `Order`.
 
     In signatures, `Row` is this class. Without a class, `Row` is a dictionary.
@@ -81,6 +83,10 @@ class Ledger(LedgerAdmin, Generic[Row]):
     def _repr_html_(self) -> str:
         """Return the picture of the ledger for a notebook."""
         return ledger_html(ledger_view(self.client, self.name))
+
+    def close(self) -> None:
+        """Refuse all later calls of this object and of its cursors. Its store, producers and scans stay open."""
+        self.client = closed_client(f"the ledger {short_name(self.name)!r}")
 
     @overload
     def append(

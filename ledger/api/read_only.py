@@ -31,7 +31,7 @@ from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.cursor.acknowledgements import AcknowledgementTable, cursor_log_form
 from pyspark_ledger.ledger.cursor.cursor_acknowledgements import CursorPlace
 from pyspark_ledger.ledger.cursor.cursors import CursorTable
-from pyspark_ledger.ledger.errors import DataLoss, LedgerError, NotFound, Refused
+from pyspark_ledger.ledger.errors import DataLoss, LedgerError, NotFound, Refused, closed_error
 from pyspark_ledger.ledger.log.context import LogContext
 from pyspark_ledger.ledger.log.remaining import prefix_left, reading_left
 from pyspark_ledger.ledger.log.segments.log_segments import LogSegment, LogSegments
@@ -134,6 +134,7 @@ class ReadOnlyStore:
         reader = offloader or NoOffloader()
         self._built: dict[str, ReadOnlyLog] | None = {} if built else None
         self.kept = KeptProducers()  # always empty, because calls that need a producer are refused
+        self._retired_with = ""
         self._directory = path / "ledgers"
         self._metadata = Metadata(MetadataView(path / "metadata.sqlite", TABLES), system_clock_ms)
         self._context = LogContext(
@@ -193,6 +194,7 @@ class ReadOnlyStore:
 
     def ask(self, request: Request[Reply], **_: object) -> Reply:
         """Return the reply to a request. Raises Refused for a request that would change the store."""
+        self._require_open()
         answer = self._answers.get(type(request))
         if answer is None:
             raise Refused(
@@ -208,6 +210,7 @@ class ReadOnlyStore:
     def read_blocks(self, request: ReadRequest, **_: object) -> Iterator[FrameBlock]:
         """Yield the blocks of a range. The bytes of local files are read without a copy."""
         for block in self.blocks(request):
+            self._require_open()
             yield FrameBlock(block.ledger_id, block.first_entry, block.entries, read_block(block), True)
 
     def read_ranges(
@@ -216,6 +219,14 @@ class ReadOnlyStore:
         """Yield each request with the blocks of its range."""
         for request in requests:
             yield request, self.read_blocks(request)
+
+    def retire(self, handle: str) -> None:
+        """Refuse later calls and further blocks. The error names `handle`, the closed object."""
+        self._retired_with = handle
+
+    def _require_open(self) -> None:
+        if self._retired_with:
+            raise closed_error(self._retired_with)
 
     def blocks(self, request: ReadRequest) -> list[SegmentBlock]:
         """Return the places of a range in files. Raises DataLoss if the ledger was deleted and created again."""

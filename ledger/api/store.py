@@ -24,10 +24,14 @@ Rules of `offload_to`
 from __future__ import annotations
 
 import os
+import sys
+import warnings
+import weakref
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, overload
 
+from pyspark_ledger.ledger.api.handle import Handle, closed_client, is_closed
 from pyspark_ledger.ledger.api.ledger import Ledger
 from pyspark_ledger.ledger.api.ledger_admin import change_policy
 from pyspark_ledger.ledger.api.partitioned_ledger import PartitionedLedger
@@ -91,7 +95,12 @@ def connect(
     key: str = "",
     token: str = "",
 ) -> LedgerStore:
-    """Connect to a store without Spark: `connect().ledger("orders").append([{"id": 1}])`.
+    """Connect to a store without Spark. Close the store, or use `with`.
+
+        with connect() as store:
+            store.ledger("orders").append([{"id": 1}])
+
+    A store that is not closed gives a ResourceWarning when its connection is freed, as a file does.
 
     `store` is a directory, a bucket `s3://…` or a broker's address. For a directory or a bucket, the call starts a
     broker if none runs. With `create` it also creates a missing store.
@@ -99,6 +108,18 @@ def connect(
     For an address `grpc+tls://…`, `ca` is the file of the authority that has signed the broker's certificate.
     `certificate` and `key` are the client's files. `token` is a reference: `file:/path` or `env:NAME`.
     """
+    opened = open_store(store, create=create, ca=ca, certificate=certificate, key=key, token=token)
+    if not _is_spark_worker():
+        client = opened.client
+        client.unclosed = weakref.finalize(client, _warn_unclosed, opened.location, os.getpid())
+        client.unclosed.atexit = False
+    return opened
+
+
+def open_store(
+    store: str | os.PathLike[str] | None, *, create: bool, ca: str, certificate: str, key: str, token: str
+) -> LedgerStore:
+    """Connect to a store, as `connect` does, for a process that ends with its use of the store. Gives no warning."""
     from pyspark_ledger.ledger.client.connect import connect_store
     from pyspark_ledger.ledger.client.credentials import Credentials
 
@@ -108,7 +129,18 @@ def connect(
     return LedgerStore(client, location_text(location))
 
 
-class LedgerStore:
+def _is_spark_worker() -> bool:
+    """Return whether Spark has started this process for its tasks. Such a process ends without notice."""
+    program = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return program is not None and program.name.startswith("pyspark.")
+
+
+def _warn_unclosed(location: str, process: int) -> None:
+    if os.getpid() == process:  # and no fork of the process that connected
+        warnings.warn(f"unclosed ledger store {location}", ResourceWarning, stacklevel=1)
+
+
+class LedgerStore(Handle):
     """Store and its ledgers. `location` is its directory, or the address of its bucket or its broker."""
 
     def __init__(self, client: Client, location: str = "") -> None:
@@ -121,6 +153,17 @@ class LedgerStore:
     def _repr_html_(self) -> str:
         """Return the picture of the store for a notebook."""
         return store_html(store_view(self.client, self.location))
+
+    def close(self) -> None:
+        """Close the connection of the store, and all producers that its ledgers have opened.
+
+        Waits until the messages of the producers are durable, and raises the error of a producer. Ledgers, cursors and
+        streams of the store refuse later calls. The broker and its files are not affected.
+        """
+        client, name = self.client, f"the store {self.location}"
+        self.client = closed_client(name)
+        if not is_closed(client):
+            client.retire(name)
 
     def names(self) -> list[str]:
         """Return the full names of all ledgers, sorted."""

@@ -30,7 +30,16 @@ from pyarrow import flight
 
 from pyspark_ledger.ledger.client.credentials import Credentials
 from pyspark_ledger.ledger.clock import monotonic_ms, pause
-from pyspark_ledger.ledger.errors import Archived, Fenced, NotFound, Refused, Unauthenticated, Unavailable, Unsupported
+from pyspark_ledger.ledger.errors import (
+    Archived,
+    Fenced,
+    NotFound,
+    Refused,
+    Unauthenticated,
+    Unavailable,
+    Unsupported,
+    closed_error,
+)
 from pyspark_ledger.ledger.json_errors import JSON_FAULTS, json_fault
 from pyspark_ledger.ledger.location import bucket_of
 from pyspark_ledger.ledger.logs.batch import batch_header
@@ -94,6 +103,7 @@ class BrokerConnection:
         self._lock = threading.RLock()
         self._connection: flight.FlightClient | None = None
         self._token: str | None = None
+        self._retired_with = ""
         self.store_path = ""
         """Path of the store's directory, as the broker names it. Unset until `same_host_token` is called."""
         _alive.add(self)
@@ -129,6 +139,8 @@ class BrokerConnection:
             except (Unavailable, Fenced, Unauthenticated) as error:
                 if isinstance(error, Archived):
                     raise
+                if self._retired_with:
+                    raise closed_error(self._retired_with) from None
                 may_have_moved = self.can_move and (isinstance(error, Fenced) or not repeated)
                 if not (isinstance(error, Unavailable) or may_have_moved) or monotonic_ms() >= until:
                     raise
@@ -197,7 +209,7 @@ class BrokerConnection:
     def connection(self) -> flight.FlightClient:
         """Return this process's gRPC connection, created on first use.
 
-        Raises Refused in a process that was forked from a process with a connection.
+        Raises Refused after `retire`, and in a process that was forked from a process with a connection.
         """
         if _forked_from:
             raise Refused(
@@ -205,6 +217,8 @@ class BrokerConnection:
                 hint="Start processes with the method 'spawn', or connect only after the fork",
             )
         with self._lock:
+            if self._retired_with:
+                raise closed_error(self._retired_with)
             if self._connection is None:
                 secured = self._from_files(lambda given: given.connection(self.address))
                 self._connection = flight.connect(self.address, generic_options=_OPTIONS, **secured)
@@ -254,6 +268,12 @@ class BrokerConnection:
             if self._connection is not None:
                 self._connection.close()
             self._connection = None
+
+    def retire(self, handle: str) -> None:
+        """Close the connection for good. Later calls raise Refused, which names `handle`, the closed object."""
+        with self._lock:
+            self._retired_with = handle
+        self.close()
 
     def _leave_to_parent(self) -> None:
         """Keep the parent's connection open and unused, and create a new lock. Called in the child after a fork."""

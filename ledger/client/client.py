@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from typing import TYPE_CHECKING
 
 from pyspark_ledger.ledger.client.broker_connection import BrokerConnection
@@ -38,11 +40,28 @@ class Client(BrokerConnection):
     ) -> None:
         super().__init__(address, store_id, credentials=credentials, deadline_ms=deadline_ms, place=place)
         self.kept = KeptProducers()
+        self.producers: weakref.WeakSet[AbstractContextManager[object]] = weakref.WeakSet()
+        """Open producers of messages."""
+        self.unclosed: weakref.finalize[[str, int], Client] | None = None
+        """Warning that a user has not closed the store of this client."""
 
     def close(self) -> None:
         """End the producers that `append` has kept open, and close the connection."""
         self.kept.close()
         super().close()
+
+    def retire(self, handle: str) -> None:
+        """Close all producers and the connection for good.
+
+        Waits until the messages of the producers are durable. Raises the error of a producer after all is closed.
+        """
+        if self.unclosed is not None:
+            self.unclosed.detach()
+        with ExitStack() as closing:
+            closing.callback(super().retire, handle)
+            closing.callback(self.kept.retire)
+            for producer in list(self.producers):
+                closing.push(producer)
 
     def producer(self, ledger: str, name: str | None = None, *, max_in_flight_bytes: int = 64 << 20) -> Producer:
         """Open a producer of one ledger. It sends further entries before earlier entries are acknowledged."""
@@ -69,6 +88,7 @@ class Client(BrokerConnection):
     def _leave_to_parent(self) -> None:
         _inherited.append(self.kept)
         self.kept = KeptProducers()
+        self.producers = weakref.WeakSet()
         super()._leave_to_parent()
 
     def stage_part(self, query: str, batch: int, run: PartRun | None = None) -> PartWriter:

@@ -176,6 +176,7 @@ class KeptProducers:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._idle: list[KeptProducer] = []
+        self._retired = False
 
     def take(self, ledger: str) -> KeptProducer | None:
         """Remove the newest idle producer of a ledger and return it. Return None if there is none."""
@@ -193,9 +194,14 @@ class KeptProducers:
             return
         with self._lock:
             self._idle.append(kept)
-            gone = self._idle.pop(0) if len(self._idle) > _IDLE_MAX else None
+            gone = self._idle.pop(0) if self._retired or len(self._idle) > _IDLE_MAX else None
         if gone is not None:
             gone.end()
+
+    def retire(self) -> None:
+        """End the streams of all producers: of the idle ones now, of the others when they are given back."""
+        self._retired = True
+        self.close()
 
     def close(self) -> None:
         """End the streams of all idle producers, without waiting."""

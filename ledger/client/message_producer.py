@@ -92,7 +92,7 @@ def open_producer(
     # before the producer's stream to the broker is opened.
     known = client.ask(AskSequence(ledger, name)).sequence_id
     pipeline = client.producer(ledger, name, max_in_flight_bytes=max_pending_bytes)
-    return MessageProducer(
+    producer: MessageProducer[Row] = MessageProducer(
         pipeline,
         ProducerMetadata(name, NAMES.index(compression.upper()), version_bytes(version) if version >= 0 else None),
         batching,
@@ -102,6 +102,8 @@ def open_producer(
         partition=partition,
         encode=encode,
     )
+    client.producers.add(producer)
+    return producer
 
 
 def _encoder(row_type: RowType[Any], version: int, schema: bytes, ledger: str) -> Callable[[Any], bytes]:

@@ -21,7 +21,7 @@ import msgspec
 from pyspark_ledger.ledger.client.kept_producer import KeptProducers
 from pyspark_ledger.ledger.client.read_client import ParsedBlock
 from pyspark_ledger.ledger.clock import system_clock_ms
-from pyspark_ledger.ledger.errors import NotFound, Refused
+from pyspark_ledger.ledger.errors import NotFound, Refused, closed_error
 from pyspark_ledger.ledger.message.columns import schema_bytes
 from pyspark_ledger.ledger.names import partition_of
 from pyspark_ledger.ledger.objects.object_store import ObjectStore
@@ -60,6 +60,7 @@ class TopicsView:
         self.kept = KeptProducers()  # always empty, because calls that need a producer are refused
         self._store = store
         self._catalogue: Catalogue = read_catalogue(store)
+        self._retired_with = ""
         self._joined = set[tuple[str, str]]()
         self._logs: dict[str, BucketLog] = {}
         self._schemas: dict[str, SchemaVersion] = {}
@@ -82,6 +83,7 @@ class TopicsView:
 
     def ask(self, request: Request[Reply], **_: object) -> Reply:
         """Return the reply to a request. Raises Refused for a request that is not about the rows of topics."""
+        self._require_open()
         answer = self._answers.get(type(request))
         if answer is None:
             raise Refused(
@@ -102,11 +104,17 @@ class TopicsView:
         log = self._log(request.name)
         log.require_whole(request.range)
         for part in log.parts(request.range, _PART_BYTES):
+            self._require_open()
             yield ParsedBlock(read_part(self._store, part))
 
-    def close(self) -> None:
-        """Close the connections to the bucket."""
+    def retire(self, handle: str) -> None:
+        """Close the connections to the bucket. Later calls raise Refused, which names `handle`."""
+        self._retired_with = handle
         self._store.close()
+
+    def _require_open(self) -> None:
+        if self._retired_with:
+            raise closed_error(self._retired_with)
 
     @cached_property
     def _names(self) -> list[str]:

@@ -154,6 +154,17 @@ def test_texts_are_appended_all_or_none(store: Path) -> None:
     assert append_messages(clicks, [csv(b"k,value\n")], KeyedColumns("k")) is None
 
 
+def test_rows_of_arrow_become_messages(store: Path) -> None:
+    clicks = connect(store).ledger("clicks")
+    for value in (pa.array(["home"]), pa.array([b"home"])):
+        rows = pa.table({"k": ["ada"], "value": value})
+        append_messages(clicks, [RowText("a.arrow", TextFormat.arrow, rows)], KeyedColumns("k"))
+    assert clicks.read().select(["__key", "value"]).to_pylist() == 2 * [{"__key": "ada", "value": b"home"}]
+    wrong = pa.table({"k": ["ada"], "value": [[1]]})
+    with pytest.raises(Refused, match=r"column 'value' of a\.arrow cannot be read as binary"):
+        append_messages(clicks, [RowText("a.arrow", TextFormat.arrow, wrong)], KeyedColumns("k"))
+
+
 def test_a_column_without_a_value_gets_the_type_of_a_later_text(store: Path) -> None:
     def read(name: str) -> list[object]:
         return [tuple(row.values()) for row in connect(store).ledger(name).read().to_pylist()]
