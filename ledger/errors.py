@@ -77,6 +77,12 @@ class Terminated(LedgerError):
     code = "LEDGER_TERMINATED"
 
 
+class LeaseLost(LedgerError):
+    """Another reader has acquired the lease of the cursor. Unacknowledged rows are redelivered: begin a new loop."""
+
+    code = "LEDGER_LEASE_LOST"
+
+
 class Unavailable(LedgerError):
     """The broker or the disk cannot serve the request now. The outcome of the request is unknown. Retry."""
 
@@ -112,6 +118,7 @@ _BY_CODE: dict[str, type[LedgerError]] = {
         Corrupt,
         Fenced,
         Terminated,
+        LeaseLost,
         Unavailable,
         DataLoss,
         Unsupported,

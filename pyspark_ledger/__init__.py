@@ -31,11 +31,15 @@ if TYPE_CHECKING:
     from pyspark_ledger.ledger.api.cursor import Cursor
     from pyspark_ledger.ledger.api.ledger import Ledger
     from pyspark_ledger.ledger.api.store import LedgerStore, connect
+    from pyspark_ledger.ledger.consumer.batch import Batch
+    from pyspark_ledger.ledger.consumer.batches import Batches
+    from pyspark_ledger.ledger.consumer.deliveries import DeliveredBatch
     from pyspark_ledger.ledger.errors import (
         AlreadyExists,
         Corrupt,
         DataLoss,
         Fenced,
+        LeaseLost,
         LedgerError,
         NotFound,
         Refused,
@@ -52,11 +56,15 @@ __all__ = [
     "EARLIEST",
     "LATEST",
     "AlreadyExists",
+    "Batch",
+    "Batches",
     "Corrupt",
     "Cursor",
     "DataLoss",
     "DefaultSource",
+    "DeliveredBatch",
     "Fenced",
+    "LeaseLost",
     "Ledger",
     "LedgerError",
     "LedgerStore",
@@ -90,6 +98,9 @@ __all__ = [
 _LAZY = {
     "AlreadyExists": "pyspark_ledger.ledger.errors",
     "Corrupt": "pyspark_ledger.ledger.errors",
+    "Batch": "pyspark_ledger.ledger.consumer.batch",
+    "DeliveredBatch": "pyspark_ledger.ledger.consumer.deliveries",
+    "Batches": "pyspark_ledger.ledger.consumer.batches",
     "Cursor": "pyspark_ledger.ledger.api.cursor",
     "DataLoss": "pyspark_ledger.ledger.errors",
     "DefaultSource": "pyspark_ledger.connector.default_source",
@@ -102,6 +113,7 @@ _LAZY = {
     "NotFound": "pyspark_ledger.ledger.errors",
     "Position": "pyspark_ledger.ledger.position",
     "Refused": "pyspark_ledger.ledger.errors",
+    "LeaseLost": "pyspark_ledger.ledger.errors",
     "Terminated": "pyspark_ledger.ledger.errors",
     "Unauthenticated": "pyspark_ledger.ledger.errors",
     "Unavailable": "pyspark_ledger.ledger.errors",

@@ -311,7 +311,7 @@ assert isinstance(error_of(send_one_more), Terminated)
 bureau = arrivals.cursor("bureau")
 assert bureau.state().next_position == october
 assert arrivals.policy().effective["retentionSizeInMB"] == 0
-followed = pa.concat_tables(arrivals.tail(bureau.state().next_position))  # ends, because the log has ended
+followed = pa.concat_tables(batch.table for batch in arrivals.follow(october))  # ends, because the log has ended
 assert followed["value"].to_pylist() == pa.concat_arrays(months[9:]).to_pylist()
 print(f"the log ends at {ended}; its last quarter is {followed.num_rows:,} messages")
 

@@ -43,7 +43,6 @@ KEPT_NAMES = {
 INTERFACES = {"Protocol", "ABC"}
 # Interfaces with one implementation in the library, with the reason for each.
 KEPT_PROTOCOLS = {
-    "BatchSource": "each kind of loop has its source",
     "LogWatch": "the cache of the broker, which lies above the log",
     "Replica": "the durability of a store in a bucket, which lies above the database",
     "SyncJob": "the queue of a log, which lies above the pool that syncs",

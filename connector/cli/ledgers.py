@@ -273,9 +273,9 @@ def tail(
 ) -> None:
     """Print rows as they are appended."""
     ledger = opened(store).ledger(name)
-    begin = ledger.end().end if start == "latest" else position_of(ledger.client, ledger.name, "--start", start)
-    for table in ledger.tail(begin, wait_ms):
-        for row in python_rows(table):
+    begin = LATEST if start == "latest" else position_of(ledger.client, ledger.name, "--start", start)
+    for batch in ledger.follow(begin, wait=None if wait_ms is None else wait_ms / 1000):
+        for row in python_rows(batch.table):
             if output is Output.json:
                 sys.stdout.write(msgspec.json.encode(row, enc_hook=str).decode() + "\n")
             else:

@@ -4,6 +4,8 @@ An *entry* is one append with its rows. A *log* is the sequence of a ledger's en
 ledger.
 
     billing = orders.cursor("billing")
+    for batch in billing.batches(ack="after"):              # waits for new rows
+        work(batch.table)
     table, position = billing.read()
     billing.acknowledge(position)
     billing.acknowledge_rows([(3, 17), (3, 18, 2)])         # entries, and rows of entries, in any order
@@ -26,6 +28,8 @@ from pyspark_ledger.ledger.api.handle import Handle, closed_client
 from pyspark_ledger.ledger.api.ledger_admin import LedgerAdmin
 from pyspark_ledger.ledger.api.views import cursor_view
 from pyspark_ledger.ledger.client.schemas import registered_columns
+from pyspark_ledger.ledger.consumer.batch import MAX_BYTES, BatchLimits
+from pyspark_ledger.ledger.consumer.deliveries import ACK_TIMEOUT, cursor_batches
 from pyspark_ledger.ledger.consumer.opened_rows import OpenedRows, require_positions, rows_as_table
 from pyspark_ledger.ledger.display.ledger_picture import cursor_html, cursor_text
 from pyspark_ledger.ledger.names import short_name
@@ -46,6 +50,8 @@ from pyspark_ledger.ledger.protocol.reads import OpenRead
 from pyspark_ledger.ledger.times import Time
 
 if TYPE_CHECKING:
+    from pyspark_ledger.ledger.consumer.batches import Batches
+    from pyspark_ledger.ledger.consumer.deliveries import DeliveredBatch
     from pyspark_ledger.ledger.protocol.cursors import CursorState
 
 
@@ -79,6 +85,32 @@ class Cursor(Handle):
         """
         request = DescribeCursor(self.ledger.name, self.name, precise=precise)
         return self.ledger.client.ask(request)
+
+    def batches(
+        self,
+        max_rows: int | None = None,
+        max_bytes: int = MAX_BYTES,
+        wait: float | None = None,
+        ack: str = "explicit",
+        ack_timeout: float = ACK_TIMEOUT,
+    ) -> Batches[DeliveredBatch]:
+        """Return a loop over the unacknowledged rows, in batches of limited size, which waits for new rows.
+
+        A batch has at most `max_rows` rows and `max_bytes` bytes, as stored, and ends between entries. A larger entry
+        is a batch of its own. The loop ends after `wait` seconds without a row: 0 ends it at the end of the ledger,
+        None never. It also ends at the end of a terminated ledger. Use `with`, or call `close`.
+
+        With `ack` = "explicit" you acknowledge each batch. With "after" the loop acknowledges a batch when you ask for
+        the next one, or at its end. After `break`, an exception or `close` it acknowledges nothing more. A batch that
+        is not acknowledged within `ack_timeout` seconds is redelivered.
+
+        The loop holds the cursor's lease. Raises Refused, with the holder, if another reader has it.
+
+            with orders.cursor("billing").batches(ack="after", wait=5) as batches:
+                for batch in batches: work(batch.table)
+        """
+        limits = BatchLimits(max_rows, max_bytes, wait)
+        return cursor_batches(self.ledger.client, self.ledger.name, self.name, limits, ack, ack_timeout)
 
     def read(self) -> tuple[pa.Table, Position]:
         """Return all unacknowledged rows, and the position to acknowledge after you have processed them."""

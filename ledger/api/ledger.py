@@ -32,7 +32,10 @@ from pyspark_ledger.ledger.client.schemas import (
     registered_columns,
     require_columns_registered,
 )
-from pyspark_ledger.ledger.clock import monotonic_ms, new_id, system_clock_ms
+from pyspark_ledger.ledger.clock import new_id, system_clock_ms
+from pyspark_ledger.ledger.consumer.batch import MAX_BYTES, Batch, BatchLimits
+from pyspark_ledger.ledger.consumer.batches import Batches
+from pyspark_ledger.ledger.consumer.follow import follow
 from pyspark_ledger.ledger.consumer.opened_rows import open_rows, require_positions
 from pyspark_ledger.ledger.display.ledger_picture import ledger_html, ledger_text
 from pyspark_ledger.ledger.errors import NotFound, Refused
@@ -47,11 +50,10 @@ from pyspark_ledger.ledger.message.columns import (
 from pyspark_ledger.ledger.message.entry import encode_entry
 from pyspark_ledger.ledger.message.schema.documents import parse_schemas
 from pyspark_ledger.ledger.names import short_name
-from pyspark_ledger.ledger.position import EARLIEST, Position, PositionRange
+from pyspark_ledger.ledger.position import EARLIEST, Position
 from pyspark_ledger.ledger.proto.pulsar_messages_pb2 import MessageMetadata
 from pyspark_ledger.ledger.protocol.actions import AskEnd, CreateLedger, DescribeLedger, GetSchema, RegisterSchema
 from pyspark_ledger.ledger.protocol.cursors import OpenCursor
-from pyspark_ledger.ledger.protocol.reads import SPLIT_PARTS_MAX, SplitRequest
 from pyspark_ledger.ledger.rows.row_type import Row, RowType
 from pyspark_ledger.ledger.times import Time
 
@@ -61,9 +63,6 @@ if TYPE_CHECKING:
     from pyspark_ledger.ledger.protocol.actions import LedgerDescription, LedgerEnd
 
 Rows: TypeAlias = "pa.Table | pa.RecordBatch | list[Any]"
-
-_TAIL_MS = 10_000  # the maximum waiting time of one call
-_TABLE_BYTES = 32 * 1024 * 1024  # the size of the entries of one table, as stored
 
 
 class Ledger(LedgerAdmin, Handle, Generic[Row]):
@@ -177,24 +176,25 @@ class Ledger(LedgerAdmin, Handle, Generic[Row]):
         """
         return Scan(self.client, self.name, columns, start, end, since, until)
 
-    def tail(self, start: Position = EARLIEST, wait_ms: int | None = None) -> Iterator[pa.Table]:
-        """Yield the existing rows from `start` on and then new rows, as tables of limited size.
+    def follow(
+        self,
+        start: Position = EARLIEST,
+        *,
+        max_rows: int | None = None,
+        max_bytes: int = MAX_BYTES,
+        wait: float | None = None,
+    ) -> Batches[Batch]:
+        """Return an iterator over the rows from `start` on, in batches, which waits for new rows.
 
-        With `wait_ms`, ends after this time without a new row. Also ends at the end of a terminated ledger.
+            for batch in orders.follow(start=saved):
+                work(batch.table); save(batch.position)
+
+        A batch has at most `max_rows` rows and `max_bytes` bytes (32 MiB), or one larger entry. The loop ends after
+        `wait` seconds without a row; 0 means the end of the ledger, None never. A terminated ledger always ends it.
+        With LATEST, the rows begin after those that exist at this call. Raises NotFound for a missing ledger. The
+        iterator raises DataLoss if the next rows were deleted by retention, or the ledger was created again.
         """
-        require_positions(start=start)
-        at = start
-        until = None if wait_ms is None else monotonic_ms() + wait_ms
-        while True:
-            left = _TAIL_MS if until is None else max(until - monotonic_ms(), 0)
-            log = self.client.ask(AskEnd(self.name, at, min(left, _TAIL_MS)))
-            if log.end > at:
-                if log.rows_since:
-                    yield from self._tables(PositionRange(at, log.end))
-                until = None if wait_ms is None else monotonic_ms() + wait_ms
-            elif log.terminated or (until is not None and monotonic_ms() >= until):
-                return
-            at = max(at, log.end)
+        return follow(self.client, self.name, start, BatchLimits(max_rows, max_bytes, wait))
 
     def cursor(self, name: str, start: Position = EARLIEST) -> Cursor:
         """Return the durable cursor of this name. Create it at `start` if it does not exist.
@@ -240,13 +240,6 @@ class Ledger(LedgerAdmin, Handle, Generic[Row]):
                 kept.end()  # the ledger may be deleted; the next pass of the loop creates a producer
             finally:
                 self.client.kept.give(kept)
-
-    def _tables(self, range_: PositionRange) -> Iterator[pa.Table]:
-        """Yield the rows of a range in several tables, so that a large backlog does not have to fit into memory."""
-        parts = self.client.ask(SplitRequest(self.name, range_, _TABLE_BYTES, SPLIT_PARTS_MAX)).parts
-        for part in parts:
-            if part.rows:
-                yield self.read(part.range.start, part.range.end)
 
     def _registered(self, rows: pa.Table) -> tuple[pa.Schema, int]:
         """Return the ledger's columns and their version. First register columns and types that the ledger lacks."""

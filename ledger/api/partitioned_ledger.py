@@ -13,7 +13,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
@@ -23,6 +23,9 @@ from pyspark_ledger.ledger.api.cursor import Cursor
 from pyspark_ledger.ledger.api.ledger import Ledger, Rows
 from pyspark_ledger.ledger.client.kept_producer import Entry, NothingAppended
 from pyspark_ledger.ledger.clock import new_id
+from pyspark_ledger.ledger.consumer.batch import MAX_BYTES, Batch, BatchLimits
+from pyspark_ledger.ledger.consumer.batches import Batches
+from pyspark_ledger.ledger.consumer.follow import follow_partitions
 from pyspark_ledger.ledger.consumer.opened_rows import rows_as_table
 from pyspark_ledger.ledger.errors import NotFound, Refused
 from pyspark_ledger.ledger.message.columns import ColumnFit
@@ -180,9 +183,24 @@ class PartitionedLedger(Ledger[Row]):
             for batch in part.batches():
                 yield batch if fit is None else fit.fit(batch, part.name)
 
-    def tail(self, start: Position = EARLIEST, wait_ms: int | None = None) -> Iterator[pa.Table]:
-        """Raise Refused, because a position belongs to one partition. Call `tail` of each partition."""
-        self._refuse(f"the rows after {start} (waiting {wait_ms} ms)")
+    def follow(
+        self,
+        start: Position | Mapping[str, Position] = EARLIEST,
+        *,
+        max_rows: int | None = None,
+        max_bytes: int = MAX_BYTES,
+        wait: float | None = None,
+    ) -> Batches[Batch]:
+        """Return an iterator over the rows of all partitions, in batches, which waits for new rows.
+
+            for batch in clicks.follow(start=saved):
+                work(batch.table); saved[batch.ledger] = batch.position
+
+        `start` is EARLIEST, LATEST, or a mapping of a partition's name to its position. A partition that the mapping
+        does not name, and one that is added later, is read from its first row on. Each batch has rows of one
+        partition, and the partitions take turns. `Ledger.follow` explains the other arguments and the errors.
+        """
+        return follow_partitions(self.client, self.name, start, BatchLimits(max_rows, max_bytes, wait))
 
     def cursor(self, name: str, start: Position = EARLIEST) -> Cursor:
         """Raise Refused, because each partition has its own cursors."""

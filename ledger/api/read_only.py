@@ -26,8 +26,9 @@ from typing import Any, NoReturn, TypeVar, cast
 import msgspec
 
 from pyspark_ledger.ledger.client.block_reader import FrameBlock
+from pyspark_ledger.ledger.client.end_watch import EndWatch
 from pyspark_ledger.ledger.client.kept_producer import KeptProducers
-from pyspark_ledger.ledger.clock import system_clock_ms
+from pyspark_ledger.ledger.clock import pause, system_clock_ms
 from pyspark_ledger.ledger.cursor.acknowledgements import AcknowledgementTable, cursor_log_form
 from pyspark_ledger.ledger.cursor.cursor_acknowledgements import CursorPlace
 from pyspark_ledger.ledger.cursor.cursors import CursorTable
@@ -63,6 +64,7 @@ from pyspark_ledger.ledger.protocol.actions import (
     SegmentDescription,
 )
 from pyspark_ledger.ledger.protocol.cursors import AskAckedRanges, DescribeCursor
+from pyspark_ledger.ledger.protocol.ends import KnownEnd, MovedEnd, MovedEnds, WaitEnds, WireError
 from pyspark_ledger.ledger.protocol.ledgers import AskPartitions, PartitionCount
 from pyspark_ledger.ledger.protocol.reads import (
     AskLimitedRanges,
@@ -78,6 +80,7 @@ from pyspark_ledger.ledger.protocol.reads import (
     SplitParts,
     SplitRanges,
     SplitRequest,
+    limited,
 )
 from pyspark_ledger.ledger.protocol.request import Reply, Request
 from pyspark_ledger.ledger.segment.index import EntryIndex
@@ -91,6 +94,7 @@ from pyspark_ledger.ledger.tiering.sealed_index import entry_traits
 from pyspark_ledger.ledger.transport.mapped_block import read_block
 
 _ATTEMPTS = 3
+_POLL_MS = 1_000  # between two looks for new entries, which a broker of this store may append
 T = TypeVar("T")
 
 
@@ -133,6 +137,7 @@ class ReadOnlyStore:
         self.address = str(path)
         reader = offloader or NoOffloader()
         self._built: dict[str, ReadOnlyLog] | None = {} if built else None
+        self.watch = EndWatch(self.ask)
         self.kept = KeptProducers()  # always empty, because calls that need a producer are refused
         self._retired_with = ""
         self._directory = path / "ledgers"
@@ -173,6 +178,7 @@ class ReadOnlyStore:
             AskPartitions: self._partitions,
             DescribeLedger: self._describe,
             AskEnd: self._end,
+            WaitEnds: self._wait,
             OpenRead: self._open_read,
             SplitRequest: self._split,
             SeekTime: self._seek,
@@ -319,10 +325,41 @@ class ReadOnlyStore:
     def _end(self, request: AskEnd) -> msgspec.Struct:
         return self.ledger(request.name).snapshot.end_since(request.since)
 
+    def _wait(self, request: WaitEnds) -> MovedEnds:
+        """Return the ledgers that have moved. Look once more after `_POLL_MS`, because no broker reports changes."""
+        if request.wait_ms and self._built is not None:
+            raise Refused(
+                f"the copy of the bucket in {self.address} never has new rows, a loop waits for them",
+                hint="Pass wait=0, so that the loop ends at the end of the ledger",
+            )
+        moved = self._moved(request.known)
+        if request.wait_ms and not moved:
+            pause(min(request.wait_ms, _POLL_MS))
+            moved = self._moved(request.known)
+        return MovedEnds(moved)
+
+    def _moved(self, ledgers: Sequence[KnownEnd]) -> list[MovedEnd]:
+        return [moved for known in ledgers if (moved := self._state(known)) is not None]
+
+    def _state(self, known: KnownEnd) -> MovedEnd | None:
+        try:
+            if known.partitions:
+                count = self._partitions(AskPartitions(known.name)).partitions
+                return MovedEnd(known.name, partitions=count) if count != known.partitions else None
+            log = self.ledger(known.name)
+        except NotFound as error:
+            return MovedEnd(known.name, error=WireError.of(error))
+        return known.moved(log.listed.incarnation, log.snapshot.end, terminated=log.listed.terminated is not None)
+
     def _open_read(self, request: OpenRead) -> OpenedRead:
         log = self.ledger(request.name)
-        range_, skip = self.cursors.left(log.snapshot, request)
-        return OpenedRead(range_, log.listed.incarnation, *self._metadata.schema(log.name, -1), skip)
+        log.require_incarnation(request.incarnation)
+        snapshot = log.snapshot
+        range_, skip = self.cursors.left(snapshot, request)
+        opened = OpenedRead(range_, log.listed.incarnation, *self._metadata.schema(log.name, -1), skip)
+        if request.limits is None:
+            return opened
+        return limited(opened, snapshot.limited(range_, request.limits), snapshot.end, terminated=snapshot.terminated)
 
     def _split(self, request: SplitRequest) -> SplitParts:
         return SplitParts(self.ledger(request.name).split(request.range, request.target_bytes, request.max_parts))

@@ -6,7 +6,7 @@ A *segment* is one file of a ledger. A *cursor* is the durable position of one r
     orders = store.ledger("orders")
     orders.append([{"id": 1, "total": 9.5}])
     orders.read()                               # a pyarrow.Table of all rows
-    for table in orders.tail(): ...             # the existing rows, then new rows
+    for batch in orders.follow(): ...           # the existing rows, then new rows
     billing = orders.cursor("billing")
     table, position = billing.read()
     billing.acknowledge(position)

@@ -39,7 +39,6 @@ from pyspark_ledger.ledger.protocol.actions import (
     GetSchema,
     Health,
     LedgerDescription,
-    LedgerEnd,
     LedgerNames,
     ListLedgers,
     RegisterSchema,
@@ -56,13 +55,13 @@ from pyspark_ledger.ledger.protocol.commits import (
     OpenUpload,
     StagingPlace,
 )
+from pyspark_ledger.ledger.protocol.ends import WaitEnds
 from pyspark_ledger.ledger.protocol.metrics import AskMetrics, ReportPublished
 from pyspark_ledger.ledger.protocol.request import Empty, Request
 from pyspark_ledger.ledger.segment.reader import SegmentBlock
 from pyspark_ledger.ledger.store.batch_status import BatchStatus
 
 _SETTLE_MS = 30_000
-_WAIT_MS_MAX = 60_000  # below the time-out of a client's call, two minutes
 
 
 class Actions:
@@ -88,7 +87,7 @@ class Actions:
             ledgers.AskPartitions: lambda request: ledgers.PartitionCount(
                 store.partitions.count(canonical_name(request.name))
             ),
-            ChangePartitions: store.extend_partitioned,
+            ChangePartitions: self._extend,
             ledgers.TrimLedger: lambda request: store.ledger(request.name).trim(),
             ledgers.TerminateLedger: lambda request: reads.PositionReply(store.ledger(request.name).terminate()),
             ledgers.SealLedger: lambda request: ledgers.SealReply(
@@ -99,7 +98,8 @@ class Actions:
             ledgers.OffloadPrefix: store.offloads.offload,
             ledgers.AskOffload: lambda request: store.offloads.status(request.name),
             ListLedgers: lambda _: LedgerNames(store.names()),
-            AskEnd: self._end,
+            AskEnd: lambda request: store.ledger(request.name).end(request.since),
+            WaitEnds: self._broker.waits.wait,
             GetSchema: store.get_schema,
             RegisterSchema: store.register_schema,
             RestoreSchema: self._restore_schema,
@@ -123,6 +123,7 @@ class Actions:
             cursors.CursorProperties: durable.change_properties,
             cursors.AskAckedRanges: durable.acked_ranges,
             cursors.NextDelivery: self._next_delivery,
+            cursors.AckDelivery: self._ack_delivery,
             cursors.AskDue: store.deliveries.due,
             cursors.AskDelivery: store.deliveries.get,
             cursors.AckDeadLetters: _acknowledging(self._ack_dead_letters),
@@ -170,15 +171,13 @@ class Actions:
     def _delete(self, request: DeleteLedger) -> Empty:
         self._store.delete_ledger(request.name)
         self._source.drop(canonical_name(request.name))
+        self._broker.waits.all_changed()
         return Empty()
 
-    def _end(self, request: AskEnd) -> LedgerEnd:
-        ledger = self._store.ledger(request.name)
-        if request.incarnation and request.incarnation != ledger.incarnation:
-            return ledger.end()
-        if request.since is not None and request.wait_ms:
-            ledger.wait_past(request.since, min(request.wait_ms, _WAIT_MS_MAX))
-        return ledger.end(request.since)
+    def _extend(self, request: ChangePartitions) -> LedgerDescription:
+        described = self._store.extend_partitioned(request)
+        self._broker.waits.all_changed()
+        return described
 
     def _locate(self, request: reads.ReadRequest) -> reads.Places:
         if not self._on_this_host(request.token):
@@ -203,11 +202,16 @@ class Actions:
 
     def _open_read(self, request: reads.OpenRead) -> reads.OpenedRead:
         ledger = self._store.ledger(request.name)
-        range_, skip = self._store.cursors.left(ledger.snapshot, request)
+        require_incarnation(ledger, request.incarnation)
+        snapshot = ledger.snapshot
+        range_, skip = self._store.cursors.left(snapshot, request)
+        part = ledger.limited(range_, request.limits) if request.limits else None
         # The schema is read after the range, so that the newest schema covers all entries of the range. Reason:
         # a producer registers a schema before it appends the first entry with this schema.
         schema = self._store.get_schema(GetSchema(ledger.name))
         reply = reads.OpenedRead(range_, ledger.incarnation, schema.version, schema.arrow_schema, skip)
+        if part is not None:
+            range_, reply = part.range, reads.limited(reply, part, snapshot.end, terminated=snapshot.terminated)
         if not self._on_this_host(request.token):
             return msgspec.structs.replace(reply, same_host=False)
         read = reads.ReadRequest(
@@ -218,7 +222,8 @@ class Actions:
             max_block_bytes=request.max_block_bytes,
             partly=True,
         )
-        return msgspec.structs.replace(reply, places=self._locate(read)) if range_ else reply
+        located = range_ and (part is None or part.rows)
+        return msgspec.structs.replace(reply, places=self._locate(read)) if located else reply
 
     def _split(self, request: reads.SplitRequest) -> reads.SplitParts:
         ledger = self._store.ledger(request.name)
@@ -239,7 +244,7 @@ class Actions:
         return self._store.commits.open_part(request.query, request.batch)
 
     def _acquire_lease(self, request: cursors.AcquireLease) -> cursors.LeaseReply:
-        reply = self._store.cursors.acquire_lease(request)
+        reply = self._store.leases.acquire(request)
         if reply.granted:
             self._broker.activity.hold(_lease_key(request), request.ttl_ms)
             ledger = canonical_name(request.ledger)
@@ -248,9 +253,9 @@ class Actions:
         return reply
 
     def _release_lease(self, request: cursors.ReleaseLease) -> None:
-        self._store.cursors.release_lease(request)
+        self._store.leases.release(request)
         self._broker.activity.hold(_lease_key(request), 0)
-        if not self._store.cursors.is_leased(canonical_name(request.ledger), request.cursor):
+        if not self._store.leases.is_held(canonical_name(request.ledger), request.cursor):
             self._source.leave(canonical_name(request.ledger), request.cursor)
 
     def _follow(self, request: RegisterReader) -> Empty:
@@ -288,10 +293,18 @@ class Actions:
         The cache then expects another read of the entries that are redelivered or written to the dead-letter ledger.
         """
         decided = self._store.deliveries.next(request)
+        if request.done:
+            position = self._store.cursors.next_position(canonical_name(request.ledger), request.cursor)
+            self._source.commit(canonical_name(request.ledger), request.cursor, position)
         if decided.back_rows or decided.dead:
             redelivered = self._store.deliveries.redelivered(request, decided)
             self._source.again(canonical_name(request.ledger), request.cursor, redelivered)
         return decided
+
+    def _ack_delivery(self, request: cursors.AckDelivery) -> reads.PositionReply:
+        position = self._store.deliveries.acknowledge(request)
+        self._source.commit(canonical_name(request.ledger), request.cursor, position)
+        return reads.PositionReply(position)
 
     def _ack_dead_letters(self, request: cursors.AckDeadLetters) -> None:
         self._store.deliveries.ack_dead_letters(request)

@@ -27,7 +27,8 @@ from pyspark_ledger.ledger.clock import new_id
 from pyspark_ledger.ledger.errors import LedgerError, Refused, Unavailable
 from pyspark_ledger.ledger.json_errors import JSON_FAULTS, json_fault
 from pyspark_ledger.ledger.position import EARLIEST
-from pyspark_ledger.ledger.protocol.actions import AppendCommand, Appended, WireError
+from pyspark_ledger.ledger.protocol.actions import AppendCommand, Appended
+from pyspark_ledger.ledger.protocol.ends import WireError
 from pyspark_ledger.ledger.transport.shared_ring import RingReader, entry_file, is_same_user
 
 _PACKET_BYTES_MAX = 64 * 1024

@@ -32,7 +32,8 @@ from pyspark_ledger.ledger.errors import LedgerError, Refused
 from pyspark_ledger.ledger.log.deduplication import AppendSession
 from pyspark_ledger.ledger.log.managed_ledger import AppendAck, ManagedLedger
 from pyspark_ledger.ledger.position import EARLIEST, Position
-from pyspark_ledger.ledger.protocol.actions import ENTRY_SCHEMA, Appended, WireError
+from pyspark_ledger.ledger.protocol.actions import ENTRY_SCHEMA, Appended
+from pyspark_ledger.ledger.protocol.ends import WireError
 
 
 class Replies(Protocol):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+from pyspark_ledger.ledger.broker.end_waits import EndWaits
 from pyspark_ledger.ledger.broker.error_log import ErrorLog
 from pyspark_ledger.ledger.broker.limits import Activity, BrokerLimits
 from pyspark_ledger.ledger.broker.live_settings import LiveSettings
@@ -41,3 +42,5 @@ class BrokerContext:
         self.metrics = MetricsCollector(store, cache, self.calls, self.errors, self.admission, clock)
         self.stopping = threading.Event()
         """Set when the broker is about to end: by a call, or by a signal."""
+        self.waits = EndWaits(store, self.stopping, monotonic_ms)
+        cache.on_moved = self.waits.changed

@@ -135,7 +135,7 @@ class BrokerProcess:
 
         def watch(store: Store) -> CachedReads:
             shared = SharedBlocks.begin(f"{store.store_id}-{_live_name(store, live)}", store.epoch)
-            made.append(CachedReads(live.now, monotonic_ms, store.snapshot, store.cursors.leased, shared))
+            made.append(CachedReads(live.now, monotonic_ms, store.snapshot, store.leases.held, shared))
             return made[0]
 
         home.open(live, offloader, watch)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from pyspark_ledger.ledger.client.broker_connection import BrokerConnection
 from pyspark_ledger.ledger.client.credentials import Credentials
+from pyspark_ledger.ledger.client.end_watch import EndWatch
 from pyspark_ledger.ledger.client.kept_producer import KeptProducers
 from pyspark_ledger.ledger.errors import LedgerError
 from pyspark_ledger.ledger.protocol.commits import PartRun
@@ -44,6 +45,7 @@ class Client(BrokerConnection):
         """Open producers of messages."""
         self.unclosed: weakref.finalize[[str, int], Client] | None = None
         """Warning that a user has not closed the store of this client."""
+        self.watch = EndWatch(self.ask)
 
     def close(self) -> None:
         """End the producers that `append` has kept open, and close the connection."""
@@ -89,6 +91,7 @@ class Client(BrokerConnection):
         _inherited.append(self.kept)
         self.kept = KeptProducers()
         self.producers = weakref.WeakSet()
+        self.watch = EndWatch(self.ask)
         super()._leave_to_parent()
 
     def stage_part(self, query: str, batch: int, run: PartRun | None = None) -> PartWriter:

@@ -14,6 +14,7 @@ from pyspark_ledger.ledger.position import Position
 
 MAX_BYTES = 32 * 1024 * 1024
 _INT64_MAX = 2**63 - 1
+_SECONDS_MAX = 1000 * 366 * 86_400
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,19 +63,23 @@ class BatchLimits:
         if self.max_rows is not None:
             _require_count("max_rows", self.max_rows, "None, for no limit, or ")
         _require_count("max_bytes", self.max_bytes, "")
-        wait: Any = self.wait
-        if wait is None:
-            return
-        if isinstance(wait, bool) or not isinstance(wait, (int, float)) or not math.isfinite(wait) or wait < 0:
-            raise Refused(
-                f"wait is {wait!r}, expected None or a number of seconds, at least 0",
-                hint="None waits for ever, and 0 ends the loop at the end of the ledger",
-            )
+        _ = self.wait_ms
 
     @property
     def wait_ms(self) -> int | None:
         """Milliseconds without a row after which the loop ends; None: it never ends."""
-        return None if self.wait is None else math.ceil(self.wait * 1000)
+        hint = "None waits for ever, and 0 ends the loop at the end of the ledger"
+        return None if self.wait is None else milliseconds("wait", self.wait, also="None or ", hint=hint)
+
+
+def milliseconds(name: str, seconds: object, *, also: str = "", hint: str = "Use a form like 30 or 0.5") -> int:
+    """Return a number of seconds as milliseconds, at most those of a thousand years. Raises Refused for other values.
+
+    `also` names the other values that the caller accepts.
+    """
+    if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not math.isfinite(seconds) or seconds < 0:
+        raise Refused(f"{name} is {seconds!r}, expected {also}a number of seconds, at least 0", hint=hint)
+    return math.ceil(min(seconds, _SECONDS_MAX) * 1000)
 
 
 def _require_count(name: str, value: Any, also: str) -> None:

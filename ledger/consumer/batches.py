@@ -40,7 +40,8 @@ class BatchSource(Protocol[B]):
     def wait(self, milliseconds: int) -> bool:
         """Wait until there may be a batch, or until this time has passed. May return early.
 
-        Returns False if no batch can follow, for example after the end of a terminated ledger.
+        0 milliseconds: look once whether there is a batch, before the loop ends. Returns False if no batch can follow,
+        for example after the end of a terminated ledger.
         """
 
     def wake(self) -> None:
@@ -133,6 +134,7 @@ class Batches(Iterator[B], Generic[B]):
     def _read(self) -> None:
         """Read a batch into `_unseen`. Raises StopIteration at the end of the loop, and then closes the iterator."""
         until = None if self._wait_ms is None else monotonic_ms() + self._wait_ms
+        looked = False
         while not self._closed and not self._unseen:
             if self._newest is not None:
                 self._source.passed(self._newest)
@@ -142,9 +144,10 @@ class Batches(Iterator[B], Generic[B]):
                 self._newest = batch
                 self._unseen.append(batch)
                 break
-            left = _WAIT_MS_MAX if until is None else min(until - monotonic_ms(), _WAIT_MS_MAX)
-            if left <= 0 or not self._source.wait(left):
+            left = _WAIT_MS_MAX if until is None else max(min(until - monotonic_ms(), _WAIT_MS_MAX), 0)
+            if looked or not self._source.wait(left):
                 self._closed = True
+            looked = not left
         if self._closed:
             raise StopIteration
 

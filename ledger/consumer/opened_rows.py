@@ -64,6 +64,7 @@ class OpenedRows:
         self.end = found.range.end
         self.incarnation = found.incarnation
         self._wanted = wanted or self.columns or MESSAGES
+        self.num_rows, self.log_end, self.terminated = found.rows, found.log_end, found.terminated
         self._client = client
         self._name = request.name
         self._places = found.places

@@ -137,12 +137,14 @@ class AcknowledgementTable:
             if not acks.add(positions) and not (acks.is_dirty and self._is_due(acks)):
                 return found
             next_position = self._advanced(acks, found.next_position, snapshot)
-            moved = self._flush(found, acks, next_position) if self._is_due(acks) else self._at(found, next_position)
+            # The metadata record alone makes the positions before `next_position` durable.
+            needs_log = self._is_due(acks) and acks.is_dirty_from(next_position)
+            moved = self._flush(found, acks, next_position) if needs_log else self._at(found, next_position)
             acks.trim_below(moved.next_position)
             return moved
 
-    def set_replay_floor(self, cursor: CursorRecord, floor: Position) -> None:
-        """Set the replay floor, the end of the last batch that Spark is known to have committed.
+    def set_replay_floor(self, cursor: CursorRecord, floor: Position | None) -> None:
+        """Set the replay floor, the end of the last batch that Spark is known to have committed. None: there is none.
 
         Entries from `floor` on are not trimmed, even if they are acknowledged, because Spark may repeat their batch.
         """

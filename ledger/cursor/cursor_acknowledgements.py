@@ -111,6 +111,12 @@ class Acknowledgements:
         """Whether positions were added since the last successful flush."""
         return bool(self.pending)
 
+    def is_dirty_from(self, position: Position) -> bool:
+        """Return whether a position from `position` on was added since the last successful flush."""
+        pending = self.pending.copy()
+        pending.trim_below(position)
+        return bool(pending)
+
     def add(self, added: PositionSet) -> bool:
         """Add positions, and return whether the set has grown."""
         additions = added.difference(self.positions)

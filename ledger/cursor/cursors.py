@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from pyspark_ledger.ledger.clock import Clock
 from pyspark_ledger.ledger.cursor.acknowledgements import AcknowledgementTable, CurrentCursor
-from pyspark_ledger.ledger.errors import Corrupt, DataLoss, NotFound, Refused
+from pyspark_ledger.ledger.errors import DataLoss, NotFound, Refused
 from pyspark_ledger.ledger.log.policy import require_properties
 from pyspark_ledger.ledger.log.remaining import unacknowledged
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot
@@ -27,22 +27,18 @@ from pyspark_ledger.ledger.log.unfinished_chunks import ChunkTable
 from pyspark_ledger.ledger.metadata.cursor_records import CursorRecord, StoredCursor
 from pyspark_ledger.ledger.metadata.records import Metadata
 from pyspark_ledger.ledger.names import nearest, require_cursor_name, require_new_cursor_name
-from pyspark_ledger.ledger.ownership import is_gone
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionRange
 from pyspark_ledger.ledger.positions.position_info import encode_info
 from pyspark_ledger.ledger.positions.position_set import PositionSet
 from pyspark_ledger.ledger.protocol.cursors import (
     AckedRanges,
-    AcquireLease,
     AskAckedRanges,
     CursorProperties,
     CursorState,
     DeleteCursor,
     DescribeCursor,
-    LeaseReply,
     MarkDelete,
     OpenCursor,
-    ReleaseLease,
     ResetCursor,
     SkipEntries,
 )
@@ -230,41 +226,6 @@ class CursorTable:
         """Return the first unacknowledged position of a cursor."""
         return self._current(self._get(ledger, name).cursor, self._snapshot_of(ledger)).cursor.next_position
 
-    def is_leased(self, ledger: str, name: str) -> bool:
-        found = self._metadata.cursors.get(ledger, name)
-        return found is not None and found.cursor.lease.until_ms > self._clock()
-
-    def leased(self, ledger: str) -> list[tuple[str, Position, int]]:
-        """Return name, first unacknowledged position and remaining milliseconds of each cursor with a valid lease."""
-        all_stored = [self._metadata.cursors.get(ledger, name) for name in self._metadata.cursors.names(ledger)]
-        now = self._clock()
-        live = [stored.cursor for stored in all_stored if stored is not None and stored.cursor.lease.until_ms > now]
-        cursors = [self._current_if_sound(cursor) for cursor in live]
-        return [(cursor.name, cursor.next_position, cursor.lease.until_ms - now) for cursor in cursors]
-
-    def acquire_lease(self, request: AcquireLease) -> LeaseReply:
-        """Acquire or renew a lease. The reply names the current holder."""
-        if not request.holder or request.ttl_ms <= 0:
-            raise Refused(
-                f"a lease of {request.ttl_ms} ms for holder {request.holder!r} was requested, expected a time above 0 "
-                "and a holder's name"
-            )
-        ledger = self._snapshot_of(request.ledger).name
-        while True:
-            found = self._get(ledger, request.cursor)
-            changed, granted = found.cursor.with_lease(request.holder, request.ttl_ms, self._clock(), is_gone)
-            if not granted or self._metadata.cursors.put(changed, found.version) is not None:
-                return LeaseReply(granted, changed.lease.holder, changed.lease.until_ms)
-
-    def release_lease(self, request: ReleaseLease) -> None:
-        """Release a lease. Does nothing unless `holder` has the lease."""
-        ledger = self._snapshot_of(request.ledger).name
-        while True:
-            found = self._get(ledger, request.cursor)
-            changed = found.cursor.without_lease(request.holder)
-            if changed == found.cursor or self._metadata.cursors.put(changed, found.version) is not None:
-                return
-
     def _changed(self, snapshot: LogSnapshot, name: str, change: Change) -> CursorRecord:
         while True:
             found = self._get(snapshot.name, name)
@@ -282,16 +243,6 @@ class CursorTable:
     def _current(self, cursor: CursorRecord, snapshot: LogSnapshot) -> CurrentCursor:
         """Return the current state of a cursor. Its position may be ahead of the metadata."""
         return self.acknowledgements.state(cursor, snapshot)
-
-    def _current_if_sound(self, cursor: CursorRecord) -> CursorRecord:
-        """Return the current cursor, for estimates.
-
-        If the cursor's log is damaged, return the cursor in the metadata.
-        """
-        try:
-            return self._current(cursor, self._snapshot_of(cursor.ledger)).cursor
-        except (Corrupt, DataLoss):
-            return cursor
 
     def _get(self, ledger: str, name: str) -> StoredCursor:
         found = self._metadata.cursors.get(ledger, name)
@@ -320,7 +271,7 @@ class CursorTable:
             backlog_entries=entries,
             backlog_rows=rows,
             backlog_bytes=size,
-            lease_holder=cursor.lease.holder,
+            lease_holder=cursor.lease.holder if cursor.lease.until_ms else "",
             lease_until_ms=cursor.lease.until_ms,
             replay_floor=cursor.replay_floor,
             acknowledged_ranges=positions.range_count(),

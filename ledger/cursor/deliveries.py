@@ -20,6 +20,9 @@ Invariants
 - If the host's clock is set back, redelivery is not delayed. The newest delivery time in the records then counts as
   the present time.
 - Negative acknowledgements are kept in memory. If the broker dies, their rows are redelivered after the timeout.
+  Exception: a loop keeps its own, and sends them with its next request.
+- A loop of the Python API decides and acknowledges only while it has the cursor's lease. The lease is checked under the
+  same lock as the decision. A loop repeats no batch, so its cursor needs no replay floor.
 - A negative acknowledgement is refused if no batch was delivered with `explicit`. Reason: the caller would wait for a
   redelivery that never happens.
 """
@@ -35,6 +38,7 @@ import pyarrow as pa
 
 from pyspark_ledger.ledger.clock import Clock, ForwardClock
 from pyspark_ledger.ledger.cursor.acknowledgements import AcknowledgementTable
+from pyspark_ledger.ledger.cursor.leases import require_lease
 from pyspark_ledger.ledger.cursor.redelivery import (
     BatchBudget,
     RedeliveryDecision,
@@ -42,10 +46,12 @@ from pyspark_ledger.ledger.cursor.redelivery import (
     complement,
     decide,
     has_rows_left,
+    shared_rows,
     skipped_rows,
     unacknowledged_share,
 )
 from pyspark_ledger.ledger.errors import DataLoss, NotFound, Refused
+from pyspark_ledger.ledger.log.acknowledged_positions import drop_rowless
 from pyspark_ledger.ledger.log.remaining import head_left, measure_left
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot
 from pyspark_ledger.ledger.metadata.cursor_records import CursorRecord
@@ -55,6 +61,7 @@ from pyspark_ledger.ledger.position import Position, PositionRange
 from pyspark_ledger.ledger.positions.position_set import PositionSet
 from pyspark_ledger.ledger.protocol.cursors import (
     AckDeadLetters,
+    AckDelivery,
     AskDelivery,
     AskDue,
     DecidedDelivery,
@@ -91,13 +98,18 @@ class DeliveryTable:
         snapshot = self._snapshot_of(request.ledger)
         with self._lock:
             cursor = self._cursor(snapshot.name, request.cursor)
+            if request.holder:
+                require_lease(cursor, request.holder)
+                cursor = self._acknowledge_delivered(cursor, request.done, snapshot)
             previous = self._records.get(snapshot.name, cursor.name, request.after) if request.after else None
             cursor, acknowledged, _ = self._acknowledgements.state(cursor, snapshot, durable=True)
             if previous is not None:
                 start = previous.position
             else:  # the first read, or a reset of the cursor has deleted the record
-                start = cursor.next_position if request.after and request.explicit else request.start
-            new = PositionRange(max(start, snapshot.start), max(start, request.end))
+                continues = request.explicit and (request.after or request.holder)
+                start = cursor.next_position if continues else request.start
+            end = snapshot.end if request.holder else request.end
+            new = PositionRange(max(start, snapshot.start), max(start, end))
             if not request.explicit:
                 self._explicit_cursors.discard((cursor.ledger, cursor.name))
                 return self._plain(request, cursor, new, acknowledged, snapshot)
@@ -142,7 +154,7 @@ class DeliveryTable:
         if request.record == 0:
             found = self._records.newest(ledger, cursor.name)
             with self._lock:
-                now_ms = self._now(found)
+                now_ms = self._time(_newest_ms(found) + 1)
             if found is None:
                 return Delivery(0, cursor.next_position, now_ms=now_ms)
             return Delivery(found.record, found.position, now_ms=now_ms)
@@ -166,6 +178,32 @@ class DeliveryTable:
             cursor = self._cursor(snapshot.name, name)
             self._nacked.setdefault((cursor.ledger, cursor.name), PositionSet()).update(nacked)
         return nacked
+
+    def acknowledge(self, request: AckDelivery) -> Position:
+        """Acknowledge the outstanding rows of a loop's batch. Return the cursor's first unacknowledged position.
+
+        A repeated request has no further effect. Raises LeaseLost if another reader has acquired the lease.
+        """
+        snapshot = self._snapshot_of(request.ledger)
+        with self._lock:
+            cursor = self._cursor(snapshot.name, request.cursor)
+            require_lease(cursor, request.holder)
+            return self._acknowledge_delivered(cursor, request.shares, snapshot).next_position
+
+    def _acknowledge_delivered(
+        self, cursor: CursorRecord, shares: list[DeliveredRange], snapshot: LogSnapshot
+    ) -> CursorRecord:
+        if not shares:
+            return cursor
+        outstanding = _outstanding(self._records.newest(snapshot.name, cursor.name))
+        rows = PositionSet()
+        for share in shares:
+            rows.update(shared_rows(share, outstanding, cursor.next_position, snapshot))
+        return self._acknowledge(cursor, rows, snapshot)
+
+    def _acknowledge(self, cursor: CursorRecord, rows: PositionSet, snapshot: LogSnapshot) -> CursorRecord:
+        drop_rowless(rows, snapshot)
+        return self._acknowledgements.acknowledge_positions(cursor, rows, snapshot)
 
     def require_explicit(self, ledger: str, name: str) -> None:
         """Raise Refused if no batch of the cursor was delivered with `explicit`."""
@@ -201,7 +239,7 @@ class DeliveryTable:
             dead_rows = PositionSet()
             for share in dead.shares:
                 dead_rows.update(complement(skipped_rows(share), share.range, snapshot))
-            self._acknowledgements.acknowledge_positions(cursor, dead_rows, snapshot)
+            self._acknowledge(cursor, dead_rows, snapshot)
             self._acknowledgements.state(cursor, snapshot, durable=True)
             self._records.forget(snapshot.name, cursor.name, dead_only=True)
             rows = sum(measure_left(snapshot, share.range, skipped_rows(share))[1] for share in dead.shares)
@@ -236,7 +274,10 @@ class DeliveryTable:
         snapshot: LogSnapshot,
     ) -> DecidedDelivery:
         key = (cursor.ledger, cursor.name)
-        now = self._now(previous)
+        now = self._time(_newest_ms(previous))
+        for share in request.nacked:
+            rest = PositionRange(max(share.range.start, cursor.next_position), share.range.end)
+            self._nacked.setdefault(key, PositionSet()).update(complement(skipped_rows(share), rest, snapshot))
         budget = BatchBudget(request.back_rows, request.back_bytes, request.back_first)
         decision = self._decision(request, cursor, previous, acknowledged, snapshot, budget)
         self._redelivered_rows[key] = request.after, self._nacked_rows(key, request.after)
@@ -244,10 +285,17 @@ class DeliveryTable:
         if decision.nacked:
             self._nacked[key] = decision.nacked
         dead = self._dead_letter_record(cursor, decision.dead)
-        due = decision.due
+        due, back_rows, back_bytes = decision.due, budget.taken_rows, budget.taken_bytes
         fresh = PositionRange(max(new.start, cursor.next_position), new.end)
+        ahead: PositionRange | None = None
+        if request.holder:
+            fresh = budget.take(fresh, acknowledged.within(fresh), snapshot)
+            rest = PositionRange(max(fresh.end, new.start), new.end)
+            ahead = BatchBudget(request.back_rows, request.back_bytes).take(rest, PositionSet(), snapshot)
         if fresh and has_rows_left(fresh, acknowledged.within(fresh), snapshot):
             due = [*due, unacknowledged_share(fresh, acknowledged, 0, now)]
+        if not due and request.holder:
+            return DecidedDelivery(0, new.end, dead)
         if not due:
             # Spark has committed all batches of the reader. It repeats none of them, so the replay floor may advance.
             if cursor.replay_floor is not None and cursor.replay_floor < cursor.next_position:
@@ -255,14 +303,16 @@ class DeliveryTable:
             return DecidedDelivery(0, new.start, dead)
         # Dead letters stay outstanding until they are acknowledged. Otherwise a crash before that would lose them.
         waiting = [*decision.waiting, *decision.dead]
-        floor = min(share.range.start for share in due)
-        decided = self._store_record(request, cursor, new.end, due, waiting, floor=floor, dead=dead)
-        self._count(key, redelivered=budget.taken_rows)
-        return msgspec.structs.replace(decided, back_rows=budget.taken_rows, back_bytes=budget.taken_bytes)
-
-    def _now(self, previous: DeliveryRecord | None) -> int:
-        shares = [] if previous is None else [*previous.waiting, *previous.shares]
-        return self._time(max((share.at_ms for share in shares), default=0))
+        floor = None if request.holder else min(share.range.start for share in due)
+        end = max(new.start, fresh.end) if request.holder else new.end
+        decided = self._store_record(request, cursor, end, due, waiting, floor=floor, dead=dead)
+        self._count(key, redelivered=back_rows)
+        if not request.holder:
+            return msgspec.structs.replace(decided, back_rows=back_rows, back_bytes=back_bytes)
+        is_full = (
+            ahead is not None and ahead.end < new.end
+        )  # else the next batch also has rows that are appended until then
+        return msgspec.structs.replace(decided, back_rows=back_rows, shares=due, ahead=ahead if is_full else None)
 
     def _decision(
         self,
@@ -273,12 +323,11 @@ class DeliveryTable:
         snapshot: LogSnapshot,
         budget: BatchBudget,
     ) -> RedeliveryDecision:
-        outstanding = [] if previous is None else [*previous.waiting, *previous.shares]
         nacked = self._nacked_rows((cursor.ledger, cursor.name), request.after)
-        return decide(
-            outstanding, acknowledged, cursor.next_position, nacked, snapshot, self._now(previous),
-            RedeliveryPolicy(request.ack_timeout_ms, request.max_redeliveries, request.before_ms), budget,
-        )  # fmt: skip
+        due_before_ms = request.due_before_ms if isinstance(request, NextDelivery) else 0
+        policy = RedeliveryPolicy(request.ack_timeout_ms, request.max_redeliveries, request.before_ms, due_before_ms)
+        now, first = self._time(_newest_ms(previous)), cursor.next_position
+        return decide(_outstanding(previous), acknowledged, first, nacked, snapshot, now, policy, budget)
 
     def _nacked_rows(self, key: tuple[str, str], after: int) -> PositionSet:
         """Return the negatively acknowledged rows for the batch after that of record `after`.
@@ -299,7 +348,7 @@ class DeliveryTable:
         shares: list[DeliveredRange],
         waiting: list[DeliveredRange],
         *,
-        floor: Position,
+        floor: Position | None,
         dead: int = 0,
     ) -> DecidedDelivery:
         self._acknowledgements.set_replay_floor(cursor, floor)
@@ -332,3 +381,11 @@ class DeliveryTable:
         if found is None:
             raise NotFound(f"ledger {ledger!r} has no cursor {name!r}")
         return found.cursor
+
+
+def _outstanding(record: DeliveryRecord | None) -> list[DeliveredRange]:
+    return [] if record is None else [*record.waiting, *record.shares]
+
+
+def _newest_ms(record: DeliveryRecord | None) -> int:
+    return max((share.at_ms for share in _outstanding(record)), default=0)

@@ -6,7 +6,8 @@ moved to another ledger.
 
 Rules
 - A delivery skips its acknowledged rows. A delivery ends when all of its rows are skipped.
-- A delivery that is older than the timeout is redelivered as a whole, and its count rises by one.
+- A delivery that is older than the timeout, or whose reader has ended, is redelivered as a whole, and its count rises
+  by one.
 - From a younger delivery, only negatively acknowledged rows are redelivered. These rows become a delivery of their own,
   and the first delivery skips them.
 - So every outstanding row is in exactly one delivery, and the delivery's count is the number of earlier deliveries.
@@ -50,11 +51,15 @@ class RedeliveryDecision(NamedTuple):
 
 
 class RedeliveryPolicy(NamedTuple):
-    """Timeout and maximum number (-1: no limit) of redeliveries. Rows delivered at or after `before_ms` must wait."""
+    """Timeout and maximum number (-1: no limit) of redeliveries. Rows delivered at or after `before_ms` must wait.
+
+    Rows delivered before `due_before_ms` are due at once, because the reader that received them has ended.
+    """
 
     timeout_ms: int
     max_redeliveries: int
     before_ms: int = UNLIMITED
+    due_before_ms: int = 0
 
 
 @dataclass(slots=True)
@@ -124,6 +129,28 @@ def complement(chosen: PositionSet, range_: PositionRange, snapshot: LogSnapshot
     return rest
 
 
+def shared_rows(
+    delivered: DeliveredRange, outstanding: Iterable[DeliveredRange], next_position: Position, snapshot: LogSnapshot
+) -> PositionSet:
+    """Return the rows of `delivered` that are outstanding from this delivery or a later one of the same rows.
+
+    After a reset of the cursor a row is delivered afresh, with count 0 and another time. Such a row is left out.
+    """
+    rows = PositionSet()
+    for share in outstanding:
+        start = max(delivered.range.start, share.range.start, next_position)
+        both = PositionRange(start, min(delivered.range.end, share.range.end))
+        if both and _is_since(share, delivered):
+            skipped = skipped_rows(delivered)
+            skipped.update(skipped_rows(share))
+            rows.update(complement(skipped, both, snapshot))
+    return rows
+
+
+def _is_since(share: DeliveredRange, delivered: DeliveredRange) -> bool:
+    return share.count > delivered.count or (share.count, share.at_ms) == (delivered.count, delivered.at_ms)
+
+
 def decide(
     outstanding: Iterable[DeliveredRange],
     acknowledged: PositionSet,
@@ -150,7 +177,7 @@ def decide(
         is_dead = 0 <= policy.max_redeliveries <= share.count
         if share.at_ms >= policy.before_ms:
             decision.nacked.update(nacked.within(rest))
-        elif now_ms - share.at_ms >= policy.timeout_ms:
+        elif now_ms - share.at_ms >= policy.timeout_ms or share.at_ms < policy.due_before_ms:
             prefix = rest if is_dead else budget.take(rest, skipped, snapshot)
             _redeliver(decision, share, prefix, skipped, now_ms, is_dead=is_dead)
             rest = PositionRange(prefix.end, rest.end)

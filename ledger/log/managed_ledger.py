@@ -74,7 +74,7 @@ from pyspark_ledger.ledger.protocol.actions import LedgerDescription, LedgerEnd,
 from pyspark_ledger.ledger.protocol.commits import CommitRun, CommittedRun
 from pyspark_ledger.ledger.protocol.ledgers import TrimReply
 from pyspark_ledger.ledger.protocol.metrics import AppendCounts, LatencyHistogram
-from pyspark_ledger.ledger.protocol.reads import LogStatus, ReadProgress, SplitPart
+from pyspark_ledger.ledger.protocol.reads import LogStatus, ReadLimits, ReadProgress, SplitPart
 from pyspark_ledger.ledger.segment.format import entry_bytes_max
 from pyspark_ledger.ledger.segment.reader import SegmentBlock
 from pyspark_ledger.ledger.tiering.offloader import LocalSegment
@@ -98,7 +98,7 @@ class ManagedLedger:
     def __init__(self, name: str, context: LogContext) -> None:
         self._snapshot = LogSnapshot.of(name, ())
         self._context = context
-        self._moved = threading.Condition()
+        self._publishing = threading.Lock()
         self.trimming = threading.Lock()
         """Held during a trim. A thread that holds it can check that a position is not trimmed, and then store it."""
         # Set to a function after the writer has published the first snapshot, which is not a change.
@@ -273,11 +273,6 @@ class ManagedLedger:
         """Return the end of the log, and the numbers of entries, rows and bytes after `since`."""
         return self._query(lambda snapshot: snapshot.end_since(since))
 
-    def wait_past(self, position: Position, timeout_ms: int) -> None:
-        """Wait until the log's end is past `position`, the log is terminated, or `timeout_ms` has elapsed."""
-        with self._moved:
-            self._moved.wait_for(lambda: self._snapshot.end > position or self._snapshot.terminated, timeout_ms / 1000)
-
     def describe(self, *, lists: bool = True) -> LedgerDescription:
         """Return the description of the log. With `lists` the description includes every segment."""
         listed = self._writer.list
@@ -290,6 +285,10 @@ class ManagedLedger:
     def split(self, range_: PositionRange, target_bytes: int, max_parts: int) -> list[SplitPart]:
         """Split a range into at most `max_parts` parts of about `target_bytes`."""
         return self._query(lambda snapshot: snapshot.split(range_, target_bytes, max_parts))
+
+    def limited(self, range_: PositionRange, limits: ReadLimits) -> SplitPart:
+        """Return the prefix of a range that a read with limits covers."""
+        return self._query(lambda snapshot: snapshot.limited(range_, limits))
 
     def status(self, reading: ReadProgress, skipped: PositionSet | None = None) -> LogStatus:
         """Return the state of the log, and how much a reader has not read. `reading` is the progress of the reader.
@@ -473,7 +472,7 @@ class ManagedLedger:
 
     def refresh_policy(self) -> None:
         """Read the policy again from the metadata."""
-        with self._moved:
+        with self._publishing:
             self._writer.list.refresh_policy()
 
     def close(self) -> None:
@@ -564,9 +563,8 @@ class ManagedLedger:
         return self._context.metadata.segments.trimmed(self.name)
 
     def _publish(self, snapshot: LogSnapshot) -> None:
-        with self._moved:
+        with self._publishing:
             before, self._snapshot = self._snapshot, snapshot
-            self._moved.notify_all()
         if self._on_moved is not None:
             self._on_moved(before, snapshot)
 

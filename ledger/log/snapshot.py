@@ -34,7 +34,7 @@ from pyspark_ledger.ledger.log.retention import NOTHING_TRIMMED, TrimMark
 from pyspark_ledger.ledger.log.segments.log_segments import LogSegment, LogSegments, Slice, bytes_between, delivering
 from pyspark_ledger.ledger.position import LATEST, Position, PositionRange
 from pyspark_ledger.ledger.protocol.actions import LedgerDescription, LedgerEnd, SegmentDescription
-from pyspark_ledger.ledger.protocol.reads import SplitPart
+from pyspark_ledger.ledger.protocol.reads import ReadLimits, SplitPart
 from pyspark_ledger.ledger.segment.index import Integers
 from pyspark_ledger.ledger.segment.reader import SegmentBlock
 
@@ -233,6 +233,18 @@ class LogSnapshot:
         else:
             reached = min(range_.end, self.end) if range_ else reached
         return SplitPart(PositionRange(range_.start, reached), entries, taken_rows, taken_bytes)
+
+    def limited(self, range_: PositionRange, limits: ReadLimits) -> SplitPart:
+        """Return the longest prefix within limits, or up to the first entry with rows if that is larger.
+
+        Raises DataLoss if the range begins after the log's end.
+        """
+        if range_.start > self.end and not self._is_at_end(range_.start):
+            raise DataLoss(
+                f"{self.name!r} ends at {self.end}, entries from {range_.start} were requested", hint=_LONGER_LOG
+            )
+        rows, size, _ = self.head(range_)
+        return self.prefix(range_, max(rows, limits.rows), max(size, limits.size_bytes))
 
     def head(self, range_: PositionRange) -> tuple[int, int, int]:
         """Return rows and timestamp of the first entry with rows, and the bytes up to its end, as rows, bytes, ms."""

@@ -11,8 +11,7 @@ Invariants of a cursor
 - A cursor never passes the end of the log.
 - The *replay floor* is the end of the last batch that Spark has certainly committed. Spark may repeat later batches. So
   entries after the floor or after the cursor must stay readable. Only `reset` moves the floor back.
-- A *lease* is the right of one reader to use the cursor for some time. It is granted if it is free or expired, if the
-  reader has it already, or if its holder is known to be dead.
+- A *lease* is the right of one reader to use the cursor for some time (`ledger.cursor.leases`).
 - `CursorRecord` is immutable: a change returns another record.
 
 Rules of the metadata
@@ -50,7 +49,7 @@ from pyspark_ledger.ledger.proto.managed_ledger_pb2 import ManagedCursorInfo, Po
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """Right to use a cursor until `until_ms`. An empty holder means that the lease is free."""
+    """Right to use a cursor until `until_ms`. A released lease has the time 0, and keeps its last holder."""
 
     holder: str = ""
     until_ms: int = 0
@@ -146,10 +145,12 @@ class CursorRecord(msgspec.Struct, frozen=True):
         )
 
     def with_lease(
-        self, holder: str, ttl_ms: int, now_ms: int, holder_is_gone: Callable[[str], bool]
+        self, holder: str, ttl_ms: int, now_ms: int, holder_is_gone: Callable[[str], bool], *, renews: bool = False
     ) -> tuple[CursorRecord, bool]:
         """Return the cursor after `holder` requested its lease, and whether the lease was granted."""
         lease = self.lease
+        if renews and (lease.holder != holder or not lease.until_ms):
+            return self, False
         free = not lease.holder or lease.holder == holder or lease.until_ms <= now_ms
         if not free and not holder_is_gone(lease.holder):
             return self, False
@@ -159,7 +160,7 @@ class CursorRecord(msgspec.Struct, frozen=True):
         """Return the cursor after `holder` has released its lease. A lease of another holder stays."""
         if self.lease.holder != holder:
             return self
-        return msgspec.structs.replace(self, lease=Lease())
+        return msgspec.structs.replace(self, lease=Lease(holder))
 
     def _require_within(self, position: Position, end: Position) -> None:
         if position > end:

@@ -30,9 +30,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 import pyarrow as pa
 
-from pyspark_ledger.ledger.errors import LedgerError, error_for
 from pyspark_ledger.ledger.position import Position
-from pyspark_ledger.ledger.protocol import cache, commits, cursors, ledgers, metrics, reads  # noqa: F401 — declare actions
+from pyspark_ledger.ledger.protocol import cache, commits, cursors, ends, ledgers, metrics, reads  # noqa: F401 — declare actions
+from pyspark_ledger.ledger.protocol.ends import WireError
 from pyspark_ledger.ledger.protocol.names import Name
 from pyspark_ledger.ledger.protocol.request import ANY_TASK, WRITE, Call, Empty, LedgerRequest, Request, declared
 from pyspark_ledger.ledger.settings.setting import Int64, NotNegative
@@ -48,22 +48,6 @@ BLOCK_SCHEMA = pa.schema(
         pa.field("frames", pa.large_binary(), nullable=False),
     ]
 )
-
-
-class WireError(msgspec.Struct, frozen=True):
-    """Error of the broker in a message. `kind` names a narrower class of the code."""
-
-    code: str
-    message: str
-    hint: str = ""
-    kind: str = ""
-
-    @classmethod
-    def of(cls, error: LedgerError) -> WireError:
-        return cls(error.code, error.message, error.hint, error.kind)
-
-    def error(self) -> LedgerError:
-        return error_for(self.code, self.message, self.hint, self.kind)
 
 
 class Welcome(msgspec.Struct, frozen=True):
@@ -206,17 +190,9 @@ class LedgerEnd(msgspec.Struct, frozen=True):
 
 
 class AskEnd(LedgerRequest[LedgerEnd], frozen=True, action="end", changes=False):
-    """Request for the end of a log.
-
-    With `wait_ms` the broker answers when the end is after `since`, or when this time has passed.
-
-    An *incarnation* is the id of one creation of the ledger: it changes if the ledger is deleted and created again. If
-    the ledger now has another incarnation, the broker ignores `since`. The reply then has the present incarnation.
-    """
+    """Request for the end of a log."""
 
     since: Position | None = None
-    wait_ms: NotNegative = 0
-    incarnation: Name = ""
 
 
 class SchemaVersion(msgspec.Struct, frozen=True):

@@ -158,11 +158,13 @@ class AcquireLease(CursorRequest[LeaseReply], frozen=True, action="lease.acquire
 
     A *lease* gives one query the right to use a subscription. The broker grants a lease that is free, that has expired
     or that the same holder has. It also grants the lease of a dead process on the broker's host. Otherwise
-    `LeaseReply.granted` is false, and the reply names the holder and the end of its lease.
+    `LeaseReply.granted` is false, and the reply names the holder and the end of its lease. With `renews` the broker
+    grants the lease only if the holder has it.
     """
 
     holder: Name
     ttl_ms: Annotated[int, msgspec.Meta(ge=0, le=LEASE_MS_MAX)]
+    renews: bool = False
 
 
 class ReleaseLease(CursorRequest[Empty], frozen=True, action="lease.release"):
@@ -210,7 +212,9 @@ class DecidedDelivery(msgspec.Struct, frozen=True):
 
     `record` is 0 if the batch has no delivery record. An empty batch has no record. Without `explicit`, a range without
     acknowledged rows has no record. `dead` is the number of a batch of dead letters that the reader must write before
-    this batch (0: none). `back_rows` and `back_bytes` are the redelivered part of the batch.
+    this batch (0: none). `back_rows` and `back_bytes` are the redelivered part of the batch. If the request has a
+    `holder`, `shares` are the ranges of the batch. Then `position` in the reply without a record is the log's end.
+    `ahead` is the range of new rows that the next batch will have if nothing is redelivered and acknowledged meanwhile.
     """
 
     record: int
@@ -218,6 +222,8 @@ class DecidedDelivery(msgspec.Struct, frozen=True):
     dead: int = 0
     back_rows: int = 0
     back_bytes: int = 0
+    shares: list[DeliveredRange] = []
+    ahead: PositionRange | None = None
 
 
 class NextDelivery(CursorRequest[DecidedDelivery], frozen=True, action="delivery.next"):
@@ -233,6 +239,15 @@ class NextDelivery(CursorRequest[DecidedDelivery], frozen=True, action="delivery
     `back_first` the batch has at least the first due entry, even if this entry exceeds both limits. A row whose last
     delivery was at `before_ms` or later, by the broker's clock, is not redelivered yet, even after a negative
     acknowledgement.
+
+    A loop of the Python API names itself as `holder` of the cursor's lease. Without this lease the broker raises
+    LeaseLost. A loop always requests `explicit`, and repeats no batch. So for a loop
+    - new rows start at the end of record `after`, or without this record at the cursor; `start` and `end` count nothing
+    - `back_rows` and `back_bytes` limit redelivered and new rows together
+    - rows whose last delivery was before `due_before_ms` are due at once: another reader received them
+    - the rows of `nacked` are negatively acknowledged, and due at once
+    - the rows of `done` are acknowledged first, as by `AckDelivery`
+    - the cursor has no replay floor: the log keeps only unacknowledged rows
     """
 
     after: NotNegative
@@ -245,12 +260,29 @@ class NextDelivery(CursorRequest[DecidedDelivery], frozen=True, action="delivery
     back_bytes: NotNegative = UNLIMITED
     back_first: bool = True
     before_ms: NotNegative = UNLIMITED
+    holder: Name = ""
+    due_before_ms: NotNegative = 0
+    nacked: list[DeliveredRange] = []
+    done: list[DeliveredRange] = []
+
+
+class AckDelivery(CursorRequest[PositionReply], frozen=True, action="delivery.acknowledge"):
+    """Request of a loop to acknowledge delivered rows. `holder` has the cursor's lease, or the broker raises LeaseLost.
+
+    `shares` are ranges of a batch, as the broker delivered them. The broker acknowledges those of their rows that
+    are outstanding from this delivery or a later one. It ignores all other rows. Reason: after a reset of the cursor,
+    rows are delivered afresh. The reply is the cursor's first unacknowledged position.
+    """
+
+    holder: Name
+    shares: list[DeliveredRange]
 
 
 class Delivery(msgspec.Struct, frozen=True):
     """Delivery record: its number (0: there is no record), the start of the next batch, and its ranges.
 
-    In the reply to record 0, `now_ms` is the broker's clock, from which `DeliveredRange.at_ms` comes.
+    In the reply to record 0, `now_ms` is the broker's clock, from which `DeliveredRange.at_ms` comes. All earlier
+    deliveries have an earlier time, and later ones no earlier time.
     """
 
     record: int

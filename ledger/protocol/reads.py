@@ -15,7 +15,7 @@ from typing import Annotated, Generic
 
 import msgspec
 
-from pyspark_ledger.ledger.position import Position, PositionRange
+from pyspark_ledger.ledger.position import EARLIEST, Position, PositionRange
 from pyspark_ledger.ledger.protocol.names import Name
 from pyspark_ledger.ledger.protocol.request import READ, LedgerRequest, Reply, Request
 from pyspark_ledger.ledger.settings.setting import Int64, NotNegative
@@ -201,7 +201,8 @@ class OpenedRead(msgspec.Struct, frozen=True):
     """Range that remains to be read, the newest schema (version -1: none), and the locations of the first blocks.
 
     `skip` is a PositionInfo (Pulsar's message for a set of positions) of the rows in the range that the cursor has
-    acknowledged. `same_host` is false if the request did not have the broker's token.
+    acknowledged. `same_host` is false if the request did not have the broker's token. A read with
+    limits gets the last three fields: the rows of the range, the end of the log, and whether this end is final.
     """
 
     range: PositionRange
@@ -211,13 +212,23 @@ class OpenedRead(msgspec.Struct, frozen=True):
     skip: bytes = b""
     places: Places = Places(mapped=False)
     same_host: bool = True
+    rows: int = 0
+    log_end: Position = EARLIEST
+    terminated: bool = False
+
+
+class ReadLimits(msgspec.Struct, frozen=True):
+    """Limits of a read. The read ends between entries. Its first entry with rows may be larger than the limits."""
+
+    rows: Annotated[int, msgspec.Meta(ge=1, le=2**62)]
+    size_bytes: Annotated[int, msgspec.Meta(ge=1, le=2**62)]
 
 
 class OpenRead(LedgerRequest[OpenedRead], frozen=True, action="read.open", changes=False):
     """Request that opens a read of `[start, end)` of a log. Without `end` the read ends at the end of the log.
 
-    With a `cursor` the read excludes all rows that the cursor has acknowledged. `ReadRequest` explains `token` and
-    `max_block_bytes`.
+    With a `cursor` the read excludes all rows that the cursor has acknowledged. `limits` shorten the range.
+    `ReadRequest` explains `incarnation`, `token` and `max_block_bytes`.
     """
 
     start: Position
@@ -225,6 +236,8 @@ class OpenRead(LedgerRequest[OpenedRead], frozen=True, action="read.open", chang
     cursor: Name = ""
     token: Name = ""
     max_block_bytes: Annotated[int, msgspec.Meta(ge=1, le=BLOCK_BYTES_MAX)] = 4 * 1024 * 1024
+    limits: ReadLimits | None = None
+    incarnation: Name = ""
 
 
 class SplitPart(msgspec.Struct, frozen=True):
@@ -234,6 +247,11 @@ class SplitPart(msgspec.Struct, frozen=True):
     entries: int
     rows: int
     size_bytes: int
+
+
+def limited(opened: OpenedRead, part: SplitPart, log_end: Position, *, terminated: bool) -> OpenedRead:
+    """Return the reply to a read with limits, which covers only `part` of its range."""
+    return msgspec.structs.replace(opened, range=part.range, rows=part.rows, log_end=log_end, terminated=terminated)
 
 
 class SplitParts(msgspec.Struct, frozen=True):

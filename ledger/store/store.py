@@ -35,6 +35,7 @@ from pyspark_ledger.ledger.cursor.acknowledgements import ROLLOVER_MS, Acknowled
 from pyspark_ledger.ledger.cursor.cursor_acknowledgements import CursorPlace
 from pyspark_ledger.ledger.cursor.cursors import CursorTable
 from pyspark_ledger.ledger.cursor.deliveries import DeliveryTable
+from pyspark_ledger.ledger.cursor.leases import LeaseTable
 from pyspark_ledger.ledger.database.changed_rows import Replica
 from pyspark_ledger.ledger.errors import LedgerError, NotFound, Refused, Unavailable
 from pyspark_ledger.ledger.log.context import LogContext
@@ -127,6 +128,7 @@ class Store:
             durability,
         )
         self.acknowledgements = AcknowledgementTable(metadata, place, settings, chunks)
+        self.leases = LeaseTable(metadata, clock, self.snapshot, self.acknowledgements)
         self.deliveries = DeliveryTable(metadata, clock, self.snapshot, self.acknowledgements)
         self.cursors = CursorTable(
             metadata,

@@ -14,7 +14,7 @@ from pyarrow import flight
 
 from pyspark_ledger.ledger.errors import LedgerError, Unavailable
 from pyspark_ledger.ledger.json_errors import JSON_FAULTS
-from pyspark_ledger.ledger.protocol.actions import WireError
+from pyspark_ledger.ledger.protocol.ends import WireError
 
 _ERROR = msgspec.json.Decoder(WireError)
 

@@ -54,7 +54,12 @@ SAYS = {
         r"ok +driver's address: .* reached",
     ],
     "docs/acknowledging.md": [r"batch 0: 1,000 rows \(all there was\); parcels up to date", r"backlog: 0"],
-    "docs/cursors.md": [r"left: 7 in part: 1", r"skipped to 0 rows\nagain: 10", r"backlog: 5"],
+    "docs/cursors.md": [
+        r"left: 7 in part: 1",
+        r"skipped to 0 rows\nagain: 10",
+        r"worked on \[0, 1, 2\] redeliveries: 0\nworked on \[3, 4, 5\] redeliveries: 1",
+        r"backlog: 5",
+    ],
     "docs/writing.md": [r"copied: 100", r"mornings: 100", r"carrier 2\|\s*16"],
     "docs/from-kafka.md": [
         r"\|\s*attic\|\s*35\.25\|\n\|\s*cellar\|\s*12\.0\|\n\|\s*roof\|\s*31\.5\|",
@@ -86,6 +91,11 @@ SAYS = {
         r"dearest: \[\('salt', 3\.5\), \('tea', 4\.5\)\]",
         r"some: \[\(1000, 4\.5\)\]",
         r"without a broker: \[\(1000,\)\]",
+    ],
+    "docs/loops.md": [
+        r"parcels: \[0, 1, 2\]",
+        r"got 3",
+        r"partitions: \['rides-partition-0', 'rides-partition-1'\]",
     ],
     "docs/tiered-storage.md": [
         r"done - 1 segment in object storage, 1 here as well",

@@ -15,7 +15,8 @@ from pyspark_ledger.ledger.api.ledger import Ledger
 from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.errors import Archived, Unavailable, error_for
 from pyspark_ledger.ledger.position import EARLIEST
-from pyspark_ledger.ledger.protocol.actions import CreateLedger, WireError
+from pyspark_ledger.ledger.protocol.actions import CreateLedger
+from pyspark_ledger.ledger.protocol.ends import WireError
 from pyspark_ledger.ledger.protocol.ledgers import OffloadPrefix
 from streaming_examples.s3_server import S3Server
 from tests.rigs.driven_broker import DrivenBroker

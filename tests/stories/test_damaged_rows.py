@@ -116,11 +116,11 @@ def test_spark_gets_an_error_whatever_the_options(
     "read",
     [
         lambda place, name: connect(place).ledger(name).read(),
-        lambda place, name: list(connect(place).ledger(name).tail(wait_ms=0)),
+        lambda place, name: list(connect(place).ledger(name).follow(wait=0)),
         lambda place, name: connect(place).ledger(name).cursor("c").read(),
         lambda place, name: open_read_only(place).ledger(name).read(),
     ],
-    ids=["read", "tail", "cursor", "without a broker"],
+    ids=["read", "follow", "cursor", "without a broker"],
 )
 def test_python_gets_an_error(place: Path, name: str, read: Callable[[Path, str], object]) -> None:
     with pytest.raises(Corrupt, match=DAMAGE[name]):

@@ -38,17 +38,15 @@ import msgspec
 from pyspark_ledger.connector.connection import DriverConnection
 from pyspark_ledger.connector.read.offsets import StreamOffset
 from pyspark_ledger.ledger.clock import monotonic_ms, new_id, pause
+from pyspark_ledger.ledger.consumer.lease import LEASE_MS, CursorLease
 from pyspark_ledger.ledger.errors import LedgerError, NotFound, Refused
-from pyspark_ledger.ledger.ownership import process_identity
 from pyspark_ledger.ledger.position import EARLIEST, Position
 from pyspark_ledger.ledger.protocol.cache import RegisterReader, RegisterReaders
 from pyspark_ledger.ledger.protocol.cursors import (
-    AcquireLease,
     CursorState,
     DescribeCursor,
     MarkDelete,
     OpenCursor,
-    ReleaseLease,
 )
 from pyspark_ledger.ledger.times import iso_text
 
@@ -58,7 +56,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-LEASE_MS = 30_000
 _RENEW_SECONDS = 5.0
 _RETRY_MS = 250
 
@@ -94,7 +91,7 @@ class Subscription:
         self._connection = connection
         self._ledger = ledger
         self._name = name
-        self._holder = f"{process_identity()}/{new_id()}"
+        self._lease = CursorLease(ledger, name)
         self._new_holder: str | None = None
         self._acknowledged: Position | None = None
 
@@ -152,7 +149,7 @@ class Subscription:
         if self._new_holder is not None:
             raise Refused(
                 f"subscription {self._name!r} of {self._ledger} was lost to {self._new_holder}, "
-                f"this query is {self._holder}",
+                f"this query is {self._lease.holder}",
                 hint="It did not renew its lease in time; stop one of the two queries",
             )
 
@@ -169,17 +166,15 @@ class Subscription:
 
     def release(self) -> None:
         """Release the lease."""
-        request = ReleaseLease(self._ledger, self._name, self._holder)
-        self._connection.client.ask(request)
+        self._connection.client.ask(self._lease.end())
 
     def _request_lease(self) -> LeaseReply:
-        request = AcquireLease(self._ledger, self._name, self._holder, LEASE_MS)
-        return self._connection.ask(request)
+        return self._connection.ask(self._lease.acquisition())
 
     def _refusal(self, reply: LeaseReply) -> Refused:
         return Refused(
             f"subscription {self._name!r} of {self._ledger} is read by {reply.holder} until "
-            f"{iso_text(reply.until_ms)}, this query is {self._holder}",
+            f"{iso_text(reply.until_ms)}, this query is {self._lease.holder}",
             hint="Stop that query, or set another subscription for this query. If one query has several load(), each "
             "needs a subscription of its own",
         )

@@ -89,6 +89,8 @@ class CachedReads:
         # The newest state (segments, end) of each ledger. Reason: a call under the cache's lock must not open a ledger.
         # The call could wait for ever for a ledger that is being closed.
         self._snapshots: dict[str, LogSnapshot] = {}
+        self.on_moved: Callable[[str], None] = lambda _: None
+        """Function that gets the name of each log that has moved, after the cache has its new entries."""
         self._stopped = threading.Event()
 
     def start(self) -> None:
@@ -240,6 +242,7 @@ class CachedReads:
             _log.warning("%s: cannot cache appended entries: %s", now.name, error)
         except Exception:  # noqa: BLE001 — a cache error must not fail a durable append
             _log.exception("%s: cannot cache appended entries, unexpected error", now.name)
+        self.on_moved(now.name)
 
     def forget(self, ledger_ids: Collection[int]) -> None:
         self.cache.forget(ledger_ids)

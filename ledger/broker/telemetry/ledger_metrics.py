@@ -138,7 +138,7 @@ def _cursor_metrics(store: Store, ledger: ManagedLedger, name: str) -> CursorMet
     left = PositionRange(max(state.next_position, snapshot.start), snapshot.end)
     oldest_ms = snapshot.first_timestamp_ms(left) if left and state.backlog_rows else 0
     redelivered, dead = store.deliveries.counts(state.ledger, state.cursor)
-    leased = store.cursors.is_leased(state.ledger, state.cursor)
+    leased = store.leases.is_held(state.ledger, state.cursor)
     lag_rows, lag_bytes = _lag(state, snapshot, left)
     return CursorMetrics(
         state.cursor,

@@ -41,7 +41,7 @@ def calls_of(ledger: Ledger) -> list[Callable[[], object]]:
         ledger.trim,
         lambda: ledger.producer(),  # noqa: PLW0108  # may be refused for the ledger's columns before
         lambda: next(iter(ledger.batches())),
-        lambda: next(iter(ledger.tail())),
+        lambda: next(ledger.follow()),
         lambda: ledger.scan().table(),
         lambda: ledger.cursor("c"),
     ]
@@ -156,7 +156,6 @@ def test_a_stream_of_a_closed_store_ends_with_the_error(store: LedgerStore) -> N
             assert "is closed" in str(error)  # noqa: PT017  # either end is right, and none is silent
 
 
-@pytest.mark.filterwarnings("always::ResourceWarning")
 def test_a_store_that_is_not_closed_warns_when_it_is_freed(store: LedgerStore) -> None:
     def found(use: Callable[[], object]) -> list[str]:
         gc.collect()

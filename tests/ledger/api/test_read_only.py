@@ -68,7 +68,7 @@ def test_a_closed_store_in_a_directory_that_cannot_be_written(rig: LogRig) -> No
         described = log.describe()
         assert (described.rows, described.cursors, len(described.segments)) == (4, ["c"], 2)
         assert log.end().end == Position(1, 1)
-        assert [table.num_rows for table in log.tail(wait_ms=0)] == [4]
+        assert [batch.num_rows for batch in log.follow(wait=0)] == [4]
         assert log.position_at(0) == Position(0, 0)
     finally:
         for directory in (rig.path, rig.path / "ledgers"):
@@ -105,7 +105,7 @@ def test_trimmed_and_ended_logs_say_so(rig: LogRig) -> None:
     assert (log.end().start, log.end().terminated) == (Position(1, 0), True)
     with pytest.raises(DataLoss, match=r"\[0:1, 0:3\).*trimmed"):
         log.read(Position(0, 1))
-    assert [table.num_rows for table in log.tail()] == [1], "and the tail ends"
+    assert [batch.num_rows for batch in log.follow()] == [1], "and the loop ends"
 
 
 def test_what_is_not_there_is_named(rig: LogRig, tmp_path: Path) -> None:

@@ -5,10 +5,7 @@ Method: a real store and its broker, small rows.
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -27,7 +24,7 @@ def test_rows_are_appended_read_and_followed(store: LedgerStore) -> None:
     assert first < second
     assert orders.read().column("id").to_pylist() == [1, 2, 3]
     assert orders.read(first).to_pylist() == [{"id": 3, "item": "salt"}]
-    assert [table.num_rows for table in orders.tail(wait_ms=0)] == [3]
+    assert [batch.num_rows for batch in orders.follow(wait=0)] == [3]
     with pytest.raises(Refused, match="column 'item'"):
         orders.append([{"id": 4, "total": 1.0}])
     assert orders.describe().rows == 3
@@ -46,52 +43,6 @@ def test_a_time_is_milliseconds_a_datetime_or_text(store: LedgerStore) -> None:
     with pytest.raises(Refused, match="the time is 'noon', expected milliseconds since 1970, or a time such as"):
         cursor.seek("noon")
     assert cursor.state().next_position == end, "a refused call changes nothing"
-
-
-def test_a_backlog_is_followed_in_pieces(store: LedgerStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    orders = store.ledger("orders")
-    for number in range(9):
-        orders.append([{"id": number}])
-    monkeypatch.setattr("pyspark_ledger.ledger.api.ledger._TABLE_BYTES", 1000)
-    tables = list(orders.tail(wait_ms=0))
-    assert 1 < len(tables) < 9
-    assert pa.concat_tables(tables).column("id").to_pylist() == list(range(9))
-
-
-def test_a_tail_that_had_caught_up_gets_what_comes_and_goes_on_waiting(
-    store: LedgerStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        "pyspark_ledger.ledger.api.ledger._TAIL_MS", 50
-    )  # a silence is longer than one of its questions
-    orders = store.ledger("orders")
-    orders.append([{"id": 0}])
-    tables = orders.tail()
-    assert next(tables).to_pylist() == [{"id": 0}]
-    with ThreadPoolExecutor(1) as executor:
-        try:
-            for number in (1, 2):
-                coming = executor.submit(next, tables)
-                with pytest.raises(TimeoutError):
-                    coming.result(0.2)
-                orders.append([{"id": number}])
-                assert coming.result(60).to_pylist() == [{"id": number}]
-        finally:
-            orders.terminate()  # ends waiting readers
-    assert list(tables) == []
-
-
-def test_a_tail_ends_after_as_much_silence_as_it_was_given(store: LedgerStore) -> None:
-    orders = store.ledger("orders")
-    orders.append([{"id": 0}])
-    seen: list[int] = []
-    for table in orders.tail(wait_ms=1000):
-        seen += table.column("id").to_pylist()
-        silent_since = time.monotonic()
-        if len(seen) < 3:
-            threading.Timer(0.05, orders.append, [[{"id": len(seen)}]]).start()
-    assert seen == [0, 1, 2]
-    assert 0.99 <= time.monotonic() - silent_since < 10
 
 
 def test_what_is_read_is_aligned_for_arrow(store: LedgerStore) -> None:
@@ -171,7 +122,7 @@ def test_what_is_no_position_is_refused_by_name(store: LedgerStore, given: Any) 
     asked: list[tuple[str, Callable[[], object]]] = [
         ("start", lambda: orders.read(given)),
         ("end", lambda: orders.read(end=given)),
-        ("start", lambda: list(orders.tail(given, wait_ms=0))),
+        ("start", lambda: orders.follow(given, wait=0)),
         ("start", lambda: orders.cursor("d", given)),
         ("position", lambda: cursor.acknowledge(given)),
         ("position", lambda: cursor.reset(given)),

@@ -44,6 +44,7 @@ from pyspark_ledger.ledger.protocol.actions import (
 from pyspark_ledger.ledger.protocol.commits import AbortRun, CommitRun, CommitRuns, LedgerParts, OpenStaging, OpenUpload
 from pyspark_ledger.ledger.protocol.cursors import (
     AckDeadLetters,
+    AckDelivery,
     AcquireLease,
     CursorProperties,
     DeleteCursor,
@@ -91,6 +92,7 @@ CHANGES: dict[str, Callable[[Any], Request[Any]]] = {
     "cursor.skip": lambda _: SkipEntries("orders", "billing", 1, EARLIEST, LATEST),
     "cursor.properties": lambda _: CursorProperties("orders", "billing", {"a": "b"}),
     "delivery.next": lambda _: NextDelivery("orders", "billing", 0, EARLIEST, Position(0, 1), explicit=True),
+    "delivery.acknowledge": lambda _: AckDelivery("orders", "billing", "me", []),
     "delivery.bury": lambda _: AckDeadLetters("orders", "billing", 0),
     "lease.acquire": lambda _: AcquireLease("orders", "billing", "me", 1000),
     "lease.release": lambda _: ReleaseLease("orders", "billing", "me"),
@@ -121,6 +123,7 @@ class ServedStore:
         self.client.ask(CreateLedger("orders"))
         self.client.ask(CreateLedger("wide", partitions=2))
         self.client.ask(OpenCursor("orders", "billing", EARLIEST))
+        self.client.ask(AcquireLease("orders", "billing", "me", 60_000))
         self.producer = self.client.producer("orders")
         self.producer.append(make_entry(b"mine")).result(30)
         writer = self.client.stage_part("q", 0)

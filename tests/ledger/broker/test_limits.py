@@ -22,13 +22,11 @@ from pyspark_ledger.ledger.broker.limits import Connections
 from pyspark_ledger.ledger.client.broker_environment import bounded_allocator
 from pyspark_ledger.ledger.client.client import Client
 from pyspark_ledger.ledger.errors import Refused, Unavailable
-from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, PositionRange
 from pyspark_ledger.ledger.protocol.actions import (
     ENTRY_SCHEMA,
     REQUESTS,
     AppendCommand,
-    AskEnd,
     AskSettings,
     ChangeSetting,
     CreateLedger,
@@ -37,12 +35,12 @@ from pyspark_ledger.ledger.protocol.actions import (
     SettingState,
 )
 from pyspark_ledger.ledger.protocol.cursors import OpenCursor
+from pyspark_ledger.ledger.protocol.ends import WaitEnds
 from pyspark_ledger.ledger.protocol.names import request_body
-from pyspark_ledger.ledger.protocol.reads import ReadRequest, SplitRequest
+from pyspark_ledger.ledger.protocol.reads import OpenRead, ReadLimits, ReadRequest, SplitRequest
 from pyspark_ledger.ledger.protocol.request import Request
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.transport.shared_ring import entry_batch
-from tests.rigs.driven_broker import DrivenBroker
 
 Rig = Any
 MIB = 1024 * 1024
@@ -142,7 +140,8 @@ def test_a_request_that_is_too_long_is_refused_before_it_is_read(shared_rig: Rig
         (SplitRequest("orders", EVERYTHING, 1, max_parts=0), "max_parts"),
         (SplitRequest("orders", EVERYTHING, 1, max_parts=100_001), "max_parts"),
         (SplitRequest("orders", EVERYTHING, -1), "target_bytes"),
-        (AskEnd("orders", EARLIEST, -1), "wait_ms"),
+        (WaitEnds("w", 0, -1, []), "wait_ms"),
+        (OpenRead("orders", EARLIEST, limits=ReadLimits(0, 1)), "limits.rows"),
         (ReadRequest("orders", EVERYTHING, max_block_bytes=0), "max_block_bytes"),
         (CreateLedger("fresh", max_entries_per_ledger=-1), "max_entries_per_ledger"),
     ],
@@ -151,14 +150,6 @@ def test_a_number_beyond_its_bounds_is_refused_by_name(limited: Client, request_
     with pytest.raises(Refused, match=rf"`\$\.{field}`"):
         limited.ask(request_)
     assert "fresh" not in str(limited.ask(ListLedgers()).names)
-
-
-def test_no_reader_waits_longer_than_a_minute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    waited, broker = list[int](), DrivenBroker(tmp_path / "s", {}, monkeypatch)
-    monkeypatch.setattr(ManagedLedger, "wait_past", lambda _self, _since, wait_ms: waited.append(wait_ms))
-    broker.client.ask(AskEnd(broker.log().name, EARLIEST, 2**62))
-    broker.close()
-    assert waited == [60_000]
 
 
 def test_entry_too_large_for_a_request_is_refused_and_the_next_accepted(

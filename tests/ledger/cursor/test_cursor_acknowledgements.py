@@ -41,14 +41,14 @@ def test_it_survives_a_crash_and_a_second_one(rig: CursorRig) -> None:
 
 def crashed_before_the_metadata_knew(rig: CursorRig, monkeypatch: pytest.MonkeyPatch) -> Position:
     """The cursor's ledger holds a newer mark-delete than its record: the process died between the two."""
-    rig.ack((2, 1))
+    rig.ack((2, 1, 0))
 
     def die(*_: object) -> None:
         raise Unavailable("killed")
 
     monkeypatch.setattr(AcknowledgementTable, "_at", die)
     with pytest.raises(Unavailable):
-        rig.ack((0, 0), (0, 1), (0, 2))
+        rig.ack((0, 0), (0, 1), (0, 2), (2, 1))
     monkeypatch.undo()
     return Position(0, 3)
 
@@ -66,7 +66,7 @@ def test_the_first_state_after_a_crash_is_that_of_the_cursors_ledger(
 @pytest.mark.parametrize("ask", ["holes", "lease", "acknowledged", "deliver"])
 def test_every_reader_of_a_state_sees_it_first(rig: CursorRig, monkeypatch: pytest.MonkeyPatch, ask: str) -> None:
     newer = crashed_before_the_metadata_knew(rig, monkeypatch)
-    rig.store.cursors.acquire_lease(AcquireLease("log", "c", "me", 10_000))
+    rig.store.leases.acquire(AcquireLease("log", "c", "me", 10_000))
     rig.crash()
     cursors, log = rig.store.cursors, rig.store.ledger("log").name
     if ask == "holes":
@@ -74,7 +74,7 @@ def test_every_reader_of_a_state_sees_it_first(rig: CursorRig, monkeypatch: pyte
         holes = cursors.acked_ranges(AskAckedRanges("log", "c", everything, whole=True))
         assert decode_info(holes.info, "holes").mark_delete == Position(0, 2)
     elif ask == "lease":
-        assert [place for _, place, _ in cursors.leased(log)] == [newer]
+        assert [place for _, place, _ in rig.store.leases.held(log)] == [newer]
         assert cursors.next_position(log, "c") == newer
     elif ask == "acknowledged":
         known = cursors.acknowledged("log", "c", Position(0, 0))

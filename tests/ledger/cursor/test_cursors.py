@@ -3,8 +3,6 @@ Method: a real store, many threads, a process that really dies."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,17 +10,14 @@ from pathlib import Path
 import pytest
 
 from pyspark_ledger.ledger.errors import LedgerError, NotFound, Refused
-from pyspark_ledger.ledger.ownership import process_identity
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position
 from pyspark_ledger.ledger.protocol.actions import CreateLedger
 from pyspark_ledger.ledger.protocol.cursors import (
     AcquireLease,
     DeleteCursor,
     DescribeCursor,
-    LeaseReply,
     MarkDelete,
     OpenCursor,
-    ReleaseLease,
     ResetCursor,
 )
 from pyspark_ledger.ledger.store.store import Store
@@ -95,7 +90,7 @@ def test_a_cursor_that_is_not_there_is_named_with_the_nearest(store: Store) -> N
         lambda: store.cursors.delete(DeleteCursor("log", "biling")),
         lambda: store.cursors.open(OpenCursor("log", "biling", EARLIEST, create=False)),
         lambda: store.cursors.mark_delete(MarkDelete("log", "biling", Position(0, 0))),
-        lambda: store.cursors.acquire_lease(AcquireLease("log", "biling", "me", 10)),
+        lambda: store.leases.acquire(AcquireLease("log", "biling", "me", 10)),
     ):
         with pytest.raises(NotFound, match=r"no cursor 'biling'.*Did you mean 'billing'"):
             call()
@@ -112,47 +107,6 @@ def test_concurrent_cursors_are_created_once_and_keep_the_furthest_mark(store: S
         places = [Position(ledger, entry) for ledger in (0, 1, 2) for entry in range(3)][:8] * 4
         list(executor.map(lambda place: store.cursors.mark_delete(MarkDelete("log", "c", place)), places))
     assert store.cursors.describe(DescribeCursor("log", "c")).next_position == max(places)
-
-
-def test_of_many_threads_one_gets_the_lease(store: Store) -> None:
-    store.cursors.open(OpenCursor("log", "c", EARLIEST))
-    with ThreadPoolExecutor(8) as executor:
-        asked = [AcquireLease("log", "c", f"elsewhere/1/{i}", 1000) for i in range(16)]
-        replies = list(executor.map(store.cursors.acquire_lease, asked))
-    assert sum(reply.granted for reply in replies) == 1
-    assert len({reply.holder for reply in replies}) == 1
-
-
-def test_a_lease_runs_out_by_the_clock_and_is_renewed_and_given_back(store: Store, clock: Time) -> None:
-    store.cursors.open(OpenCursor("log", "c", EARLIEST))
-    take = store.cursors.acquire_lease
-    assert take(AcquireLease("log", "c", "elsewhere/1/1", 1000)) == LeaseReply(True, "elsewhere/1/1", clock.now + 1000)
-    assert take(AcquireLease("log", "c", "elsewhere/2/2", 1000)).granted is False
-    clock.now += 999
-    assert take(AcquireLease("log", "c", "elsewhere/1/1", 1000)).granted
-    clock.now += 999
-    refused = take(AcquireLease("log", "c", "elsewhere/2/2", 1000))
-    assert refused == LeaseReply(False, "elsewhere/1/1", clock.now + 1)
-    store.cursors.release_lease(ReleaseLease("log", "c", "elsewhere/2/2"))
-    assert not take(AcquireLease("log", "c", "elsewhere/2/2", 1000)).granted
-    clock.now += 1
-    assert take(AcquireLease("log", "c", "elsewhere/2/2", 1000)).granted
-    store.cursors.release_lease(ReleaseLease("log", "c", "elsewhere/2/2"))
-    assert take(AcquireLease("log", "c", "elsewhere/3/3", 1)).granted
-    for holder, ttl in (("", 1000), ("me", 0), ("me", -1)):
-        with pytest.raises(Refused):
-            take(AcquireLease("log", "c", holder, ttl))
-
-
-def test_lease_of_a_dead_process_is_free_and_of_a_living_one_is_not(store: Store) -> None:
-    store.cursors.open(OpenCursor("log", "c", EARLIEST))
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        holder = f"{process_identity(child.pid)}/run-1"
-        assert store.cursors.acquire_lease(AcquireLease("log", "c", holder, 10**9)).granted
-        mine = AcquireLease("log", "c", f"{process_identity()}/run-2", 1000)
-        assert store.cursors.acquire_lease(mine) == LeaseReply(False, holder, 1_000_000 + 10**9)
-        child.kill()
-    assert store.cursors.acquire_lease(mine).granted
 
 
 @pytest.mark.parametrize("place", [Position(2**63, 0), Position(0, 2**63 + 1), Position(-(2**63) - 1, 0)])

@@ -12,10 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
-from pyspark_ledger.ledger.cursor.redelivery import complement, skipped_rows
+from pyspark_ledger.ledger.cursor.redelivery import skipped_rows
 from pyspark_ledger.ledger.errors import DataLoss, NotFound, Refused
 from pyspark_ledger.ledger.log.remaining import measure_left
 from pyspark_ledger.ledger.position import EARLIEST, Position
@@ -24,88 +23,13 @@ from pyspark_ledger.ledger.positions.position_chunks import ENTRY_BYTES_MAX
 from pyspark_ledger.ledger.protocol.cursors import (
     AckDeadLetters,
     AskDelivery,
-    AskDue,
     DecidedDelivery,
-    DescribeCursor,
-    Due,
     NextDelivery,
     OpenCursor,
     ResetCursor,
 )
+from tests.rigs.deliveries import ROWS, TIMEOUT, DeliveryRig, Row, all_rows
 from tests.rigs.entry import entry
-from tests.rigs.log import LogRig
-from tests.rigs.positions import contains_row
-
-ROWS, ENTRIES, TIMEOUT = 5, 20, 1000
-Row = tuple[int, int, int]
-
-
-class DeliveryRig(LogRig):
-    """A log of five ledgers of four entries of five rows, and a reader in explicit mode."""
-
-    def __init__(self, path: Path, **settings: int) -> None:
-        super().__init__(path, **settings)
-        self.after, self.position = 0, Position(0, 0)
-        self.dead = 0
-        log = self.log(entries=4)
-        for number in range(ENTRIES):
-            log.append([entry(b"x%d" % number, rows=ROWS)]).result()
-        self.store.cursors.open(OpenCursor("log", "c", Position(0, 0)))
-
-    def next(
-        self, end: Position | None = None, *, explicit: bool = True, most: int = -1, back: int = 10**9
-    ) -> DecidedDelivery:
-        end = self.store.ledger("log").snapshot.end if end is None else end
-        decided = self.store.deliveries.next(
-            NextDelivery("log", "c", self.after, self.position, end, explicit, TIMEOUT, most, back)
-        )
-        self.dead = decided.dead
-        return decided
-
-    def take(self, end: Position | None = None, **how: int) -> Counter[tuple[Row, int]]:
-        """The next batch as (row, count), once Spark has committed the one before; nothing when there is none."""
-        decided = self.next(end, **how)
-        if not decided.record:
-            return Counter()
-        self.after, self.position = decided.record, decided.position
-        return self.rows(decided.record)
-
-    def due(self) -> Due:
-        return self.store.deliveries.due(AskDue("log", "c", self.after, TIMEOUT))
-
-    def rows(self, record: int) -> Counter[tuple[Row, int]]:
-        found: Counter[tuple[Row, int]] = Counter()
-        snapshot = self.store.ledger("log").snapshot
-        for share in self.store.deliveries.get(AskDelivery("log", "c", record)).shares:
-            left = complement(skipped_rows(share), share.range, snapshot)
-            for ledger in range(5):
-                for number in range(4):
-                    for row in range(ROWS):
-                        if contains_row(left, Position(ledger, number), row):
-                            found[(ledger, number, row), share.count] += 1
-        return found
-
-    def ack(self, *rows: Row) -> None:
-        self.store.cursors.acknowledge("log", "c", self.batches(rows))
-
-    def nack(self, *rows: Row) -> None:
-        self.store.deliveries.nack("log", "c", self.batches(rows))
-
-    @staticmethod
-    def batches(rows: tuple[Row, ...]) -> list[pa.RecordBatch]:
-        return [acknowledge_batch(*np.array(rows, dtype=np.int64).reshape(-1, 3).T)]
-
-    def left(self) -> set[Row]:
-        """The rows that the store does not know to be acknowledged."""
-        cursor = self.store.deliveries._cursor("public/default/persistent/log", "c")
-        cursor, held, _ = self.store.acknowledgements.state(cursor, self.store.ledger("log").snapshot)
-        at = cursor.next_position
-        return {
-            row for row in all_rows() if Position(*row[:2]) >= at and not contains_row(held, Position(*row[:2]), row[2])
-        }
-
-    def backlog(self) -> int:
-        return self.store.cursors.describe(DescribeCursor("log", "c")).backlog_rows
 
 
 @pytest.fixture
@@ -113,10 +37,6 @@ def rig(tmp_path: Path) -> Iterator[DeliveryRig]:
     made = DeliveryRig(tmp_path / "store")
     yield made
     made.store.close()
-
-
-def all_rows(ledgers: range = range(5)) -> list[Row]:
-    return [(ledger, number, row) for ledger in ledgers for number in range(4) for row in range(ROWS)]
 
 
 def test_rows_come_back_after_their_timeout_with_a_count(rig: DeliveryRig) -> None:

@@ -4,7 +4,6 @@ moved by hand, opened again and taken over in between."""
 from __future__ import annotations
 
 import sqlite3
-import threading
 
 import pytest
 
@@ -50,17 +49,6 @@ def test_an_empty_log_ends_before_its_first_entry(rig: LogRig) -> None:
     with pytest.raises(Terminated):
         rig.store.ledger("log").append([entry(b"x")])
     assert rig.files() == set()
-
-
-def test_a_reader_who_waits_for_more_is_woken_by_the_end(rig: LogRig) -> None:
-    rig.append(b"0")
-    log = rig.store.ledger("log")
-    waiting = threading.Thread(target=log.wait_past, args=(log.snapshot.end, 600_000))
-    waiting.start()
-    log.terminate()
-    waiting.join(60)
-    assert not waiting.is_alive()
-    log.wait_past(log.snapshot.end, 600_000)
 
 
 def test_a_batch_that_is_in_the_log_is_answered_after_the_end(rig: LogRig) -> None:

@@ -237,19 +237,6 @@ def test_an_entry_is_refused_with_both_numbers_and_an_empty_append_too(store: St
     assert log.end().end == Position(-1, 0)
 
 
-def test_waiting_for_more_ends_when_more_comes_and_not_before(store: Store) -> None:
-    log = create(store)
-    end = log.append([entry(b"x")]).result().next()
-    waited = threading.Event()
-    thread = threading.Thread(target=lambda: (log.wait_past(end, 20_000), waited.set()))
-    thread.start()
-    assert not waited.wait(0.05)
-    log.append([entry(b"y")]).result()
-    assert waited.wait(60)
-    thread.join()
-    log.wait_past(log.end().end, 1)  # comes back although nothing came
-
-
 def test_rows_and_bytes_are_counted_by_the_stamps(store: Store) -> None:
     log = create(store, entries=2)
     firsts = [log.append([entry(b"x" * i, rows=i)]).result() for i in (3, 1, 4, 1, 5)]

@@ -67,4 +67,4 @@ def test_a_lease_is_granted_when_nobody_alive_has_it(held: Lease, gone: bool, gr
 def test_only_the_holder_gives_a_lease_back() -> None:
     held = cursor(lease=Lease("me", 1000))
     assert held.without_lease("other") == held
-    assert held.without_lease("me").lease == Lease()
+    assert held.without_lease("me").lease == Lease("me")

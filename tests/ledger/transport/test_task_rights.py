@@ -14,7 +14,7 @@ import pytest
 
 from pyspark_ledger.ledger.errors import Unauthenticated
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, PositionRange
-from pyspark_ledger.ledger.protocol import commits, reads
+from pyspark_ledger.ledger.protocol import commits, ends, reads
 from pyspark_ledger.ledger.protocol import request as protocol
 from pyspark_ledger.ledger.protocol.actions import (
     REQUESTS,
@@ -41,12 +41,17 @@ def read_of(ledger: str) -> reads.ReadRequest:
     return reads.ReadRequest(ledger, PositionRange(EARLIEST, LATEST))
 
 
+def known_end(ledger: str) -> ends.KnownEnd:
+    return ends.KnownEnd(ledger, "", LATEST)
+
+
 # The rights that allow a call, and its request about a ledger. Calls in `ADMINISTRATION` need the bearer token.
 TASKS: dict[type[Call], tuple[tuple[str, ...], Request]] = {
     Hello: (BOTH, lambda _: Hello()),
     reads.ReadRequest: (READ, read_of),
     reads.LocateRanges: (READ, lambda ledger: reads.LocateRanges([read_of(ONE), read_of(ledger)])),
     reads.LocateStored: (READ, lambda ledger: reads.LocateStored([read_of(ONE), read_of(ledger)])),
+    ends.WaitEnds: (READ, lambda ledger: ends.WaitEnds("w", 1, 0, [known_end(ONE), known_end(ledger)])),
     reads.AskLogStatuses: (READ, lambda ledger: reads.AskLogStatuses([ONE, ledger])),
     commits.OpenStaging: (WRITE, lambda _: commits.OpenStaging("q", 1, "")),
     StageCommand: (WRITE, lambda _: StageCommand("q", 1)),
@@ -60,16 +65,17 @@ TASKS: dict[type[Call], tuple[tuple[str, ...], Request]] = {
 ABOUT_NO_LEDGER = {Hello, commits.OpenStaging, StageCommand}
 ADMINISTRATION = {
     *"""
-    delete producer.last partitions partitions.extend trim terminate seal properties policy offload offload.status list
-    end schema.restore read.open split seek quotas split.many schema.many cursor.open cursor.describe cursor.mark_delete
-    cursor.reset cursor.delete cursor.skip cursor.properties cursor.holes delivery.next delivery.due delivery.get
-    delivery.bury lease.acquire lease.release run.commit runs.commit run.abort cache cache.reads cache.follow
-    cache.follow.many cache.hint health metrics publish.report settings settings.change shutdown append acknowledge
+    delete producer.last partitions partitions.extend trim terminate seal properties policy offload offload.status
+    list end schema.restore read.open split seek quotas split.many schema.many cursor.open cursor.describe
+    cursor.mark_delete cursor.reset cursor.delete cursor.skip cursor.properties cursor.holes delivery.next
+    delivery.acknowledge delivery.due delivery.get delivery.bury lease.acquire lease.release run.commit runs.commit
+    run.abort cache cache.reads cache.follow cache.follow.many cache.hint health metrics publish.report settings
+    settings.change shutdown append acknowledge
     """.split()  # noqa: SIM905 — a list of these names has sixty lines
 }
 CALLS: list[type[Call]] = [*REQUESTS.values(), *get_args(PutCommand)]
 # Fields of requests that name a ledger, or that have requests or parts with one.
-FIELDS = {"name", "names", "ledger", "ledgers", "requests", "quotas", "ranges", "runs", "scope"}
+FIELDS = {"known", "name", "names", "ledger", "ledgers", "requests", "quotas", "ranges", "runs", "scope"}
 
 NO_LEDGERS = {ChangeSetting: {"name"}, AskMetrics: {"ledgers"}}
 """The name of a setting, and a number of ledgers."""

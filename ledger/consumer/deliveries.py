@@ -1,0 +1,296 @@
+"""Batches of a cursor: rows that the broker delivers to one worker at a time, until they are acknowledged.
+
+    take ── NextDelivery ──▶ broker: checks the lease, chooses the rows, stores the delivery record
+         ◀── ranges ───────  read the rows of the first range ──▶ batch ──▶ worker
+    acknowledge ── AckDelivery ──▶ broker: checks the lease, acknowledges the range
+
+Rules
+- A batch has the rows of one range of a delivery record. So all of its rows were delivered equally often.
+- A row is delivered when the record is durable, before the worker has it. So after a crash between any two steps, the
+  row is outstanding, and the next worker receives it at once. No row is acknowledged that was not handed out.
+- The next record is decided after the worker received all batches of the record before. If a reply is lost, or an
+  interrupt comes between the reply and its use, the broker decides the record again.
+- While the worker works, one thread reads the rows that the next record will probably have. They are delivered only
+  when the worker asks for them. So rows that it does not receive are not counted as delivered.
+- If a reset moves the cursor, the next record starts at its new position. Batches from before the reset then
+  acknowledge nothing.
+- After the worker lost its lease, `take`, `acknowledge` and `nack` raise LeaseLost. After the end of the loop,
+  acknowledgements succeed until another reader acquires the lease.
+- The delay of a negative acknowledgement runs in this process. If the process ends, the next worker receives the rows
+  at once. If the delay is longer than the rest of the time-out, the time-out redelivers the rows.
+- A repeated acknowledgement has no effect, nor has a negative acknowledgement after it. An acknowledgement cancels a
+  negative one that is not due yet.
+- Times are measured by the monotonic clock here, and by a clock that never goes back in the broker. So no change of a
+  host's clock delays a redelivery.
+"""
+
+from __future__ import annotations
+
+import weakref
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
+
+from pyspark_ledger.ledger.client.end_watch import WaitingReader
+from pyspark_ledger.ledger.clock import monotonic_ms
+from pyspark_ledger.ledger.consumer.batch import Batch, BatchLimits, milliseconds
+from pyspark_ledger.ledger.consumer.batches import Batches
+from pyspark_ledger.ledger.consumer.lease import CursorLease, renewals_of
+from pyspark_ledger.ledger.consumer.opened_rows import OpenedRows
+from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.names import canonical_name, short_name
+from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionRange
+from pyspark_ledger.ledger.positions.row_selection import RowSelection
+from pyspark_ledger.ledger.protocol.actions import AskEnd
+from pyspark_ledger.ledger.protocol.cursors import UNLIMITED, AckDelivery, AskDelivery, DeliveredRange, NextDelivery
+from pyspark_ledger.ledger.protocol.ends import KnownEnd, WaitEnds
+from pyspark_ledger.ledger.protocol.reads import OpenRead
+
+if TYPE_CHECKING:
+    from pyspark_ledger.ledger.client.client import Client
+
+ACK_TIMEOUT = 300.0
+"""Seconds after which an unacknowledged row is redelivered."""
+_POLL_MS = 10_000
+"""The longest wait between two requests to the broker. A reset of the cursor is noticed after this time."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class DeliveredBatch(Batch):
+    """Rows that were delivered to this worker. `redeliveries` counts their earlier deliveries.
+
+    for batch in cursor.batches():
+        work(batch.table); batch.acknowledge()
+    """
+
+    redeliveries: int
+    share: DeliveredRange
+    deliveries: CursorDeliveries
+
+    def acknowledge(self) -> None:
+        """Acknowledge the rows. Durable when the call returns. A repeated call has no effect.
+
+        Raises LeaseLost if another reader uses the cursor now.
+        """
+        self.deliveries.acknowledge(self)
+
+    def nack(self, delay: float = 0) -> None:
+        """Let the loop receive the rows again, after `delay` seconds or after the time-out, whichever is first.
+
+        Raises LeaseLost if another reader uses the cursor now.
+        """
+        self.deliveries.nack(self, delay)
+
+
+class _Opened(NamedTuple):
+    """Time at which unacknowledged rows are due again, and whether they were negatively acknowledged."""
+
+    due_ms: int
+    nacked: bool = False
+
+
+class _Record(NamedTuple):
+    """Newest delivery record: its number, its ranges that were not handed out, and the end of the known log.
+
+    `ahead` is the range that the next record will probably have.
+    """
+
+    number: int
+    shares: list[DeliveredRange]
+    end: Position
+    ahead: PositionRange | None = None
+
+
+class _Ahead(NamedTuple):
+    """Range that a thread reads while the worker works. The broker decides later whether the range is delivered."""
+
+    range: PositionRange
+    table: Future[pa.Table]
+
+
+class CursorDeliveries:
+    """Source of the batches of one cursor, which holds the cursor's lease from its creation until `close`."""
+
+    def __init__(self, client: Client, ledger: str, cursor: str, limits: BatchLimits, ack_timeout: float) -> None:
+        """Acquire the lease. Raises Refused, with its holder, if another reader has it."""
+        self._client = client
+        self._limits = limits
+        self._timeout_ms = milliseconds("ack_timeout", ack_timeout)
+        if not self._timeout_ms:
+            raise Refused("ack_timeout is 0 seconds, expected more", hint="It is the time that your work may take")
+        self._lease = CursorLease(ledger, cursor)
+        self._renewals = renewals_of(client)
+        self._renewals.acquire(self._lease)
+        try:
+            newest = client.ask(AskDelivery(ledger, cursor, 0))
+            self._incarnation = client.ask(AskEnd(ledger)).incarnation
+        except BaseException:
+            self.close()
+            raise
+        self._since_ms = newest.now_ms
+        self._record = _Record(newest.record, [], newest.position)
+        self._batch: DeliveredBatch | None = None
+        self._done: list[DeliveredRange] = []
+        # One thread for all ranges: Arrow's allocator gives a thread its own memory again, and not that of others.
+        self._ahead_thread = ThreadPoolExecutor(1, "ledger-read-ahead")
+        self._ahead: _Ahead | None = None
+        self._opened: dict[DeliveredRange, _Opened] = {}
+        self._reader = WaitingReader()
+        self._terminated = False
+
+    def take(self) -> DeliveredBatch | None:
+        """Return the next batch, or None if there is none now. Until `passed`, a repeated call returns it again."""
+        if self._batch is None and not self._record.shares:
+            self._decide()
+        elif self._done:
+            self._settle(self._done)
+            self._done = []
+        if self._batch is None and self._record.shares:
+            share = self._record.shares[0]
+            batch = self._batch_of(share)
+            self._read_ahead(self._record.ahead)
+            self._opened[share] = _Opened(monotonic_ms() + self._timeout_ms)
+            self._batch = batch
+        return self._batch
+
+    def passed(self, batch: DeliveredBatch) -> None:
+        """Go on after a batch that was handed out. A repeated call has no further effect."""
+        if self._record.shares[:1] == [batch.share]:
+            self._record = self._record._replace(shares=self._record.shares[1:])
+        self._batch = None
+
+    def wait(self, milliseconds: int) -> bool:
+        """Wait until there may be a batch, or until this time has passed. May return early.
+
+        Returns False at the end of a terminated ledger, unless rows wait for the end of their delay.
+        """
+        opened = list(self._opened.copy().values())
+        has_delayed = any(at.nacked for at in opened)
+        due_ms = min((at.due_ms for at in opened), default=UNLIMITED) - monotonic_ms()
+        left = max(min(milliseconds, due_ms, _POLL_MS), 0)
+        if self._terminated and has_delayed:
+            self._reader.news(left)
+        elif not self._terminated:
+            self._wait_past_end(left)
+        return has_delayed or not self._terminated
+
+    def wake(self) -> None:
+        """End a `wait` that runs, or else the next one."""
+        self._reader.wake()
+
+    def close(self) -> None:
+        """Release the lease. A repeated call has no further effect."""
+        self._ahead = None
+        self.leave()
+        self._renewals.release_dropped()
+
+    def leave(self) -> None:
+        """Let another thread release the lease. Takes no lock, because the garbage collector may call it."""
+        self._renewals.drop(self._lease)
+
+    def acknowledge(self, batch: DeliveredBatch) -> None:
+        """Acknowledge the rows of a batch."""
+        self._settle([batch.share])
+        self._opened.pop(batch.share, None)
+
+    def acknowledge_after(self, batch: DeliveredBatch) -> None:
+        """Acknowledge the rows of a batch with the next request, unless the worker has settled the batch itself."""
+        opened = self._opened.get(batch.share)
+        if opened is not None and not opened.nacked:
+            self._done.append(batch.share)
+            self._opened.pop(batch.share, None)
+
+    def nack(self, batch: DeliveredBatch, delay: float) -> None:
+        """Let the next request name the rows of a batch for redelivery, when `delay` seconds have passed."""
+        due_ms = monotonic_ms() + milliseconds("delay", delay)
+        self._settle([])  # raises LeaseLost
+        opened = self._opened.get(batch.share)
+        if opened is not None:
+            self._opened[batch.share] = _Opened(min(due_ms, opened.due_ms), nacked=True)
+            self.wake()
+
+    def _settle(self, shares: list[DeliveredRange]) -> None:
+        self._client.ask(AckDelivery(self._lease.ledger, self._lease.cursor, self._lease.holder, shares))
+
+    def _decide(self) -> None:
+        now, opened = monotonic_ms(), self._opened.copy()
+        request = NextDelivery(
+            self._lease.ledger,
+            self._lease.cursor,
+            self._record.number,
+            EARLIEST,
+            LATEST,
+            explicit=True,
+            ack_timeout_ms=self._timeout_ms,
+            back_rows=UNLIMITED if self._limits.max_rows is None else self._limits.max_rows,
+            back_bytes=self._limits.max_bytes,
+            holder=self._lease.holder,
+            due_before_ms=self._since_ms,
+            nacked=[share for share, at in opened.items() if at.nacked and at.due_ms <= now],
+            done=self._done,
+        )
+        decided = self._client.ask(request)
+        self._done = []
+        # One assignment: an interrupt before it lets the broker decide again, and after it loses nothing.
+        number = decided.record or self._record.number
+        self._record = _Record(number, decided.shares, decided.position, decided.ahead)
+        for share, at in opened.items():
+            if at.due_ms <= now:  # the broker has redelivered the rows, or does so in one of the next records
+                self._opened.pop(share, None)
+
+    def _batch_of(self, share: DeliveredRange) -> DeliveredBatch:
+        rows = None
+        if self._ahead is not None and self._ahead.range == share.range and not share.skip:
+            with suppress(Exception):  # the next line reads the range again, and raises the error
+                rows = self._ahead.table.result()
+        if rows is None:
+            rows = _rows(self._client, self._lease.ledger, share.range, share.skip)
+        name = short_name(self._lease.ledger)
+        return DeliveredBatch(name, share.range.start, share.range.end, rows, share.count, share, self)
+
+    def _read_ahead(self, range_: PositionRange | None) -> None:
+        if self._ahead is not None and self._ahead.range != range_:
+            self._ahead.table.cancel()
+            self._ahead = None
+        if self._ahead is None and range_ is not None:
+            self._ahead = _Ahead(range_, self._ahead_thread.submit(_rows, self._client, self._lease.ledger, range_))
+
+    def _wait_past_end(self, milliseconds: int) -> None:
+        """Wait until the log goes on after its known end, or until `wake`. 0: look once."""
+        known = [KnownEnd(canonical_name(self._lease.ledger), self._incarnation, self._record.end)]
+        if milliseconds:
+            moved = self._client.watch.wait(self._reader, known, milliseconds)
+        else:
+            moved = self._client.ask(WaitEnds("", 0, 0, known)).moved
+        for state in moved:
+            if state.error is not None:
+                raise state.error.error()
+            self._terminated = state.terminated and state.end <= self._record.end
+
+
+def _rows(client: Client, ledger: str, range_: PositionRange, skip: bytes = b"") -> pa.Table:
+    return OpenedRows(client, OpenRead(ledger, range_.start, range_.end), RowSelection(skip)).table()
+
+
+def cursor_batches(
+    client: Client,
+    ledger: str,
+    cursor: str,
+    limits: BatchLimits,
+    ack: str,
+    ack_timeout: float,
+) -> Batches[DeliveredBatch]:
+    """Acquire the lease of a cursor, and return its loop. `Cursor.batches` explains the arguments and errors."""
+    if ack not in ("explicit", "after"):
+        raise Refused(
+            f"ack is {ack!r}, expected 'explicit' or 'after'",
+            hint="'explicit': you call batch.acknowledge(). 'after': a batch is acknowledged when you ask for the next",
+        )
+    deliveries = CursorDeliveries(client, ledger, cursor, limits, ack_timeout)
+    after = deliveries.acknowledge_after if ack == "after" else None
+    batches = Batches(deliveries, f"cursor {cursor!r} of {short_name(ledger)}", limits.wait_ms, after)
+    weakref.finalize(batches, deliveries.leave)  # a loop that is not closed must not keep its lease
+    return batches

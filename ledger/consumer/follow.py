@@ -1,0 +1,193 @@
+"""Source of the batches of a log or of all partitions of a ledger, from given positions on. It keeps no cursor.
+
+    take:  one call for the range, the columns and the places of the next rows; then the blocks
+    wait:  the client's watch, which waits for all loops of the process in one call
+
+Rules
+- A batch ends between entries. Entries without rows, such as markers, make no batch.
+- A message in chunks is a row of the batch that has its last chunk. Its earlier chunks are read from the log again.
+- The columns of a batch are those that are registered when it is read. So a column that a writer adds appears in all
+  later batches, also in those of older rows, where it is null.
+- A ledger that was deleted and created again is another ledger: DataLoss. So are rows that retention has deleted.
+- Partitions take turns: after a batch of one, the next batch is one of another that has rows. A partition that is added
+  joins at its first row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark_ledger.ledger.client.end_watch import WaitingReader
+from pyspark_ledger.ledger.consumer.batch import Batch, BatchLimits
+from pyspark_ledger.ledger.consumer.batches import Batches
+from pyspark_ledger.ledger.consumer.opened_rows import OpenedRows, require_positions
+from pyspark_ledger.ledger.errors import NotFound, Refused, Unsupported
+from pyspark_ledger.ledger.names import canonical_name, partition_names, short_name
+from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position
+from pyspark_ledger.ledger.protocol.actions import AskEnd
+from pyspark_ledger.ledger.protocol.ends import KnownEnd, MovedEnd, WaitEnds
+from pyspark_ledger.ledger.protocol.ledgers import AskPartitions
+from pyspark_ledger.ledger.protocol.reads import OpenRead, ReadLimits
+
+if TYPE_CHECKING:
+    from pyspark_ledger.ledger.client.client import Client
+
+_LIMIT_MAX = 2**62
+
+
+@dataclass
+class _Log:
+    """Progress in one log. `known` is the newest known end of the log; None before the first read."""
+
+    name: str
+    incarnation: str
+    at: Position
+    known: Position | None = None
+    terminated: bool = False
+
+    @property
+    def has_more(self) -> bool:
+        return self.known is None or self.at < self.known
+
+    @property
+    def has_ended(self) -> bool:
+        return self.terminated and not self.has_more
+
+
+class FollowedLogs:
+    """Source of the batches of a ledger without partitions, or of all partitions."""
+
+    def __init__(self, client: Client, name: str, limits: BatchLimits) -> None:
+        self._client = client
+        self._name = canonical_name(name)
+        self._limits = ReadLimits(min(limits.max_rows or _LIMIT_MAX, _LIMIT_MAX), min(limits.max_bytes, _LIMIT_MAX))
+        self._logs: dict[str, _Log] = {}
+        self._partitions = 0
+        self._order: list[str] = []  # the partition whose turn is next is the first
+        self._reader = WaitingReader()
+
+    def begin(self, start: Position) -> None:
+        """Begin to read a ledger without partitions. Raises NotFound if it does not exist."""
+        self._add(self._name, start)
+
+    def begin_partitions(self, start: Position | Mapping[str, Position]) -> None:
+        """Begin to read all partitions. A partition that `start` does not name is read from its first row on."""
+        self._join(self._client.ask(AskPartitions(self._name)).partitions, start)
+
+    def take(self) -> Batch | None:
+        for name in self._order:
+            if (batch := self._take(self._logs[name])) is not None:
+                return batch
+        return None
+
+    def passed(self, batch: Batch) -> None:
+        name = canonical_name(batch.ledger)
+        log = self._logs[name]
+        log.at = max(log.at, batch.position)
+        self._order.sort(key=name.__eq__)  # keeps the order of the others
+
+    def wait(self, milliseconds: int) -> bool:
+        open_logs = [log for log in self._logs.values() if not log.has_ended]
+        if not open_logs:
+            return False
+        known = [KnownEnd(log.name, log.incarnation, log.at) for log in open_logs]
+        if self._partitions:
+            known.append(KnownEnd(self._name, "", EARLIEST, self._partitions))
+        if milliseconds:
+            moved = self._client.watch.wait(self._reader, known, milliseconds)
+        else:
+            moved = self._client.ask(WaitEnds("", 0, 0, known)).moved
+        for state in moved:
+            self._learn(state)
+        return True
+
+    def wake(self) -> None:
+        self._reader.wake()
+
+    def close(self) -> None:
+        """Do nothing: the source holds nothing while it does not wait."""
+
+    def _take(self, log: _Log) -> Batch | None:
+        while log.has_more:
+            request = OpenRead(log.name, log.at, limits=self._limits, incarnation=log.incarnation)
+            opened = OpenedRows(self._client, request)
+            if opened.log_end == EARLIEST:  # the default of the field; no log ends there
+                raise Unsupported(
+                    f"the broker at {self._client.address} does not limit reads, a loop over {self._name} requires it",
+                    hint="Install the client's release of pyspark-ledger at the broker, and start it again",
+                )
+            log.known, log.terminated = opened.log_end, opened.terminated
+            table = opened.table() if opened.num_rows else None
+            if table is not None and table.num_rows:
+                return Batch(short_name(log.name), log.at, opened.end, table)
+            log.at = max(log.at, opened.end)
+        return None
+
+    def _learn(self, state: MovedEnd) -> None:
+        if state.error is not None:
+            raise state.error.error()
+        if state.name == self._name and self._partitions:
+            self._join(state.partitions, EARLIEST)
+            return
+        log = self._logs[state.name]
+        # The read of another incarnation raises DataLoss, with both incarnations.
+        log.known = state.end if state.incarnation == log.incarnation else LATEST
+        log.terminated = state.terminated
+
+    def _join(self, partitions: int, start: Position | Mapping[str, Position]) -> None:
+        """Begin to read the partitions that are not read yet."""
+        if not partitions:
+            raise NotFound(
+                f"there is no partitioned ledger {short_name(self._name)!r}",
+                hint="The ledger was deleted: create it again with `create_partitioned`",
+            )
+        names = partition_names(self._name, partitions)
+        starts = dict(self._starts(names, start))
+        for name in names:
+            if name not in self._logs:
+                self._add(name, starts[name])
+        self._partitions = partitions
+
+    def _starts(self, names: list[str], start: Position | Mapping[str, Position]) -> Iterator[tuple[str, Position]]:
+        if not isinstance(start, Mapping):
+            if start not in (EARLIEST, LATEST):
+                raise Refused(
+                    f"start is {start!r}, but {short_name(self._name)!r} has partitions",
+                    hint="Pass EARLIEST, LATEST, or a dictionary with a position for each name of a partition",
+                )
+            yield from ((name, start) for name in names)
+            return
+        given = {canonical_name(name): position for name, position in start.items()}
+        unknown = given.keys() - set(names)
+        if unknown:
+            raise Refused(
+                f"start names {', '.join(map(short_name, sorted(unknown)))}, "
+                f"{short_name(self._name)!r} has the partitions 0 to {len(names) - 1}",
+                hint="Use `batch.ledger` as the name of a partition",
+            )
+        require_positions(**{f"start[{short_name(name)!r}]": position for name, position in given.items()})
+        yield from ((name, given.get(name, EARLIEST)) for name in names)
+
+    def _add(self, name: str, start: Position) -> None:
+        now = self._client.ask(AskEnd(name))
+        self._logs[name] = _Log(name, now.incarnation, now.end if start == LATEST else start)
+        self._order.insert(0, name)
+
+
+def follow(client: Client, name: str, start: Position, limits: BatchLimits) -> Batches[Batch]:
+    """Return the batches of a ledger without partitions, from `start` on."""
+    require_positions(start=start)
+    source = FollowedLogs(client, name, limits)
+    source.begin(start)
+    return Batches(source, short_name(canonical_name(name)), limits.wait_ms)
+
+
+def follow_partitions(
+    client: Client, name: str, start: Position | Mapping[str, Position], limits: BatchLimits
+) -> Batches[Batch]:
+    """Return the batches of all partitions, each from its own start on."""
+    source = FollowedLogs(client, name, limits)
+    source.begin_partitions(start)
+    return Batches(source, short_name(canonical_name(name)), limits.wait_ms)

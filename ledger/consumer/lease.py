@@ -1,0 +1,155 @@
+"""Lease of one reader on one cursor, and the thread that renews the leases of a client's loops.
+
+Rules
+- A lease lasts `LEASE_MS` and is renewed at a third of this time. One thread renews all leases of a client. It runs
+  while the client has leases.
+- A renewal only prolongs a lease that the reader still has. If another reader has acquired it, the renewals end, and
+  the broker refuses the loop's next request with LeaseLost.
+- A lease that is not released expires. So a release that fails is no error. The broker grants the lease of a process of
+  its own host at once after the end of this process.
+- `drop` takes no lock. So a signal handler and the garbage collector may call it at any time.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import weakref
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pyspark_ledger.ledger.clock import monotonic_ms, new_id
+from pyspark_ledger.ledger.errors import LedgerError, NotFound, Refused
+from pyspark_ledger.ledger.names import short_name
+from pyspark_ledger.ledger.ownership import process_identity
+from pyspark_ledger.ledger.protocol.cursors import AcquireLease, LeaseReply, ReleaseLease
+from pyspark_ledger.ledger.times import iso_text
+
+if TYPE_CHECKING:
+    from pyspark_ledger.ledger.client.client import Client
+
+LEASE_MS = 30_000
+_RENEW_MS = LEASE_MS // 3
+_RELEASE_MS = 2_000  # the longest wait for a broker that does not answer
+_log = logging.getLogger(__name__)
+
+
+def _new_holder() -> str:
+    return f"{process_identity()}/{new_id()}"
+
+
+@dataclass(frozen=True, slots=True)
+class CursorLease:
+    """Lease of one reader on the cursor of a ledger. `holder` is the name of the reader."""
+
+    ledger: str
+    cursor: str
+    holder: str = field(default_factory=_new_holder)
+
+    def acquisition(self, *, renews: bool = False) -> AcquireLease:
+        """Return the request that acquires the lease, or with `renews` the one that prolongs it."""
+        return AcquireLease(self.ledger, self.cursor, self.holder, LEASE_MS, renews)
+
+    def end(self) -> ReleaseLease:
+        """Return the request that releases the lease."""
+        return ReleaseLease(self.ledger, self.cursor, self.holder)
+
+    def refusal(self, reply: LeaseReply) -> Refused:
+        """Return the error for a reader that finds the lease in other hands."""
+        host, pid, *_ = [*reply.holder.split("/"), "", ""]
+        same_host = self.holder.startswith(f"{host}/")
+        return Refused(
+            f"cursor {self.cursor!r} of {short_name(self.ledger)} is in use by process {pid or reply.holder} of "
+            f"{'this host' if same_host else f'host {host}'} until {iso_text(reply.until_ms)} (reader {reply.holder}), "
+            f"this reader is {self.holder}",
+            hint="Close that loop or end that process, or use another cursor. The lease of a process that ended on "
+            "another host expires at the stated time",
+        )
+
+
+class LeaseRenewals:
+    """Leases of one client's loops. Any thread may call any method."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = weakref.proxy(client)
+        self._leases: dict[str, CursorLease] = {}
+        self._dropped: deque[CursorLease] = deque()
+        self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._releasing = threading.RLock()  # a signal handler may close a loop while its thread has the lock
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def acquire(self, lease: CursorLease) -> None:
+        """Acquire a lease and renew it until it is dropped. Raises Refused, with the holder, if it is in use."""
+        self.release_dropped()  # perhaps of a loop over the same cursor that nobody closed
+        reply = self._client.ask(lease.acquisition())
+        if not reply.granted:
+            raise lease.refusal(reply)
+        with self._starting:
+            self._leases[lease.holder] = lease
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="ledger-leases", daemon=True)
+                self._thread.start()
+
+    def drop(self, lease: CursorLease) -> None:
+        """End the renewals of a lease. `release_dropped` or the thread releases it."""
+        if self._leases.pop(lease.holder, None) is not None:
+            self._dropped.append(lease)
+            self._wakes.put(None)
+
+    def release_dropped(self) -> None:
+        """Release all dropped leases now. Returns when also those are released that another thread releases."""
+        with self._releasing:
+            while self._dropped:
+                self._release(self._dropped[0])
+                with suppress(IndexError):
+                    self._dropped.popleft()
+
+    def _release(self, lease: CursorLease) -> None:
+        try:
+            self._client.ask(lease.end(), deadline_ms=_RELEASE_MS, attempt_seconds=_RELEASE_MS / 1000)
+        except (LedgerError, ReferenceError) as error:
+            _log.debug("the lease of cursor %s of %s expires by itself: %s", lease.cursor, lease.ledger, error)
+
+    def _run(self) -> None:
+        renew_at = monotonic_ms() + _RENEW_MS
+        while True:
+            with suppress(queue.Empty):
+                self._wakes.get(timeout=max(renew_at - monotonic_ms(), 0) / 1000)
+            self.release_dropped()
+            if monotonic_ms() >= renew_at:
+                renew_at = monotonic_ms() + _RENEW_MS
+                self._renew()
+            with self._starting:
+                if not self._leases and not self._dropped:
+                    self._thread = None
+                    return
+
+    def _renew(self) -> None:
+        """Renew all leases. If no broker answers, the next beat retries."""
+        for lease in list(self._leases.values()):
+            try:
+                reply = self._client.ask(lease.acquisition(renews=True), deadline_ms=_RENEW_MS)
+            except (NotFound, ReferenceError):  # the cursor was deleted, or nobody has the client any more
+                self._leases.pop(lease.holder, None)
+            except LedgerError as error:
+                _log.warning("the lease of cursor %s of %s was not renewed: %s", lease.cursor, lease.ledger, error)
+                return
+            else:
+                if not reply.granted:
+                    self._leases.pop(lease.holder, None)
+
+
+_renewals: weakref.WeakKeyDictionary[Client, LeaseRenewals] = weakref.WeakKeyDictionary()
+_renewals_lock = threading.Lock()
+
+
+def renewals_of(client: Client) -> LeaseRenewals:
+    """Return the renewals of a client's leases. Every call for a client returns the same object."""
+    with _renewals_lock:
+        if client not in _renewals:
+            _renewals[client] = LeaseRenewals(client)
+        return _renewals[client]

@@ -1,0 +1,97 @@
+"""Goal: a lease lasts exactly as long as its loop, and all leases cost one thread. Method: a real broker, short leases,
+loops that nobody closes, leases that another reader takes.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from pyspark_ledger.ledger.api.store import LedgerStore
+from pyspark_ledger.ledger.consumer import lease
+from pyspark_ledger.ledger.consumer.lease import CursorLease, renewals_of
+from pyspark_ledger.ledger.errors import LeaseLost
+from pyspark_ledger.ledger.protocol.cursors import AcquireLease
+
+SECONDS = 30
+
+
+def wait_until(done: Callable[[], bool]) -> None:
+    until = time.monotonic() + SECONDS
+    while not done():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def renewing() -> int:
+    return sum(thread.name == "ledger-leases" for thread in threading.enumerate())
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "LEASE_MS", 2_000)
+    monkeypatch.setattr(lease, "_RENEW_MS", 20)
+
+
+@pytest.mark.usefixtures("short")
+def test_leases_of_many_loops_are_renewed_by_one_thread_that_ends(store: LedgerStore) -> None:
+    orders = store.ledger("orders")
+    orders.append([{"id": 1}])
+    cursors = [orders.cursor(f"c{number}") for number in range(5)]
+    loops = [cursor.batches() for cursor in cursors]
+    first = [cursor.state().lease_until_ms for cursor in cursors]
+    wait_until(lambda: all(cursor.state().lease_until_ms > at for cursor, at in zip(cursors, first, strict=True)))
+    assert renewing() == 1
+    for batches in loops[1:]:
+        batches.close()
+    before = cursors[0].state().lease_until_ms
+    wait_until(lambda: cursors[0].state().lease_until_ms > before)
+    assert [bool(cursor.state().lease_holder) for cursor in cursors] == [True, False, False, False, False]
+    loops[0].close()
+    wait_until(lambda: renewing() == 0)
+    cursors[0].batches().close()
+
+
+def test_loop_that_nobody_closes_does_not_keep_its_lease(store: LedgerStore) -> None:
+    orders = store.ledger("orders")
+    orders.append([{"id": 1}])
+    billing = orders.cursor("billing")
+    for round_ in range(20):
+        for batch in billing.batches():
+            assert batch.redeliveries == round_
+            break
+
+
+@pytest.mark.usefixtures("short")
+def test_lease_that_another_reader_acquired_is_not_taken_back(store: LedgerStore) -> None:
+    orders = store.ledger("orders")
+    orders.append([{"id": 1}])
+    billing = orders.cursor("billing")
+    batches = billing.batches()
+    batch = next(batches)
+    billing.delete()
+    other = orders.cursor("billing").ledger.client.ask(AcquireLease("orders", "billing", "elsewhere/1/1/x", 60_000))
+    assert other.granted
+    wait_until(lambda: renewing() == 0)
+    assert billing.state().lease_holder == "elsewhere/1/1/x"
+    for call in (batch.acknowledge, batch.nack, lambda: next(batches)):
+        with pytest.raises(LeaseLost, match="elsewhere/1/1/x has the lease until"):
+            call()
+    batches.close()
+    assert billing.state().lease_holder == "elsewhere/1/1/x"
+
+
+def test_refusal_names_a_reader_of_another_host(store: LedgerStore) -> None:
+    orders = store.ledger("orders")
+    orders.append([{"id": 1}])
+    orders.cursor("billing")
+    renewals = renewals_of(orders.client)
+    renewals.acquire(CursorLease("orders", "billing", "machine-7/41/99/abc"))
+    with pytest.raises(Exception, match=r"process 41 of host machine-7 until .* \(reader machine-7/41/99/abc\)"):
+        orders.cursor("billing").batches()
+    renewals.drop(CursorLease("orders", "billing", "machine-7/41/99/abc"))
+    renewals.release_dropped()
+    orders.cursor("billing").batches().close()
