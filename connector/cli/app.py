@@ -14,7 +14,7 @@ from pyspark_ledger.connector.cli.ledger_admin import policy, properties, restor
 from pyspark_ledger.connector.cli.ledgers import app
 from pyspark_ledger.connector.cli.offload import offload
 from pyspark_ledger.connector.cli.publish import publish
-from pyspark_ledger.connector.cli.rows import append, read
+from pyspark_ledger.connector.cli.rows import append, follow, read
 from pyspark_ledger.connector.cli.settings import settings
 from pyspark_ledger.connector.cli.store import ServeCommand, repair, serve, stop, stores
 from pyspark_ledger.connector.cli.top.command import top
@@ -24,8 +24,8 @@ app.add_typer(cursors, name="cursor")
 app.add_typer(settings, name="settings")
 app.add_typer(stores, name="store")
 for command in (
-    append, read, describe, lag, top, serve, stop, trim, terminate, properties, policy, offload, publish, verify,
-    restore_schema, repair, doctor,
+    append, read, follow, describe, lag, top, serve, stop, trim, terminate, properties, policy, offload, publish,
+    verify, restore_schema, repair, doctor,
 ):  # fmt: skip
     app.command(cls=ServeCommand if command is serve else None)(command)
 
@@ -33,9 +33,9 @@ EXAMPLES = {
     "create": "ledger create orders",
     "append": "ledger append orders --from orders.csv",
     "read": "ledger read orders --columns id,item --since 2026-11-22T10:15:00Z --output jsonl",
+    "follow": "ledger follow orders --since earliest --wait 0",
     "list": "ledger list",
     "describe": "ledger describe orders",
-    "tail": "ledger tail orders --start earliest --wait-ms 0",
     "seek": "ledger seek orders 2026-11-22T10:15:00Z",
     "cursor create": "ledger cursor create orders billing",
     "cursor list": "ledger cursor list orders",

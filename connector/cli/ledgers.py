@@ -3,7 +3,7 @@
 The page docs/concepts.md explains the words entry, segment and cursor.
 
 Rules
-- Output is text for people, or JSON with `--output json`: one document, or one document in each line for `tail`.
+- Output is text for people, or one JSON document with `--output json`. `read` and `follow` have formats of their own.
 - An error is one line on standard error, and status 1. No command prints a traceback.
 - If the reader of the output ends, as `head` does, the command ends without an error, with status 141.
 - A time without a zone is in the host's zone. Text shows times as ISO 8601 in UTC, JSON as milliseconds since 1970.
@@ -28,7 +28,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from pyspark_ledger.connector.cli.wording import CommandGroup, counted, row_words
+from pyspark_ledger.connector.cli.wording import CommandGroup, counted
 from pyspark_ledger.ledger.api.store import LedgerStore, open_store
 from pyspark_ledger.ledger.client.client import Client
 from pyspark_ledger.ledger.client.connect import connect_store
@@ -260,27 +260,6 @@ def delete(
         typer.confirm(f"Delete {canonical}{held}?", abort=True)
     found.delete(canonical)
     show(output, {"deleted": canonical}, lambda console: console.print(f"deleted {canonical}"))
-
-
-@app.command()
-@reporting
-def tail(
-    name: Name,
-    start: Start = "latest",
-    wait_ms: Annotated[int | None, typer.Option(help="End after this time without new rows; default: never.")] = None,
-    store: StoreOption = None,
-    output: OutputOption = Output.text,
-) -> None:
-    """Print rows as they are appended."""
-    ledger = opened(store).ledger(name)
-    begin = LATEST if start == "latest" else position_of(ledger.client, ledger.name, "--start", start)
-    for batch in ledger.follow(begin, wait=None if wait_ms is None else wait_ms / 1000):
-        for row in python_rows(batch.table):
-            if output is Output.json:
-                sys.stdout.write(msgspec.json.encode(row, enc_hook=str).decode() + "\n")
-            else:
-                literal_console().print(row_words(row))
-        sys.stdout.flush()
 
 
 @app.command()

@@ -27,11 +27,13 @@ from pyspark_ledger.connector.cli.ledgers import (
     reporting,
     show,
 )
-from pyspark_ledger.connector.cli.wording import counted
+from pyspark_ledger.connector.cli.wording import counted, row_words
 from pyspark_ledger.connector.rows.row_input import RowInput, appends
 from pyspark_ledger.connector.rows.text_files import KeyedColumns, TextFormat, append_messages, append_rows
 from pyspark_ledger.ledger.api.ledger import Ledger
 from pyspark_ledger.ledger.api.partitioned_ledger import PartitionedLedger
+from pyspark_ledger.ledger.consumer.batch import Batch
+from pyspark_ledger.ledger.consumer.batches import Batches
 from pyspark_ledger.ledger.consumer.opened_rows import open_rows
 from pyspark_ledger.ledger.errors import LedgerError, Refused
 from pyspark_ledger.ledger.message.columns import ColumnFit
@@ -50,6 +52,13 @@ class RowOutput(StrEnum):
     jsonl = "jsonl"
     arrow = "arrow"
     parquet = "parquet"
+
+
+class LineOutput(StrEnum):
+    """Format in which `follow` prints rows, one line for each row."""
+
+    text = "text"
+    jsonl = "jsonl"
 
 
 @reporting
@@ -143,6 +152,39 @@ def read(
     schema, batches = _selected(opened(store).ledger(name), columns, since, until)
     _WRITERS[output](schema, batches, sys.stdout.buffer)
     sys.stdout.buffer.flush()
+
+
+@reporting
+def follow(
+    name: Name,
+    since: Annotated[
+        str, typer.Option(help=f"First row: latest (new rows only), earliest, SEGMENT:ENTRY, or a time: {TIME_FORMS}.")
+    ] = "latest",
+    wait: Annotated[
+        float | None, typer.Option(min=0, help="End after this number of seconds without a new row; default: never.")
+    ] = None,
+    output: Annotated[
+        LineOutput, typer.Option("--output", "-o", help="Words for people, or JSON for programs.")
+    ] = LineOutput.text,
+    store: StoreOption = None,
+) -> None:
+    """Print rows as they are appended, until Ctrl-C."""
+    ledger, console = opened(store).ledger(name), literal_console()
+    for batch in _followed(ledger, since, wait):
+        if output is LineOutput.jsonl:
+            _write_jsonl(batch.table.schema, batch.table.to_batches(), sys.stdout.buffer)
+        else:
+            for row in python_rows(batch.table):
+                console.print(row_words(row))
+        sys.stdout.flush()
+
+
+def _followed(ledger: Ledger, since: str, wait: float | None) -> Batches[Batch]:
+    if not isinstance(ledger, PartitionedLedger):
+        return ledger.follow(position_of(ledger.client, ledger.name, "--since", since), wait=wait)
+    _require_no_position(ledger.name, {"--since": since})
+    starts = {part.name: position_of(part.client, part.name, "--since", since) for part in ledger.partitions()}
+    return ledger.follow(starts, wait=wait)
 
 
 def _selected(ledger: Ledger, columns: str, since: str, until: str) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:

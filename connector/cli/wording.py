@@ -18,7 +18,7 @@ _LEFT_OUT = frozenset({"__topic", "__messageId"})
 _OTHER_WORDS = {
     **dict.fromkeys(("ledgers", "topics", "ls"), "list"),
     **dict.fromkeys(("cat", "show", "select", "dump"), "read"),
-    **dict.fromkeys(("consume", "follow"), "tail"),
+    **dict.fromkeys(("consume", "tail"), "follow"),
     **dict.fromkeys(("write", "produce", "put", "insert"), "append"),
     **dict.fromkeys(("info", "status", "stats", "inspect"), "describe"),
     **dict.fromkeys(("rm", "drop", "remove"), "delete"),

@@ -23,7 +23,7 @@ from pyspark_ledger.ledger.clock import monotonic_ms
 from pyspark_ledger.ledger.consumer.batch import Batch
 from pyspark_ledger.ledger.errors import Refused
 
-_WAIT_MS_MAX = 3_600_000  # of one wait of a source; the loop then waits again
+_WAIT_MS_MAX = 5_000  # of one wait. Python runs a signal's handler after the wait if the signal came just before it
 
 B = TypeVar("B", bound=Batch)
 

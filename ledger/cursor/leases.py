@@ -104,8 +104,9 @@ def require_lease(cursor: CursorRecord, holder: str) -> None:
     """Raise LeaseLost if another reader than `holder` has acquired the cursor's lease since, or nobody has it."""
     lease = cursor.lease
     if not holder or lease.holder != holder:
-        until = f"until {iso_text(lease.until_ms)}" if lease.until_ms else "and has released it"
-        now = f"{lease.holder} has the lease {until}" if lease.holder else "nobody has the lease"
+        now = f"{lease.holder} has the lease until {iso_text(lease.until_ms)}"
+        if not lease.until_ms:
+            now = f"{lease.holder} has the lease and has released it" if lease.holder else "nobody has the lease"
         raise LeaseLost(
             f"cursor {cursor.name!r} of {cursor.ledger!r}: {now}, this reader is {holder or 'unnamed'}",
             hint="This reader was closed, did not renew its lease in time, or its cursor was deleted. Its rows "

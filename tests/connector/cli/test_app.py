@@ -79,7 +79,7 @@ def test_a_ledger_from_its_creation_to_its_end(store: Path) -> None:
     assert [part["entries"] for part in described["segments"]] == [2, 2]
     assert "4 rows in 4 entries" in run("describe", "orders")
     assert "columns: none" in run("describe", "orders")
-    rows = run("tail", "orders", "--start", "earliest", "--wait-ms", "0", "--output", "json").splitlines()
+    rows = run("follow", "orders", "--since", "earliest", "--wait", "0", "--output", "jsonl").splitlines()
     assert [json.loads(row)["value"] for row in rows] == ["YQ==", "Yg==", "Yw==", "ZA=="]
     assert run_json("verify") == {"public/default/persistent/orders": 4}
     assert run_json("seek", "orders", "0")["position"] == described["start"]
@@ -134,7 +134,7 @@ def test_a_cursor_is_moved_to_a_time(store: Path) -> None:
     at_epoch = run_json("cursor", "reset", "orders", "billing", "--at-time", "1970-01-01T00:00:00Z")
     assert at_epoch["next_position"] == described["start"]
     assert run_json("seek", "orders", "2286-11-20T18:46:40+01:00")["position"] == described["end"]
-    assert len(run("tail", "orders", "--start", "2026-01-01T00:00:00Z", "--wait-ms", "0").splitlines()) == 2
+    assert len(run("follow", "orders", "--since", "2026-01-01T00:00:00Z", "--wait", "0").splitlines()) == 2
     assert run_json("seek", "orders", "2026-01-01T00:00:00")["position"] == described["start"], "a time of the host"
     assert "--at-time is 'noon', expected milliseconds since 1970" in run(
         "cursor", "reset", "orders", "billing", "--at-time", "noon", status=1
@@ -185,8 +185,8 @@ def test_a_ledger_is_ended_and_keeps_its_properties(store: Path) -> None:
     assert run_json("terminate", "orders")["position"] == last, "what has ended is not asked about"
     assert "LEDGER_TERMINATED" in run("append", "orders", "c", status=1)
     assert "terminated: its last entry is" in run("describe", "orders")
-    rows = run("tail", "orders", "--start", "earliest", "--output", "json").splitlines()
-    assert len(rows) == 2, "and a tail without --wait-ms ends"
+    rows = run("follow", "orders", "--since", "earliest", "--output", "jsonl").splitlines()
+    assert len(rows) == 2, "and a loop without --wait ends"
 
 
 def test_the_records_of_a_store_are_dumped_as_pulsar_holds_them(store: Path) -> None:
@@ -226,8 +226,8 @@ def test_errors_are_one_line_that_says_what_to_do(store: Path) -> None:
     assert "Did you mean 'orders'?" in said
     assert "Traceback" not in said
     assert "has no cursor 'x'" in run("cursor", "delete", "orders", "x", status=1)
-    said = run("tail", "orders", "--start", "noon", status=1)
-    assert "--start is 'noon', expected earliest, latest, SEGMENT:ENTRY, or milliseconds since 1970, or a time" in said
+    said = run("follow", "orders", "--since", "noon", status=1)
+    assert "--since is 'noon', expected earliest, latest, SEGMENT:ENTRY, or milliseconds since 1970, or a time" in said
     assert "--start is '2026-02-30'" in run("cursor", "create", "orders", "x", "--start", "2026-02-30", status=1)
     assert "--at-time is 'noon', expected" in run("cursor", "reset", "orders", "x", "--at-time", "noon", status=1)
     assert "TIME is '2026-11-22T24:00:00Z', expected" in run("seek", "orders", "2026-11-22T24:00:00Z", status=1)
@@ -251,10 +251,10 @@ def test_a_time_that_python_has_no_value_for_is_printed(store: Path) -> None:
     times = connect(store).ledger("times")
     far, exact = pa.array([3 * 10**17], pa.timestamp("us")), pa.array([123], pa.timestamp("ns"))
     times.append(pa.table({"n": [1], "far": far, "exact": exact}))
-    (row,) = run("tail", "times", "--start", "earliest", "--wait-ms", "0", "--output", "json").splitlines()
+    (row,) = run("follow", "times", "--since", "earliest", "--wait", "0", "--output", "jsonl").splitlines()
     said = {"n": 1, "far": "11476-08-15 05:20:00.000000", "exact": "1970-01-01 00:00:00.000000123"}
     assert json.loads(row) == said
-    assert "11476-08-15" in run("tail", "times", "--start", "earliest", "--wait-ms", "0")
+    assert "11476-08-15" in run("follow", "times", "--since", "earliest", "--wait", "0")
 
 
 def test_verify_walks_the_partitions(store: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from pyspark_ledger.ledger.api.store import connect
 from tests.rigs.command import run, run_json
 
-TAIL = ("--start", "earliest", "--wait-ms", "0", "--output", "json")
+TAIL = ("--since", "earliest", "--wait", "0", "--output", "jsonl")
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def test_files_and_standard_input_are_appended_as_rows(store: Path, tmp_path: Pa
         {"name": "id", "type": "int64"},
         {"name": "item", "type": "string"},
     ]
-    rows = [json.loads(row) for row in run("tail", "orders", *TAIL).splitlines()]
+    rows = [json.loads(row) for row in run("follow", "orders", *TAIL).splitlines()]
     assert rows == [{"id": 1, "item": "tea"}, {"id": 2, "item": "salt"}, {"id": 3, "item": None}]
     assert "nothing was appended" in run("append", "orders", "--from", "-", "--format", "csv", stdin="id,item\n")
 

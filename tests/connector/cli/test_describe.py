@@ -27,8 +27,8 @@ def test_commands_take_and_print_times_that_a_person_reads(store: Path) -> None:
     start, end, published = described["start"], described["end"], described["last_publish_ms"]
     after, at = iso_text(published + 1), iso_text(published)
     assert [run_json("seek", "orders", time)["position"] for time in (at, after, str(published))] == [start, end, start]
-    rows = ("--wait-ms", "0", "--output", "json")
-    assert [run("tail", "orders", "--start", time, *rows).count("tea") for time in (at, after)] == [1, 0]
+    rows = ("--wait", "0", "--output", "jsonl")
+    assert [run("follow", "orders", "--since", time, *rows).count("tea") for time in (at, after)] == [1, 0]
     assert run_json("cursor", "create", "orders", "billing", "--start", after)["backlog_rows"] == 0
     assert run_json("cursor", "reset", "orders", "billing", "--at-time", at)["backlog_rows"] == 1
     assert run_json("cursor", "reset", "orders", "billing", after)["backlog_rows"] == 0
@@ -51,7 +51,7 @@ def test_record_batches_of_kafka_are_described_and_end_a_tail(store: Path) -> No
         producer.append(kafka_batch(1, num_messages_in_batch=3)).result()
     described = run_json("describe", "topic")
     assert (described["entries"], described["rows"]) == (2, 4)
-    said = run("tail", "topic", "--start", "earliest", "--wait-ms", "0", status=1)
+    said = run("follow", "topic", "--since", "earliest", "--wait", "0", status=1)
     assert "stored by KoP with entry.format=kafka" in said
     assert "Read the topic with a Kafka client" in said
 

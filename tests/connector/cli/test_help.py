@@ -111,7 +111,7 @@ def test_an_exit_code_says_what_happened(
 
 @pytest.mark.parametrize(
     ("word", "command"),
-    [("ledgers", "list"), ("cat", "read"), ("consume", "tail"), ("write", "append"), ("rm", "delete")],
+    [("ledgers", "list"), ("cat", "read"), ("consume", "follow"), ("write", "append"), ("rm", "delete")],
 )
 def test_words_of_other_programs_lead_to_the_command(word: str, command: str) -> None:
     said = CliRunner().invoke(app, [word, "orders"])
