@@ -114,8 +114,9 @@ class BrokerForks:
             if os.waitpid(pid, os.WNOHANG)[0]:
                 del self._ending[store]
                 # A broker that a client has started finds its store gone at once, even while files are deleted.
-                ended = store.rename(store.with_name(f"{store.name}-ended"))
-                shutil.rmtree(ended, ignore_errors=True)
+                with suppress(FileNotFoundError):  # the test has deleted its store
+                    ended = store.rename(store.with_name(f"{store.name}-ended"))
+                    shutil.rmtree(ended, ignore_errors=True)
 
 
 def _become_broker(store: Path, parent: int) -> NoReturn:

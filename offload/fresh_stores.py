@@ -72,6 +72,8 @@ class FreshStores:
 
     def close(self) -> None:
         """End all brokers, and delete all stores."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # ends it also for a fork of this process
         self._socket.close()
         try:
             self._server.wait(_END_SECONDS)

@@ -61,10 +61,20 @@ def test_default_store(ledger_spark, ledger_store, tmp_path, number):
     copy.processAllAvailable()
     assert ledger_store.ledger("copies").read().to_pylist() == [{"id": number}]
 
+def test_without_the_variable(ledger_spark, monkeypatch):
+    monkeypatch.delenv("LEDGER_STORE")
+
 def test_session_is_one_without_a_store_of_a_test():
     from pyspark_ledger.connector.session.default_store import default_store
     assert STARTED[0] is STARTED[1]
     assert default_store(STARTED[0]).location is None
+
+def test_stopped_session(ledger_spark):
+    ledger_spark.stop()
+
+def test_next_session(ledger_spark, ledger_store):
+    ledger_store.ledger("orders").append([{"id": 1}])
+    assert ledger_spark.read.format("ledger").load("orders").count() == 1
 """
 
 
@@ -144,4 +154,4 @@ def test_a_run_that_is_ended_leaves_no_broker(name: str, tmp_path: Path) -> None
 @pytest.mark.sessions
 def test_a_session_has_the_store_of_each_test(tmp_path: Path) -> None:
     ran = run(tmp_path, SPARK)
-    assert "3 passed" in ran.stdout, ran.stdout + ran.stderr
+    assert "6 passed" in ran.stdout, ran.stdout + ran.stderr

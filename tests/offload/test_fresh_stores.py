@@ -5,6 +5,7 @@ tests kill, and programs that end in each way.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -82,6 +83,36 @@ def test_stores_at_the_same_time_and_one_after_another_share_nothing(stores: Fre
     wait_for(lambda: not first.exists() and not second.exists(), "a store is left after its block")
     with pytest.raises(NotFound, match="there is no ledger store"):
         connect(first, create=False)
+
+
+def test_a_store_that_its_test_deletes_leaves_the_others(stores: FreshStores) -> None:
+    with stores.fresh() as kept:
+        with stores.fresh() as deleted:
+            connect(deleted).ledger("orders").append([{"id": 1}])
+            broker = broker_of(deleted)
+            shutil.rmtree(deleted)
+            wait_for(lambda: not is_running(broker), f"broker {broker} serves a deleted store")
+        with stores.fresh() as third:
+            connect(third).ledger("orders").append([{"id": 1}])
+        wait_for(lambda: not third.exists(), "the fork server deletes no store any more")
+        with stores.fresh() as fourth:
+            assert connect(kept).names() == connect(fourth).names() == []
+
+
+def test_close_does_not_wait_for_a_fork_of_the_program() -> None:
+    """The fork has a copy of the socket. A server that does not end would be killed, with status -9."""
+    stores = FreshStores()
+    with stores.fresh() as store:
+        connect(store).ledger("orders").append([{"id": 1}])
+    fork = os.fork()
+    if fork == 0:
+        signal.pause()
+    try:
+        stores.close()
+        assert stores._server.returncode == 0
+    finally:
+        os.kill(fork, signal.SIGKILL)
+        os.waitpid(fork, 0)
 
 
 def test_close_leaves_no_process_and_no_file() -> None:
