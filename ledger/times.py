@@ -8,7 +8,7 @@
 
 Rules
 - The year is 1970 to 9998, because Python cannot convert the last day of 9999 to every zone. A number of milliseconds
-  has no bounds.
+  may be any integer of 64 bits.
 - A fraction of a millisecond is refused, because the log stores milliseconds.
 - A time without a zone is refused if the caller has no zone. It is also refused if a change of daylight saving time
   skips or repeats it.
@@ -54,7 +54,7 @@ def milliseconds_of(time: Time, zone: tzinfo | None) -> int:
     if isinstance(time, bool):
         raise NotATime(_forms(zone))
     try:
-        return index(time)  # accepts an integer of NumPy, too
+        return _of_number(index(time))  # accepts an integer of NumPy, too
     except TypeError:
         raise NotATime(_forms(zone)) from None
 
@@ -87,8 +87,11 @@ def _forms(zone: tzinfo | None) -> str:
 def _of_text(text: str, zone: tzinfo | None) -> int:
     if len(text) > _CHARS_MAX:
         raise NotATime(_forms(zone))
+    number = None
     with suppress(ValueError):
-        return int(text)
+        number = int(text)
+    if number is not None:
+        return _of_number(number)
     written = _ISO.fullmatch(text)
     if written is None:
         raise NotATime(_forms(zone))
@@ -99,6 +102,12 @@ def _of_text(text: str, zone: tzinfo | None) -> int:
     except ValueError as wrong:
         raise NotATime(f"{_forms(zone)} ({wrong})") from None
     return _of_datetime(at, zone)
+
+
+def _of_number(milliseconds: int) -> int:
+    if not -(2**63) <= milliseconds < 2**63:
+        raise NotATime("a number of milliseconds of 64 bits")
+    return milliseconds
 
 
 def _of_datetime(at: datetime, zone: tzinfo | None) -> int:

@@ -133,6 +133,12 @@ def test_a_time_is_printed_with_milliseconds_in_utc() -> None:
     assert iso_text(2**62) == str(2**62), "a number that the calendar has no date for"
 
 
+@pytest.mark.parametrize("written", [2**63, -(2**63) - 1, "1" + "0" * 30])
+def test_a_number_that_no_request_can_carry_is_refused(written: Time) -> None:
+    with pytest.raises(NotATime, match="a number of milliseconds of 64 bits"):
+        milliseconds_of(written, UTC)
+
+
 def test_a_refusal_names_the_place_and_the_value() -> None:
     assert require_time("--at-time", "5", None) == 5
     with pytest.raises(Refused, match=r"--at-time is 'noon', expected milliseconds since 1970, or a time such as"):
