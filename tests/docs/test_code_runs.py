@@ -93,7 +93,7 @@ SAYS = {
         r"without a broker: \[\(1000,\)\]",
     ],
     "docs/loops.md": [
-        r"parcels: \[0, 1, 2\]",
+        r"letters: \[0, 1, 2\]",
         r"got 3",
         r"partitions: \['rides-partition-0', 'rides-partition-1'\]",
     ],
