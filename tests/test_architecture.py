@@ -302,6 +302,8 @@ class Members(NamedTuple):
 def lone_protocols(paths: list[Path]) -> set[str]:
     """The interfaces that at most one class implements: it has all members, and methods with as many parameters.
 
+    Each class may have a constructor of its own.
+
     Functions implement a protocol of a call, which is not judged.
     """
     found = [
@@ -320,7 +322,8 @@ def lone_protocols(paths: list[Path]) -> set[str]:
     classes = [inherited(members) for name, members in found if name not in protocols]
 
     def fits(wanted: dict[str, int], given: dict[str, int]) -> bool:
-        return all(name in given and (not count or given[name] in (-1, count)) for name, count in wanted.items())
+        methods = {name: count for name, count in wanted.items() if name != "__init__"}
+        return all(name in given and (not count or given[name] in (-1, count)) for name, count in methods.items())
 
     judged = {name: wanted for name, wanted in protocols.items() if "__call__" not in wanted}
     return {name for name, wanted in judged.items() if sum(fits(wanted, given) for given in classes) < 2}

@@ -21,7 +21,7 @@ import pyarrow as pa
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.rows.class_fields import class_fields, is_row_class
 from pyspark_ledger.ledger.rows.field_types import FieldType, Lists, Maps, Members, Nullable, Record, Scalar
-from pyspark_ledger.ledger.rows.scalar_rules import LOCAL_TIMES, RULES
+from pyspark_ledger.ledger.rows.scalar_rules import LOCAL_TIMES, RULES, arrow_name
 
 _HINT = "docs/rows.md lists the types that fields can have"
 
@@ -36,7 +36,7 @@ def record_of(kind: type, path: str = "", around: tuple[type, ...] = ()) -> Reco
         (name, get, field_type(annotation, f"{path}.{name}" if path else name, (*around, kind)))
         for name, get, annotation in found.fields
     ]
-    return Record(path, kind, fields, found.build)
+    return Record(path, kind, fields, found.build, runs_code=found.runs_code)
 
 
 def field_type(annotation: Any, path: str, around: tuple[type, ...]) -> FieldType:
@@ -95,7 +95,9 @@ def _plain(annotation: Any) -> tuple[Any, pa.DataType | None]:
 def _scalar(kind: type, path: str, exact: pa.DataType | None, around: tuple[type, ...]) -> FieldType:
     rule = LOCAL_TIMES if kind is datetime and exact is not None and LOCAL_TIMES.fits(exact) else RULES[kind]
     if exact is not None and not rule.fits(exact):
-        raise _refused(path, f"{kind.__name__} as {exact}", around, f"Annotate it with a type such as {rule.column}")
+        raise _refused(
+            path, f"{kind.__name__} as {arrow_name(exact)}", around, f"Annotate it with a type such as {rule.column}"
+        )
     return Scalar(path, kind, rule, exact)
 
 

@@ -21,6 +21,7 @@ import msgspec
 
 from pyspark_ledger.ledger.errors import Refused
 
+_VALUES = dict, list, tuple, set, frozenset, str, bytes, bytearray, int, float
 _MODELS = 256  # models that are validated together, so few that Python's garbage collector does not walk them all
 
 # Makes objects of a list of values for each field.
@@ -36,10 +37,11 @@ class ClassField(NamedTuple):
 
 
 class ClassFields(NamedTuple):
-    """Fields of a class in order, and the function that makes its objects."""
+    """Fields of a class in order, the function that makes its objects, and whether that runs code of the class."""
 
     fields: list[ClassField]
     build: Build
+    runs_code: bool
 
 
 class BuildFailure(Exception):
@@ -62,6 +64,10 @@ def class_fields(kind: type) -> ClassFields:
     """Return the fields of a class. Raises Refused naming the class and the reason if it cannot be one of rows."""
     if getattr(kind, "__parameters__", ()):
         _refuse(kind, "is generic", "Use a class without type parameters")
+    if issubclass(kind, _VALUES) and not is_typeddict(kind):
+        _refuse(
+            kind, "has values outside of its fields, as a subclass of a built-in class", "Leave out this base class"
+        )
     try:
         found = _fields(kind)
     except (NameError, TypeError) as wrong:
@@ -88,12 +94,23 @@ def _fields(kind: Any) -> ClassFields:
         hints = get_type_hints(kind, include_extras=True)
         names = [(field.name, field.name, hints[field.name]) for field in dataclasses.fields(kind)]
     fields = [ClassField(column, attrgetter(name), annotation) for name, column, annotation in names]
-    return ClassFields(fields, _constructor(kind, [name for name, _, _ in names]))
+    return ClassFields(fields, _constructor(kind, [name for name, _, _ in names]), _runs_code(kind))
+
+
+def _runs_code(kind: type) -> bool:
+    """Return whether a Struct or dataclass may convert or refuse values when an object is made."""
+    if hasattr(kind, "__post_init__") or hasattr(kind, "__pydantic_validator__"):
+        return True
+    # A class below a dataclass may have a constructor of its own.
+    return not getattr(vars(kind).get("__dataclass_params__"), "init", issubclass(kind, msgspec.Struct))
 
 
 def _constructor(kind: type, names: Sequence[str]) -> Build:
     """Return the function that calls the class for each row, with arguments by position if the class allows that."""
-    parameters = inspect.signature(kind).parameters
+    try:
+        parameters = inspect.signature(kind).parameters
+    except ValueError as wrong:  # such as a name that is a keyword
+        _refuse(kind, f"has a constructor without a signature: {wrong}", "Name the field otherwise, and its column so")
     other = {name for name in parameters if name not in names} | set(names) - set(parameters)
     if other:
         _refuse(
@@ -141,7 +158,7 @@ def _typed_dict(kind: Any) -> ClassFields:
         for name, hint in hints.items()
     ]
     names = list(hints)
-    return ClassFields(fields, lambda columns: _dictionaries(names, columns))
+    return ClassFields(fields, lambda columns: _dictionaries(names, columns), runs_code=False)
 
 
 def _is_model(kind: type) -> bool:
@@ -158,6 +175,7 @@ def _model(kind: Any) -> ClassFields:
         _refuse(kind, "allows extra fields, which have no column", "Forbid or ignore extra fields")
     if not kind.__pydantic_complete__:
         kind.model_rebuild()
+    by_alias = kind.model_config.get("validate_by_alias", True)
     fields, names = [], []
     for name, field in kind.model_fields.items():
         column = field.alias or name
@@ -167,7 +185,7 @@ def _model(kind: Any) -> ClassFields:
         for item in field.metadata:
             annotation = _annotated(annotation, item)
         fields.append(ClassField(column, attrgetter(name), annotation))
-        names.append(column)
+        names.append(column if by_alias else name)
     validate = pydantic.TypeAdapter(list[kind]).validate_python
 
     def build(columns: Sequence[list[Any]]) -> Iterator[Any]:
@@ -181,7 +199,7 @@ def _model(kind: Any) -> ClassFields:
                 raise BuildFailure(start + int(first["loc"][0]), f"{path}: {first['msg']}") from wrong
             yield from models
 
-    return ClassFields(fields, build)
+    return ClassFields(fields, build, runs_code=True)
 
 
 def _annotated(annotation: Any, item: Any) -> Any:

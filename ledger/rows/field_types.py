@@ -10,9 +10,9 @@ Rules
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from itertools import chain, compress, repeat
-from operator import attrgetter, is_not
+from operator import attrgetter, is_not, methodcaller
 from types import NoneType
 from typing import Any
 
@@ -22,8 +22,10 @@ import pyarrow as pa
 import pyarrow.types as of
 
 from pyspark_ledger.ledger.rows.class_fields import Build, BuildFailure
-from pyspark_ledger.ledger.rows.scalar_rules import FAULTS, ScalarRule
+from pyspark_ledger.ledger.rows.scalar_rules import FAULTS, ScalarRule, arrow_name
 
+_EXACT_KEYS = frozenset({bool, int, str, bytes})  # classes of keys that a column keeps as they are
+ANOTHER = "the class of the ledger, which has the same name. After a new definition, make the ledger again"
 _SHOWN = 80  # an error shows this many characters of a value
 
 
@@ -50,10 +52,11 @@ class Mismatch(Exception):
 class FieldType(ABC):
     """Type of a field. `name` is its annotation, `column` the type of a new column, and `path` names the field."""
 
-    def __init__(self, path: str, name: str, column: pa.DataType) -> None:
+    def __init__(self, path: str, name: str, column: pa.DataType, parts: Sequence[FieldType] = ()) -> None:
         self.path = path
         self.name = name
         self.column = column
+        self.runs_code: bool = any(part.runs_code for part in parts)  # of a user's class, when objects are made
 
     def require_fits(self, kind: pa.DataType) -> None:
         """Raise Mismatch unless a column of type `kind` fits. A column without a type fits every field."""
@@ -84,14 +87,15 @@ class FieldType(ABC):
             if not also(other):
                 row = list(map(type, values)).index(other)
                 found = "None" if other is NoneType else f"{_shown(values[row])} ({other.__name__})"
-                raise WrongValue(row, self.path, f"is {found}, expected {self.name}")
+                same = any(other.__name__ == kind.__name__ for kind in classes)
+                raise WrongValue(row, self.path, f"is {found}, expected {ANOTHER if same else self.name}")
 
 
 class Nullable(FieldType):
     """Type `T | None`."""
 
     def __init__(self, inner: FieldType) -> None:
-        super().__init__(inner.path, f"{inner.name} | None", inner.column)
+        super().__init__(inner.path, f"{inner.name} | None", inner.column, [inner])
         self._inner = inner
 
     def _require_fits(self, kind: pa.DataType) -> None:
@@ -128,7 +132,7 @@ class Scalar(FieldType):
     """Type of single values. With `exact`, only a column of exactly this type fits."""
 
     def __init__(self, path: str, kind: type, rule: ScalarRule, exact: pa.DataType | None) -> None:
-        name = kind.__name__ if exact is None else f"{kind.__name__} as {exact}"
+        name = kind.__name__ if exact is None else f"{kind.__name__} as {arrow_name(exact)}"
         super().__init__(path, name, rule.column if exact is None else exact)
         self._kind, self._rule, self._exact = kind, rule, exact
 
@@ -157,7 +161,9 @@ class Scalar(FieldType):
             raise self._first_wrong(len(array), lambda row: self._rule.values(array.slice(row, 1)), wrong) from wrong
 
     def _require_zones(self, values: list[Any], *, zoned: bool) -> None:
-        has_zone = list(map(is_not, map(attrgetter("tzinfo"), values), repeat(None)))
+        # A zone whose offset is None is no zone. A column without zones would lose any zone.
+        zones = map(methodcaller("utcoffset") if zoned else attrgetter("tzinfo"), values)
+        has_zone = list(map(is_not, zones, repeat(None)))
         if (not zoned) in has_zone:
             row = has_zone.index(not zoned)
             wanted = f"a {self.name} {'with' if zoned else 'without'} a time zone"
@@ -210,7 +216,7 @@ class Lists(FieldType):
 
     def __init__(self, path: str, inner: FieldType, kind: type) -> None:
         name = f"list[{inner.name}]" if kind is list else f"tuple[{inner.name}, ...]"
-        super().__init__(path, name, pa.list_(inner.column))
+        super().__init__(path, name, pa.list_(inner.column), [inner])
         self._inner, self._kind = inner, kind
 
     def _require_fits(self, kind: pa.DataType) -> None:
@@ -229,7 +235,7 @@ class Lists(FieldType):
     def _present(self, array: pa.Array) -> list[Any]:
         ends = np.asarray(array.offsets)
         flat = _of_lists(ends, self._inner.values, _between(array.values, ends))
-        lists = map(flat.__getitem__, _slices(ends))
+        lists = _lists(ends, flat)
         return list(lists if self._kind is list else map(tuple, lists))
 
 
@@ -237,7 +243,7 @@ class Maps(FieldType):
     """Type of dictionaries."""
 
     def __init__(self, path: str, key: FieldType, item: FieldType) -> None:
-        super().__init__(path, f"dict[{key.name}, {item.name}]", pa.map_(key.column, item.column))
+        super().__init__(path, f"dict[{key.name}, {item.name}]", pa.map_(key.column, item.column), [key, item])
         self._key, self._item = key, item
 
     def _require_fits(self, kind: pa.DataType) -> None:
@@ -249,21 +255,27 @@ class Maps(FieldType):
     def array(self, values: list[Any], kind: pa.DataType) -> pa.Array:
         self._require_classes(values, (dict,), lambda _: False)
         ends = _ends(values)
-        keys = _of_lists(ends, self._key.array, list(chain.from_iterable(values)), kind.key_type)
+        names = list(chain.from_iterable(values))
+        keys = _of_lists(ends, self._key.array, names, kind.key_type)
         flat = list(chain.from_iterable(map(dict.values, values)))
         items = _of_lists(ends, self._item.array, flat, kind.item_type)
+        if not _EXACT_KEYS.issuperset(map(type, names)):  # two keys may be the same in the column
+            self._require_once(map(set, _lists(ends, _of_lists(ends, self._key.values, keys))), ends)
         return pa.MapArray.from_arrays(pa.array(ends, pa.int32()), keys, items, kind)
 
     def _present(self, array: pa.Array) -> list[Any]:
         ends = np.asarray(array.offsets)
         keys = _of_lists(ends, self._key.values, _between(array.keys, ends))
         items = _of_lists(ends, self._item.values, _between(array.items, ends))
-        pairs = map(zip, map(keys.__getitem__, _slices(ends)), map(items.__getitem__, _slices(ends)))
-        found: list[Any] = list(map(dict, pairs))
-        lost = np.flatnonzero(np.fromiter(map(len, found), np.int64, len(found)) != np.diff(ends))
-        if len(lost):
-            raise WrongValue(int(lost[0]), self.path, f"has a key twice, expected {self.name}")
+        found: list[Any] = list(map(dict, map(zip, _lists(ends, keys), _lists(ends, items))))
+        self._require_once(found, ends)
         return found
+
+    def _require_once(self, found: Iterable[Sized], ends: npt.NDArray[Any]) -> None:
+        """Raise WrongValue for the first map that has fewer keys in Python than in the column."""
+        lost = np.flatnonzero(np.fromiter(map(len, found), np.int64, len(ends) - 1) != np.diff(ends))
+        if len(lost):
+            raise WrongValue(int(lost[0]), self.path, f"has a key twice in its column, expected {self.name}")
 
 
 class Record(FieldType):
@@ -273,12 +285,19 @@ class Record(FieldType):
     """
 
     def __init__(
-        self, path: str, kind: type, fields: list[tuple[str, Callable[[Any], Any], FieldType]], build: Build
+        self,
+        path: str,
+        kind: type,
+        fields: list[tuple[str, Callable[[Any], Any], FieldType]],
+        build: Build,
+        *,
+        runs_code: bool,
     ) -> None:
         self._fields, self._build = fields, build
         self.row_class: type = dict if issubclass(kind, dict) else kind  # objects of a TypedDict are dictionaries
         columns = [pa.field(name, inner.column) for name, _, inner in fields]
-        super().__init__(path, kind.__name__, pa.struct(columns))
+        super().__init__(path, kind.__name__, pa.struct(columns), [inner for _, _, inner in fields])
+        self.runs_code |= runs_code
 
     def _require_fits(self, kind: pa.DataType) -> None:
         if not of.is_struct(kind):
@@ -307,6 +326,26 @@ class Record(FieldType):
             yield from self._build(columns)
         except BuildFailure as wrong:
             raise WrongValue(wrong.row, self.path, f"cannot be {self.name}: {wrong.reason}") from wrong
+
+    def require_kept(self, array: pa.StructArray) -> None:
+        """Make the objects of a column again. Raises WrongValue if that fails, or changes a value of a field.
+
+        Reason: a class may convert or check its values each time that an object is made. Of classes that run no code of
+        their own, only the first object is made.
+        """
+        array = array if self.runs_code else array.slice(0, 1)
+        again = self.array(self.values(array), array.type)
+        if again.equals(array):
+            return
+        for name, _, inner in self._fields:
+            for row, pair in enumerate(zip(array.field(name), again.field(name), strict=True)):
+                before, after = map(repr, map(methodcaller("as_py"), pair))  # as text, in which NaN is equal to NaN
+                if before != after:
+                    raise WrongValue(
+                        row,
+                        inner.path,
+                        f"is {before[:_SHOWN]}, and a read makes it {after[:_SHOWN]}: the class changes it",
+                    )
 
     def _present(self, array: pa.Array) -> list[Any]:
         return list(self.objects(array))
@@ -348,9 +387,9 @@ def _between(elements: pa.Array, ends: npt.NDArray[Any]) -> pa.Array:
     return elements.slice(int(ends[0]), int(ends[-1] - ends[0]))
 
 
-def _slices(ends: npt.NDArray[Any]) -> Iterator[slice]:
+def _lists(ends: npt.NDArray[Any], elements: list[Any]) -> Iterator[list[Any]]:
     places: list[int] = (ends - ends[0]).tolist()
-    return map(slice, places, places[1:])
+    return map(elements.__getitem__, map(slice, places, places[1:]))
 
 
 def _of_lists(ends: npt.NDArray[Any], convert: Callable[..., Any], *arguments: Any) -> Any:

@@ -22,7 +22,8 @@ from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.message.columns import is_typed, typed_type
 from pyspark_ledger.ledger.rows.annotations import record_of
 from pyspark_ledger.ledger.rows.class_fields import is_row_class
-from pyspark_ledger.ledger.rows.field_types import Mismatch, WrongValue
+from pyspark_ledger.ledger.rows.field_types import ANOTHER, Mismatch, WrongValue
+from pyspark_ledger.ledger.rows.scalar_rules import arrow_name
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # of the type checker, which knows the default of a type parameter
@@ -67,8 +68,10 @@ class RowType(Generic[Row]):
         if isinstance(objects, self._record.row_class):
             return [objects]
         if isinstance(objects, (str, bytes, Mapping)) or not isinstance(objects, Iterable):
+            same = type(objects).__name__ == self.kind.__name__
             raise Refused(
-                f"{type(objects).__name__} was given for ledger {ledger!r}, which has objects of {self.kind.__name__}",
+                f"{type(objects).__name__} was given for ledger {ledger!r}, which has objects of "
+                f"{ANOTHER if same else self.kind.__name__}",
                 hint="Append objects of this class, or open the ledger without a type",
             )
         return list(objects)
@@ -92,10 +95,12 @@ class RowType(Generic[Row]):
                     hint="Declare them: Annotated[Decimal, pyarrow.decimal128(18, 2)]",
                 )
         try:
-            return self._record.array(objects, wanted)
+            array = self._record.array(objects, wanted)
+            self._record.require_kept(array)
         except WrongValue as wrong:
             place = f"row {first + wrong.row} for ledger {ledger!r}"
             raise self._refused(place, wrong, "Correct the value; nothing was appended") from wrong
+        return array
 
     def rows(self, batch: pa.RecordBatch, place: Callable[[int], str]) -> Iterator[Row]:
         """Yield the rows of a batch, whose columns fit, as objects of the class.
@@ -126,7 +131,7 @@ class RowType(Generic[Row]):
                     hint="Leave the field out, or add the column with Spark's option mergeSchema",
                 ) from wrong
             raise Refused(
-                f"{field}, and the column of ledger {ledger!r} is {wrong.found}",
+                f"{field}, and the column of ledger {ledger!r} is {arrow_name(wrong.found)}",
                 hint="Correct the type of the field, or use another ledger",
             ) from wrong
         own = {field.name: field.type for field in self.columns}

@@ -17,14 +17,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as of
 
-FAULTS = pa.ArrowException, OverflowError, UnicodeError
+FAULTS = pa.ArrowException, OverflowError, ValueError
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROS_MIN, _MICROS_MAX = (
     (moment - _EPOCH) // timedelta(microseconds=1)
     for moment in (datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC))
 )
+_SPAN_MICROS_MAX = 2**63 - 1  # the least number, -2**63, is numpy's sign of a missing value
 _DAYS_MIN, _DAYS_MAX = (day.toordinal() - _EPOCH.toordinal() for day in (date.min, date.max))
+_MINUTE = timedelta(minutes=1)
 _MICROS, _LOCAL_MICROS = pa.timestamp("us", "UTC"), pa.timestamp("us")
+
+
+def arrow_name(kind: pa.DataType) -> str:
+    """Return the name of an Arrow type. Arrow's own name of float32 is `float`, as Python's 64 bits."""
+    return f"float{kind.bit_width}" if of.is_floating(kind) else str(kind)
 
 
 class ScalarRule:
@@ -73,7 +80,7 @@ class _FloatRule(ScalarRule):
 class _DateRule(ScalarRule):
     def values(self, array: pa.Array) -> list[Any]:
         days = array.cast(pa.date32())
-        _require_between(days.view(pa.int32()), _DAYS_MIN, _DAYS_MAX)
+        _require_years(days.view(pa.int32()), _DAYS_MIN, _DAYS_MAX)
         return super().values(days)
 
 
@@ -85,21 +92,35 @@ class _TimeRule(ScalarRule):
         self.zoned = zoned
 
     def array(self, values: list[Any], kind: pa.DataType) -> pa.Array:
-        return pa.array(values, self.column).cast(kind)
+        if self.zoned and any(
+            offset % _MINUTE for offset in set(map(datetime.utcoffset, values)) if offset is not None
+        ):
+            raise OverflowError("the offset from UTC is no whole number of minutes")
+        return self._bounded(pa.array(values, self.column)).cast(kind)
 
     def values(self, array: pa.Array) -> list[Any]:
-        micros = array.cast(self.column)
-        if of.is_timestamp(self.column):
-            _require_between(micros.view(pa.int64()), _MICROS_MIN, _MICROS_MAX)
+        micros = self._bounded(array.cast(self.column))
         if not self.zoned:
             return super().values(micros)
         since_epoch = super().values(micros.view(pa.duration("us")))
         return list(map(_EPOCH.__add__, since_epoch))
 
+    def _bounded(self, micros: pa.Array) -> pa.Array:
+        """Return microseconds. Raises OverflowError for a number that no Python object has."""
+        if of.is_timestamp(self.column):
+            _require_years(micros.view(pa.int64()), _MICROS_MIN, _MICROS_MAX)
+        elif of.is_duration(self.column) and not _between(micros.view(pa.int64()), -_SPAN_MICROS_MAX, _SPAN_MICROS_MAX):
+            raise OverflowError(f"the duration is not above {-_SPAN_MICROS_MAX - 1} microseconds")
+        return micros
 
-def _require_between(numbers: pa.Array, least: int, most: int) -> None:
+
+def _between(numbers: pa.Array, least: int, most: int) -> bool:
     found = np.asarray(numbers)
-    if len(found) and (found.min() < least or found.max() > most):
+    return not len(found) or bool(found.min() >= least and found.max() <= most)
+
+
+def _require_years(numbers: pa.Array, least: int, most: int) -> None:
+    if not _between(numbers, least, most):
         raise OverflowError("the year is not between 1 and 9999")
 
 

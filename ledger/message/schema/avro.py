@@ -84,8 +84,7 @@ def pruned(record: AvroType, columns: Sequence[str]) -> AvroType:
 
     A field may refer to a type that a removed field defined. So each named type is defined again at its first use.
     """
-    definitions: dict[str, Any] = {}
-    _gather(record.schema, definitions)
+    definitions = definitions_of(record.schema)
     fields = {field["name"]: field for field in record.schema["fields"]}
     defined: set[str] = set()
     kept = [fields[name] | {"type": _with_definitions(fields[name]["type"], definitions, defined)} for name in columns]
@@ -94,6 +93,13 @@ def pruned(record: AvroType, columns: Sequence[str]) -> AvroType:
         pa.struct([record.decoded.field(name) for name in columns]),
         pa.struct([record.column.field(name) for name in columns]),
     )
+
+
+def definitions_of(schema: Any) -> dict[str, Any]:
+    """Return the named types of a schema that `avro_type` rewrote, by name."""
+    found: dict[str, Any] = {}
+    _gather(schema, found)
+    return found
 
 
 def _gather(schema: Any, definitions: dict[str, Any]) -> None:

@@ -16,6 +16,7 @@ import json
 from collections.abc import Sequence
 from datetime import date, datetime
 from decimal import Decimal
+from types import NoneType
 from typing import Any, TypedDict
 
 import msgspec
@@ -27,7 +28,7 @@ from pyspark_ledger.ledger.message.schema.avro import AvroType
 from pyspark_ledger.ledger.message.schema.values import Values, decode_halving
 
 _SIMPLE: dict[str, Any] = {
-    "null": None, "boolean": bool, "int": int, "long": int, "float": float, "double": float, "bytes": bytes,
+    "null": NoneType, "boolean": bool, "int": int, "long": int, "float": float, "double": float, "bytes": bytes,
     "string": str,
 }  # fmt: skip
 _NO_NUMBERS = ("NaN", "Infinity", "-Infinity")
@@ -144,7 +145,7 @@ class _Types:
     def _union(self, branches: list[Any], path: str) -> Any:
         kinds = [self.of(branch, path) for branch in branches]
         if not kinds:
-            return None
+            return NoneType
         if any(kind is not kinds[0] for kind in kinds):
             raise Unsupported(
                 f"{self._where} has a union of several types at {path or 'its top'}, and JSON does not name the type",

@@ -234,3 +234,87 @@ def test_a_separate_key_is_a_field(store: LedgerStore) -> None:
         producer.send(b"\x00\x00\x00\x07", key=b"seven")
     assert list(store.ledger("pairs", Pair).rows()) == [Pair("seven", 7)]
     store.client.close()
+
+
+class Rare(msgspec.Struct):
+    gift: bool | None
+    raw: bytes | None
+    kind: str | None
+    flags: list[bool | None]
+    by_name: dict[str, bool | None]
+    empty: int | None = None
+
+
+class NoGift(msgspec.Struct):
+    raw: bytes
+    kind: str
+    flags: list[bool]
+    by_name: dict[str, bool]
+
+
+RARE = {
+    "type": "record",
+    "name": "Rare",
+    "fields": [
+        named("gift", "boolean"),
+        named("raw", {"type": "fixed", "name": "Two", "size": 2}),
+        named("kind", ["null", {"type": "enum", "name": "Kind", "symbols": ["A", "B"]}]),
+        named("flags", {"type": "array", "items": "boolean"}),
+        named("by_name", {"type": "map", "values": "boolean"}),
+        named("empty", "null"),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["JSON", "AVRO"])
+def test_a_value_that_its_schema_does_not_allow_is_not_sent(store: LedgerStore, kind: str) -> None:
+    store.ledger("rare").register_payload_schemas(json.dumps({"type": kind, "schema": RARE}))
+    ledger, good = store.ledger("rare", Rare), Rare(True, b"ab", "A", [True], {"k": False})
+    wrong = [
+        ("gift", {"gift": None}, "null"), ("raw", {"raw": b"abc"}, "3 bytes, expected 2"),
+        ("raw", {"raw": None}, "null"), ("kind", {"kind": "C"}, "'C', expected one of A, B"),
+        (r"flags\.element", {"flags": [True, None]}, "null"), (r"by_name\.value", {"by_name": {"k": None}}, "null"),
+        ("empty", {"empty": 1}, "1, expected null"),
+    ]  # fmt: skip
+    with ledger.producer() as producer:
+        for field, change, words in wrong:
+            with pytest.raises(Refused, match=rf"cannot be encoded by schema version 0 .*: field '{field}' .*{words}"):
+                producer.send(msgspec.structs.replace(good, **change))
+        producer.send(good)
+        producer.send(msgspec.structs.replace(good, kind=None))
+    with (
+        store.ledger("rare", NoGift).producer() as other,
+        pytest.raises(Refused, match="field 'gift' is null, expected boolean"),
+    ):
+        other.send(NoGift(b"ab", "A", [], {}))
+    assert list(ledger.rows()) == [good, msgspec.structs.replace(good, kind=None)]
+    store.client.close()
+
+
+class Either(msgspec.Struct):
+    member_int: int | None = None
+    member_string: str | None = None
+
+
+class Unions(msgspec.Struct):
+    value: Either | None
+    other: Either | None = None
+
+
+def test_a_union_has_exactly_one_member(store: LedgerStore) -> None:
+    fields = [named("value", ["int", "string"]), named("other", ["null", "int", "string"])]
+    schema = {"type": "record", "name": "U", "fields": fields}
+    store.ledger("unions").register_payload_schemas(json.dumps({"type": "AVRO", "schema": schema}))
+    ledger = store.ledger("unions", Unions)
+    good = [Unions(Either(1)), Unions(Either(None, "x"), Either(2))]
+    with ledger.producer() as producer:
+        for wrong, words in [
+            (Unions(Either(1, "x")), "'value' has 2 members"), (Unions(Either()), "'value' has 0 members"),
+            (Unions(None), "'value' is null"), (Unions(Either(1), Either()), "'other' has 0 members"),
+        ]:  # fmt: skip
+            with pytest.raises(Refused, match=words):
+                producer.send(wrong)
+        for each in good:
+            producer.send(each)
+    assert list(ledger.rows()) == good
+    store.client.close()

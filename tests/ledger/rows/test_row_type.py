@@ -9,9 +9,10 @@ import enum
 import pickle
 import re
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, time, timedelta, timezone
+from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from typing import Annotated, Any, Literal, NewType, TypedDict
+from zoneinfo import ZoneInfo
 
 import msgspec
 import pyarrow as pa
@@ -434,3 +435,124 @@ def test_columns_whose_names_differ_in_case_are_two_columns() -> None:
         ID: str
 
     assert back(Cases, batch_of(Cases, [Cases(1, "a")])) == [Cases(1, "a")]
+
+
+class ByName(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(validate_by_alias=False, validate_by_name=True)
+    id: int = pydantic.Field(default=0, alias="Id")
+
+
+class Outer(pydantic.BaseModel):
+    inner: ByName
+    others: list[ByName]
+
+
+def test_a_model_that_is_validated_by_name_keeps_its_values() -> None:
+    objects = [Outer(inner=ByName(id=7), others=[ByName(id=8)])]
+    assert back(Outer, batch_of(Outer, objects)) == objects
+    assert batch_of(ByName, [ByName(id=7)]).to_pylist() == [{"Id": 7}]
+    assert back(ByName, batch_of(ByName, [ByName(id=7)])) == [ByName(id=7)]
+
+
+class NoOffset(tzinfo):
+    def __repr__(self) -> str:  # part of a test's name
+        return "NoOffset()"
+
+    def utcoffset(self, _: datetime | None) -> timedelta | None:
+        return None
+
+
+class Times(msgspec.Struct):
+    at: datetime = AT
+    hour: time = time(1)
+    by_share: dict[Annotated[float, pa.float32()], int] = {}
+    by_time: dict[datetime, int] = {}
+    nested: list[dict[tuple[datetime, ...], int]] = []
+
+
+PARIS = ZoneInfo("Europe/Paris")
+FOLDED = [datetime(2026, 10, 25, 2, 30, tzinfo=PARIS, fold=1), datetime(2026, 10, 25, 1, 30, tzinfo=UTC)]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"at": AT.replace(tzinfo=timezone(timedelta(hours=1, microseconds=7)))}, "'at' .* no whole number of minutes"),
+        ({"at": AT.replace(tzinfo=NoOffset())}, "'at' .*expected a datetime with a time zone"),
+        ({"at": datetime.min.replace(tzinfo=timezone(timedelta(hours=1)))}, "'at' .* the year is not between"),
+        ({"at": datetime(9999, 12, 31, 23, tzinfo=timezone(-timedelta(hours=5)))}, "'at' .* the year is not between"),
+        ({"hour": time(1, tzinfo=PARIS)}, "'hour' .* without a time zone"),
+        ({"by_share": {0.1: 1, 0.1 + 1e-12: 2}}, "'by_share' .* has a key twice"),
+        ({"by_time": dict.fromkeys(FOLDED, 1)}, "'by_time' .* has a key twice"),
+        ({"nested": [{}, {(FOLDED[0],): 1, (FOLDED[1],): 2}]}, r"'nested\.element' .* has a key twice"),
+    ],
+    ids=ascii,
+)
+def test_a_value_that_its_column_would_change_is_refused(change: dict[str, Any], words: str) -> None:
+    good = Times(by_share={0.5: 1}, by_time={AT: 1}, nested=[{(AT,): 1}])
+    assert back(Times, batch_of(Times, [good])) == [good]
+    with pytest.raises(Refused, match=rf"row 1 for ledger 'log': field {words}"):
+        batch_of(Times, [good, msgspec.structs.replace(good, **change)])
+
+
+class Spans(msgspec.Struct):
+    took: timedelta
+    hour: time
+
+
+@pytest.mark.parametrize(("took", "hour", "name"), [(-(2**63), 0, "took"), (0, 24 * 3600 * 10**6, "hour")])
+def test_a_stored_time_that_python_lacks_is_refused(took: int, hour: int, name: str) -> None:
+    numbers = {"took": pa.array([0, took]).view(pa.duration("us")), "hour": pa.array([0, hour]).view(pa.time64("us"))}
+    with pytest.raises(Refused, match=f"row 1 of the batch: field '{name}' of class Spans does not fit"):
+        back(Spans, pa.record_batch(numbers))
+
+
+@dataclass
+class Doubled:
+    id: int
+    share: float = float("nan")
+
+    def __post_init__(self) -> None:
+        self.id += self.id > 5
+
+
+@dataclass
+class Holder:
+    inner: list[Doubled | None]
+
+
+def test_an_object_that_its_class_changes_or_refuses_is_not_appended() -> None:
+    good = [Doubled(1), Doubled(2)]
+    assert len(batch_of(Doubled, good)) == 2
+    changed = Doubled(7)
+    with pytest.raises(Refused, match=r"row 2 .* field 'id' of class Doubled is 8, and a read makes it 9"):
+        batch_of(Doubled, [*good, changed])
+    with pytest.raises(Refused, match=r"row 1 .* field 'inner' of class Holder is .* a read makes it"):
+        batch_of(Holder, [Holder([*good, None]), Holder([None, changed])])
+    with pytest.raises(Refused, match=r"row 1 .* it cannot be Strict: id: Input should be"):
+        batch_of(Strict, [Strict(id=1), Strict.model_construct(id=-1)])
+
+
+@dataclass
+class Mapped(dict[str, int]):
+    id: int
+
+
+def test_a_class_that_is_no_row_is_refused_by_name() -> None:
+    with pytest.raises(Refused, match="class Mapped has values outside of its fields"):
+        RowType(Mapped)
+    with pytest.raises(Refused, match="class K has a constructor without a signature: 'class'"):
+        RowType(msgspec.defstruct("K", [("class", int)]))
+
+
+def test_an_object_of_an_earlier_definition_is_named() -> None:
+    kinds = [msgspec.defstruct("Q", [("id", int)]) for _ in range(2)]
+    for call in (lambda: batch_of(kinds[0], [kinds[1](1)]), lambda: RowType(kinds[0]).listed(kinds[1](1), "log")):
+        with pytest.raises(Refused, match=r"class of the ledger, which has the same name. .* make the ledger again"):
+            call()
+
+
+def test_a_float_of_32_bits_has_its_own_name() -> None:
+    narrow = msgspec.defstruct("N", [("share", Annotated[float, pa.float32()])])
+    with pytest.raises(Refused, match="is float as float32, and the column of ledger 'log' is float64"):
+        RowType(narrow).require_fits(pa.schema([("share", pa.float64())]), "log")
