@@ -32,14 +32,12 @@ from pyspark_ledger.connector.rows.row_input import RowInput, appends
 from pyspark_ledger.connector.rows.text_files import KeyedColumns, TextFormat, append_messages, append_rows
 from pyspark_ledger.ledger.api.ledger import Ledger
 from pyspark_ledger.ledger.api.partitioned_ledger import PartitionedLedger
+from pyspark_ledger.ledger.api.scan import Scan
 from pyspark_ledger.ledger.consumer.batch import Batch
 from pyspark_ledger.ledger.consumer.batches import Batches
-from pyspark_ledger.ledger.consumer.opened_rows import open_rows
 from pyspark_ledger.ledger.errors import LedgerError, Refused
-from pyspark_ledger.ledger.message.columns import ColumnFit
-from pyspark_ledger.ledger.names import nearest, partition_name, short_name
+from pyspark_ledger.ledger.names import partition_name, short_name
 from pyspark_ledger.ledger.position import Position
-from pyspark_ledger.ledger.rows.message_groups import MESSAGES
 
 _PRINTED_ROWS = 1_000
 _JSON = msgspec.json.Encoder(enc_hook=str)
@@ -149,8 +147,8 @@ def read(
     """Print the rows of a ledger up to its present end. Memory is bounded, however many rows there are."""
     if output in (RowOutput.arrow, RowOutput.parquet) and sys.stdout.isatty():
         raise Refused(f"{output.value} is no text for a terminal", hint="Write it to a file: ledger read … > FILE")
-    schema, batches = _selected(opened(store).ledger(name), columns, since, until)
-    _WRITERS[output](schema, batches, sys.stdout.buffer)
+    rows = _selected(opened(store).ledger(name), columns, since, until)
+    _WRITERS[output](rows.schema, rows.batches(), sys.stdout.buffer)
     sys.stdout.buffer.flush()
 
 
@@ -187,26 +185,13 @@ def _followed(ledger: Ledger, since: str, wait: float | None) -> Batches[Batch]:
     return ledger.follow(starts, wait=wait)
 
 
-def _selected(ledger: Ledger, columns: str, since: str, until: str) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """Return the named columns of a range, and its batches."""
-    parts = [ledger]
+def _selected(ledger: Ledger, columns: str, since: str, until: str) -> Scan:
+    names = [each.strip() for each in columns.split(",")] if columns else None
     if isinstance(ledger, PartitionedLedger):
-        parts = ledger.partitions()
         _require_no_position(ledger.name, {"--since": since, "--until": until})
-    reads = [
-        open_rows(
-            part.client,
-            part.name,
-            position_of(part.client, part.name, "--since", since),
-            position_of(part.client, part.name, "--until", until) if until else None,
-        )
-        for part in parts
-    ]
-    schema = (reads[0].columns if len(reads) == 1 else ledger.schema()) or MESSAGES
-    chosen = _known(columns, schema, ledger.name) if columns else schema.names
-    fit = None if schema is MESSAGES else ColumnFit(schema)
-    rows = (batch if fit is None else fit.fit(batch, ledger.name) for one in reads for batch in one.batches())
-    return pa.schema([schema.field(each) for each in chosen]), (batch.select(chosen) for batch in rows)
+        return ledger.scan(names, since=None if since == "earliest" else since, until=until or None)
+    start = position_of(ledger.client, ledger.name, "--since", since)
+    return ledger.scan(names, start, position_of(ledger.client, ledger.name, "--until", until) if until else None)
 
 
 def _require_no_position(name: str, given: Mapping[str, str]) -> None:
@@ -216,19 +201,6 @@ def _require_no_position(name: str, given: Mapping[str, str]) -> None:
                 f"{option} is the position {Position.parse(text)}, but {short_name(name)} has partitions",
                 hint=f"Name a time, or a partition, such as {short_name(partition_name(name, 0))}",
             )
-
-
-def _known(columns: str, schema: pa.Schema, name: str) -> list[str]:
-    """Return the names of columns in a text. Raises Refused for an unknown name and for one that is there twice."""
-    chosen = [each.strip() for each in columns.split(",")]
-    for each in chosen:
-        if each not in schema.names:
-            near = nearest(each, schema.names)
-            hint = f"Did you mean {near!r}?" if near else f"The columns are {', '.join(schema.names)}"
-            raise Refused(f"ledger {short_name(name)} has no column {each!r}", hint=hint)
-        if chosen.count(each) > 1:
-            raise Refused(f"--columns names {each!r} twice", hint="Name it once")
-    return chosen
 
 
 def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:

@@ -146,14 +146,15 @@ class Scan:
     @cached_property
     def _plan(self) -> _Plan:
         columns = registered_columns(self._client.ask, self.name)
-        fields = {field.name: field for field in (*METADATA, *(MESSAGES if columns is None else columns))}
-        names = (MESSAGES if columns is None else columns).names if self._columns is None else self._columns
+        own = MESSAGES if columns is None else columns
+        fields = {field.name: field for field in (*METADATA, *own)}
+        names = own.names if self._columns is None else self._columns
         for name in names:
             if name not in fields:
                 near = nearest(name, fields)
                 raise Refused(
                     f"columns names {name!r}, but ledger {short_name(self.name)!r} has no such column",
-                    hint=f"Did you mean {near!r}?" if near else f"The columns are {', '.join(fields)}",
+                    hint=f"Did you mean {near!r}?" if near else f"The columns are {', '.join(own.names)}",
                 )
         schema = pa.schema([fields[name] for name in names])
         return _Plan(schema, columns is not None, {log.name: log.incarnation for log in self._logs()})

@@ -93,7 +93,12 @@ class TopicsView:
         return cast("Reply", answer(request))
 
     def open_read(self, request: OpenRead) -> OpenedRead:
-        """Return the range and the columns of a read."""
+        """Return the range and the columns of a read. Raises Refused for a read of a loop, which may wait for rows."""
+        if request.limits is not None:
+            raise Refused(
+                f"a loop over {request.name} was started, but {self.address} has offloaded topics, which do not grow",
+                hint="Read the rows of its topics, with read(), batches() or scan()",
+            )
         log, schema = self._log(request.name), self._schema(GetSchema(request.name))
         end = log.end if request.end is None else min(request.end, log.end)
         start = log.start if request.start == EARLIEST else log.require_position(min(request.start, end), "start")

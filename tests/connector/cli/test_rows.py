@@ -63,6 +63,10 @@ def test_messages_and_partitions_are_printed(store: Path) -> None:
     for number in range(4):
         parts.append([{"id": number}])
     assert sorted(row["id"] for row in read("parts", "--since", "2000-01-01T00:00:00Z")) == [0, 1, 2, 3]  # type: ignore[index]
+    followed = run("follow", "parts", "--since", "earliest", "--wait", "0", "--output", "jsonl").splitlines()
+    assert sorted(json.loads(line)["id"] for line in followed) == [0, 1, 2, 3]
+    assert run("follow", "parts", "--wait", "0") == "", "new rows only"
+    assert "--since is the position 0:1" in run("follow", "parts", "--since", "0:1", status=1)
     said = run("read", "parts", "--since", "0:1", status=1)
     assert "--since is the position 0:1, but parts has partitions. Name a time, or a partition" in said
 
@@ -72,9 +76,13 @@ def test_messages_and_partitions_are_printed(store: Path) -> None:
     [
         (["read", "ordrs"], 1, "there is no ledger 'ordrs'"),
         (["read", "ordrs"], 1, "Did you mean 'orders'?"),
-        (["read", "orders", "--columns", "id,itm"], 1, "ledger orders has no column 'itm'. Did you mean 'item'?"),
+        (
+            ["read", "orders", "--columns", "id,itm"],
+            1,
+            "'itm', but ledger 'orders' has no such column. Did you mean 'item'?",
+        ),
         (["read", "orders", "--columns", "zzz"], 1, "The columns are id, item"),
-        (["read", "orders", "--columns", "id,id"], 1, "--columns names 'id' twice"),
+        (["read", "orders", "--columns", "id,id"], 1, "columns names 'id' 2 times. Name each column once"),
         (["read", "orders", "--since", "soon"], 1, "--since is 'soon', expected earliest, latest, SEGMENT:ENTRY"),
         (["read", "orders", "--colums", "id"], 2, "--columns"),
         (["reed", "orders"], 2, "Did you mean 'read'"),

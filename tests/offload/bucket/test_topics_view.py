@@ -96,6 +96,8 @@ def test_what_is_no_read_of_rows_is_refused(tmp_path: Path) -> None:
     for wrong in (lambda: view.ledger("t").append(b"x"), lambda: view.ledger("t").cursor("c"), view.ledger("t").trim):
         with pytest.raises(Refused, match="has offloaded topics and no store, '"):
             wrong()
+    with pytest.raises(Refused, match=r"a loop over .*which do not grow. Read the rows"):
+        next(view.ledger("t").follow())
     with pytest.raises(NotFound, match=r"no object is of topic .*Did you mean"):
         view.ledger("tt").scan().table()
     with pytest.raises(TypeError, match="cannot be pickled"):
