@@ -121,6 +121,25 @@ def test_tables_and_lists_are_no_text(pages: dict[Path, SitePage]) -> None:
         assert re.findall(r"<p>(?:\||- )|<p>[^<]*\n(?:\||- |\d+\. )", article) == [], path.name
 
 
+def test_every_page_is_listed_and_readable_as_markdown(site: Path, pages: dict[Path, SitePage]) -> None:
+    listed = re.findall(r"^- \[.+?\]\((\S+\.md)\)", (site / "llms.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(listed) == sorted(path.relative_to(site).with_suffix(".md").as_posix() for path in pages)
+    for name in listed:
+        twin = site / name
+        text = twin.read_text(encoding="utf-8")
+        assert text.startswith(("# ", "---")), name
+        for link in re.findall(r"(?<!`)\]\((?![a-z]+:|#)([^)#\s]+)", text):
+            assert (twin.parent / link).resolve().is_file(), f"{name} links {link}"
+
+
+def test_the_list_of_the_pages_begins_with_the_tutorial(site: Path) -> None:
+    text = (site / "llms.txt").read_text(encoding="utf-8")
+    assert text.startswith("# pyspark-ledger\n\n> ")
+    heads = re.findall(r"^## (.+)$", text, re.MULTILINE)
+    assert (heads[:2], heads[-1]) == (["Start", "Tutorial"], "Optional")
+    assert "- [Cursors](cursors.md): This page explains how to acknowledge single rows" in text
+
+
 def test_the_index_of_the_pages_has_every_page() -> None:
     linked = re.findall(r"\]\(([a-z-]+\.md)\)", (ROOT / "docs" / "index.md").read_text(encoding="utf-8"))
     assert sorted({*linked, "index.md"}) == sorted(path.name for path in (ROOT / "docs").glob("*.md"))
