@@ -29,7 +29,7 @@ CASTS: list[tuple[str, str, Any]] = [
     ("'a' s", "1 s", "1"),
     ("date'2026-01-01' d", "'2026-01-02' d", "2026-01-02"),
     ("named_struct('a b', 1L) s", "named_struct('a b', 2.0D) s", {"a b": 2}),
-    ("named_struct('a.b', 1L, 'it''s', 'x') s", "named_struct('it''s', 'y', 'a.b', 2.0D) s", {"a.b": 2, "it's": "y"}),
+    ("named_struct('a.b', 1L, 'it\\'s', 'x') s", "named_struct('it\\'s', 'y', 'a.b', 2.0D) s", {"a.b": 2, "it's": "y"}),
     ("named_struct('x', 1L, 'y', 2L) s", "named_struct('y', 20.0D, 'x', 10L) s", {"x": 10, "y": 20}),
     ("array(named_struct('x', 1L, 'y', 2L)) s", "array(named_struct('y', 2.0D, 'x', 1L)) s", [{"x": 1, "y": 2}]),
     (

@@ -6,12 +6,14 @@ other test are in this file.
 
 from __future__ import annotations
 
+import inspect
 import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from pyspark_ledger.connector.read.batch_reader import LedgerBatchReader
@@ -155,3 +157,20 @@ def test_no_filter_leaks_and_no_plan_shows_options(spark_session: SparkSession, 
         spark.conf.unset(key)
     assert "ledger" in plan
     assert str(store) not in plan
+
+
+@pytest.mark.thorough
+def test_real_time_mode_refuses_the_source_by_name(spark_session: SparkSession, store: Path, tmp_path: Path) -> None:
+    connect(store).ledger("orders").append([{"n": 1}])
+    stream = spark_session.readStream.format("ledger").option("store", str(store)).load("orders")
+    write = stream.writeStream.foreachBatch(lambda *_: None).option("checkpointLocation", str(tmp_path / "c"))
+    if "realTime" not in inspect.signature(write.trigger).parameters:
+        pytest.skip("this Spark has no real-time mode")
+    allowed = "spark.sql.streaming.realTimeMode.allowlistCheck"  # else Spark refuses the sink before it sees the source
+    spark_session.conf.set(allowed, "false")
+    try:
+        query = write.outputMode("update").trigger(realTime="5 seconds").start()
+        with pytest.raises(StreamingQueryException, match=r"Python\w+ is not supported in Real-time Mode"):
+            query.awaitTermination(60)
+    finally:
+        spark_session.conf.unset(allowed)
