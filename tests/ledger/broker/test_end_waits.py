@@ -86,6 +86,6 @@ def test_task_waits_only_for_the_ledgers_of_its_token() -> None:
     ask = [KnownEnd(name, "", EARLIEST) for name in ("a", "b")]
     claims.require_allows(WaitEnds("w", 0, 0, ask[:1]))
     with pytest.raises(Unauthenticated, match=r"end\.wait of a, b"):
-        claims.require_allows(WaitEnds("w", 0, 0, ask))
+        claims.require_allows(WaitEnds("w", 0, 0, ask))  # the whole call, before the broker looks for any ledger
     with pytest.raises(Unauthenticated):
         TaskClaims("write", ["a"], 1).require_allows(WaitEnds("w", 0, 0, ask[:1]))

@@ -5,12 +5,14 @@ The rows are about the ledger `one`. A new action without a row fails.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import chain
 from typing import get_args
 
 import msgspec
 import pytest
+from msgspec import inspect
 
 from pyspark_ledger.ledger.errors import Unauthenticated
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, PositionRange
@@ -28,7 +30,6 @@ from pyspark_ledger.ledger.protocol.actions import (
     RegisterSchema,
     StageCommand,
 )
-from pyspark_ledger.ledger.protocol.metrics import AskMetrics
 from pyspark_ledger.ledger.protocol.request import Call, Empty, May
 from pyspark_ledger.ledger.transport.tokens import TaskClaims
 
@@ -74,11 +75,38 @@ ADMINISTRATION = {
     """.split()  # noqa: SIM905 — a list of these names has sixty lines
 }
 CALLS: list[type[Call]] = [*REQUESTS.values(), *get_args(PutCommand)]
-# Fields of requests that name a ledger, or that have requests or parts with one.
-FIELDS = {"known", "name", "names", "ledger", "ledgers", "requests", "quotas", "ranges", "runs", "scope"}
+# Fields with texts that name no ledger. The broker looks up `readings` by the ledgers of `names` only.
+OTHER_TEXTS = set(
+    """
+    attempt cursor forget holder incarnation offsets others part parts place producer properties query reader readings
+    remove store_id subscription sums token value values watch
+    """.split()  # noqa: SIM905 — as above
+)
+NO_LEDGERS = {ChangeSetting: {"name"}}
+"""The name of a setting."""
 
-NO_LEDGERS = {ChangeSetting: {"name"}, AskMetrics: {"ledgers"}}
-"""The name of a setting, and a number of ledgers."""
+
+def texts(kind: inspect.Type, path: str = "") -> Iterator[str]:
+    """Yield the path of each field with text, at any depth."""
+    match kind:
+        case inspect.StrType():
+            yield path
+        case inspect.StructType():
+            for field in kind.fields:
+                yield from texts(field.type, f"{path}.{field.encode_name}".lstrip("."))
+        case inspect.ListType():
+            yield from texts(kind.item_type, path)
+        case inspect.DictType():
+            yield from chain(texts(kind.key_type, path), texts(kind.value_type, path))
+        case inspect.UnionType():
+            yield from chain.from_iterable(texts(part, path) for part in kind.types)
+        case inspect.AnyType() | inspect.RawType() | inspect.CustomType():
+            pytest.fail(f"{path} may have any value, also the name of a ledger")
+
+
+def ledger_fields(call: type[Call]) -> set[str]:
+    """Return the paths of the fields that may name a ledger."""
+    return {path for path in texts(inspect.type_info(call)) if path.rpartition(".")[2] not in OTHER_TEXTS}
 
 
 def allowed(claims: TaskClaims, ledger: str) -> set[type[Call]]:
@@ -100,9 +128,7 @@ def test_every_call_of_the_protocol_has_a_row() -> None:
 def test_a_call_states_the_rights_of_its_row_and_every_field_with_a_ledger(call: type[Call]) -> None:
     rights, request = TASKS.get(call, ((), None))
     assert call.call.right == set(rights)
-    stated = {path.partition(".")[0] for path in call.call.ledgers}
-    named = FIELDS & {field.name for field in msgspec.structs.fields(call)}
-    assert stated == named - NO_LEDGERS.get(call, set())
+    assert set(call.call.ledgers) == ledger_fields(call) - NO_LEDGERS.get(call, set())
     if request is not None:
         assert TWO in request(TWO).named_ledgers() or call in ABOUT_NO_LEDGER
 
@@ -127,6 +153,21 @@ def test_a_call_that_does_not_state_its_ledgers_cannot_be_defined() -> None:
         class Silent(protocol.Call, frozen=True, action="silent", ledgers=()): ...
 
     assert not {"forgotten", "mistyped", "silent"} & set(REQUESTS)
+
+
+class CopiedPart(msgspec.Struct):
+    to: dict[str, int] | None
+
+
+class Copied(Call, frozen=True, ledgers=("name",)):
+    name: str
+    cursor: str
+    target: str
+    parts: list[CopiedPart]
+
+
+def test_a_new_field_with_text_is_a_ledger_until_it_is_known_as_another() -> None:
+    assert ledger_fields(Copied) == {"name", "target", "parts.to"}
 
 
 def test_ledgers_are_found_in_lists_of_requests() -> None:
