@@ -58,17 +58,15 @@ def ledger_spark(ledger_store: LedgerStore) -> Iterator[SparkSession]:
     """
     from pyspark.sql import SparkSession
 
-    from pyspark_ledger import register, session
-    from pyspark_ledger.connector.session.default_store import default_store
+    from pyspark_ledger import session
+    from pyspark_ledger.connector.session.default_store import default_store, set_default_store
 
     spark = session()
     before, others = default_store(spark), {query.id for query in spark.streams.active}
-    yield register(spark, store=ledger_store.location)
+    yield session(store=ledger_store.location)
     if SparkSession.getActiveSession() is None:
         return  # the test has stopped the session
     for query in spark.streams.active:
         if query.id not in others:
             query.stop()
-    with pytest.MonkeyPatch.context() as environment:
-        environment.delenv(_DEFAULT, raising=False)
-        register(spark, store=before.location, options=before.options)
+    set_default_store(spark, before)

@@ -31,7 +31,7 @@ class Took:
 def session(jars: Sequence[Path] = ()) -> SparkSession:
     """Return a session with two cores, workers over Unix sockets, both sources, and `jars`."""
     from benchmarks.repeated_rows import RepeatedSource
-    from pyspark_ledger import register
+    from pyspark_ledger.connector.session.default_store import DefaultStore, set_default_store
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -50,7 +50,7 @@ def session(jars: Sequence[Path] = ()) -> SparkSession:
     }.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
-    register(spark)
+    set_default_store(spark, DefaultStore())
     spark.dataSource.register(RepeatedSource)
     return spark
 

@@ -4,7 +4,7 @@
     2026-11-22T10:15:00Z             ISO 8601 in UTC; a space may replace the T
     2026-11-22T10:15:00.123+01:00    ISO 8601 with milliseconds and an offset from UTC
     2026-11-22 10:15                 without a zone: a time in the caller's zone
-    2026-11-22                       the start of a day in the caller's zone
+    2026-11-22                       the start of a day in the caller's zone, as text or as a `date`
 
 Rules
 - The year is 1970 to 9998, because Python cannot convert the last day of 9999 to every zone. A number of milliseconds
@@ -19,13 +19,13 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, date, datetime, timedelta, tzinfo
 from operator import index
 from typing import TypeAlias
 
 from pyspark_ledger.ledger.errors import Refused
 
-Time: TypeAlias = int | str | datetime
+Time: TypeAlias = int | str | datetime | date
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -51,6 +51,8 @@ def milliseconds_of(time: Time, zone: tzinfo | None) -> int:
         return _of_text(time.strip(), zone)
     if isinstance(time, datetime):
         return _of_datetime(time, zone)
+    if isinstance(time, date):
+        return _of_text(time.isoformat(), zone)
     if isinstance(time, bool):
         raise NotATime(_forms(zone))
     try:

@@ -1,6 +1,6 @@
 """Managed ledgers for Spark: the functions and classes that a user imports, and the data source that Spark discovers.
 
-    from pyspark_ledger import session, connect, register
+    from pyspark_ledger import configure, connect, session
 
 In the repository, `connector`, `ledger` and `offload` in this folder are links to the top-level folders. The wheel has
 the folders themselves.
@@ -14,7 +14,6 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from pyspark_ledger.ledger.version import __version__
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from pyspark_ledger.connector.default_source import DefaultSource
     from pyspark_ledger.connector.display.query_watch import QueryWatch
     from pyspark_ledger.connector.display.read_plan import ReadPlan
+    from pyspark_ledger.connector.session.cluster import ServedStore
     from pyspark_ledger.connector.session.metrics import ProgressWatch
     from pyspark_ledger.ledger.api.cursor import Cursor
     from pyspark_ledger.ledger.api.ledger import Ledger
@@ -86,10 +86,8 @@ __all__ = [
     "positions_json",
     "publish",
     "publish_stream",
-    "register",
     "serve",
     "session",
-    "settle",
     "timestamps_json",
     "watch",
 ]
@@ -136,39 +134,51 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-def register(
+def session(
+    app_name: str | None = None,
+    *,
+    store: str | os.PathLike[str] | None = None,
+    delta: bool = False,
+    **conf: object,
+) -> SparkSession:
+    """Return the running session, or a new local session with settings for Python data sources.
+
+    Its subscriptions acknowledge batches, and `store` becomes its default store, as with `configure`.
+
+    `conf` adds Spark settings; write `_` for each `.` in a name. They override the settings of `spark-submit`, of
+    `PYSPARK_SUBMIT_ARGS` and of `spark-defaults.conf`, and these override the settings of this function.
+
+    With `delta` the session can use Delta tables. Spark then downloads Delta's jars from Maven Central, once.
+    """
+    from pyspark_ledger.connector.session.default_store import use_store
+    from pyspark_ledger.connector.session.session import local_session
+
+    spark = local_session(app_name, conf, delta=delta)
+    return spark if store is None else use_store(spark, store, None)
+
+
+def configure(
     spark: SparkSession, *, store: str | os.PathLike[str] | None = None, options: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Register the data source `ledger` with a session, with a default store.
+    """Prepare a session that you have: its default store, its settings, and a listener that acknowledges batches.
 
-    Call this function if Spark does not find the data source itself, or to set a default store.
+    `store` is a directory, a bucket `s3://…` or a broker's address, for reads and writes that name no store. Without
+    `store`, an earlier call's store stays, else the default is the environment variable `LEDGER_STORE`. `options` are
+    options for the default store only, such as the client's certificate files.
 
-    `store`, or else the environment variable `LEDGER_STORE`, becomes the default of the option `store`. If you change
-    the variable later, call this function again.
-
-    `options` are options for the default store only, such as the client's certificate files.
+    The session then has the data source `ledger`, also if Spark did not find it. The subscriptions of its queries
+    acknowledge a batch as soon as Spark has committed it. Prints the settings that must be set before a session starts.
     """
-    from pyspark_ledger.connector.session.default_store import DefaultStore, set_default_store
-    from pyspark_ledger.ledger.location import store_location
+    from pyspark_ledger.connector.session.default_store import use_store
+    from pyspark_ledger.connector.session.session import configure_session
 
-    named = store or os.environ.get("LEDGER_STORE")
-    default_store = store_location(named) if named else None
-    set_default_store(spark, DefaultStore(default_store, options))
-    from pyspark_ledger.connector.default_source import DefaultSource
-    from pyspark_ledger.connector.spark_features import register_source
-
-    source: Any = DefaultSource
-    if default_store:
-        defaults = {"default_store": default_store, "default_options": dict(options or {})}
-        source = type("LedgerDefaultSource", (DefaultSource,), defaults)
-    register_source(spark, source)
-    return spark
+    return configure_session(use_store(spark, store, options))
 
 
 def serve(
     spark: SparkSession, store: str | os.PathLike[str] | None = None, *, host: str | None = None, port: int = 0
-) -> Any:
-    """Start a broker on the driver's host for executors on other hosts, and make its store the session's default.
+) -> ServedStore:
+    """Start a broker on the driver's host for executors on other hosts, and `configure` the session for its store.
 
     `store` is a directory on the driver's host or a bucket, `s3://…`; its default is the session's default store.
     `host` is the name by which executors reach the driver's host; its default is `spark.driver.host`.
@@ -177,48 +187,12 @@ def serve(
     docs/clusters.md.
     """
     from pyspark_ledger.connector.session.cluster import serve_session
-    from pyspark_ledger.connector.session.default_store import default_store
-
-    default = default_store(spark)
-    leave = partial(register, spark, store=default.location, options=default.options)
-    served = serve_session(spark, store, host, port, leave)
-    register(spark, store=served.address, options=served.options)
-    return served
-
-
-def session(
-    app_name: str | None = None,
-    *,
-    store: str | os.PathLike[str] | None = None,
-    delta: bool = False,
-    **conf: object,
-) -> SparkSession:
-    """Return a local Spark session with settings for Python data sources, or the session that is running.
-
-    `store` becomes the session's default store, as with `register`: a directory, a bucket `s3://…` or a broker's
-    address.
-
-    `conf` adds Spark settings; write `_` for each `.` in a name. They override the settings of `spark-submit`, of
-    `PYSPARK_SUBMIT_ARGS` and of `spark-defaults.conf`, and these override the settings of this function.
-
-    With `delta` the session can use Delta tables. Spark then downloads Delta's jars from Maven Central, once.
-    """
-    from pyspark_ledger.connector.session.session import local_session
-
-    spark = local_session(app_name, conf, delta=delta)
-    return spark if store is None else register(spark, store=store)
-
-
-def configure(spark: SparkSession) -> SparkSession:
-    """Change a running session to the settings of `session()`.
-
-    From then on, the subscriptions of the session's queries acknowledge a batch as soon as Spark has committed it.
-
-    Settings that must be set before a session starts are printed.
-    """
+    from pyspark_ledger.connector.session.default_store import use_store
     from pyspark_ledger.connector.session.session import configure_session
 
-    return configure_session(spark)
+    served = serve_session(spark, store, host, port)
+    configure_session(use_store(spark, served.address, served.options), quiet=True)
+    return served
 
 
 def acknowledge(
@@ -239,17 +213,6 @@ def acknowledge(
 
     store_option = {} if store is None else {"store": os.fspath(store)}
     acknowledge_frame(frame, ledger, subscription, action, {**(options or {}), **store_option})
-
-
-def settle(spark: SparkSession, timeout_s: float = 10.0) -> bool:
-    """Wait until the subscriptions of the session's ended queries have acknowledged the last committed batches.
-
-    A session of `session()` or `configure()` acknowledges a batch in the background, usually within milliseconds after
-    its commit. Returns False after a time-out.
-    """
-    from pyspark_ledger.connector.session.commit_listener import settle as settle_session
-
-    return settle_session(spark, timeout_s)
 
 
 @overload
@@ -283,9 +246,12 @@ def watch(target: Any, show: Any = None, *, prometheus: Any = None, every_s: flo
 
 
 def catch_up(query: StreamingQuery, timeout_s: float | None = None, *, progress: bool = True) -> bool:
-    """Wait until a query ends, for example a query with `trigger(availableNow=True)`. Show a progress bar meanwhile.
+    """Wait until a query has ended and its subscriptions have acknowledged its last batch. Show a progress bar.
 
-    Returns False after the time-out. Raises the query's exception.
+    Call it for a query with `trigger(availableNow=True)`, or after `query.stop()`. It acknowledges the batch itself, so
+    the session needs no `configure`.
+
+    Returns False after the time-out, or if an acknowledgement fails, which is logged. Raises the query's exception.
     """
     from pyspark_ledger.connector.display.catch_up import catch_up as wait_for
 

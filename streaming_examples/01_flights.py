@@ -22,14 +22,12 @@ from zipfile import ZipFile
 import matplotlib.pyplot as plt
 import pyarrow.compute as pc
 from pyarrow import csv
-from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from pyspark_ledger import catch_up, configure, connect, explain, register, serve, session, watch
+from pyspark_ledger import catch_up, connect, explain, serve, session, watch
 
 folder = mkdtemp(prefix="flights-")
-spark = configure(SparkSession.getActiveSession() or session("flights"))
-register(spark, store=f"{folder}/store")
+spark = session("flights", store=f"{folder}/store")
 if not spark.sparkContext.master.startswith("local"):
     serve(spark, f"{folder}/store")
 

@@ -29,10 +29,10 @@ import matplotlib.pyplot as plt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from pyspark_ledger import DataLoss, LedgerError, Terminated, configure, connect, register, serve, session
+from pyspark_ledger import DataLoss, LedgerError, Terminated, connect, serve, session
 
 folder = mkdtemp(prefix="log-")
 store = connect(f"{folder}/store")
@@ -325,8 +325,7 @@ print(f"the log ends at {ended}; its last quarter is {followed.num_rows:,} messa
 
 # COMMAND ----------
 
-spark = configure(SparkSession.getActiveSession() or session("log and broker"))
-register(spark, store=f"{folder}/store")
+spark = session("log and broker", store=f"{folder}/store")
 if not spark.sparkContext.master.startswith("local"):
     serve(spark, f"{folder}/store")
 

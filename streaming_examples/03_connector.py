@@ -23,17 +23,15 @@ from zipfile import ZipFile
 import matplotlib.pyplot as plt
 from pyarrow import csv
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming import StreamingQuery
 
-from pyspark_ledger import configure, connect, register, serve, session, settle, watch
+from pyspark_ledger import catch_up, connect, serve, session, watch
 from pyspark_ledger.connector.session.metrics import ledgers_of
 from pyspark_ledger.ledger.protocol.actions import CreateLedger
 
 folder = mkdtemp(prefix="connector-")
-spark = configure(SparkSession.getActiveSession() or session("connector"))
-register(spark, store=f"{folder}/store")
+spark = session("connector", store=f"{folder}/store")
 if not spark.sparkContext.master.startswith("local"):
     serve(spark, f"{folder}/store")
 store = connect(f"{folder}/store")
@@ -90,15 +88,14 @@ def delays(**options: str) -> StreamingQuery:
 
 
 query = delays(maxRowsPerTrigger="100000")
-query.awaitTermination()
-settle(spark)
+catch_up(query)
 
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **Backlog to zero.** The backlog is the rows that the subscription has not acknowledged. The session
-# MAGIC acknowledges each batch in the background, after Spark has committed the batch. `settle` waits until the last
-# MAGIC batch is acknowledged. The bars show the backlog after each batch, by airport.
+# MAGIC **Backlog to zero.** The backlog is the rows that the subscription has not acknowledged. `catch_up`
+# MAGIC waits until the query has ended and its last batch is acknowledged. The bars show the backlog after each batch,
+# MAGIC by airport.
 
 # COMMAND ----------
 
@@ -134,8 +131,7 @@ assert not any(backlog.values())
 opened = year.where("origin = 'EWR'").limit(1000).withColumn("origin", f.lit("SWF")).coalesce(1)
 opened.withColumn("__eventTime", f.col("time_hour")).write.format("ledger").mode("append").save("from-SWF")
 query = delays()
-query.awaitTermination()
-settle(spark)
+catch_up(query)
 assert store.ledger("from-SWF").cursor("delays").state().backlog_rows == 0
 print("rows of the new airport:", query.lastProgress["numInputRows"])
 

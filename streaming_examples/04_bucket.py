@@ -39,15 +39,13 @@ import matplotlib.pyplot as plt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
-from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from pyspark_ledger import configure, connect, register, serve, session
+from pyspark_ledger import connect, serve, session
 from pyspark_ledger.ledger.client.connect import stop_broker
 
 folder = mkdtemp(prefix="bucket-")
-spark = configure(SparkSession.getActiveSession() or session("bucket"))
-register(spark, store=f"{folder}/store")
+spark = session("bucket", store=f"{folder}/store")
 if not spark.sparkContext.master.startswith("local"):
     serve(spark, f"{folder}/store")
 bucket = f"file://{folder}/bucket"

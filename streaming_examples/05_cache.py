@@ -22,9 +22,8 @@ from zipfile import ZipFile
 
 import matplotlib.pyplot as plt
 from pyarrow import csv
-from pyspark.sql import SparkSession
 
-from pyspark_ledger import configure, connect, register, serve, session
+from pyspark_ledger import connect, serve, session
 from pyspark_ledger.ledger.names import canonical_name
 from pyspark_ledger.ledger.position import Position, PositionRange
 from pyspark_ledger.ledger.protocol.actions import ChangeSetting, DescribeLedger
@@ -33,8 +32,7 @@ from pyspark_ledger.ledger.protocol.reads import ReadRequest
 from pyspark_ledger.ledger.settings.cache import CACHE_POLICIES
 
 folder = mkdtemp(prefix="cache-")
-spark = configure(SparkSession.getActiveSession() or session("cache"))
-register(spark, store=f"{folder}/store")
+spark = session("cache", store=f"{folder}/store")
 if not spark.sparkContext.master.startswith("local"):
     serve(spark, f"{folder}/store")
 store = connect(f"{folder}/store")

@@ -23,13 +23,11 @@ from zipfile import ZipFile
 import matplotlib.pyplot as plt
 from delta.tables import DeltaTable
 from pyarrow import csv
-from pyspark.sql import SparkSession
 
-from pyspark_ledger import configure, connect, publish, register, serve, session
+from pyspark_ledger import connect, publish, serve, session
 
 folder = mkdtemp(prefix="tables-")
-spark = configure(SparkSession.getActiveSession() or session("tables", delta=True, spark_sql_shuffle_partitions=2))
-register(spark, store=f"{folder}/store")
+spark = session("tables", store=f"{folder}/store", delta=True, spark_sql_shuffle_partitions=2)
 if not spark.sparkContext.master.startswith("local"):
     serve(spark, f"{folder}/store")
 log = connect(f"{folder}/store").ledger("flights")

@@ -39,10 +39,9 @@ import matplotlib.pyplot as plt
 import pyarrow.compute as pc
 from botocore.exceptions import BotoCoreError, ClientError
 from pyarrow import csv
-from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from pyspark_ledger import configure, connect, register, serve, session
+from pyspark_ledger import connect, serve, session
 from pyspark_ledger.ledger.bucket_store.creation import found_or_created
 from pyspark_ledger.ledger.client.connect import stop_broker
 from pyspark_ledger.ledger.clock import system_clock_ms
@@ -127,8 +126,7 @@ if not address:
 # COMMAND ----------
 
 os.environ["LEDGER_CACHE"] = f"{folder}/disk"
-spark = configure(SparkSession.getActiveSession() or session("cluster"))
-register(spark, store=address)
+spark = session("cluster", store=address)
 if not spark.sparkContext.master.startswith("local"):
     serve(spark, address)
 store = connect(address)

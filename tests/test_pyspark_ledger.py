@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 import pyspark_ledger
+from pyspark_ledger.connector.session.default_store import use_store
+from tests.rigs.bare_session import BareSession
 
 ROOT = Path(__file__).resolve().parents[1]
 HEAVY = {"pyspark", "pyarrow", "numpy", "pandas", "google.protobuf", "google_crc32c", "boto3", "deltalake", "msgspec"}
@@ -100,16 +102,13 @@ def test_a_process_imports_only_what_it_uses(modules: str, heavy: set[str]) -> N
     assert run(code, ROOT) == "set()\n"
 
 
-def test_publish_takes_the_store_that_register_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Session:
-        """Stands for a session, which only registers a class here."""
-
-    spark: Any = Session()
+def test_publish_takes_the_store_that_the_session_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spark: Any = BareSession()
     monkeypatch.setattr("pyspark_ledger.connector.spark_features.register_source", lambda *_: None)
     monkeypatch.setenv("LEDGER_STORE", str(tmp_path / "first"))
-    pyspark_ledger.register(spark, options={"authParams": "env:TOKEN"})
+    use_store(spark, None, options={"authParams": "env:TOKEN"})
     monkeypatch.setenv("LEDGER_STORE", str(tmp_path / "second"))
     first = str(tmp_path / "first")
     assert pyspark_ledger._located(spark, None) == {"store": first, "authParams": "env:TOKEN"}
     assert pyspark_ledger._located(spark, {"Store": "s3://lake/a"})["Store"].endswith("s3%3A%2F%2Flake%2Fa")
-    assert pyspark_ledger._located(Session(), None)["store"] == str(tmp_path / "second")  # type: ignore[arg-type]
+    assert pyspark_ledger._located(BareSession(), None)["store"] == str(tmp_path / "second")  # type: ignore[arg-type]

@@ -97,8 +97,8 @@ def _describe(
         if state.replay_floor is not None and state.backlog_rows and not state.lease_holder:
             console.print(
                 f"  {cursor_label(state, described)}: {counted(state.backlog_rows, 'row')} not acknowledged. "
-                "The last batch of a query stays in the backlog until the query starts again, unless its session comes "
-                "from session() or configure()"
+                "The last batch of a query stays in the backlog until the query starts again, without session(), "
+                "configure(), serve() or catch_up()"
             )
     if described.terminated is not None:
         console.print(f"  terminated: its last entry is {described.terminated}")

@@ -1,6 +1,7 @@
-"""Wait for the end of a query, with a progress bar. The *backlog* is the rows that the query has not read yet.
+"""Wait for the end of a query and for its acknowledgement. The *backlog* is the rows that the query has not read yet.
 
 Rules
+- The last progress of an ended query proves the commit of its batch, as Spark reports a batch after its commit.
 - The bar shows the share of the rows that the query has read: `read / (read + present backlog)`.
 - Spark counts no rows while a batch runs. Until the first batch ends, the bar counts the tasks of this batch.
 - A failed query raises its exception, like Spark's `awaitTermination`.
@@ -12,6 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pyspark_ledger.connector.display.samples import Batches, batch_rows, query_title, reported_lag
+from pyspark_ledger.connector.session.commit_listener import acknowledge_batch
 from pyspark_ledger.ledger.clock import Clock, monotonic_ms
 from pyspark_ledger.ledger.display.progress_bar import progress_bar
 
@@ -19,12 +21,17 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _POLL_SECONDS = 0.25
+# Without a time-out, so long may acknowledgements take after the end of the query.
+_ACKNOWLEDGE_MS = 60_000
 
 
 def catch_up(
     query: StreamingQuery, timeout_s: float | None = None, *, progress: bool = True, clock: Clock = monotonic_ms
 ) -> bool:
-    """Wait until the query ends. Return False after the time-out. Raises the query's exception."""
+    """Wait until the query has ended and its last batch is acknowledged. Raises the query's exception.
+
+    Return False after the time-out, or if an acknowledgement fails.
+    """
     until_ms = None if timeout_s is None else clock() + round(timeout_s * 1000)
     batches, rows, lag = Batches(query), 0, None
     with progress_bar(f"catch up {query_title(query)}", shown=progress) as bar:
@@ -35,7 +42,8 @@ def catch_up(
             lag = reported_lag(found[-1]) if found else lag
             if ended:
                 bar.update(1.0, f"{rows:,} rows")
-                return True
+                latest = clock() + _ACKNOWLEDGE_MS if until_ms is None else until_ms
+                return batches.last is None or acknowledge_batch(batches.last, latest)
             if lag is not None:
                 whole = rows + lag.rows
                 bar.update(rows / whole if whole else None, f"{rows:,} of {whole:,} rows")

@@ -59,6 +59,7 @@ class Batches:
     def __init__(self, query: StreamingQuery) -> None:
         self._query = query
         self._last = (-1, "")
+        self.last: dict[str, Any] | None = None
 
     def new(self) -> list[dict[str, Any]]:
         """Return the progress of the batches that finished since the last call; Spark keeps the last 100."""
@@ -69,7 +70,7 @@ class Batches:
         if last["batchId"] != self._last[0] + 1:
             found = [value for progress in self._query.recentProgress if (value := _json(progress)) is not None]
             found = [batch for batch in found if _key(batch) > self._last]
-        self._last = _key(last)
+        self._last, self.last = _key(last), last
         return found
 
 

@@ -297,7 +297,7 @@ def _check_origins(what: str, found: dict[str, Any], surroundings: SparkEnvironm
 
 def check_discovery(found: dict[str, Any] | str, surroundings: SparkEnvironment) -> Iterator[Diagnosis]:
     """Check whether Spark finds the source. If the import of one package `pyspark_…` fails, Spark finds no source."""
-    check, by_hand = "discovery", "Or call pyspark_ledger.register(spark)"
+    check, by_hand = "discovery", "Or call pyspark_ledger.configure(spark)"
     if isinstance(found, str):
         do = f"Unset PYSPARK_DRIVER_PYTHON or set it to {sys.executable}. {by_hand}"
         what = f"Spark looks for sources with {surroundings.lookup_python}: {found}"

@@ -42,7 +42,7 @@ class AddressOptions:
         "A directory of this host, a bucket `s3://bucket/prefix`, or a broker's address: `grpc://host:port`, "
         "`grpc+tls://host:port` or `grpc+unix:///path`. The driver starts a broker if none runs. The default "
         "`./ledger-store` is refused on a Spark Connect server, in cluster mode, and below a directory of Spark.",
-        otherwise="register(store=…), else $LEDGER_STORE, else ./ledger-store",
+        otherwise="configure(store=…), else $LEDGER_STORE, else ./ledger-store",
     )
     broker: str = option(
         one_of("auto", "none"),

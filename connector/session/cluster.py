@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark_ledger.connector.read.ledger.subscription import Heartbeat
-from pyspark_ledger.connector.session.default_store import session_store
+from pyspark_ledger.connector.session.default_store import DefaultStore, default_store, session_store, set_default_store
 from pyspark_ledger.connector.session.ephemeral_disk import dies_with_its_machine
 from pyspark_ledger.connector.session.listeners import is_connect
 from pyspark_ledger.ledger.errors import LedgerError, Refused
@@ -96,12 +96,9 @@ class ServedStore:
 
 
 def serve_session(
-    spark: SparkSession, store: str | os.PathLike[str] | None, host: str | None, port: int, leave: Callable[[], object]
+    spark: SparkSession, store: str | os.PathLike[str] | None, host: str | None, port: int
 ) -> ServedStore:
-    """Start the broker and ship its certificates. The caller registers the source with `address` and `options`.
-
-    `leave` restores the session's earlier default store. Called before the broker stops.
-    """
+    """Start the broker and ship its certificates. The caller sets the default store to `address` and `options`."""
     if is_connect(spark):
         raise Refused(
             "serve() starts a broker on the driver's host, and a client of Spark Connect does not run there",
@@ -109,7 +106,9 @@ def serve_session(
         )
     location = session_store(spark, store)
     if "://" in location:
-        raise Refused(f"{location} is a broker's address already", hint="register(spark, store=…) makes it the default")
+        raise Refused(
+            f"{location} is a broker's address already", hint="configure(spark, store=…) makes it the default"
+        )
     if not bucket_of(Path(location)):
         warn_of_short_life(Path(location))
     context: Any = spark.sparkContext
@@ -124,17 +123,17 @@ def serve_session(
         raise
     for name in ("ca.pem", "client.pem", "client.key"):
         context.addFile(str(tls.file(name)))
-    return ServedStore(client, address, Path(location), tls, lambda: _left(spark, leave))
+    former = default_store(spark)
+    return ServedStore(client, address, Path(location), tls, lambda: _leave(spark, former))
 
 
-def _left(spark: SparkSession, leave: Callable[[], object]) -> None:
+def _leave(spark: SparkSession, former: DefaultStore) -> None:
     """Wait for the last acknowledgements, and restore the default store. Called before the broker stops."""
-    from pyspark_ledger.connector.session.commit_listener import is_installed, settle
+    from pyspark_ledger.connector.session.commit_listener import settle
 
     with suppress(Exception):  # the session may have stopped already
-        if is_installed(spark):
-            settle(spark)
-        leave()
+        settle(spark)
+        set_default_store(spark, former)
 
 
 def warn_of_short_life(store: Path) -> None:

@@ -2,8 +2,8 @@
 
 Spark tells a data source about a commit only while it plans the next batch. So a data source never learns that the last
 batch of a query is committed. Spark also sends a progress event for each batch, after the batch is in its commit log.
-The event contains the batch's `endOffset`. Sessions of `session()` and `configure()` listen to these events, and move
-the cursors.
+The event contains the batch's `endOffset`. Sessions of `session()`, `configure()` and `serve()` listen to these
+events, and move the cursors. `catch_up()` takes the same end from the last progress of an ended query.
 
 Invariants
 - Acknowledgements go only up to the end offset of a progress event. Rows after it may have been read by tasks, but
@@ -66,6 +66,8 @@ class CursorMover:
         # The newest position of each cursor, by store, ledger and subscription. A store is named by place and id,
         # because a copy has the id of its original.
         self._wanted: dict[tuple[str, str, str, str], tuple[SourceIdentity, Position, BatchId | None]] = {}
+        # Cursors whose last request has failed.
+        self._failed: set[tuple[str, str, str, str]] = set()
         self._busy = False
         self._thread: threading.Thread | None = None
         self._connections: dict[tuple[str, str], DriverConnection] = {}
@@ -73,8 +75,11 @@ class CursorMover:
     def put(self, origin: SourceIdentity, ledger: str, position: Position) -> None:
         """Record that Spark has committed everything before `position`."""
         with self._changed:
-            key = origin.store, origin.store_id, ledger, origin.subscription
-            self._wanted[key] = (origin, position, current_batch())
+            key = _key(origin, ledger)
+            self._failed.discard(key)
+            # `catch_up` may be ahead of the listener's events.
+            if key not in self._wanted or self._wanted[key][1] < position:
+                self._wanted[key] = (origin, position, current_batch())
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="ledger-acknowledging", daemon=True)
                 self._thread.start()
@@ -92,6 +97,11 @@ class CursorMover:
                     return False
                 self._changed.wait(left / 1000)
         return True
+
+    def has_failed(self, origin: SourceIdentity, ledger: str) -> bool:
+        """Return whether the last acknowledgement of a cursor has failed."""
+        with self._changed:
+            return _key(origin, ledger) in self._failed
 
     def _run(self) -> None:
         while True:
@@ -131,6 +141,12 @@ class CursorMover:
                 "subscription %s of %s is not acknowledged up to %s, its next batch or start repeats this: %s",
                 origin.subscription, ledger, position, error,
             )  # fmt: skip
+            with self._changed:
+                self._failed.add(_key(origin, ledger))
+
+
+def _key(origin: SourceIdentity, ledger: str) -> tuple[str, str, str, str]:
+    return origin.store, origin.store_id, ledger, origin.subscription
 
 
 class CommitListener(StreamingQueryListener):
@@ -147,12 +163,7 @@ class CommitListener(StreamingQueryListener):
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         """Acknowledge the end of a committed batch."""
-        progress = json.loads(event.progress.json)
-        trigger = f"{progress.get('id')}:{progress.get('batchId')}"
-        for source in progress.get("sources", []):
-            with in_batch(_batch_of(source, trigger)):
-                for origin, ledger, position in committed(source):
-                    self._put(origin, ledger, position)
+        _put_committed(json.loads(event.progress.json), self._put)
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802
         """Do nothing: no batch was committed."""
@@ -171,6 +182,19 @@ class CommitListener(StreamingQueryListener):
                     return False
                 self._changed.wait(min(left, 100) / 1000)
         return True
+
+
+def _put_committed(
+    progress: Mapping[str, Any], put: Callable[[SourceIdentity, str, Position], None]
+) -> list[tuple[SourceIdentity, str]]:
+    """Request the acknowledgement of a committed batch. Return its cursors."""
+    trigger, cursors = f"{progress.get('id')}:{progress.get('batchId')}", []
+    for source in progress.get("sources", []):
+        with in_batch(_batch_of(source, trigger)):
+            for origin, ledger, position in committed(source):
+                put(origin, ledger, position)
+                cursors.append((origin, ledger))
+    return cursors
 
 
 def _batch_of(source: Mapping[str, Any], trigger: str) -> BatchId:
@@ -220,12 +244,13 @@ def settle(spark: SparkSession, timeout_s: float = SETTLE_SECONDS) -> bool:
     """Wait until the commits of a session's ended queries are acknowledged. Return False after the time-out."""
     until_ms = monotonic_ms() + int(timeout_s * 1000)
     listener = _listeners.get(spark.conf.get(CONF, "") or "")
-    if listener is None:
-        raise Refused(
-            "this session has no listener that acknowledges committed batches",
-            hint="Create the session with pyspark_ledger.session(), or call pyspark_ledger.configure(spark)",
-        )
-    return _settled(spark, listener, until_ms)
+    return listener is None or _settled(spark, listener, until_ms)
+
+
+def acknowledge_batch(progress: Mapping[str, Any], until_ms: int) -> bool:
+    """Acknowledge the batch of a query's progress. Return False if that fails or `until_ms` comes first."""
+    cursors = _put_committed(progress, _acknowledger.put)
+    return _acknowledger.settle(until_ms) and not any(_acknowledger.has_failed(*cursor) for cursor in cursors)
 
 
 def _settled(spark: SparkSession, listener: CommitListener, until_ms: int) -> bool:

@@ -1,36 +1,80 @@
 """Default store of each session: the store of its reads and writes if their options name none.
 
-`register` sets it. Every function that has a session and no store asks `session_store`.
+`session`, `configure` and `serve` set it. Every function that has a session and no store asks `session_store`.
+
+Rule: a setting of the session has the id of its default store, as Spark's API makes several objects for one session.
 """
 
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Mapping
-from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pyspark_ledger.ledger.errors import Unsupported
 from pyspark_ledger.ledger.location import store_location
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CONF = "spark.ledger.defaultStore"
 
 
 class DefaultStore(NamedTuple):
-    """Arguments of the last call of `register` for a session. Without a call, both are None."""
+    """Default store of a session, None if no call and no variable names a store.
+
+    `is_named` is set if a call has named the store, and unset if the variable `LEDGER_STORE` has.
+    """
 
     location: str | None = None
     options: Mapping[str, str] | None = None
+    is_named: bool = False
 
 
-_of_sessions: WeakKeyDictionary[Any, DefaultStore] = WeakKeyDictionary()
+_defaults: dict[str, DefaultStore] = {}
 
 
-def set_default_store(spark: Any, default: DefaultStore) -> None:
-    _of_sessions[spark] = default
+def use_store(
+    spark: SparkSession, store: str | os.PathLike[str] | None, options: Mapping[str, str] | None
+) -> SparkSession:
+    """Set the default store of a session to `store`, else to its present one, else to that of the variable."""
+    present = default_store(spark)
+    if store is None and present.is_named:
+        set_default_store(spark, present if options is None else present._replace(options=options))
+    else:
+        named = store or os.environ.get("LEDGER_STORE")
+        location = store_location(named) if named else None
+        set_default_store(spark, DefaultStore(location, options, is_named=store is not None))
+    return spark
 
 
-def default_store(spark: Any) -> DefaultStore:
-    return DefaultStore() if spark is None else _of_sessions.get(spark, DefaultStore())
+def set_default_store(spark: SparkSession, default: DefaultStore) -> None:
+    """Register the data source with a session, with a default store. A repeated call changes nothing."""
+    from pyspark_ledger.connector.default_source import DefaultSource
+    from pyspark_ledger.connector.spark_features import register_source
+
+    name = spark.conf.get(CONF, "") or str(uuid.uuid4())
+    if _defaults.get(name) == default:
+        return
+    source: Any = DefaultSource
+    if default.location:
+        defaults = {"default_store": default.location, "default_options": dict(default.options or {})}
+        source = type("LedgerDefaultSource", (DefaultSource,), defaults)
+    try:
+        register_source(spark, source)
+    except Unsupported:
+        if default.location:
+            raise
+        # Spark keeps the source that it has discovered, which has no default store either.
+    _defaults[name] = default
+    spark.conf.set(CONF, name)
 
 
-def session_store(spark: Any, store: str | os.PathLike[str] | None = None) -> str:
+def default_store(spark: SparkSession | None) -> DefaultStore:
+    return DefaultStore() if spark is None else _defaults.get(spark.conf.get(CONF, "") or "", DefaultStore())
+
+
+def session_store(spark: SparkSession | None, store: str | os.PathLike[str] | None = None) -> str:
     """Return the location of `store`, else of the session's default store, else of the process's default store."""
     return store_location(store or default_store(spark).location)

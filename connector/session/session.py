@@ -78,14 +78,14 @@ def local_session(app_name: str | None, conf: Mapping[str, object], *, delta: bo
     # Workers must run this interpreter. Spark's default is the `python3` of the path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    named = {} if app_name is None else {"spark.app.name": app_name}
     given = {name if "." in name else name.replace("_", "."): str(value) for name, value in conf.items()}
+    named = {} if app_name is None else {"spark.app.name": app_name}
     settings = {**named, **with_packages(delta_settings() if delta else {}, given)}
     with _downloads(settings.get(PACKAGES)):
-        # `getOrCreate` would set the values of the builder in an existing session too.
+        # `getOrCreate` would set the values of the builder in an existing session too, such as another catalog.
         kept = _is_running() or _is_remote(settings)
         builder = SparkSession.builder
-        for name, value in (settings if kept else _with_defaults(settings, _submitted(settings))).items():
+        for name, value in (given if kept else _with_defaults(settings, _submitted(settings))).items():
             builder = builder.config(name, value)
         return configure_session(builder.getOrCreate(), quiet=True)
 

@@ -112,8 +112,8 @@ class LedgerAdmin:
         """Return the position of the first entry that the broker stored at or after a time.
 
         Returns the end of the log if there is no such entry. A time is the number of milliseconds since 1970 (UTC), a
-        datetime, or a text such as `2026-11-22T10:15:00Z`. A time without a zone is in the host's local zone. Raises
-        Refused for any other time.
+        datetime, a date, or a text such as `2026-11-22T10:15:00Z`. A time without a zone is in the host's local zone.
+        Raises Refused for any other time.
         """
         milliseconds = require_time("the time", time, HOST_ZONE)
         return self.client.ask(SeekTime(self.name, milliseconds)).position

@@ -21,18 +21,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar, cast
+from typing import TypeVar
 
 import msgspec
 
 from pyspark_ledger.ledger.client.block_reader import FrameBlock
 from pyspark_ledger.ledger.client.end_watch import EndWatch
-from pyspark_ledger.ledger.client.kept_producer import KeptProducers
+from pyspark_ledger.ledger.client.substitute_client import Answers, SubstituteClient
 from pyspark_ledger.ledger.clock import pause, system_clock_ms
 from pyspark_ledger.ledger.cursor.acknowledgements import AcknowledgementTable, cursor_log_form
 from pyspark_ledger.ledger.cursor.cursor_acknowledgements import CursorPlace
 from pyspark_ledger.ledger.cursor.cursors import CursorTable
-from pyspark_ledger.ledger.errors import DataLoss, LedgerError, NotFound, Refused, closed_error
+from pyspark_ledger.ledger.errors import DataLoss, LedgerError, NotFound, Refused
 from pyspark_ledger.ledger.log.context import LogContext
 from pyspark_ledger.ledger.log.remaining import prefix_left, reading_left
 from pyspark_ledger.ledger.log.segments.log_segments import LogSegment, LogSegments
@@ -129,17 +129,17 @@ class ReadOnlyLog:
             )
 
 
-class ReadOnlyStore:
+class ReadOnlyStore(SubstituteClient):
     """Substitute for a client, with the calls of the protocol that change nothing."""
+
+    refused = "the store at {address} is opened for reading only"
+    hint = "Use connect() to change the store"
 
     def __init__(self, path: Path, *, built: bool = False, offloader: LedgerOffloader | None = None) -> None:
         """`built`: the directory is the local copy (the view) of a bucket. `offloader` reads the uploaded segments."""
-        self.address = str(path)
         reader = offloader or NoOffloader()
         self._built: dict[str, ReadOnlyLog] | None = {} if built else None
         self.watch = EndWatch(self.ask)
-        self.kept = KeptProducers()  # always empty, because calls that need a producer are refused
-        self._retired_with = ""
         self._directory = path / "ledgers"
         self._metadata = Metadata(MetadataView(path / "metadata.sqlite", TABLES), system_clock_ms)
         self._context = LogContext(
@@ -173,7 +173,7 @@ class ReadOnlyStore:
             self._metadata, system_clock_ms, lambda name: self.ledger(name).snapshot, acknowledgements
         )
         batch_status = BatchStatus(self, system_clock_ms)
-        self._answers: dict[type[Request[Any]], Callable[[Any], msgspec.Struct]] = {
+        answers: Answers = {
             ListLedgers: lambda _: LedgerNames(without_partitions(self._metadata.names())),
             AskPartitions: self._partitions,
             DescribeLedger: self._describe,
@@ -190,24 +190,11 @@ class ReadOnlyStore:
             SplitRanges: batch_status.split,
             AskSchemas: batch_status.schemas,
         }
-
-    def __repr__(self) -> str:
-        return f"ReadOnlyStore({self.address!r})"
-
-    def __reduce__(self) -> NoReturn:
-        message = f"{self!r} cannot be pickled: call open_read_only() in the other process"
-        raise TypeError(message)
+        super().__init__(str(path), answers)
 
     def ask(self, request: Request[Reply], **_: object) -> Reply:
-        """Return the reply to a request. Raises Refused for a request that would change the store."""
-        self._require_open()
-        answer = self._answers.get(type(request))
-        if answer is None:
-            raise Refused(
-                f"the store at {self.address} is opened for reading only, {request.call.name!r} was called",
-                hint="Use connect() to change the store",
-            )
-        return cast("Reply", _retried(lambda: answer(request)))
+        ask = super().ask
+        return _retried(lambda: ask(request))
 
     def open_read(self, request: OpenRead) -> OpenedRead:
         """Return the range and the schema of a read, and the acknowledged rows, which the read leaves out."""
@@ -225,14 +212,6 @@ class ReadOnlyStore:
         """Yield each request with the blocks of its range."""
         for request in requests:
             yield request, self.read_blocks(request)
-
-    def retire(self, handle: str) -> None:
-        """Refuse later calls and further blocks. The error names `handle`, the closed object."""
-        self._retired_with = handle
-
-    def _require_open(self) -> None:
-        if self._retired_with:
-            raise closed_error(self._retired_with)
 
     def blocks(self, request: ReadRequest) -> list[SegmentBlock]:
         """Return the places of a range in files. Raises DataLoss if the ledger was deleted and created again."""

@@ -161,7 +161,6 @@ class DirectoryStore:
         return UploadedPart(number, digest.hexdigest(), size)
 
     def parts(self, upload: Upload) -> list[UploadedPart]:
-        """Return the uploaded parts in the order of numbers. If a part was uploaded twice, returns the later one."""
         found: dict[int, tuple[int, UploadedPart]] = {}
         for path in self._upload(upload).glob("[0-9]*-*"):
             number, _, etag = path.name.partition("-")

@@ -127,7 +127,7 @@ class ObjectStore(Protocol):
         """Upload part `number` (1 to `PARTS_MAX`) from bytes or from several buffers."""
 
     def parts(self, upload: Upload) -> list[UploadedPart]:
-        """Return the uploaded parts by number. Raises NotFound if the upload was completed or aborted."""
+        """Return the uploaded parts by number, the later one of a number. Raises NotFound if the upload has ended."""
 
     def complete(self, upload: Upload, parts: Sequence[UploadedPart]) -> None:
         """Create the object from exactly these parts, in order. If the reply was lost, the call can be repeated."""

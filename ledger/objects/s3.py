@@ -192,7 +192,6 @@ class S3Store:
         return UploadedPart(number, _etag(answer), size)
 
     def parts(self, upload: Upload) -> list[UploadedPart]:
-        """Return the uploaded parts in the order of numbers. If a part was uploaded twice, returns the later one."""
         found: dict[int, tuple[Any, UploadedPart]] = {}
         after = 0
         while True:

@@ -68,7 +68,7 @@ class FieldType(ABC):
 
     @abstractmethod
     def array(self, values: list[Any], kind: pa.DataType) -> pa.Array:
-        """Return values as a column of type `kind`, which fits. Raises WrongValue."""
+        """Return values as a column of type `kind`, which fits. Raises WrongValue; Mismatch without digits."""
 
     def values(self, array: pa.Array) -> list[Any]:
         """Return the values of a column whose type fits. Raises WrongValue, also for a null."""
@@ -142,6 +142,8 @@ class Scalar(FieldType):
 
     def array(self, values: list[Any], kind: pa.DataType) -> pa.Array:
         rule = self._rule
+        if of.is_null(kind):
+            raise Mismatch(self.path, self.name, kind)
         self._require_classes(
             values,
             (self._kind, *rule.also),
@@ -337,15 +339,10 @@ class Record(FieldType):
         again = self.array(self.values(array), array.type)
         if again.equals(array):
             return
-        for name, _, inner in self._fields:
-            for row, pair in enumerate(zip(array.field(name), again.field(name), strict=True)):
-                before, after = map(repr, map(methodcaller("as_py"), pair))  # as text, in which NaN is equal to NaN
-                if before != after:
-                    raise WrongValue(
-                        row,
-                        inner.path,
-                        f"is {before[:_SHOWN]}, and a read makes it {after[:_SHOWN]}: the class changes it",
-                    )
+        for row, pair in enumerate(zip(array, again, strict=True)):
+            for path, before, after in _changes(self.path, *map(methodcaller("as_py"), pair)):
+                reason = f"is {_shown(before)}, and a read makes it {_shown(after)}: the class changes it"
+                raise WrongValue(row, path, reason)
 
     def _present(self, array: pa.Array) -> list[Any]:
         return list(self.objects(array))
@@ -364,6 +361,18 @@ class Record(FieldType):
         except (AttributeError, KeyError) as wrong:
             raise WrongValue(len(found), path, "has no value") from wrong
         return found
+
+
+def _changes(path: str, before: Any, after: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the innermost parts of a value that are changed: path, value before, value after."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        for name in before:
+            yield from _changes(f"{path}.{name}" if path else name, before[name], after[name])
+    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        for pair in zip(before, after, strict=True):
+            yield from _changes(f"{path}.element", *pair)
+    elif repr(before) != repr(after):  # as text, in which NaN is equal to NaN
+        yield path, before, after
 
 
 def _shown(value: object) -> str:

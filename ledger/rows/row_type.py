@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic
 import pyarrow as pa
 
 from pyspark_ledger.ledger.errors import Refused
-from pyspark_ledger.ledger.message.columns import is_typed, typed_type
+from pyspark_ledger.ledger.message.columns import typed_type
 from pyspark_ledger.ledger.rows.annotations import record_of
 from pyspark_ledger.ledger.rows.class_fields import is_row_class
 from pyspark_ledger.ledger.rows.field_types import ANOTHER, Mismatch, WrongValue
@@ -88,18 +88,17 @@ class RowType(Generic[Row]):
     def array(self, objects: list[Row], columns: pa.Schema | None, ledger: str, *, first: int = 0) -> pa.StructArray:
         """Return objects as an array of structs. See `table`. `first` is the number of the first object."""
         wanted = self._fitted(self.columns if columns is None else columns, ledger)
-        for name in self.columns.names:
-            if not is_typed(wanted.field(name).type):
-                raise Refused(
-                    f"field {name!r} of class {self.kind.__name__} does not declare the digits of its Decimal",
-                    hint="Declare them: Annotated[Decimal, pyarrow.decimal128(18, 2)]",
-                )
         try:
             array = self._record.array(objects, wanted)
             self._record.require_kept(array)
         except WrongValue as wrong:
             place = f"row {first + wrong.row} for ledger {ledger!r}"
             raise self._refused(place, wrong, "Correct the value; nothing was appended") from wrong
+        except Mismatch as untyped:
+            raise Refused(
+                f"field {untyped.path!r} of class {self.kind.__name__} does not declare the digits of its Decimal",
+                hint="Declare them: Annotated[Decimal, pyarrow.decimal128(18, 2)]",
+            ) from untyped
         return array
 
     def rows(self, batch: pa.RecordBatch, place: Callable[[int], str]) -> Iterator[Row]:

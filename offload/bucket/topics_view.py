@@ -12,16 +12,13 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
-from typing import Any, NoReturn, cast
 
-import msgspec
-
-from pyspark_ledger.ledger.client.kept_producer import KeptProducers
 from pyspark_ledger.ledger.client.read_client import ParsedBlock
+from pyspark_ledger.ledger.client.substitute_client import Answers, SubstituteClient
 from pyspark_ledger.ledger.clock import system_clock_ms
-from pyspark_ledger.ledger.errors import NotFound, Refused, closed_error
+from pyspark_ledger.ledger.errors import NotFound, Refused
 from pyspark_ledger.ledger.message.columns import schema_bytes
 from pyspark_ledger.ledger.names import partition_of
 from pyspark_ledger.ledger.objects.object_store import ObjectStore
@@ -39,7 +36,6 @@ from pyspark_ledger.ledger.protocol.reads import (
     ReadRequest,
     SeekTime,
 )
-from pyspark_ledger.ledger.protocol.request import Reply, Request
 from pyspark_ledger.offload.bucket.catalogue import Catalogue, TopicSegments
 from pyspark_ledger.offload.bucket.fetch import read_heads, read_part
 from pyspark_ledger.offload.bucket.histories import require_one_history
@@ -51,20 +47,20 @@ from pyspark_ledger.offload.bucket.topic_name import spelled
 _PART_BYTES = 4 * 1024 * 1024
 
 
-class TopicsView:
+class TopicsView(SubstituteClient):
     """Topics of one bucket, with the methods of a client that change nothing."""
+
+    refused = "{address} has offloaded topics and no store"
+    hint = "Read the rows of its topics, with read(), batches() or scan()"
 
     def __init__(self, store: ObjectStore) -> None:
         """List the bucket. Raises NotFound if it has no offloaded topic."""
-        self.address = store.address
-        self.kept = KeptProducers()  # always empty, because calls that need a producer are refused
         self._store = store
         self._catalogue: Catalogue = read_catalogue(store)
-        self._retired_with = ""
         self._joined = set[tuple[str, str]]()
         self._logs: dict[str, BucketLog] = {}
         self._schemas: dict[str, SchemaVersion] = {}
-        self._answers: dict[type[Request[Any]], Callable[[Any], msgspec.Struct]] = {
+        answers: Answers = {
             ListLedgers: lambda _: LedgerNames(self._names),
             AskPartitions: self._partitions,
             AskEnd: self._end,
@@ -73,31 +69,14 @@ class TopicsView:
             OpenRead: self.open_read,
             SeekTime: self._seek,
         }
-
-    def __repr__(self) -> str:
-        return f"TopicsView({self.address!r})"
-
-    def __reduce__(self) -> NoReturn:
-        message = f"{self!r} cannot be pickled: call open_read_only() in the other process"
-        raise TypeError(message)
-
-    def ask(self, request: Request[Reply], **_: object) -> Reply:
-        """Return the reply to a request. Raises Refused for a request that is not about the rows of topics."""
-        self._require_open()
-        answer = self._answers.get(type(request))
-        if answer is None:
-            raise Refused(
-                f"{self.address} has offloaded topics and no store, {request.call.name!r} was called",
-                hint="Read the rows of its topics, with read(), batches() or scan()",
-            )
-        return cast("Reply", answer(request))
+        super().__init__(store.address, answers)
 
     def open_read(self, request: OpenRead) -> OpenedRead:
         """Return the range and the columns of a read. Raises Refused for a read of a loop, which may wait for rows."""
         if request.limits is not None:
             raise Refused(
                 f"a loop over {request.name} was started, but {self.address} has offloaded topics, which do not grow",
-                hint="Read the rows of its topics, with read(), batches() or scan()",
+                hint=self.hint,
             )
         log, schema = self._log(request.name), self._schema(GetSchema(request.name))
         end = log.end if request.end is None else min(request.end, log.end)
@@ -113,13 +92,8 @@ class TopicsView:
             yield ParsedBlock(read_part(self._store, part))
 
     def retire(self, handle: str) -> None:
-        """Close the connections to the bucket. Later calls raise Refused, which names `handle`."""
-        self._retired_with = handle
+        super().retire(handle)
         self._store.close()
-
-    def _require_open(self) -> None:
-        if self._retired_with:
-            raise closed_error(self._retired_with)
 
     @cached_property
     def _names(self) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -49,6 +49,7 @@ def host_in_berlin() -> Iterator[None]:
         ("2026-11-22 10:15:00.123", QUARTER_MS + 123 - HOUR_MS),
         ("2026-11-22T10:15", QUARTER_MS - HOUR_MS),
         ("2026-11-22", MIDNIGHT_MS - HOUR_MS),
+        (date(2026, 11, 22), MIDNIGHT_MS - HOUR_MS),
         ("1970-01-01T00:00:00Z", 0),
         (datetime(2026, 11, 22, 10, 15, tzinfo=UTC), QUARTER_MS),
         (datetime(2026, 11, 22, 10, 15, tzinfo=timezone(timedelta(hours=1))), QUARTER_MS - HOUR_MS),
@@ -67,7 +68,7 @@ def test_each_form_means_one_instant(written: Time, milliseconds: int) -> None:
         "2026-06-30T23:59:60Z", "2026-11-22Z", "2026-11-22T10:15:00,5Z", "2026-11-22T10:15:00+0100",
         "2026-11-22T10:15:00+24:00", "2026-11-22T10:15:00 Z", "\uff12026-11-22", "9" * 5000,
         "2026-11-22T10:15:00.1234567890Z", True, 1.5, None,
-        datetime(1969, 12, 31, 23, tzinfo=UTC),
+        datetime(1969, 12, 31, 23, tzinfo=UTC), date(1969, 12, 31), date(9999, 1, 1),
     ],
 )  # fmt: skip
 def test_anything_else_is_refused_with_the_accepted_forms(written: Time) -> None:

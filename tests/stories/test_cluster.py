@@ -24,7 +24,7 @@ DRIVER = """
 import json, os, signal, sys
 from pathlib import Path
 from pyspark.sql import SparkSession
-from pyspark_ledger import configure, serve, settle
+from pyspark_ledger import catch_up, serve
 master, host, store, apart = sys.argv[1:]
 spark = (
     SparkSession.builder.master(master).appName("elsewhere").config("spark.driver.host", host)
@@ -32,7 +32,6 @@ spark = (
     .config("spark.ui.enabled", "false")
     .config("spark.sql.shuffle.partitions", "2").config("spark.sql.catalogImplementation", "in-memory").getOrCreate()
 )
-configure(spark)
 served = serve(spark, store)
 mapping = "auto" if apart == "True" else "off"
 rows = spark.range(0, ROWS, 1, 4).withColumnRenamed("id", "n")
@@ -45,8 +44,7 @@ stream = spark.readStream.format("ledger").option("mapping", mapping).option("su
 stream = stream.option("startingPosition", "earliest").option("minPartitionBytes", "64k").load("orders")
 write = stream.writeStream.format("ledger").option("checkpointLocation", sys.argv[3] + ".checkpoint")
 query = write.trigger(availableNow=True).start("copied")
-query.awaitTermination()
-settle(spark)
+catch_up(query)
 again = write.trigger(availableNow=True).start("copied")
 again.awaitTermination()
 reads = [json.loads(p.json)["sources"][0]["latestOffset"]["reads"] for p in again.recentProgress][-1]

@@ -24,10 +24,9 @@ APP = f"""
 import json, sys
 from pyspark.sql import SparkSession
 import pyspark_ledger
-from pyspark_ledger import register, serve
+from pyspark_ledger import serve
 
 spark = SparkSession.builder.appName("delivered").getOrCreate()
-register(spark)
 served = serve(spark, "store")
 spark.range(0, {ROWS}, 1, 4).withColumnRenamed("id", "n").write.format("ledger").mode("append").save("orders")
 rows = spark.readStream.format("ledger").option("startingPosition", "earliest").load("orders")

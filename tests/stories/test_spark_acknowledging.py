@@ -15,10 +15,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import pyspark_ledger
+from pyspark_ledger.connector.session.commit_listener import is_installed, settle
 from pyspark_ledger.ledger.api.store import connect
-from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.protocol.actions import CreateLedger
 from tests.rigs.available_now import RUN_ALL, run_all
+from tests.rigs.deadline import wait_until
 from tests.rigs.stream import append
 
 pytestmark = pytest.mark.feature("acknowledgement of batches")
@@ -53,7 +54,7 @@ def test_backlog_reaches_zero_also_after_the_last_batch(
     for end in (25, 30):
         append(orders, 25, end)
         run_all(sink.trigger(availableNow=True).start)
-        assert pyspark_ledger.settle(spark, 30)
+        assert settle(spark, 30)
         state = orders.cursor("billing").state()
         assert (state.backlog_rows, state.backlog_entries, state.next_position) == (0, 0, orders.end().end)
         assert state.replay_floor == orders.end().end
@@ -64,9 +65,21 @@ def test_backlog_reaches_zero_also_after_the_last_batch(
 
 
 @pytest.mark.thorough
-def test_a_session_without_a_listener_says_so(spark_session: SparkSession) -> None:
-    with pytest.raises(Refused, match="has no listener"):
-        pyspark_ledger.settle(spark_session.newSession())
+def test_catch_up_acknowledges_the_last_batch_without_a_listener(
+    spark_session: SparkSession, store: Path, tmp_path: Path
+) -> None:
+    spark, orders = spark_session.newSession(), connect(store).ledger("orders")
+    append(orders, 0, 25)
+    stream = spark.readStream.format("ledger").option("store", str(store)).option("subscription", "billing")
+    stream = stream.option("startingPosition", "earliest").load("orders")
+    sink = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c"))
+    query = sink.trigger(processingTime="1 hour").start()
+    wait_until(lambda: query.lastProgress is not None, "the first batch")
+    query.stop()
+    assert orders.cursor("billing").state().backlog_rows == 25, "no next batch was planned"
+    assert pyspark_ledger.catch_up(query, 120)
+    assert not is_installed(spark), "the query itself shows what is committed"
+    assert orders.cursor("billing").state().backlog_rows == 0
 
 
 @pytest.mark.thorough

@@ -27,7 +27,7 @@ import sys, time
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import udf
-from pyspark_ledger import configure, serve
+from pyspark_ledger import serve
 
 master, host, store, checkpoint, rows, tasks = *sys.argv[1:5], int(sys.argv[5]), int(sys.argv[6])
 spark = (SparkSession.builder.master(master).appName("attempts").config("spark.driver.host", host)
@@ -38,7 +38,6 @@ spark = (SparkSession.builder.master(master).appName("attempts").config("spark.d
     .config("spark.speculation", "true").config("spark.speculation.interval", "100ms")
     .config("spark.speculation.multiplier", "1.5").config("spark.speculation.quantile", "0.5")
     .config("spark.speculation.minTaskRuntime", "500ms").config("spark.task.maxFailures", "4").getOrCreate())
-configure(spark)
 served = serve(spark, store)
 calls = {}
 

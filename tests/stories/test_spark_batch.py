@@ -52,7 +52,7 @@ def test_written_rows_are_read_rows(spark_session: SparkSession, store: Path) ->
     with pytest.raises(Exception, match="there is no ledger store at"):
         spark.read.format("ledger").options(**options).load("orders").count()
 
-    # Spark finds the source by its name, without register(). Rows become visible all at once.
+    # Spark finds the source by its name, without configure(). Rows become visible all at once.
     sent.write.format("ledger").options(**options).mode("append").save("orders")
     read = spark.read.format("ledger").options(**options).load("orders")
     assert read.dtypes == sent.dtypes

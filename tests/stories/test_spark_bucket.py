@@ -9,7 +9,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from pyspark_ledger import register
+from pyspark_ledger.connector.session.default_store import DefaultStore, set_default_store
 from pyspark_ledger.ledger.objects.factory import open_object_store
 from streaming_examples.s3_server import S3Server
 from tests.ledger.message.test_fixtures_pulsar import ROOT, expected
@@ -25,7 +25,7 @@ def test_a_bucket_is_read_listed_and_streamed(
     spark_session: SparkSession, s3_server: S3Server, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    register(spark_session)
+    set_default_store(spark_session, DefaultStore())
     objects = open_object_store(bucket, s3_server.options)
     for path in sorted((ROOT / FOLDER / "objects").glob("*-ledger-*")):
         if not path.name.endswith(".json"):

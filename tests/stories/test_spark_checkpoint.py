@@ -16,7 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from pyspark_ledger import register
+from pyspark_ledger import configure
+from pyspark_ledger.connector.session.default_store import DefaultStore, set_default_store
 from pyspark_ledger.ledger.api.store import LedgerStore, connect
 from tests.rigs.available_now import run_all
 from tests.rigs.broker_thread import served
@@ -177,7 +178,7 @@ def test_a_checkpoint_that_meets_another_default_store_is_refused(query: CopiedQ
     read = query.spark.readStream.format("ledger").options(startingPosition="earliest", failOnDataLoss="false")
 
     def run(store: Path) -> None:
-        register(query.spark, store=store)
+        configure(query.spark, store=store)
         write = read.load("in").writeStream.format("ledger").option("checkpointLocation", str(query.checkpoint))
         run_write(write.option("store", str(query.store)))
 
@@ -195,4 +196,4 @@ def test_a_checkpoint_that_meets_another_default_store_is_refused(query: CopiedQ
         run(query.store)
         assert query.stored() == [0, 1]
     finally:
-        register(query.spark)
+        set_default_store(query.spark, DefaultStore())

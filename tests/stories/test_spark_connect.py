@@ -20,11 +20,11 @@ import json, sys
 from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark_ledger.ledger.errors import Refused
-from pyspark_ledger import configure, connect, register, serve, settle, watch
+from pyspark_ledger import catch_up, configure, connect, serve, watch
 from pyspark_ledger.connector.doctor.platform import probe_platform
 store, checkpoint = sys.argv[1:]
 builder = SparkSession.builder.remote("local[2]").config("spark.sql.catalogImplementation", "in-memory")
-spark = configure(register(builder.config("spark.ui.enabled", "false").getOrCreate(), store=store))
+spark = configure(builder.config("spark.ui.enabled", "false").getOrCreate(), store=store)
 lines, found = [], {"kind": type(spark).__module__}
 watching = watch(spark, lines.append)
 spark.range(100).withColumnRenamed("id", "n").coalesce(1).write.format("ledger").mode("append").option(
@@ -34,8 +34,7 @@ found["rows"] = spark.sql("SELECT count(*), sum(n) FROM orders").first()
 stream = spark.readStream.format("ledger").option("subscription", "copy").option("startingPosition", "earliest")
 write = stream.load("orders").writeStream.format("ledger").option("checkpointLocation", checkpoint)
 query = write.trigger(availableNow=True).start("copied")
-found["ended"] = query.awaitTermination(120)
-found["settled"] = settle(spark, 30)
+found["caught up"] = catch_up(query, 120)
 found["backlog"] = connect(store).ledger("orders").cursor("copy").state().backlog_rows
 found["copied"] = sorted(connect(store).ledger("copied").read()["n"].to_pylist()) == list(range(100))
 found["lines"] = [line.lag_rows for line in lines if line.rows]
@@ -87,7 +86,7 @@ def test_a_story_over_connect(store: Path, tmp_path: Path) -> None:
     found = json.loads(done.stdout.partition("RESULT")[2])
     assert found["kind"].startswith("pyspark.sql.connect")
     assert found["rows"] == [100, 4950]
-    assert (found["ended"], found["settled"], found["backlog"], found["copied"]) == (True, True, 0, True)
+    assert (found["caught up"], found["backlog"], found["copied"]) == (True, 0, True)
     assert found["lines"] == [0]
     assert "a client of Spark Connect does not run there" in found["refused"]
     assert (found["repeated"], found["stored"]) == (101, 102)
@@ -104,13 +103,13 @@ def test_a_story_over_connect(store: Path, tmp_path: Path) -> None:
 PUBLISHER = """
 import sys
 from pyspark.sql import SparkSession
-from pyspark_ledger import connect, publish, register
+from pyspark_ledger import configure, connect, publish
 from pyspark_ledger.connector.session.delta import delta_settings
 store, table = sys.argv[1:]
 builder = SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false")
 for name, value in {"spark.sql.catalogImplementation": "in-memory", **delta_settings()}.items():
     builder = builder.config(name, value)
-spark = register(builder.getOrCreate(), store=store)
+spark = configure(builder.getOrCreate(), store=store)
 orders, done = connect(store).ledger("orders"), []
 for number in range(2):
     orders.append([{"n": number}])
@@ -134,8 +133,8 @@ def test_segments_are_published_without_deltas_plugin_for_connect(store: Path, t
 UNNAMED = """
 import os
 from pyspark.sql import SparkSession
-from pyspark_ledger import register
-spark = register(SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false").getOrCreate())
+from pyspark_ledger import configure
+spark = configure(SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false").getOrCreate())
 os.environ["LEDGER_STORE"] = os.getcwd() + "/mine"  # the server does not see this change
 try:
     spark.range(3).write.format("ledger").mode("append").save("orders")

@@ -27,7 +27,7 @@ DRIVER = """
 import json, sys
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
-from pyspark_ledger import configure, serve
+from pyspark_ledger import serve
 from pyspark_ledger.ledger.protocol.metrics import AskMetrics
 from tests.rigs.deadline import wait_until
 
@@ -42,7 +42,6 @@ for name, value in conf.items():
     builder = builder.config(name, value)
 spark = builder.getOrCreate()
 spark.sparkContext.setLogLevel("ERROR")
-configure(spark)
 served = serve(spark, store, host="127.0.0.1")
 sealed = served.connect().ledger("in")
 sealed.append([{"n": number} for number in range(ROWS)])

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from pyspark_ledger import history_of, publish, register
+from pyspark_ledger import configure, history_of, publish
 from pyspark_ledger.ledger.api.ledger import Ledger
 from pyspark_ledger.ledger.api.store import connect
 from tests.rigs.available_now import run_all
@@ -39,7 +39,7 @@ def append(ledger: Ledger, first: int, end: int) -> None:
 
 
 def test_a_table_and_its_log_are_one_to_spark(spark_session: SparkSession, store: Path, tmp_path: Path) -> None:
-    register(spark_session, store=str(store))
+    configure(spark_session, store=str(store))
     ledger = connect(store).ledger("orders")
     assert isinstance(ledger, Ledger)
     append(ledger, 0, 5)

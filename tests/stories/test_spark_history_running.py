@@ -21,7 +21,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from pyspark_ledger import register
+from pyspark_ledger import configure
 from pyspark_ledger.connector.publish.publisher import PublishedSegment, Publisher
 from pyspark_ledger.connector.publish.request import Publishing
 from pyspark_ledger.ledger.api.ledger import Ledger
@@ -104,7 +104,7 @@ def streamed(spark: SparkSession, table: Path, place: Path) -> Callable[..., Str
 
 @pytest.mark.slow
 def test_table_and_log_are_the_log_row_by_row(spark_session: SparkSession, store: Path, tmp_path: Path) -> None:
-    register(spark_session, store=str(store))
+    configure(spark_session, store=str(store))
     api, table, dice = connect(store), tmp_path / "table", random.Random(11)
     api.client.ask(CreateLedger("orders", max_entries_per_ledger=2))
     ledger = api.ledger("orders")

@@ -17,7 +17,7 @@ import pytest
 
 SCRIPT = textwrap.dedent(
     """
-    from pyspark_ledger import connect, session, settle
+    from pyspark_ledger import catch_up, connect, session
     from pyspark_ledger.ledger.protocol.actions import ChangeSetting
 
     store = connect()
@@ -27,9 +27,8 @@ SCRIPT = textwrap.dedent(
     orders = spark.readStream.format("ledger").option("subscription", "billing").option("startingPosition", "earliest")
     writer = orders.load("orders").writeStream.format("ledger").option("checkpointLocation", "checkpoint")
     query = writer.trigger(availableNow=True).start("bills")
-    query.awaitTermination()
     print("query", query.id)
-    print("settled", settle(spark))
+    print("acknowledged", catch_up(query))
     print("rows", spark.read.format("ledger").load("bills").count())
     spark.stop()
     """
@@ -57,7 +56,7 @@ def test_one_id_follows_a_batch_from_the_trigger_to_the_sync(tmp_path: Path) -> 
     )
     assert done.returncode == 0, done.stderr
     said = dict(line.split() for line in done.stdout.splitlines() if line.count(" ") == 1)
-    assert (said["settled"], said["rows"]) == ("True", "10")
+    assert (said["acknowledged"], said["rows"]) == ("True", "10")
     trigger = f"{said['query']}:0"
     connector, broker = lines_of(done.stderr), lines_of((tmp_path / "store" / "broker.log").read_text())
 

@@ -16,10 +16,11 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from pyspark_ledger import publish, register
+from pyspark_ledger import configure, publish
 from pyspark_ledger.connector.publish.delta_table import DeltaTable, LostRace
 from pyspark_ledger.connector.publish.publisher import PublishedSegment, Publisher
 from pyspark_ledger.connector.publish.request import Publishing
+from pyspark_ledger.connector.session.default_store import DefaultStore, set_default_store
 from pyspark_ledger.ledger.api.ledger import Ledger
 from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.errors import DataLoss, NotFound, Refused
@@ -147,14 +148,14 @@ def dying(orders: Published, before: Callable[[str, int], bool], after: Callable
 def test_publish_finds_the_default_store_of_the_session(orders: Published) -> None:
     orders.append(0, 1, 2)
     orders.ledger.seal()
-    register(orders.spark, store=orders.store)
+    configure(orders.spark, store=orders.store)
     try:
         done = publish(orders.spark, "orders", orders.target)
         assert [one.segment for one in done] == orders.sealed()
         with pytest.raises(NotFound, match="elsewhere"):
             publish(orders.spark, "orders", orders.target, options={"Store": str(orders.store / "elsewhere")})
     finally:
-        register(orders.spark)
+        set_default_store(orders.spark, DefaultStore())
     assert orders.ids() == [0, 1, 2]
 
 

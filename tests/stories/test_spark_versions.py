@@ -12,10 +12,9 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from pyspark_ledger import register, serve
-from pyspark_ledger.connector.session.commit_listener import settle
+from pyspark_ledger import catch_up, configure, serve
+from pyspark_ledger.connector.session.default_store import DefaultStore, set_default_store
 from pyspark_ledger.connector.session.metrics import ledgers_of
-from pyspark_ledger.connector.session.session import configure_session
 from pyspark_ledger.ledger.api.store import connect
 from tests.rigs.stream import append
 
@@ -76,13 +75,11 @@ def test_available_now_ends_and_acknowledges_its_last_batch(
 ) -> None:
     orders = connect(store).ledger("orders")
     append(orders, 0, 10, step=10)
-    configure_session(spark_session)
     stream = spark_session.readStream.format("ledger").option("store", str(store)).option("subscription", "nightly")
     stream = stream.option("startingPosition", "earliest").load("orders")
     for rows in (10, 20):
         write = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c"))
-        assert write.trigger(availableNow=True).start().awaitTermination(60)
-        assert settle(spark_session)
+        assert catch_up(write.trigger(availableNow=True).start(), 60)
         state = orders.cursor("nightly").state()
         assert (state.backlog_rows, orders.describe().rows) == (0, rows)
         append(orders, rows, rows + 10, step=10)
@@ -116,11 +113,11 @@ def test_a_session_takes_a_default_store_and_another_one(
         assert write.trigger(availableNow=True).start("orders").awaitTermination(60)
     finally:
         served.stop()
-    register(spark_session, store=store)
+    configure(spark_session, store=store)
     try:
         assert spark_session.read.format("ledger").load("orders").count() == 6
     finally:
-        register(spark_session)
+        set_default_store(spark_session, DefaultStore())
 
 
 @pytest.mark.feature("temporary views of SQL")

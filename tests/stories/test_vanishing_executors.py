@@ -28,7 +28,7 @@ import json, os, random, signal, socket, subprocess, sys, threading, time
 from contextlib import suppress
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import udf
-from pyspark_ledger import configure, register
+from pyspark_ledger import configure
 from tests.rigs.processes import command_words, is_running
 
 master, host, store, folder, rounds, rows, tasks = *sys.argv[1:5], *map(int, sys.argv[5:8])
@@ -47,7 +47,6 @@ for name, value in conf.items():
     builder = builder.config(name, value)
 spark = builder.getOrCreate()
 spark.sparkContext.setLogLevel("ERROR")
-configure(spark)
 tls = {name: f"{folder}/{file}" for name, file in (
     ("tlsTrustCertsFilePath", "authority.pem"), ("tlsCertificateFilePath", "client.crt"),
     ("tlsKeyFilePath", "client.key"),
@@ -58,7 +57,7 @@ for _ in range(100):  # until the broker listens
         break
     except OSError:
         time.sleep(0.2)
-register(spark, store=store, options={**tls, "authParams": f"file:{folder}/token"})
+configure(spark, store=store, options={**tls, "authParams": f"file:{folder}/token"})
 tracker, dice = spark.sparkContext.statusTracker(), random.Random(7)
 
 @udf("bigint", useArrow=False)

@@ -169,7 +169,7 @@ def _result(owner: type) -> str:
 
 def _source() -> str:
     text = _text(pyspark_ledger.DefaultSource)
-    return f"\n### `DefaultSource`\n\n{text} Spark finds the class by its name; `register` also registers it.\n"
+    return f"\n### `DefaultSource`\n\n{text} Spark finds the class by its name; `configure` also registers it.\n"
 
 
 def _errors() -> str:

@@ -144,7 +144,7 @@ def test_a_driver_python_that_is_none_switches_discovery_off(tmp_path: Path) -> 
     found = examined(tmp_path, PYSPARK_DRIVER_PYTHON="true")
     problem = only_problem(found, "discovery")
     assert "Spark looks for sources with true" in problem.found
-    assert "register(spark)" in problem.do
+    assert "configure(spark)" in problem.do
     missing = only_problem(examined(tmp_path, PYSPARK_DRIVER_PYTHON="/no/such/python"), "discovery")
     assert "no such command" in missing.found
 

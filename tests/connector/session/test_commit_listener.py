@@ -13,7 +13,12 @@ import pytest
 from pyspark_ledger.connector.data_source import LedgerSource
 from pyspark_ledger.connector.read.progress import SourceIdentity, cache_between, parse_source_identity, reads_between
 from pyspark_ledger.connector.read.stream_reader import LedgerStreamReader
-from pyspark_ledger.connector.session.commit_listener import CommitListener, CursorMover, committed
+from pyspark_ledger.connector.session.commit_listener import (
+    CommitListener,
+    CursorMover,
+    acknowledge_batch,
+    committed,
+)
 from pyspark_ledger.connector.session.metrics import LedgerProgress, PrometheusGauges, ledgers_of
 from pyspark_ledger.ledger.api.ledger import Ledger
 from pyspark_ledger.ledger.api.store import connect
@@ -79,6 +84,19 @@ def test_another_store_at_the_path_is_left_alone(store: Path, orders: Ledger, ca
     acknowledger.put(SourceIdentity(str(store), connect(store).client.store_id, "billing"), NAME, orders.end().end)
     assert settled(acknowledger)
     assert cursor.state().backlog_rows == 0
+
+
+def test_an_acknowledgement_that_fails_is_no_success(store: Path, orders: Ledger) -> None:
+    stream = reader(store, subscription="billing", startingPosition="earliest")
+    source = batch(stream, json.loads(json.dumps(stream.initialOffset())))
+    stream.stop()
+    other = json.loads(json.dumps(source))
+    other["latestOffset"]["storeId"] = "another-store"
+    until_ms = monotonic_ms() + 60_000
+    assert not acknowledge_batch({"id": "q", "batchId": 0, "sources": [other]}, until_ms)
+    assert orders.cursor("billing").state().backlog_rows == 10
+    assert acknowledge_batch({"id": "q", "batchId": 0, "sources": [source]}, until_ms), "an earlier failure of another"
+    assert orders.cursor("billing").state().backlog_rows == 0
 
 
 def test_a_batch_can_be_repeated_whatever_it_acknowledged_by_itself(store: Path, orders: Ledger) -> None:
@@ -236,7 +254,7 @@ def test_only_the_newest_position_of_a_cursor_is_asked_for(store: Path, orders: 
     orders.cursor("a")
     acknowledger, start = CursorMover(), orders.end().start
     origin = SourceIdentity(str(store), connect(store).client.store_id, "a")
-    for entry in range(1, 11):
+    for entry in (*range(1, 11), 3):  # an event that comes late
         acknowledger.put(origin, NAME, Position(start.ledger_id, entry))
     assert settled(acknowledger)
     assert orders.cursor("a").state().backlog_rows == 0

@@ -20,23 +20,21 @@ from pyspark_ledger.connector.data_source import LedgerSource
 from pyspark_ledger.connector.display.samples import LiveLag
 from pyspark_ledger.connector.read.offsets import LedgerOffset, StreamOffset
 from pyspark_ledger.connector.session.cluster import serve_session
+from pyspark_ledger.connector.session.default_store import default_store, use_store
 from pyspark_ledger.ledger.api.ledger import Ledger
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.position import EARLIEST
 from pyspark_ledger.offload.home_view import open_read_only
+from tests.rigs.bare_session import BareSession
 from tests.rigs.stream import reader, text
 
 REFUSED = "no store is named, and the default "
 
 
-class Session:
-    """Stands for a session, which only registers a class here."""
-
-
 @pytest.fixture
 def spark(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr("pyspark_ledger.connector.spark_features.register_source", lambda *_: None)
-    return Session()
+    return BareSession()
 
 
 @pytest.fixture
@@ -89,11 +87,25 @@ def test_command_without_a_store_is_refused_in_a_directory_of_spark(of_spark: Pa
 def test_serve_takes_the_default_of_the_session(spark: Any, of_spark: Path) -> None:
     with pytest.raises(Refused, match=REFUSED):
         pyspark_ledger.serve(spark)
-    pyspark_ledger.register(spark, store="grpc://broker:6650")
+    use_store(spark, "grpc://broker:6650", None)
     with pytest.raises(Refused, match="grpc://broker:6650 is a broker's address already"):
         pyspark_ledger.serve(spark)
     with pytest.raises(Refused, match="grpc://other:6650 is a broker's address already"):
-        serve_session(spark, "grpc://other:6650", None, 0, lambda: None)
+        serve_session(spark, "grpc://other:6650", None, 0)
+
+
+def test_a_named_store_stays_until_a_call_names_another(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def used(store: str | None = None) -> tuple[str | None, dict[str, str] | None]:
+        return default_store(use_store(spark, store, {"authParams": "env:TOKEN"} if store else None))[:2]
+
+    for address in ("grpc://first:1", "grpc://second:1"):
+        monkeypatch.setenv("LEDGER_STORE", address)
+        assert used() == (address, None), "the variable of the present call"
+    assert used("grpc://named:1") == ("grpc://named:1", {"authParams": "env:TOKEN"})
+    assert used() == ("grpc://named:1", {"authParams": "env:TOKEN"})
+    again = BareSession()
+    again.conf = spark.conf
+    assert default_store(again)[0] == "grpc://named:1", "another object of the same session"
 
 
 def test_lag_of_a_query_is_read_from_the_store_that_its_progress_names(

@@ -197,7 +197,7 @@ def test_serving_for_what_is_no_host_leaves_no_file(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("pyspark_ledger.connector.session.cluster.run_directory", lambda: tmp_path)
     spark = SimpleNamespace(sparkContext=None)
     with pytest.raises(Refused, match="no host name"):
-        serve_session(spark, str(tmp_path / "store"), "no host", 0, lambda: None)  # type: ignore[arg-type]
+        serve_session(spark, str(tmp_path / "store"), "no host", 0)  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
 
 

@@ -18,6 +18,7 @@ def warnings_of_a_free_store(location: str) -> list[str]:
 
     from pyspark_ledger import connect
 
+    gc.collect()  # stores of other tests
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         connect(location).names()
