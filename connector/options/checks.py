@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pyspark_ledger.connector.options.ledger_selection import Addressing
 from pyspark_ledger.connector.options.option import option_name
 from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.ledger_selection import Addressing
 from pyspark_ledger.ledger.position import EARLIEST, LATEST
 
 Values = Mapping[str, object]

@@ -22,13 +22,13 @@ from pyspark_ledger.connector.options.checks import require_addressed, require_c
 from pyspark_ledger.connector.options.foreign_names import require_no_foreign_name
 from pyspark_ledger.connector.options.history import HistoryOptions, take_history_options
 from pyspark_ledger.connector.options.home import take_home_options
-from pyspark_ledger.connector.options.ledger_selection import Addressing
 from pyspark_ledger.connector.options.option import Option, Use
 from pyspark_ledger.connector.options.reads import ReadOptions
 from pyspark_ledger.connector.options.table import OPTIONS
 from pyspark_ledger.connector.options.writes import WriteOptions
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.hidden_characters import unencodable
+from pyspark_ledger.ledger.ledger_selection import Addressing
 
 if TYPE_CHECKING:
     from pyspark_ledger.ledger.client.credentials import Credentials

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
-from pyspark_ledger.connector.options.ledger_selection import dead_letter_ledger
 from pyspark_ledger.connector.read.ledger.task import LedgerTask, ReadSource, read_rows
 from pyspark_ledger.connector.read.offsets import LedgerOffset, LedgerRange
 from pyspark_ledger.ledger.cursor.redelivery import encode_skipped
+from pyspark_ledger.ledger.ledger_selection import dead_letter_ledger
 from pyspark_ledger.ledger.position import Position, PositionRange
 from pyspark_ledger.ledger.positions.position_info import decode_info
 from pyspark_ledger.ledger.protocol.cursors import (

@@ -25,11 +25,6 @@ import msgspec
 import pyarrow as pa
 
 from pyspark_ledger.connector.connection import DriverConnection
-from pyspark_ledger.connector.options.ledger_selection import (
-    Addressing,
-    dead_letter_ledger,
-    require_dead_letter_ledgers,
-)
 from pyspark_ledger.connector.options.options import LedgerOptions
 from pyspark_ledger.connector.read.bounds import ReadBounds
 from pyspark_ledger.connector.read.data_loss import find_loss
@@ -41,6 +36,7 @@ from pyspark_ledger.connector.rows.shape import RowOptions, RowShape, row_shape,
 from pyspark_ledger.ledger.client.schemas import registered_rows
 from pyspark_ledger.ledger.clock import monotonic_ms, pause
 from pyspark_ledger.ledger.errors import NotFound
+from pyspark_ledger.ledger.ledger_selection import Addressing, require_dead_letter_ledgers
 from pyspark_ledger.ledger.location import bucket_of, store_location
 from pyspark_ledger.ledger.message.columns import schema_from_bytes
 from pyspark_ledger.ledger.message.schema.documents import TopicSchemas, is_payload_schema
@@ -144,16 +140,14 @@ class LedgerRead:
         """Return the names of the ledgers to read. A partitioned ledger is listed by its name, without its partitions.
 
         A pattern selects from the existing ledgers. With `ackMode` = `explicit` the query's own dead-letter ledgers are
-        left out. Reason: a query must not read its own dead letters as new rows.
+        left out.
         """
         if not self.addressing.pattern:
             return self._with_dead_letters(list(self.addressing.names))
         names = self.ask(ListLedgers()).names
-        matching = self.addressing.matching(names)
         if self.options.ack_mode != "explicit":
-            return matching
-        own = {dead_letter_ledger(name, self.reader) for name in matching}
-        return self._with_dead_letters([name for name in matching if name not in own])
+            return self.addressing.matching(names)
+        return self._with_dead_letters(self.addressing.matching_for(names, self.reader))
 
     def _with_dead_letters(self, names: list[str]) -> list[str]:
         """Return `names`. Raises Refused if `maxRedeliveries` is set and a dead-letter ledger has an invalid name."""

@@ -1,4 +1,4 @@
-"""Ledgers of a read: one ledger, several ledgers, or all ledgers that match a pattern. Pure functions.
+"""Ledgers of a read or of a loop: one ledger, several ledgers, or all that match a pattern. Pure functions.
 
 Rules
 - The name of a partitioned ledger selects all of its partitions, also partitions that are added later.
@@ -37,6 +37,15 @@ class Addressing:
     def matching(self, names: Iterable[str]) -> list[str]:
         """Return the selected names out of `names`. In `names` a partitioned ledger has one name for all partitions."""
         return [name for name in names if self._selects(name)]
+
+    def matching_for(self, names: Iterable[str], subscription: str) -> list[str]:
+        """Return the selected names out of `names`, without the dead-letter ledgers of a subscription.
+
+        Reason: a reader must not read its own dead letters as new rows. A ledger that the user named is never left out.
+        """
+        matching = self.matching(names)
+        own = {dead_letter_ledger(name, subscription) for name in matching} if self.pattern else ()
+        return [name for name in matching if name not in own]
 
     def addresses(self, log: str) -> bool:
         """Return whether a ledger is selected, or the partitioned ledger of which it is a partition."""
